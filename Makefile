@@ -1,0 +1,36 @@
+# make run    start the page on 127.0.0.1:7860
+# make setup  prepare everything that it needs, and stop
+# make test   prepare, and run every test
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run setup test check verify bench
+
+run: setup
+	$(BIN)/python app.py
+
+setup: .venv/installed
+	$(BIN)/python -m backend setup
+
+test: .venv/installed-dev
+	$(BIN)/python -m backend setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest
+
+verify: setup
+	$(BIN)/python -m backend verify
+
+bench: .venv/installed-dev
+	$(BIN)/python -m backend setup
+	$(BIN)/python -m backend bench
+
+.venv/installed: requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -r requirements.txt
+	touch $@
+
+.venv/installed-dev: requirements-dev.txt .venv/installed
+	$(BIN)/python -m pip install -r requirements-dev.txt
+	touch $@

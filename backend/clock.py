@@ -1,0 +1,51 @@
+"""A column's own clock: wall time of its device-synchronised steps and of nothing else."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Literal
+
+Part = Literal["draft", "mask", "forward"]
+
+
+class Clock:
+    """Adds up the seconds spent inside `step()`, split into parts.
+
+    A step must open and close between two yields of the decoding loop; the interleaver checks
+    `running` after every turn, so time outside a column's own work can never be counted.
+    """
+
+    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
+        self.seconds = 0.0
+        self.running = False
+        self.last: dict[str, float] = {}
+        self._synchronize = synchronize
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Time one step. `last` then holds its seconds: draft, mask, forward, rest and total."""
+        if self.running:
+            raise RuntimeError("a clock's step was opened inside another one")
+        self.last = {"draft": 0.0, "mask": 0.0, "forward": 0.0}
+        self._synchronize()
+        self.running = True
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._synchronize()
+            total = perf_counter() - start
+            self.running = False
+            self.seconds += total
+            self.last["rest"] = total - sum(self.last.values())
+            self.last["total"] = total
+
+    @contextmanager
+    def part(self, name: Part) -> Iterator[None]:
+        """Attribute time inside a step to one of its parts, device work included."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._synchronize()
+            self.last[name] += perf_counter() - start

@@ -1,0 +1,71 @@
+"""Speculative drafting with a model (arXiv 2211.17192, 2302.01318): K tokens, one after another.
+
+The draft samples with the request's own sampler and noise, which is what maximises acceptance by
+the equality rule of verification.
+"""
+
+from collections.abc import Sequence, Set
+
+from backend.drafters.base import NOTHING, NullDrafter
+from backend.engines.base import Session
+from backend.sampling import Sampler
+from backend.types import Outcome, Proposal, chain_parents
+
+
+class DraftModel(NullDrafter):
+    """Owns the draft's session and closes it.
+
+    The session's cache may lag behind the text or run ahead of it on rejected tokens; both are
+    mended inside the next round's first forward pass, never by an extra one.
+    """
+
+    def __init__(self, session: Session, sampler: Sampler, k: int, eos_ids: Set[int]) -> None:
+        self._session = session
+        self._sampler = sampler
+        self._k = k
+        self._eos_ids = eos_ids
+        self._cached: list[int] = []
+        self._agreed = 0  # how many cached tokens are known to be the text's
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._session.forward(tokens, chain_parents(len(tokens)), ())
+        self._keep(tokens)
+        self._agreed = len(self._cached)
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        depth = min(self._k, budget)
+        if depth <= 0:
+            return NOTHING
+        self._rewind(context)
+        pending = list(context[len(self._cached) :])
+        drafted: list[int] = []
+        while True:
+            rows = (len(pending) - 1,)
+            logits = self._session.forward(pending, chain_parents(len(pending)), rows)
+            self._keep(pending)
+            token = self._sampler.choose(logits[0], len(context) + len(drafted)).token
+            drafted.append(token)
+            if len(drafted) == depth or token in self._eos_ids:
+                return Proposal.chain(drafted)
+            pending = [token]
+
+    def _rewind(self, context: Sequence[int]) -> None:
+        """Forget cached tokens that the target did not commit; always leaves one to feed."""
+        last = len(context) - 1
+        while (
+            self._agreed < min(len(self._cached), last)
+            and self._cached[self._agreed] == context[self._agreed]
+        ):
+            self._agreed += 1
+        if self._agreed < len(self._cached):
+            self._session.truncate(self._agreed)
+            del self._cached[self._agreed :]
+
+    def _keep(self, tokens: Sequence[int]) -> None:
+        self._session.keep(range(len(tokens)))
+        self._cached += tokens
+
+    def observe(self, outcome: Outcome) -> None: ...
+
+    def close(self) -> None:
+        self._session.close()

@@ -1,0 +1,137 @@
+"""A deterministic stand-in for a model: logits are a hash of the prefix, in microseconds.
+
+Good enough that every property of the loop can be tested on it: logits depend on every token of
+the prefix and on the order, several continuations are about equally likely (so sampling matters),
+and forwards, rows and misuse are counted or refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import sleep
+
+import numpy as np
+
+from backend.text import ByteTokenizer
+from backend.types import Capabilities, DerbyError, Logits, ModelSpec
+
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def extend_hash(state: int, token: int) -> int:
+    """The 64-bit hash of a prefix one token longer."""
+    state = ((state ^ (token + 1)) * _MIX) & _MASK
+    return state ^ (state >> 29)
+
+
+@dataclass
+class FakeEngine:
+    """`sharpness` scales the logits; `salt` makes another model: a draft that disagrees.
+
+    `period` > 0 hashes only the last `period` tokens, so that texts repeat and lookup can win.
+    `step_seconds` is slept in every forward pass, for a page that can be watched.
+    """
+
+    spec: ModelSpec = field(default_factory=lambda: ModelSpec("fake", "fake", "fp32", "CPU"))
+    vocab_size: int = 257
+    sharpness: float = 2.0
+    salt: int = 0
+    period: int = 0
+    step_seconds: float = 0.0
+    capabilities: Capabilities = field(default_factory=lambda: Capabilities(max_context=4096))
+    forwards: int = 0
+    rows: int = 0
+    open_sessions: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokenizer = ByteTokenizer(self.vocab_size)
+
+    def open(self) -> "FakeSession":
+        self.open_sessions += 1
+        return FakeSession(self)
+
+    def synchronize(self) -> None: ...
+
+    def logits(self, prefix: Sequence[int]) -> Logits:
+        """The model itself: float32 [V] for a prefix of token ids."""
+        state = self.salt
+        for token in prefix[-self.period :] if self.period else prefix:
+            state = extend_hash(state, token)
+        bits = np.random.Philox(key=np.array([state, 0], dtype=np.uint64))
+        values = np.random.Generator(bits).standard_normal(self.vocab_size, dtype=np.float32)
+        if self.vocab_size > ByteTokenizer.EOS:
+            # Printable letters and spaces, now and then the end: text one can look at.
+            values[:32] -= 40
+            values[127:256] -= 40
+            values[ByteTokenizer.EOS] -= 1
+        return self.sharpness * values
+
+
+class FakeSession:
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self._kept: list[int] = []
+        self._pending: tuple[Sequence[int], Sequence[int]] = ((), ())
+        self._closed = False
+
+    @property
+    def length(self) -> int:
+        return len(self._kept)
+
+    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+        if self._closed or self._pending[0] or not tokens or len(tokens) != len(parents):
+            raise RuntimeError("forward on a closed session, before keep, or without tokens")
+        if any(not -1 <= parent < i for i, parent in enumerate(parents)):
+            raise RuntimeError(f"parents out of order: {parents}")
+        self._pending = (tuple(tokens), tuple(parents))
+        self._engine.forwards += 1
+        self._engine.rows += len(tokens)
+        if self._engine.step_seconds:
+            sleep(self._engine.step_seconds)
+        wanted = [self._engine.logits(self._kept + self._path(row)) for row in rows]
+        return np.stack(wanted) if wanted else np.zeros((0, self._engine.vocab_size), np.float32)
+
+    def _path(self, row: int) -> list[int]:
+        tokens, parents = self._pending
+        path: list[int] = []
+        while row >= 0:
+            path.append(tokens[row])
+            row = parents[row]
+        return path[::-1]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        tokens, parents = self._pending
+        if any(parents[row] != before for row, before in zip(rows, (-1, *rows), strict=False)):
+            raise RuntimeError(f"kept rows {rows} are not a path")
+        self._kept += [tokens[row] for row in rows]
+        self._pending = ((), ())
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= len(self._kept):
+            raise RuntimeError(f"truncate to {length} of {len(self._kept)} tokens")
+        del self._kept[length:]
+        self._pending = ((), ())
+
+    def close(self) -> None:
+        if not self._closed:
+            self._engine.open_sessions -= 1
+        self._closed = True
+
+
+#: What the page and the command line can name: "fake", its disagreeing draft, slow and broken ones.
+_NAMED = {
+    "fake": FakeEngine,
+    "fake-draft": lambda: FakeEngine(salt=7),
+    "fake-slow": lambda: FakeEngine(step_seconds=0.02),
+    "fake-loop": lambda: FakeEngine(period=2, sharpness=4.0),
+}
+
+
+def open_fake(spec: ModelSpec) -> FakeEngine:
+    """The fake engine that `spec.name` stands for. Raises DerbyError for an unknown name."""
+    if spec.name not in _NAMED:
+        known = ", ".join(_NAMED)
+        raise DerbyError(f"The fake engine has no model {spec.name!r}: use one of {known}.")
+    engine = _NAMED[spec.name]()
+    engine.spec = spec
+    return engine

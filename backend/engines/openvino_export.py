@@ -1,0 +1,227 @@
+"""From a Hugging Face folder to an OpenVINO IR that takes any attention mask, prepared once.
+
+The IR is stateful (it holds the KV cache) and its interface is, for n new tokens after P cached
+ones, batch 1:
+
+    input_ids       i64 [1, n]
+    position_ids    i64 [1, n]
+    beam_idx        i32 [1]             always 0
+    attention_bias  f32 [1, 1, n, P+n]  added to the scores: 0 visible, the f32 minimum hidden
+    rows            i64 [r]             which of the n new tokens get logits; may be empty
+    logits          f32 [1, r, V]       the output
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from backend.models import ModelFiles, Say, model_files
+from backend.prepared import prepared
+from backend.types import DerbyError, ModelSpec
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+IR = "openvino_model.xml"
+
+#: Raise it whenever the code below writes something else.
+RECIPE = "openvino v1"
+
+EXPORTED = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
+
+#: Operations between the output projection and the logits that change no logit's place.
+EACH_LOGIT_ALONE = {"Result", "Convert", "Multiply", "Divide", "Tanh", "Add"}
+
+#: Below this many weights a scale, int4 costs more than it saves.
+SMALLEST_GROUP = 32
+
+
+def openvino_ir(spec: ModelSpec, say: Say) -> Path:
+    """The folder with the IR of `spec` (openvino_model.xml and .bin), made if need be.
+
+    fp32 is the reference; int8 and int4 are its weights compressed. Raises DerbyError for an
+    unknown precision and for an architecture without the expected attention or output pattern.
+    """
+    compressors: dict[str, Callable[[ov.Model], ov.Model]] = {
+        "int8": _int8,
+        "int4": _int4,
+    }
+    if spec.precision not in ("fp32", *compressors):
+        raise DerbyError(
+            f"OpenVINO runs fp32, int8 and int4, not {spec.precision!r}: choose one."
+        )
+    files = model_files(spec.name, say)
+
+    def build(folder: Path) -> None:
+        if spec.precision == "fp32":
+            say(f"Converting {spec.name} to OpenVINO...")
+            model = _with_interface(_export(files, folder), _architecture(files))
+        else:
+            original = openvino_ir(replace(spec, precision="fp32"), say)
+            say(f"Compressing {spec.name} to {spec.precision}...")
+            model = compressors[spec.precision](_read(original / IR))
+        _save(model, folder / IR)
+
+    name = f"openvino-{spec.precision}-{files.fingerprint[:16]}"
+    return prepared(name, f"{RECIPE} {spec.precision} of {files.fingerprint}", build)
+
+
+def available_devices() -> list[str]:
+    """Names that an OpenVINO engine accepts as its device, "AUTO" last."""
+    import openvino as ov
+
+    return [*ov.Core().available_devices, "AUTO"]
+
+
+def prepare_all(say: Say) -> None:
+    """Prepare what the app needs to start: the built-in model, its fp32 and its int4 IR."""
+    for precision in ("fp32", "int4"):
+        openvino_ir(ModelSpec(precision=precision), say)
+
+
+def _architecture(files: ModelFiles) -> str:
+    return json.loads((files.folder / "config.json").read_text()).get(
+        "model_type", "unknown"
+    )
+
+
+def _unsupported(architecture: str, lacking: str) -> DerbyError:
+    return DerbyError(
+        f"The architecture {architecture!r} cannot run on OpenVINO here ({lacking}): "
+        "choose the torch engine or another model."
+    )
+
+
+def _read(path: Path) -> "ov.Model":
+    import openvino as ov
+
+    return ov.Core().read_model(path)
+
+
+def _save(model: "ov.Model", path: Path) -> None:
+    import openvino as ov
+
+    ov.save_model(model, path, compress_to_fp16=False)
+
+
+def _export(files: ModelFiles, folder: Path) -> "ov.Model":
+    """The stateful fp32 model as optimum-intel exports it."""
+    import openvino as ov
+    import torch
+    from optimum.exporters.openvino import main_export
+    from optimum.intel import OVConfig
+
+    with TemporaryDirectory(dir=folder) as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
+        try:
+            main_export(
+                str(files.folder),
+                scratch,
+                task="text-generation-with-past",
+                library_name="transformers",
+                ov_config=OVConfig(dtype="fp32"),
+                model_loading_kwargs={"dtype": torch.float32},
+                stateful=True,
+                convert_tokenizer=False,
+            )
+        except ValueError as error:
+            raise _unsupported(
+                _architecture(files), "optimum-intel cannot export it"
+            ) from error
+        # Read without mapping: the scratch folder is about to go.
+        return ov.Core().read_model(Path(scratch) / IR, config={"ENABLE_MMAP": False})
+
+
+def _with_interface(model: "ov.Model", architecture: str) -> "ov.Model":
+    """The same weights behind the interface that the head of this file describes."""
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    inputs = {
+        parameter.get_friendly_name(): parameter for parameter in model.get_parameters()
+    }
+    if set(inputs) != EXPORTED:
+        raise _unsupported(architecture, f"its inputs are {sorted(inputs)}")
+    bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
+    rows = _parameter([-1], ov.Type.i64, "rows")
+
+    attention = [
+        n for n in model.get_ops() if n.get_type_name() == "ScaledDotProductAttention"
+    ]
+    if not attention or any(len(node.inputs()) < 4 for node in attention):
+        raise _unsupported(architecture, "its attention takes no mask")
+    for node in attention:
+        node.input(3).replace_source_output(bias.output(0))
+
+    # Whatever else reads the padding mask learns that all P+n tokens are real.
+    lengths = ops.gather(ops.shape_of(bias), ops.constant([0, 3]), ops.constant(0))
+    ones = ops.broadcast(ops.constant(1, ov.Type.i64), lengths)
+    for reader in inputs.pop("attention_mask").output(0).get_target_inputs():
+        reader.replace_source_output(ones.output(0))
+
+    head = _output_projection(model, architecture).input(0)
+    chosen = ops.gather(head.get_source_output(), rows, ops.constant(1))
+    head.replace_source_output(chosen.output(0))
+
+    order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
+    return ov.Model(
+        model.get_results(), model.get_sinks(), [*order, bias, rows], architecture
+    )
+
+
+def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    parameter = ops.parameter(ov.PartialShape(shape), kind, name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def _output_projection(model: "ov.Model", architecture: str) -> "ov.Node":
+    """The matmul nearest to the logits, through scales and caps that act on each logit alone."""
+    node = model.output("logits").get_node()
+    while node.get_type_name() in EACH_LOGIT_ALONE:
+        node = node.input(0).get_source_output().get_node()
+    if (
+        node.get_type_name() != "MatMul"
+        or node.input(0).get_partial_shape().rank.get_length() != 3
+    ):
+        raise _unsupported(architecture, "its logits do not come from a matrix product")
+    return node
+
+
+def _int8(model: "ov.Model") -> "ov.Model":
+    import nncf
+
+    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+
+
+def _int4(model: "ov.Model") -> "ov.Model":
+    """4 bits a weight, except embeddings and output projection (8), in groups of 128 at most."""
+    import nncf
+
+    group = math.gcd(128, *_inner_dimensions(model))
+    if group < SMALLEST_GROUP:
+        raise DerbyError(
+            f"int4 needs weight matrices whose width is a multiple of {SMALLEST_GROUP}, and this "
+            f"model's only share the factor {group}: choose int8."
+        )
+    return nncf.compress_weights(
+        model, mode=nncf.CompressWeightsMode.INT4_ASYM, group_size=group, ratio=1.0
+    )
+
+
+def _inner_dimensions(model: "ov.Model") -> Iterator[int]:
+    """The length of the sums in every product with a constant matrix."""
+    for node in model.get_ops():
+        if node.get_type_name() == "MatMul":
+            weight = node.input(1).get_source_output()
+            if weight.get_node().get_type_name() == "Constant":
+                axis = -1 if node.get_attributes()["transpose_b"] else -2
+                yield weight.get_shape()[axis]

@@ -1,0 +1,75 @@
+"""Grammars as text: what a constraint is compiled from, and the ones that ship."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from backend.types import DerbyError
+
+Kind = Literal["lark", "json_schema", "regex"]
+
+#: Longest grammar taken, in UTF-8 bytes: far above what people write, small enough that
+#: compiling a hostile one stays cheap.
+MAX_BYTES = 16 * 1024
+
+FOLDER = Path(__file__).resolve().parent.parent / "grammars"
+_SUFFIXES: dict[str, Kind] = {".lark": "lark", ".schema.json": "json_schema", ".regex": "regex"}
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """A grammar as written. Raises DerbyError if it is empty, too long or of an unknown kind.
+
+    A Lark grammar starts at the rule `start`. A JSON Schema may choose its layout in
+    `x-guidance`. Line ends after a regular expression are not part of it.
+    """
+
+    kind: Kind
+    text: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise DerbyError(
+                f"The grammar kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}."
+            )
+        if not self.text.strip():
+            raise DerbyError("The grammar is empty: write one or pick one of those that ship.")
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError as error:
+            raise DerbyError(
+                f"The grammar's character {error.start + 1} is half of a surrogate pair: remove it."
+            ) from error
+        if size > MAX_BYTES:
+            raise DerbyError(
+                f"The grammar is {size} bytes long; the limit is {MAX_BYTES}: shorten it."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarExamples:
+    """Texts that a shipped grammar accepts and rejects, and a prompt that suits it."""
+
+    accept: tuple[str, ...]
+    reject: tuple[str, ...]
+    prompt: str
+
+
+def shipped() -> dict[str, GrammarSource]:
+    """The grammars of the repository's `grammars/` folder by name, in alphabetical order."""
+    found = {
+        path.name.removesuffix(suffix): GrammarSource(
+            kind, path.read_text(encoding="utf-8"), path.name.removesuffix(suffix)
+        )
+        for suffix, kind in _SUFFIXES.items()
+        for path in FOLDER.glob(f"*{suffix}")
+    }
+    return dict(sorted(found.items()))
+
+
+def examples(name: str) -> GrammarExamples:
+    """What `NAME.examples.json` beside a shipped grammar says."""
+    record = json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8"))
+    return GrammarExamples(tuple(record["accept"]), tuple(record["reject"]), record["prompt"])

@@ -1,0 +1,167 @@
+"""Runs races in a supervised worker process, so that a crash in native code takes down a race only.
+
+The app process never loads a model. A worker that dies fails its running columns with a sentence
+and is replaced at once, the new one loading the usual model before anyone asks.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+from backend.engines import Engines
+from backend.events import Event, Failed, Finished, from_json, to_json
+from backend.race import Race, run_race
+from backend.schedule import explain
+from backend.types import ModelSpec
+
+log = logging.getLogger(__name__)
+
+#: A worker that has not acknowledged a stop by then is replaced: Stop is promised within a second.
+STOP_GRACE = 0.7
+_POLL = 0.05
+
+
+class ProcessHost:
+    """`warm` are loaded whenever a worker starts, in that order."""
+
+    def __init__(self, warm: tuple[ModelSpec, ...] = ()) -> None:
+        self._warm = warm
+        self._one_at_a_time = threading.Lock()
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the current worker."""
+        return self._process.pid or 0
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(theirs, self._warm), name="race worker", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def _restart(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+        self._start()
+
+    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+        with self._one_at_a_time:
+            if not self._process.is_alive():
+                self._restart()
+            open_columns = set(range(len(race.columns)))
+            yield from self._run(race, stopped, open_columns)
+
+    def _run(
+        self, race: Race, stopped: Callable[[], bool], open_columns: set[int]
+    ) -> Iterator[Event]:
+        deadline = float("inf")
+        acknowledged = False
+        try:
+            self._connection.send(race)
+            while True:
+                if stopped() and deadline == float("inf"):
+                    deadline = time.monotonic() + STOP_GRACE
+                    self._connection.send("stop")
+                if time.monotonic() > deadline:
+                    yield from (Finished(column, "stopped", []) for column in sorted(open_columns))
+                    return
+                if not self._connection.poll(_POLL):
+                    continue
+                message = self._connection.recv()
+                if message is None:
+                    acknowledged = True
+                    return
+                event = from_json(message)
+                if isinstance(event, Finished | Failed):
+                    open_columns.discard(event.column)
+                yield event
+        except (EOFError, OSError):
+            self._process.join()
+            log.warning("the worker process died (%s)", _cause(self._process.exitcode))
+            sentence = (
+                f"The worker process died ({_cause(self._process.exitcode)}); a new one is "
+                "starting, so run the race again."
+            )
+            yield from (Failed(column, sentence) for column in sorted(open_columns))
+        finally:
+            if not acknowledged:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Leave the worker idle: wait a moment for a race nobody reads to end, else replace it."""
+        deadline = time.monotonic() + STOP_GRACE
+        with contextlib.suppress(EOFError, OSError):
+            self._connection.send("stop")
+            while self._connection.poll(max(0.0, deadline - time.monotonic())):
+                if self._connection.recv() is None:
+                    return
+        self._restart()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+
+def _cause(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-exitcode).name
+    return f"exit code {exitcode}"
+
+
+def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
+    """The worker's life: load what is usually wanted, then run races one after another."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    engines = Engines()
+    for spec in warm:
+        try:
+            engines.get(spec, log.info)
+        except Exception as error:
+            explain(error)
+    while True:
+        try:
+            message = connection.recv()
+        except EOFError:
+            return
+        if isinstance(message, Race):
+            _race(message, engines, connection)
+            connection.send(None)
+
+
+def _race(race: Race, engines: Engines, connection: Connection) -> None:
+    stop = False
+
+    def stopped() -> bool:
+        nonlocal stop
+        while not stop and connection.poll():
+            stop = connection.recv() == "stop"
+        return stop
+
+    def emit(event: Event) -> None:
+        connection.send(to_json(event))
+
+    try:
+        run_race(race, engines, emit, stopped)
+    except Exception as error:
+        sentence = explain(error)
+        for column in range(len(race.columns)):
+            emit(Failed(column, sentence))
+
+
+def _die_with_parent() -> None:
+    multiprocessing.parent_process().join()  # type: ignore[union-attr]
+    os._exit(0)

@@ -1,0 +1,106 @@
+"""Folds one column's events into the figures that people compare."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backend.events import Event, Failed, Finished, Prefilled, Started, Step
+
+State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
+
+
+@dataclass
+class Score:
+    """One column so far. All times are seconds of the column's own clock.
+
+    `add` folds in the column's next event; everything else only reads.
+    """
+
+    state: State = "queued"
+    model: str = ""
+    prompt_tokens: int = 0
+    prefilled: int = 0
+    tokens: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    spans: list[list[str]] = field(default_factory=list)
+    reason: str = ""
+    message: str = ""
+    seconds: float = 0.0
+    ttft: float = 0.0
+    first_block: int = 0  # tokens of the first step: one, or more where a grammar forces some
+    steps: int = 0
+    rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
+    parts: dict[str, float] = field(default_factory=dict)  # seconds of draft, mask, forward, rest
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.state = "prefill"
+                self.model, self.prompt_tokens = event.model, event.prompt_tokens
+            case Prefilled():
+                self.seconds += event.seconds
+                self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
+            case Step():
+                self._step(event)
+            case Finished():
+                self.state = "stopped" if event.reason == "stopped" else "done"
+                self.reason = event.reason
+                self.spans += event.spans
+            case Failed():
+                self.state, self.message = "failed", event.message
+            case _:
+                pass
+
+    def _step(self, step: Step) -> None:
+        self.seconds += step.seconds["total"]
+        if not self.tokens:
+            self.ttft, self.first_block = self.seconds, len(step.tokens)
+        self.state, self.prefilled = "decoding", self.prompt_tokens
+        self.tokens += step.tokens
+        self.gaps += step.gaps
+        self.spans += step.spans
+        self.steps += 1
+        self.rows += step.rows
+        self.drafted += step.drafted
+        self.accepted += step.accepted
+        if step.drafted:
+            self.rounds[step.accepted] += 1
+        for part in ("draft", "mask", "forward", "rest"):
+            self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for _, piece in self.spans)
+
+    @property
+    def decode_seconds(self) -> float:
+        """Time after the first token."""
+        return self.seconds - self.ttft
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per output token after those of the first step; 0 while there are none."""
+        later = len(self.tokens) - self.first_block
+        return self.decode_seconds / later if later > 0 else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed: 1 / TPOT."""
+        return 1 / self.tpot if self.tpot else 0.0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
+        return (len(self.tokens) - self.first_block) / (self.steps - 1) if self.steps > 1 else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def speedup_over(self, baseline: "Score") -> float:
+        """Ratio of the baseline's TPOT to this one's; 0 while either is unknown."""
+        return baseline.tpot / self.tpot if self.tpot else 0.0

@@ -1,0 +1,84 @@
+"""A race as its reader sees it: every column's score, and how the columns compare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.events import Event, Preparing
+from backend.metrics import Score
+from backend.strategies import BASELINE, Strategy
+
+ENDED = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first token at which a column departs from the baseline.
+
+    `gap` is the distance between the baseline's two best scores there: near zero means a numeric
+    tie, anything else a real difference.
+    """
+
+    index: int
+    gap: float
+
+
+class Scoreboard:
+    """Fold a race's events in with `add`; read `scores`, aligned with `columns`."""
+
+    def __init__(self, columns: Sequence[Strategy]) -> None:
+        self.columns = tuple(columns)
+        self.scores = [Score() for _ in self.columns]
+        self.preparing = ""
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Preparing):
+            self.preparing = event.text
+            return
+        self.preparing = ""
+        self.scores[event.column].add(event)
+
+    @property
+    def ended(self) -> bool:
+        return all(score.state in ENDED for score in self.scores)
+
+    @property
+    def baseline(self) -> Score | None:
+        """The KV-reuse column's score, if it runs and has not failed."""
+        for strategy, score in zip(self.columns, self.scores, strict=True):
+            if strategy.name == BASELINE and score.state != "failed":
+                return score
+        return None
+
+    def difference(self, index: int) -> Difference | None:
+        """Where column `index` departs from KV reuse; None as far as both have come."""
+        base = self.baseline
+        if base is None:
+            return None
+        pairs = zip(self.scores[index].tokens, base.tokens, strict=False)
+        for i, (ours, theirs) in enumerate(pairs):
+            if ours != theirs:
+                return Difference(i, base.gaps[i])
+        return None
+
+    def verdict(self, index: int) -> str:
+        """One sentence on whether column `index` wrote what KV reuse wrote; "" if unknown."""
+        base, score, strategy = self.baseline, self.scores[index], self.columns[index]
+        if base is None or score is base or not score.tokens or not base.tokens:
+            return ""
+        found = self.difference(index)
+        if found is None:
+            compared = min(len(score.tokens), len(base.tokens))
+            complete = score.state == base.state == "done" and len(score.tokens) == len(base.tokens)
+            so_far = "" if complete else " so far"
+            return f"identical to KV reuse{so_far} ({compared} tokens)"
+        if not strategy.lossless:
+            return f"leaves KV reuse at token {found.index + 1}, as its grammar demands"
+        return (
+            f"differs from KV reuse at token {found.index + 1}, "
+            f"where the two best scores lay {found.gap:.2g} apart"
+        )
+
+    def speedup(self, index: int) -> float:
+        """Baseline TPOT over this column's; 0 while unknown."""
+        base = self.baseline
+        return 0.0 if base is None else self.scores[index].speedup_over(base)

@@ -1,0 +1,227 @@
+"""The table of decoding strategies: one loop, one frozen row each.
+
+A row names what the loop is given: a cache or none, a drafter, a grammar. Fields made by
+`setting()` can be changed by a user; the page, the command line and the checks all read their
+range, default and line of help from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from backend.grammars import GrammarSource, shipped
+from backend.types import DerbyError, ModelSpec, check_range
+
+PRECISIONS = ("fp32", "int8", "int4")
+
+
+def setting(default: Any, label: str, text: str, low: float = 0, high: float = 0) -> Any:
+    """A dataclass field that users may set; numbers within low..high."""
+    return field(default=default, metadata={"label": label, "help": text, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True)
+class NoDrafting:
+    """Nothing is proposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModelDrafting:
+    k: int = setting(
+        3, "K", "Tokens drafted a round; more pay only while most are accepted.", 1, 16
+    )
+    draft: str = setting(
+        "int4", "Draft", "int4 or int8: that copy of the target; or a model with its tokenizer."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LookupDrafting:
+    k: int = setting(6, "K", "Tokens copied after a match.", 1, 32)
+    ngram: int = setting(
+        3, "n-gram", "Longest ending that is looked up; shorter ones follow.", 1, 8
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadDrafting:
+    window: int = setting(
+        5, "Window W", "Columns of the lookahead branch: guesses made at once.", 2, 32
+    )
+    level: int = setting(3, "Level N", "Length of the n-grams: N - 1 tokens are guessed.", 2, 8)
+    guesses: int = setting(5, "Guess set G", "n-grams verified in each forward pass.", 1, 32)
+    seeded: bool = setting(
+        True, "Seed the pool", "Also collect n-grams of the prompt and the output."
+    )
+
+
+Drafting = NoDrafting | DraftModelDrafting | LookupDrafting | LookaheadDrafting
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to decode. `lossless`: must write exactly what plain decoding writes."""
+
+    name: str
+    title: str
+    description: str
+    cache: bool = True
+    drafting: Drafting = NoDrafting()
+    grammar: GrammarSource | None = None
+    limit: int = 0  # tokens after which the column stops; 0: the request's limit alone
+
+    @property
+    def lossless(self) -> bool:
+        return self.grammar is None
+
+    @property
+    def overhang(self) -> int:
+        """Positions beyond the last token that scratch rows may reach."""
+        match self.drafting:
+            case LookaheadDrafting(window, level):
+                return window + level
+            case _:
+                return 0
+
+    def settings(self) -> dict[str, Any]:
+        """What a user may set, by name, with the values of this row."""
+        values = {f.name: getattr(self.drafting, f.name) for f in fields(self.drafting)}
+        if not self.cache:
+            values["limit"] = self.limit
+        if self.grammar is not None:
+            values["grammar"] = self.grammar
+        return values
+
+    def with_settings(self, values: Mapping[str, Any]) -> "Strategy":
+        """This row with other settings. Raises DerbyError for an unknown name or a bad value."""
+        known = self.settings()
+        for name in values:
+            if name not in known:
+                options = ", ".join(known) or "none at all"
+                raise DerbyError(f"{self.title} has no setting {name!r}; it has {options}.")
+        drafting = {
+            f.name: _checked(f"{self.title}: {f.metadata['label']}", values[f.name], f)
+            for f in fields(self.drafting)
+            if f.name in values
+        }
+        changed = replace(self, drafting=replace(self.drafting, **drafting))
+        if "limit" in values:
+            limit = _whole(f"{self.title}: limit", values["limit"])
+            check_range(f"{self.title}: limit", limit, 1, 4096)
+            changed = replace(changed, limit=limit)
+        if "grammar" in values:
+            changed = replace(changed, grammar=_grammar(values["grammar"]))
+        return changed
+
+
+def _checked(name: str, value: Any, declared: Any) -> Any:
+    """`value` as the type of the declared default, within its range."""
+    match declared.default:
+        case bool():
+            if str(value).lower() not in ("true", "false", "1", "0"):
+                raise DerbyError(f"{name} is {value!r}; it must be true or false.")
+            return str(value).lower() in ("true", "1")
+        case int():
+            number = _whole(name, value)
+            check_range(name, number, declared.metadata["low"], declared.metadata["high"])
+            return number
+        case _:
+            if not isinstance(value, str) or not 0 < len(value) <= 200:
+                raise DerbyError(f"{name} must be a name of 1 to 200 characters.")
+            return value
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or number != (float(value) if not isinstance(value, str) else number):
+        raise DerbyError(f"{name} is {value!r}; it must be a whole number.")
+    return number
+
+
+def _grammar(value: Any) -> GrammarSource:
+    if isinstance(value, GrammarSource):
+        return value
+    known = shipped()
+    if value not in known:
+        raise DerbyError(f"There is no grammar {value!r}; the shipped ones are {', '.join(known)}.")
+    return known[value]
+
+
+def draft_spec(target: ModelSpec, draft: str) -> ModelSpec:
+    """Which model drafts: a precision means that copy of the target, on OpenVINO."""
+    if draft not in PRECISIONS:
+        return replace(target, name=draft)
+    if target.engine == "fake":
+        return target
+    device = target.device if target.engine == "openvino" else "CPU"
+    return ModelSpec(target.name, "openvino", draft, device)
+
+
+BASELINE = "kv"
+
+STRATEGIES: dict[str, Strategy] = {
+    row.name: row
+    for row in (
+        Strategy(
+            "stateless",
+            "Stateless",
+            "No cache: the whole text is computed again for every token. What a server that keeps "
+            "nothing between calls would do, and what the cache saves.",
+            cache=False,
+            limit=32,
+        ),
+        Strategy(
+            BASELINE,
+            "KV reuse",
+            "Keys and values of earlier tokens stay in a cache, so a step computes one row. The "
+            "baseline that every speed-up refers to.",
+        ),
+        Strategy(
+            "speculative",
+            "Speculative",
+            "A cheap draft model writes K tokens ahead; the target checks them all in one forward "
+            "pass and keeps those it would have written itself.",
+            drafting=DraftModelDrafting(),
+        ),
+        Strategy(
+            "lookahead",
+            "Lookahead",
+            "No draft model: spare rows of each forward pass guess W future tokens by Jacobi "
+            "iteration, the n-grams they form go to a pool, and G of them are verified at once.",
+            drafting=LookaheadDrafting(),
+        ),
+        Strategy(
+            "grammar",
+            "Grammar",
+            "Only tokens that a grammar allows can be chosen, so the text always parses. Where "
+            "one continuation is left, it is proposed instead of waited for.",
+            grammar=shipped()["person"],
+        ),
+        Strategy(
+            "lookup",
+            "Prompt lookup",
+            "Speculation without a model: what followed the last occurrence of the text's own "
+            "ending is proposed again. Strong where answers quote.",
+            drafting=LookupDrafting(),
+        ),
+    )
+}
+
+DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar")
+
+
+def parse_column(text: str) -> Strategy:
+    """The strategy that `name[:setting=value,...]` describes, say "lookahead:window=7,level=4"."""
+    name, _, rest = text.strip().partition(":")
+    if name not in STRATEGIES:
+        raise DerbyError(f"There is no column {name!r}; choose from {', '.join(STRATEGIES)}.")
+    values: dict[str, str] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise DerbyError(f"{part!r} in column {text!r} is not of the form setting=value.")
+        values[key.strip()] = value.strip()
+    return STRATEGIES[name].with_settings(values)

@@ -1,0 +1,193 @@
+"""Text to tokens and back: the Tokenizer seam, chat templates, streaming in whole characters."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from backend.types import DerbyError
+
+
+class Detokenizer(Protocol):
+    """Turns one sequence's tokens into text as they come."""
+
+    def push(self, token: int) -> str:
+        """The text that this token completes; "" while a character is still incomplete."""
+        ...
+
+    def flush(self) -> str:
+        """What incomplete bytes remain, as replacement characters."""
+        ...
+
+
+class Tokenizer(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token id that ends a text."""
+        ...
+
+    def encode(self, text: str, *, chat: bool) -> list[int]:
+        """Token ids of `text`, inside the model's chat template as a user turn if `chat`."""
+        ...
+
+    def stream(self) -> Detokenizer: ...
+
+    def identity(self) -> dict[str, Any]:
+        """The whole vocabulary and the special tokens, for comparing two tokenizers."""
+        ...
+
+
+class HfTokenizer:
+    """A fast tokenizer saved in a model folder."""
+
+    def __init__(self, folder: Path, eos_ids: frozenset[int], vocab_size: int) -> None:
+        from transformers import AutoTokenizer
+
+        self.fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if not self.fast.is_fast:
+            raise DerbyError(
+                f"The model in {folder.name!r} has no fast tokenizer (tokenizer.json); "
+                "choose a model that ships one."
+            )
+        own = self.fast.eos_token_id
+        self.eos_ids = eos_ids | (frozenset() if own is None else {own})
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str, *, chat: bool) -> list[int]:
+        if not chat:
+            return list(self.fast.encode(text, add_special_tokens=True))
+        if not self.fast.chat_template:
+            raise DerbyError(
+                "This model has no chat template: switch the template off to send a raw prompt."
+            )
+        rendered = self.fast.apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        )
+        return list(self.fast.encode(rendered, add_special_tokens=False))
+
+    def stream(self) -> Detokenizer:
+        return _HfDetokenizer(self.fast)
+
+    def identity(self) -> dict[str, Any]:
+        return {"vocabulary": self.fast.get_vocab(), "special tokens": self.fast.special_tokens_map}
+
+
+class _HfDetokenizer:
+    def __init__(self, fast: Any) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._fast = fast
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._tokens: list[int] = []
+        self._emitted = 0
+
+    def push(self, token: int) -> str:
+        self._tokens.append(token)
+        piece = self._stream.step(self._fast.backend_tokenizer, token) or ""
+        self._emitted += len(piece)
+        return piece
+
+    def flush(self) -> str:
+        text = self._fast.backend_tokenizer.decode(self._tokens, skip_special_tokens=True)
+        rest = text[self._emitted :]
+        self._emitted = len(text)
+        return rest
+
+
+class ByteTokenizer:
+    """One token a UTF-8 byte, 256 ends the text: the fake engine's alphabet."""
+
+    EOS = 256
+
+    def __init__(self, vocab_size: int = 257) -> None:
+        self.vocab_size = vocab_size
+        self.eos_ids = frozenset({self.EOS})
+
+    def encode(self, text: str, *, chat: bool) -> list[int]:
+        return list((f"User: {text}\nAnswer: " if chat else text).encode())
+
+    def stream(self) -> Detokenizer:
+        return _ByteDetokenizer()
+
+    def identity(self) -> dict[str, Any]:
+        return {"vocabulary": {str(i): i for i in range(self.vocab_size)}, "special tokens": {}}
+
+
+class _ByteDetokenizer:
+    def __init__(self) -> None:
+        import codecs
+
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(bytes([token])) if token < 256 else ""
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Ends a text at the first of several strings, holding back what might become one.
+
+    `push` returns the text that may be shown now; `hit` is True once a stop string was seen, and
+    nothing from its first character on is ever returned.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.hit = False
+
+    def push(self, text: str) -> str:
+        if self.hit:
+            return ""
+        self._held += text
+        found = [i for i in (self._held.find(s) for s in self._stops) if i >= 0]
+        if found:
+            self.hit = True
+            shown, self._held = self._held[: min(found)], ""
+            return shown
+        keep = max((_overlap(self._held, s) for s in self._stops), default=0)
+        shown = self._held[: len(self._held) - keep]
+        self._held = self._held[len(shown) :]
+        return shown
+
+    def flush(self) -> str:
+        rest, self._held = ("" if self.hit else self._held), ""
+        return rest
+
+
+class TextStream:
+    """One answer's tokens as text that may be shown: whole characters, stop strings withheld."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer = tokenizer.stream()
+        self._stops = StopStrings(stops)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.hit
+
+    def push(self, token: int) -> str:
+        return self._stops.push(self._detokenizer.push(token))
+
+    def flush(self) -> str:
+        return self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest proper prefix of `stop` that `text` ends with."""
+    return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def require_same_tokenizer(target: Tokenizer, draft: Tokenizer, draft_name: str) -> None:
+    """Raise DerbyError unless both map every token and every special token alike."""
+    ours, theirs = target.identity(), draft.identity()
+    for part in ours:
+        if ours[part] != theirs.get(part):
+            raise DerbyError(
+                f"The draft {draft_name} does not share the target's tokenizer: the {part} differ. "
+                "Choose a draft of the same model family."
+            )

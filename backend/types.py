@@ -1,0 +1,129 @@
+"""Frozen values that pass between rooms: what is asked, what is proposed, what came of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Origin = Literal["sampled", "drafted", "bonus", "forced"]
+Logits = NDArray[np.float32]
+
+#: Rows of one prefill forward pass. Small enough that Stop, and the other columns, never wait
+#: long; large enough that the matrix products are compute bound.
+PREFILL_CHUNK = 64
+
+
+class DerbyError(Exception):
+    """Something the user can fix, said in one sentence: the value, the limit and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen from logits; the same for every column of a race.
+
+    temperature 0 is greedy. top_k 0 and top_p 1 are off. The noise of position t depends on
+    (seed, t) alone, so lossless columns write the same text.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("temperature", self.temperature, 0.0, 5.0)
+        check_range("top-k", self.top_k, 0, 1_000_000)
+        check_range("top-p", self.top_p, 0.01, 1.0)
+        check_range("seed", self.seed, 0, 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template."""
+
+    prompt: str
+    max_new_tokens: int = 128
+    sampling: Sampling = field(default_factory=Sampling)
+    chat: bool = True
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.prompt.strip():
+            raise DerbyError("The prompt is empty: type a question or pick an example.")
+        check_range("max new tokens", self.max_new_tokens, 1, 4096)
+        if any(not s for s in self.stop):
+            raise DerbyError("A stop string is empty: remove it or give it at least one character.")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which weights run where. `name` is "built-in", a local folder or a Hub id."""
+
+    name: str = "built-in"
+    engine: str = "openvino"
+    precision: str = "fp32"
+    device: str = "CPU"
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.engine} {self.precision} ({self.device})"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A tree of suggested tokens hanging below the last committed token (the root).
+
+    `parents[i] < i` is the index of token i's parent in the proposal, -1 for the root. A token's
+    position is the root's plus its depth, and it sees the context, its ancestors and itself.
+    The last `scratch` tokens ride along in the forward pass and are never verified; of those, the
+    last `feedback` ones have their logits handed back to the drafter.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    scratch: int = 0
+    feedback: int = 0
+    origin: Origin = "drafted"
+
+    @property
+    def drafted(self) -> int:
+        """Number of tokens that verification may accept; they come first."""
+        return len(self.tokens) - self.scratch
+
+    @staticmethod
+    def chain(tokens: Sequence[int], origin: Origin = "drafted") -> "Proposal":
+        return Proposal(tuple(tokens), chain_parents(len(tokens)), origin=origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step committed: `tokens`, of which the first `accepted` were proposed.
+
+    `proposal` is what was verified. `feedback` holds the logits asked for, float32
+    [proposal.feedback, V].
+    """
+
+    tokens: tuple[int, ...]
+    accepted: int
+    proposal: Proposal
+    feedback: Logits
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do; a composition that needs more is refused by name."""
+
+    tree: bool = True
+    max_context: int = 8192
+
+
+def chain_parents(n: int) -> tuple[int, ...]:
+    """Parent links of n tokens that follow one another."""
+    return tuple(range(-1, n - 1))
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raise DerbyError unless low <= value <= high (NaN is refused too)."""
+    if not low <= value <= high:
+        raise DerbyError(f"{name} is {value}; it must lie between {low} and {high}.")

@@ -1,0 +1,191 @@
+"""A race as plain JSON for the page: every word and figure ready to be shown, nothing live.
+
+Numbers that set the length of a bar are fractions; all else is text. Lists and strings only grow
+while a race runs, so that what travels to the browser is what is new.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from backend.grammars import GrammarSource
+from backend.headline import headline, pass_cost
+from backend.metrics import Score
+from backend.scoreboard import Scoreboard
+from backend.strategies import BASELINE, Strategy
+
+_NONE = "\N{EN DASH}"
+
+View = dict[str, Any]
+
+
+def view(
+    board: Scoreboard,
+    *,
+    race: int,
+    goal: int,
+    ahead: int = 0,
+    public: Callable[[str], str] = str,
+) -> View:
+    """The whole page. `race` numbers the races, `goal` is the most tokens a column may write,
+    `ahead` the races that go first; `public` strips what visitors must not see from texts."""
+    phase = "ended" if board.ended else _phase(board, ahead)
+    longest = max((len(score.tokens) for score in board.scores), default=0)
+    axis = longest if phase == "ended" and longest else goal
+    return {
+        "race": race,
+        "phase": phase,
+        "status": public(_status(board, phase, ahead)),
+        "leader": headline(board) if phase == "racing" else "",
+        "setup": public(_setup(board)),
+        "axis": axis,
+        "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
+    }
+
+
+def _phase(board: Scoreboard, ahead: int) -> str:
+    if ahead:
+        return "waiting"
+    started = any(score.state != "queued" for score in board.scores)
+    return "preparing" if board.preparing or not started else "racing"
+
+
+def _status(board: Scoreboard, phase: str, ahead: int) -> str:
+    match phase:
+        case "waiting":
+            return f"{ahead} {'race' if ahead == 1 else 'races'} ahead of yours."
+        case "preparing":
+            return board.preparing or "Getting ready..."
+        case "racing":
+            return "Racing."
+        case _:
+            return headline(board)
+
+
+def _setup(board: Scoreboard) -> str:
+    """What runs where on how long a prompt, once known."""
+    for score in board.scores:
+        if score.model:
+            return f"{score.model}, {score.prompt_tokens:,} prompt tokens"
+    return ""
+
+
+def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], str]) -> View:
+    strategy, score = board.columns[index], board.scores[index]
+    speedup = board.speedup(index)
+    written = len(score.tokens)
+    return {
+        "title": strategy.title,
+        "description": strategy.description,
+        "setting": public(setting_text(strategy)),
+        "baseline": strategy.name == BASELINE,
+        "state": score.state,
+        "status": _state(score),
+        "prefill": score.prefilled / score.prompt_tokens if score.prompt_tokens else 0.0,
+        "message": public(score.message),
+        "spans": merged(score.spans),
+        "written": f"{written} {'token' if written == 1 else 'tokens'}",
+        "progress": min(1.0, written / axis) if axis else 0.0,
+        "clock": seconds(score.seconds) if score.seconds else "",
+        "speedup": round(speedup, 3),
+        "speed": f"{speedup:.2f}\N{MULTIPLICATION SIGN}" if speedup else _NONE,
+        "why": _why(board, index),
+        "same": _sameness(board, index),
+        "verdict": board.verdict(index),
+        "rate": round(score.tokens_per_second, 2),
+        "figures": _figures(score),
+        "parts": _parts(score),
+    }
+
+
+def _state(score: Score) -> str:
+    match score.state:
+        case "prefill":
+            return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
+        case "done":
+            return f"done: {score.reason}"
+        case state:
+            return state
+
+
+def setting_text(strategy: Strategy) -> str:
+    """The column in the command line's words, say "lookahead:window=5,level=3"."""
+    settings = ",".join(f"{name}={_word(value)}" for name, value in strategy.settings().items())
+    return f"{strategy.name}:{settings}" if settings else strategy.name
+
+
+def _word(value: Any) -> str:
+    match value:
+        case GrammarSource():
+            return value.name
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
+
+
+def merged(spans: list[list[str]]) -> list[list[str]]:
+    """Neighbours of one origin joined: fewer nodes, and the last one grows as text is added."""
+    joined: list[list[str]] = []
+    for origin, piece in spans:
+        if joined and joined[-1][0] == origin:
+            joined[-1][1] += piece
+        else:
+            joined.append([origin, piece])
+    return joined
+
+
+def _why(board: Scoreboard, index: int) -> str:
+    """The two factors of a speed-up: tokens per pass, over what a pass costs."""
+    base, score = board.baseline, board.scores[index]
+    cost = pass_cost(board, index)
+    if not cost or score is base:
+        return ""
+    return f"{score.tokens_per_forward:.2f} tokens a pass; a pass takes {cost:.2f} times as long"
+
+
+def _sameness(board: Scoreboard, index: int) -> str:
+    """ "same", "differs" or "grammar" (differs, as it should); "" where there is no verdict."""
+    if not board.verdict(index):
+        return ""
+    if board.difference(index) is None:
+        return "same"
+    return "differs" if board.columns[index].lossless else "grammar"
+
+
+def _figures(score: Score) -> list[list[str]]:
+    """Label and value pairs, always the same labels in the same order."""
+    many = score.tokens_per_second > 0
+    return [
+        ["TTFT", seconds(score.ttft) if score.tokens else _NONE],
+        ["TPOT", seconds(score.tpot) if many else _NONE],
+        ["tokens/s", f"{score.tokens_per_second:,.1f}" if many else _NONE],
+        ["tokens/pass", f"{score.tokens_per_forward:.2f}" if many else _NONE],
+        ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
+        ["mask/step", _mask(score)],
+    ]
+
+
+def _mask(score: Score) -> str:
+    spent = score.parts.get("mask", 0.0)
+    return seconds(spent / score.steps) if spent > 0 and score.steps else _NONE
+
+
+def _parts(score: Score) -> list[list[Any]]:
+    """Where the own clock's time went: [part, share, text] each, shares adding up to 1."""
+    if not score.steps or not score.seconds:
+        return []
+    # Time outside steps is that of whole chunks of the prompt, or of a text without a cache.
+    prefill = max(0.0, score.seconds - sum(score.parts.values()))
+    times = {"prefill": prefill, **score.parts}
+    total = sum(times.values())
+    return [[part, round(t / total, 4), seconds(t)] for part, t in times.items()]
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that suits it."""
+    if value >= 1:
+        return f"{value:.2f} s"
+    if value >= 0.1:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value * 1e3:.1f} ms" if value >= 0.001 else f"{value * 1e3:.2f} ms"
+
