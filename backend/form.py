@@ -78,7 +78,7 @@ def _column(name: str, values: Values, menu: Menu) -> Strategy:
 def _grammar(field: str, value: Any, values: Values) -> Any:
     if value != OWN:
         return value if isinstance(value, str | GrammarSource) else repr(value)[:60]
-    kind = values.get(f"{field}.kind")
+    kind: Any = values.get(f"{field}.kind")
     if kind not in KINDS:
         raise DerbyError(f"The grammar kind is {kind!r:.60}; it must be one of {_list(KINDS)}.")
     text = values.get(f"{field}.text")
@@ -105,9 +105,7 @@ def _target(values: Values, menu: Menu) -> ModelSpec:
 
 def _one_of(what: str, value: Any, title: str, offered: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in offered:
-        raise DerbyError(
-            f"{title} has no {what} {value!r:.60} here; choose from {_list(offered)}."
-        )
+        raise DerbyError(f"{title} has no {what} {value!r:.60} here; choose from {_list(offered)}.")
     return value
 
 

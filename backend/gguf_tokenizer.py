@@ -35,9 +35,7 @@ def tokenizer_from_gguf(path: Path) -> "PreTrainedTokenizerFast":
     fields = {name: field.contents() for name, field in GGUFReader(path).fields.items()}
     kind = (fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre"))
     if kind != ("gpt2", "smollm"):
-        raise DerbyError(
-            f"{path.name} has a tokenizer of kind {kind}; only gpt2/smollm is known."
-        )
+        raise DerbyError(f"{path.name} has a tokenizer of kind {kind}; only gpt2/smollm is known.")
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     fast = PreTrainedTokenizerFast(
         tokenizer_object=_byte_level_bpe(fields),

@@ -69,6 +69,24 @@ def shipped() -> dict[str, GrammarSource]:
     return dict(sorted(found.items()))
 
 
+def grammar_from_file(path: Path) -> GrammarSource:
+    """A user's own grammar; its kind is told by the file's name, as for the shipped ones.
+
+    Raises DerbyError if the file cannot be read or its name ends in none of the known suffixes.
+    """
+    for suffix, kind in _SUFFIXES.items():
+        if path.name.endswith(suffix):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
+            return GrammarSource(kind, text, path.name.removesuffix(suffix))
+    raise DerbyError(
+        f"What kind of grammar {path.name!r} is cannot be told: its name must end in one of "
+        f"{', '.join(_SUFFIXES)}."
+    )
+
+
 def examples(name: str) -> GrammarExamples:
     """What `NAME.examples.json` beside a shipped grammar says."""
     record = json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8"))

@@ -6,22 +6,31 @@ from backend.scoreboard import Scoreboard
 TIE = 0.03
 
 
+def rate_text(rate: float) -> str:
+    """Tokens a second, in as many digits as mean something."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.1f}"
+
+
 def pass_cost(board: Scoreboard, index: int) -> float:
-    """How many times as long as KV reuse this column takes for a forward pass with all that goes
-    with it (drafting, masks); 0 while unknown. Speed-up = tokens per pass / this."""
+    """How many times as long as KV reuse's this column's forward pass takes, drafting and masks
+    included; 0 while unknown. Speed-up = tokens per pass / this.
+    """
     speedup = board.speedup(index)
     return board.scores[index].tokens_per_forward / speedup if speedup else 0.0
 
 
 def headline(board: Scoreboard) -> str:
-    """Sentences on the race as far as it has come; says so when nothing can be compared."""
-    if board.ended and all(score.state == "failed" for score in board.scores):
-        return "No column finished: see the reasons below."
-    return " ".join(filter(None, (_speed(board), _texts(board)))) or _outcome(board)
-
-
-def _outcome(board: Scoreboard) -> str:
-    return "Too few tokens were written to compare." if board.ended else ""
+    """A few short sentences on the race as far as it has come; "" while there is nothing to say."""
+    if not board.ended:
+        said = _speed(board)
+        return f"So far: {said}" if said else ""
+    states = {score.state for score in board.scores}
+    if states == {"failed"}:
+        return "No column finished: each one says why."
+    said = _speed(board) or "Too few tokens were written to compare speeds."
+    if "stopped" in states:
+        return f"Stopped early. {said}"
+    return f"{said} {_texts(board)}".strip()
 
 
 def _speed(board: Scoreboard) -> str:
@@ -30,22 +39,17 @@ def _speed(board: Scoreboard) -> str:
         return ""
     best = min(known, key=lambda i: board.scores[i].tpot)
     title, rate = board.columns[best].title, board.scores[best].tokens_per_second
-    is_, runs = ("is", "ran at") if board.ended else ("leads:", "at")
-    base = board.baseline
+    base, gain = board.baseline, board.speedup(best)
     if base is None or not base.tpot:
-        verb = "was fastest" if board.ended else "leads"
-        return f"{title} {verb} with {rate:,.1f} tokens a second."
-    gain = board.speedup(best)
-    if board.scores[best] is base or gain < 1 + TIE:
-        others = len(known) - 1
-        if not others:
-            return f"KV reuse {runs} {base.tokens_per_second:,.1f} tokens a second."
-        tense = "was" if board.ended else "is"
-        return f"Nothing {tense} faster than KV reuse ({base.tokens_per_second:,.1f} tokens a second)."
+        return f"{title} is fastest with {rate_text(rate)} tokens a second."
+    plain = f"{rate_text(base.tokens_per_second)} tokens a second"
+    if len(known) == 1:
+        return f"KV reuse writes {plain}."
+    if gain < 1 + TIE:
+        return f"Nothing is faster than KV reuse with its {plain}."
     return (
-        f"{title} {is_} {gain:.2f} times as fast as KV reuse "
-        f"({rate:,.1f} against {base.tokens_per_second:,.1f} tokens a second)"
-        f"{_because(board, best)}."
+        f"{title} is {gain:.2f} times as fast as KV reuse "
+        f"({rate_text(rate)} against {plain}){_because(board, best)}."
     )
 
 
@@ -57,9 +61,9 @@ def _because(board: Scoreboard, index: int) -> str:
 
 
 def _texts(board: Scoreboard) -> str:
-    """Whether the columns that must agree do; only at the end, when it is known."""
+    """Whether the columns that must agree do."""
     base = board.baseline
-    if not board.ended or base is None or not base.tokens:
+    if base is None or not base.tokens:
         return ""
     others = [
         i

@@ -33,13 +33,14 @@ class ModelFiles:
     """A Hugging Face folder with safetensors weights, and what every engine must know of it.
 
     `fingerprint` is the SHA-256 over those of config.json and the weight files: equal
-    fingerprints mean the same model. `max_context` is the number of positions for which full
-    causal attention is right: a sliding window counts as its width.
+    fingerprints mean the same model. Of `max_context` positions, full causal attention is right
+    for the first `full_attention`: all of them, or a sliding window's width.
     """
 
     folder: Path
     fingerprint: str
     max_context: int
+    full_attention: int
     vocab_size: int
     eos_ids: frozenset[int]
 
@@ -73,6 +74,7 @@ def _local(folder: Path) -> Path:
     if not folder.is_dir():
         raise DerbyError(f"There is no model folder {str(folder)!r}: check the path.")
     if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
+        _require_every_shard(folder)
         return folder
     pickled = sorted(p.name for p in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
     if pickled:
@@ -85,31 +87,35 @@ def _local(folder: Path) -> Path:
     )
 
 
+def _require_every_shard(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text())["weight_map"].values())
+        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if missing:
+            raise DerbyError(
+                f"The model in {str(folder)!r} lacks {missing[0]}, which its index names: "
+                "finish the download."
+            )
+
+
 def _hub(name: str, say: Say) -> Path:
     """The local snapshot of a Hub model; the one already here if the Hub cannot be reached."""
     import httpx
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        siblings = (
-            HfApi().model_info(name, files_metadata=True, timeout=20).siblings or []
-        )
+        siblings = HfApi().model_info(name, files_metadata=True, timeout=20).siblings or []
     except (httpx.HTTPError, OSError) as error:
         try:
             return Path(snapshot_download(name, local_files_only=True))
         except OSError:
             raise DerbyError(_unreachable(name, error)) from error
-    weights = [
-        s.size or 0
-        for s in siblings
-        if re.fullmatch(r"[^/]+\.safetensors", s.rfilename)
-    ]
+    weights = [s.size or 0 for s in siblings if re.fullmatch(r"[^/]+\.safetensors", s.rfilename)]
     _require_loadable(name, len(weights), sum(weights))
     say(f"Downloading {name} ({sum(weights) / 1e6:,.0f} MB)...")
     try:
-        return Path(
-            snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED)
-        )
+        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except (httpx.HTTPError, OSError) as error:
         raise DerbyError(_unreachable(name, error)) from error
 
@@ -119,9 +125,7 @@ def _require_loadable(name: str, files: int, size: int) -> None:
     import psutil
 
     if not files:
-        raise DerbyError(
-            f"The Hub model {name!r} has no safetensors weights: choose one that has."
-        )
+        raise DerbyError(f"The Hub model {name!r} has no safetensors weights: choose one that has.")
     available = psutil.virtual_memory().available
     if size > available:
         raise DerbyError(
@@ -138,6 +142,28 @@ def _unreachable(name: str, error: Exception) -> str:
 
 
 def _describe(folder: Path) -> ModelFiles:
+    config = _text_config(folder)
+    context, vocabulary = config["max_position_embeddings"], config["vocab_size"]
+    return ModelFiles(
+        folder=folder,
+        fingerprint=_fingerprint(folder),
+        max_context=context,
+        full_attention=min(context, config.get("sliding_window") or context),
+        vocab_size=vocabulary,
+        eos_ids=_eos_ids(folder, config.get("eos_token_id")),
+    )
+
+
+def _text_config(folder: Path) -> dict[str, Any]:
+    """The language model's configuration, with context length and vocabulary size stated."""
+    try:
+        stated = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise DerbyError(f"The config.json in {str(folder)!r} is not JSON: {error}.") from error
+    if _is_complete(stated):
+        return stated
+    # Where sizes are left to the architecture's defaults, or nested, transformers knows them; it
+    # takes seconds to import, so it is asked only then.
     from transformers import AutoConfig
 
     try:
@@ -147,20 +173,19 @@ def _describe(folder: Path) -> ModelFiles:
             f"The config.json in {str(folder)!r} describes no model that can be loaded without "
             "running code of its own: choose a standard architecture."
         ) from error
-    config: Any = whole.get_text_config(decoder=True)
-    context = getattr(config, "max_position_embeddings", None)
-    vocabulary = getattr(config, "vocab_size", None)
-    if not context or not vocabulary:
+    config = whole.get_text_config(decoder=True).to_dict()
+    if not _is_complete(config):
         raise DerbyError(
             f"The {whole.model_type} model in {str(folder)!r} does not state its context length "
             "and vocabulary size: choose a causal language model."
         )
-    return ModelFiles(
-        folder=folder,
-        fingerprint=_fingerprint(folder),
-        max_context=min(context, getattr(config, "sliding_window", None) or context),
-        vocab_size=vocabulary,
-        eos_ids=_eos_ids(folder, config.eos_token_id),
+    return config
+
+
+def _is_complete(config: Any) -> bool:
+    return isinstance(config, dict) and all(
+        isinstance(config.get(name), int) and config[name] > 0
+        for name in ("max_position_embeddings", "vocab_size")
     )
 
 
@@ -172,9 +197,7 @@ def _fingerprint(folder: Path) -> str:
 def _eos_ids(folder: Path, fallback: int | list[int] | None) -> frozenset[int]:
     """Every id that ends a text: generation_config.json's, or else the model config's."""
     path = folder / "generation_config.json"
-    stated = (
-        json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
-    )
+    stated = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
     ids = fallback if stated is None else stated
     if ids is None:
         return frozenset()

@@ -19,11 +19,7 @@ def cache_dir() -> Path:
     import platformdirs
 
     chosen = os.environ.get("DECODE_DERBY_CACHE")
-    path = (
-        Path(chosen).expanduser()
-        if chosen
-        else platformdirs.user_cache_path("decode-derby")
-    )
+    path = Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("decode-derby")
     return path.absolute()
 
 
@@ -76,9 +72,7 @@ def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
     try:
         build(partial)
         manifest = partial / MANIFEST
-        manifest.write_text(
-            json.dumps({"recipe": recipe, "files": _contents(partial)}, indent=1)
-        )
+        manifest.write_text(json.dumps({"recipe": recipe, "files": _contents(partial)}, indent=1))
         for path in (*partial.rglob("*"), partial):
             _flush(path)
         _remove(folder)
@@ -91,9 +85,7 @@ def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
 
 def _contents(folder: Path) -> dict[str, dict[str, str | int]]:
     """Size in bytes and SHA-256 of every file but the manifest, by path within the folder."""
-    files = sorted(
-        p for p in folder.rglob("*") if not p.is_dir() and p != folder / MANIFEST
-    )
+    files = sorted(p for p in folder.rglob("*") if not p.is_dir() and p != folder / MANIFEST)
     return {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,

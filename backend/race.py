@@ -25,7 +25,7 @@ from backend.strategies import (
 from backend.text import require_same_tokenizer
 from backend.types import DerbyError, ModelSpec, Request
 
-MAX_COLUMNS = 8
+MAX_COLUMNS = 12
 
 
 @dataclass(frozen=True, slots=True)

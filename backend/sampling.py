@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from backend.types import Logits, Proposal, Sampling
 
+#: Below this temperature noise could only break ties, and dividing by it would overflow: greedy.
+COLDEST = 1e-6
+
 
 class Choice(NamedTuple):
     """A chosen token and how far its score lay above the runner-up's (inf if it had none)."""
@@ -86,7 +89,7 @@ class Sampler:
         `mask`, bool [V], says what is allowed; at least one token must be.
         """
         scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
-        if self.sampling.temperature == 0:
+        if self.sampling.temperature < COLDEST:
             return _top(scores)
         return choose(scores, self.sampling, self._noise(self.sampling.seed, position, scores.size))
 

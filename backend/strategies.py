@@ -51,7 +51,9 @@ class LookaheadDrafting:
     level: int = setting(3, "Level N", "Length of the n-grams: N - 1 tokens are guessed.", 2, 8)
     guesses: int = setting(5, "Guess set G", "n-grams verified in each forward pass.", 1, 32)
     seeded: bool = setting(
-        True, "Seed the pool", "Also collect n-grams of the prompt and the output."
+        default=True,
+        label="Seed the pool",
+        text="Also collect n-grams of the prompt and the output.",
     )
 
 
@@ -69,6 +71,14 @@ class Strategy:
     drafting: Drafting = NoDrafting()
     grammar: GrammarSource | None = None
     limit: int = 0  # tokens after which the column stops; 0: the request's limit alone
+
+    @property
+    def label(self) -> str:
+        """The title, with the settings that differ from the table's."""
+        usual = STRATEGIES[self.name].settings()
+        changed = {k: v for k, v in self.settings().items() if v != usual[k]}
+        told = ", ".join(f"{k}={getattr(v, 'name', v)}" for k, v in changed.items())
+        return f"{self.title} ({told})" if told else self.title
 
     @property
     def lossless(self) -> bool:

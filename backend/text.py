@@ -1,10 +1,14 @@
 """Text to tokens and back: the Tokenizer seam, chat templates, streaming in whole characters."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from backend.types import DerbyError
+
+#: Tokenizer classes that add nothing to tokenizer.json.
+PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 class Detokenizer(Protocol):
@@ -43,14 +47,7 @@ class HfTokenizer:
     """A fast tokenizer saved in a model folder."""
 
     def __init__(self, folder: Path, eos_ids: frozenset[int], vocab_size: int) -> None:
-        from transformers import AutoTokenizer
-
-        self.fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if not self.fast.is_fast:
-            raise DerbyError(
-                f"The model in {folder.name!r} has no fast tokenizer (tokenizer.json); "
-                "choose a model that ships one."
-            )
+        self.fast = _load(folder)
         own = self.fast.eos_token_id
         self.eos_ids = eos_ids | (frozenset() if own is None else {own})
         self.vocab_size = vocab_size
@@ -72,6 +69,27 @@ class HfTokenizer:
 
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": self.fast.get_vocab(), "special tokens": self.fast.special_tokens_map}
+
+
+def _load(folder: Path) -> Any:
+    """The tokenizer of a model folder, without the seconds that AutoTokenizer takes to import
+    where tokenizer.json says all there is to know.
+    """
+    settings = folder / "tokenizer_config.json"
+    named = json.loads(settings.read_text()).get("tokenizer_class") if settings.is_file() else None
+    if named in PLAIN_CLASSES and (folder / "tokenizer.json").is_file():
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    from transformers import AutoTokenizer
+
+    fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if not fast.is_fast:
+        raise DerbyError(
+            f"The model in {folder.name!r} has no fast tokenizer (tokenizer.json); "
+            "choose a model that ships one."
+        )
+    return fast
 
 
 class _HfDetokenizer:

@@ -4,11 +4,11 @@ Numbers that set the length of a bar are fractions; all else is text. Lists and 
 while a race runs, so that what travels to the browser is what is new.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend.grammars import GrammarSource
-from backend.headline import headline, pass_cost
+from backend.headline import headline, pass_cost, rate_text
 from backend.metrics import Score
 from backend.scoreboard import Scoreboard
 from backend.strategies import BASELINE, Strategy
@@ -27,7 +27,8 @@ def view(
     public: Callable[[str], str] = str,
 ) -> View:
     """The whole page. `race` numbers the races, `goal` is the most tokens a column may write,
-    `ahead` the races that go first; `public` strips what visitors must not see from texts."""
+    `ahead` the races that go first; `public` strips what visitors must not see from texts.
+    """
     phase = "ended" if board.ended else _phase(board, ahead)
     longest = max((len(score.tokens) for score in board.scores), default=0)
     axis = longest if phase == "ended" and longest else goal
@@ -40,6 +41,17 @@ def view(
         "axis": axis,
         "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
     }
+
+
+def idle(columns: Sequence[Strategy]) -> View:
+    """What the page shows before any race: the columns, and what each of them does."""
+    shown = view(Scoreboard(columns), race=0, goal=0)
+    return {**shown, "phase": "idle", "status": ""}
+
+
+def alert(sentence: str) -> View:
+    """A sentence above the board, which stays as it is."""
+    return {"alert": sentence}
 
 
 def _phase(board: Scoreboard, ahead: int) -> str:
@@ -92,7 +104,7 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "same": _sameness(board, index),
         "verdict": board.verdict(index),
         "rate": round(score.tokens_per_second, 2),
-        "figures": _figures(score),
+        "figures": _figures(strategy, score),
         "parts": _parts(score),
     }
 
@@ -140,11 +152,12 @@ def _why(board: Scoreboard, index: int) -> str:
     cost = pass_cost(board, index)
     if not cost or score is base:
         return ""
-    return f"{score.tokens_per_forward:.2f} tokens a pass; a pass takes {cost:.2f} times as long"
+    each = f"{cost:.2f}\N{MULTIPLICATION SIGN}"
+    return f"{score.tokens_per_forward:.2f} tokens a pass, each {each} as long"
 
 
 def _sameness(board: Scoreboard, index: int) -> str:
-    """ "same", "differs" or "grammar" (differs, as it should); "" where there is no verdict."""
+    """One of "same", "differs", "grammar" (differs, as it should), or "" without a verdict."""
     if not board.verdict(index):
         return ""
     if board.difference(index) is None:
@@ -152,22 +165,23 @@ def _sameness(board: Scoreboard, index: int) -> str:
     return "differs" if board.columns[index].lossless else "grammar"
 
 
-def _figures(score: Score) -> list[list[str]]:
+def _figures(strategy: Strategy, score: Score) -> list[list[str]]:
     """Label and value pairs, always the same labels in the same order."""
     many = score.tokens_per_second > 0
     return [
         ["TTFT", seconds(score.ttft) if score.tokens else _NONE],
         ["TPOT", seconds(score.tpot) if many else _NONE],
-        ["tokens/s", f"{score.tokens_per_second:,.1f}" if many else _NONE],
+        ["tokens/s", rate_text(score.tokens_per_second) if many else _NONE],
         ["tokens/pass", f"{score.tokens_per_forward:.2f}" if many else _NONE],
         ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
-        ["mask/step", _mask(score)],
+        ["mask/step", _mask(strategy, score)],
     ]
 
 
-def _mask(score: Score) -> str:
-    spent = score.parts.get("mask", 0.0)
-    return seconds(spent / score.steps) if spent > 0 and score.steps else _NONE
+def _mask(strategy: Strategy, score: Score) -> str:
+    if strategy.grammar is None or not score.steps:
+        return _NONE
+    return seconds(score.parts["mask"] / score.steps)
 
 
 def _parts(score: Score) -> list[list[Any]]:
@@ -188,4 +202,3 @@ def seconds(value: float) -> str:
     if value >= 0.1:
         return f"{value * 1e3:.0f} ms"
     return f"{value * 1e3:.1f} ms" if value >= 0.001 else f"{value * 1e3:.2f} ms"
-

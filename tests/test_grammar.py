@@ -91,7 +91,9 @@ def proposals(draw: st.DrawFn) -> Proposal:
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_grammars_tell_their_examples_apart(name: str) -> None:
     source, samples = shipped()[name], examples(name)
-    assert samples.accept and samples.reject and samples.prompt
+    assert samples.accept
+    assert samples.reject
+    assert samples.prompt
     assert [text for text in samples.accept if not accepts(source, text)] == []
     assert [text for text in samples.reject if accepts(source, text)] == []
 
@@ -194,7 +196,8 @@ def test_json_whitespace_is_bounded_unless_the_schema_chooses() -> None:
     free = GrammarSource(
         "json_schema", f'{{{body}, "x-guidance": {{"whitespace_flexible": true}}}}', "free"
     )
-    assert accepts(plain, '{"a": 1}') and accepts(plain, '{\n  "a": 1\n}')
+    assert accepts(plain, '{"a": 1}')
+    assert accepts(plain, '{\n  "a": 1\n}')
     assert not accepts(plain, '{   "a": 1}')
     assert accepts(free, '{   "a": 1}')
 
@@ -241,7 +244,8 @@ def test_built_in_forced_tokens_are_allowed_and_stop_at_a_choice(built_in: HfTok
     forced = constraint.forced(64)
     assert constraint.cut(forced) is forced
     text = bytes(_bytes_of(built_in, list(forced.tokens))).decode()
-    assert re.fullmatch(r'\{"name":.*', text) and '{"name": "'.startswith(text)
+    assert re.fullmatch(r'\{"name":.*', text)
+    assert '{"name": "'.startswith(text)
 
 
 def _bytes_of(tokenizer: HfTokenizer, tokens: list[int]) -> list[int]:

@@ -23,6 +23,7 @@ def lark(text: str) -> GrammarSource:
         ("lark", 'start: "a"\n\nb: "abc\n', (3, 8), "Lark"),
         ("lark", 'start: "a" b\nb: "x" /[z-a]/\n', (2, 4), "range"),
         ("lark", 'start: "a"\nx: %json {\n"type": 3,}', (3, 11), "comma"),
+        ("lark", 'start: %json {"type": "foo",}', (1, 29), "comma"),
         ("json_schema", '{"a":\n 1,}', (2, 4), "JSON"),
         ("regex", r"\d/\d(", (1, 6), "group"),
         ("regex", "a\nbc)", (2, 3), "group"),
@@ -36,7 +37,8 @@ def test_a_wrong_grammar_is_one_sentence_with_line_and_column(
     sentence = str(caught.value)
     assert f"is wrong at line {place[0]}, column {place[1]}: " in sentence
     assert word in sentence
-    assert sentence.endswith(".") and "\n" not in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,8 @@ def test_a_source_is_checked_when_made() -> None:
 
 def test_a_dead_end_is_an_error_that_quotes_the_text_before_it() -> None:
     constraint = compile_grammar(lark('start: "hello" x | "help"\nx: x "c"'), BYTES)
+    constraint.advance(list(b"hello"))
     with pytest.raises(DerbyError, match=r"cannot continue after 'hello'"):
-        constraint.advance(list(b"hello"))
         constraint.masks_along(Proposal())
     with pytest.raises(DerbyError, match="at the start"):
         compile_grammar(lark('start: start "a"'), BYTES).masks_along(Proposal())
@@ -80,7 +82,7 @@ def test_a_dead_end_is_an_error_that_quotes_the_text_before_it() -> None:
 def test_a_panic_in_native_code_is_an_error_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """pyo3's PanicException is no Exception: it would take a worker's whole loop down."""
 
-    class PanicException(BaseException):  # noqa: N818 (pyo3's own name)
+    class PanicException(BaseException):
         pass
 
     def panic(*_: object, **__: object) -> None:

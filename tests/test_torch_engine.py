@@ -73,8 +73,7 @@ LINKS = (-1, -1, 0, 1, 2, 3, 3, 6)
 def test_prefill_in_chunks_equals_prefill_at_once() -> None:
     text = [int(t) for t in np.random.default_rng(1).integers(0, 256, 2 * FIRST_CAPACITY - 40)]
     session = ENGINE.open()
-    for start in range(0, len(text), 100):
-        last = feed(session, text[start : start + 100])
+    last = [feed(session, text[i : i + 100]) for i in range(0, len(text), 100)][-1]
     assert session.length == len(text)
     assert_close(last, feed(ENGINE.open(), text))
     assert_close(last, reference(text))
@@ -98,7 +97,8 @@ def test_every_row_of_a_tree_equals_its_own_chain(config: Any) -> None:
     feed(session, CONTEXT[4:])
     wanted = [7, 4, 5, 0]
     logits = session.forward(TREE, LINKS, wanted)
-    assert logits.dtype == np.float32 and logits.shape == (len(wanted), VOCABULARY)
+    assert logits.dtype == np.float32
+    assert logits.shape == (len(wanted), VOCABULARY)
     for row, got in zip(wanted, logits, strict=True):
         assert_close(got, reference(CONTEXT + [TREE[i] for i in path(LINKS, row)], engine))
     session.keep([1, 3, 6])
@@ -215,7 +215,7 @@ def test_a_text_beyond_the_models_context_is_refused_with_both_lengths() -> None
     feed(session, [7] * 511)
     session.forward([1, 2], [-1, -1], ())  # two alternatives for the last position
     session.keep([1])
-    with pytest.raises(DerbyError, match="513.*512"):
+    with pytest.raises(DerbyError, match=r"513.*512"):
         session.forward([1], [-1], [0])
 
 

@@ -122,7 +122,7 @@ class GrammarConstraint:
 
     @contextmanager
     def _walk(self, proposal: Proposal) -> Iterator[_Walk]:
-        walk = _Walk(self, self._matcher, proposal, self._rolls_back)
+        walk = _Walk(self, self._matcher, proposal, rolls_back=self._rolls_back)
         try:
             yield walk
         finally:
@@ -173,6 +173,7 @@ class _Walk:
         constraint: GrammarConstraint,
         root: LLMatcher,
         proposal: Proposal,
+        *,
         rolls_back: bool,
     ) -> None:
         self.proposal = proposal

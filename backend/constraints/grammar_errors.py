@@ -15,7 +15,7 @@ TITLES: dict[Kind, str] = {
 #: "at 3(7): message", or without the "at": line 3, byte column 7.
 _PLACE = re.compile(r"\A(?:at )?(\d+)\((\d+)\): ")
 #: "    pattern\n    ^^^\nerror: message": an error inside a regular expression.
-_IN_REGEX = re.compile(r"^ {4}(?P<pattern>.*)\n {4}(?P<pad> *)\^+.*\nerror: (?P<why>.+)$", re.M)
+_IN_REGEX = re.compile(r"(?m)^ {4}(?P<pattern>.*)\n {4}(?P<pad> *)\^+.*\nerror: (?P<why>.+)$")
 _IN_JSON = re.compile(r'failed to parse "%json": (?P<why>.+) at line (\d+) column (\d+)')
 _LONGEST = 200
 
@@ -79,7 +79,7 @@ def _lark_place(text: str, line: int, byte_column: int, why: str) -> str:
 
 
 def _inline_json_place(text: str, line: int, column: int) -> str:
-    """llguidance counts from just after the `%json`: the first one that does not parse."""
+    """Places count from just after the `%json`: the first one that does not parse."""
     for mark in re.finditer("%json", text):
         try:
             json.JSONDecoder().raw_decode(text[mark.end() :].lstrip())

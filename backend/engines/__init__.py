@@ -1,19 +1,29 @@
 """Loaded models, by what they are."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from backend.engines.base import Engine
 from backend.types import DerbyError, ModelSpec
 
 ENGINES = ("openvino", "torch", "fake")
 
+#: Bits of warming up after which a model serves most races at full speed.
+USUAL = 10
+DONE = object()
+
 
 class Engines:
-    """Keeps the models used last, at most `capacity` of them, so that a race rarely loads one."""
+    """Keeps the models used last, at most `capacity` of them, so that a race rarely loads one.
 
-    def __init__(self, capacity: int = 4) -> None:
+    A new model is warmed up at once, or, if `idle_warm_up`, only as far as most races need; the
+    owner then calls `warm_up` whenever it has nothing better to do.
+    """
+
+    def __init__(self, capacity: int = 4, *, idle_warm_up: bool = False) -> None:
         self._capacity = capacity
+        self._at_once = USUAL if idle_warm_up else None
+        self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()
 
     def get(self, spec: ModelSpec, say: Callable[[str], None]) -> Engine:
@@ -23,12 +33,26 @@ class Engines:
         """
         if spec not in self._loaded:
             while len(self._loaded) >= self._capacity:
-                self._loaded.popitem(last=False)
+                oldest, _ = self._loaded.popitem(last=False)
+                self._cold.pop(oldest, None)
             if spec.engine != "fake":
                 say(f"Loading {spec}...")
-            self._loaded[spec] = _open(spec, say)
+            self._loaded[spec] = engine = _open(spec, say)
+            self._cold[spec] = engine.warm_up()
+            self.warm_up(self._at_once)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
+
+    def warm_up(self, bits: int | None = 1) -> bool:
+        """Do so many bits of warming up (None: all); False if nothing is left to do."""
+        done = 0
+        while self._cold and done != bits:
+            spec, warming = next(reversed(self._cold.items()))
+            if next(warming, DONE) is DONE:
+                del self._cold[spec]
+            else:
+                done += 1
+        return bool(self._cold)
 
 
 def _open(spec: ModelSpec, say: Callable[[str], None]) -> Engine:

@@ -1,6 +1,6 @@
 """The seam between the loop and a model: an Engine opens Sessions, a Session owns one KV cache."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from backend.text import Tokenizer
@@ -55,6 +55,10 @@ class Engine(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def open(self) -> Session: ...
+
+    def warm_up(self) -> Iterator[None]:
+        """Do, bit by bit, what the first passes would otherwise pay for."""
+        ...
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""

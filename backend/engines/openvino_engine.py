@@ -4,7 +4,7 @@ Rejected rows stay in the cache as holes that later masks hide, because taking r
 copying every state. Now and then the holes cost more than such a copy: then it is made.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -52,9 +52,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         settings |= EXACT
     model = core().compile_model(folder / IR, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    engine = OpenVINOEngine(spec, model, tokenizer, Capabilities(max_context=files.max_context))
-    engine.warm_up()
-    return engine
+    return OpenVINOEngine(spec, model, tokenizer, Capabilities(max_context=files.full_attention))
 
 
 class OpenVINOEngine:
@@ -74,12 +72,13 @@ class OpenVINOEngine:
     def synchronize(self) -> None:
         """Nothing to wait for: infer() returns when the device is done."""
 
-    def warm_up(self) -> None:
-        """Run the usual widths once: the plugin prepares kernels at a shape's first sight."""
+    def warm_up(self) -> Iterator[None]:
+        """The plugin prepares kernels at a width's first sight (5-10 ms): show it every width."""
         session = self.open()
-        for width in (PREFILL_CHUNK, 1, 2, 3, 4, 5, 6, 7, 8, 16, 24):
+        for width in (PREFILL_CHUNK, *range(1, PREFILL_CHUNK)):
             session.forward([0] * width, chain_parents(width), (0,))
             session.truncate(0)
+            yield
         session.close()
 
 

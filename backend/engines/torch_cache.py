@@ -58,7 +58,8 @@ class GrowingLayer(CacheLayerMixin):
     @property
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values with their spare capacity."""
-        assert self.keys is not None and self.values is not None
+        if self.keys is None or self.values is None:
+            raise RuntimeError("this layer has no rows yet")
         return self.keys, self.values
 
     def move(self, start: int, rows: Sequence[int]) -> None:
@@ -115,8 +116,7 @@ class Calling:
     """How this model wants to be called.
 
     `window` is the number of positions that a sliding-window layer sees, itself included (None:
-    no such layer); `by_layer_type` says that it takes one mask per layer type; `picks_rows` that
-    it can skip the vocabulary product of rows nobody asked for.
+    no such layer); `by_layer_type` says that it takes one mask per layer type.
     """
 
     device: torch.device
@@ -124,7 +124,6 @@ class Calling:
     max_context: int
     window: int | None = None
     by_layer_type: bool = False
-    picks_rows: bool = True
 
 
 class TorchSession:
@@ -177,20 +176,18 @@ class TorchSession:
         rows: list[int],
     ) -> Logits:
         """float32 logits [len(rows), V] in host memory, so the device has finished them."""
-        calling = self._calling
-        inputs = torch.tensor([list(tokens), list(positions)], device=calling.device)  # [2, n]
-        # A list of rows indexes hidden states on whichever device the last layer lives.
-        wanted: dict[str, Any] = {"logits_to_keep": rows} if calling.picks_rows else {}
+        device = self._calling.device
+        inputs = torch.tensor([list(tokens), list(positions)], device=device)  # [2, n]
         logits = self._model(
             input_ids=inputs[:1],
             position_ids=inputs[1:],
             attention_mask=mask,
             past_key_values=cache,
             use_cache=True,
-            **wanted,
+            # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes hidden
+            # states on whichever device the last layer lives.
+            logits_to_keep=rows,
         ).logits[0]
-        if not calling.picks_rows:
-            logits = logits[rows]
         return logits.float().cpu().numpy()
 
     def _tree_mask(self, ancestors: NDArray[np.bool_], positions: NDArray[np.int64]) -> Any:

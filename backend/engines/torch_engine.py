@@ -2,13 +2,13 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import Capabilities, DerbyError, ModelSpec
+from backend.types import PREFILL_CHUNK, Capabilities, DerbyError, ModelSpec, chain_parents
 
 if TYPE_CHECKING:
     from backend.engines.torch_cache import Calling
@@ -35,6 +35,15 @@ class TorchEngine:
 
         return TorchSession(self._model, self._calling)
 
+    def warm_up(self) -> Iterator[None]:
+        """First passes allocate and, on a GPU, choose kernels."""
+        session = self.open()
+        for width in (PREFILL_CHUNK, 1, 2, 3, 4, 5, 6, 7, 8):
+            session.forward([0] * width, chain_parents(width), (0,))
+            session.truncate(0)
+            yield
+        session.close()
+
     def synchronize(self) -> None:
         import torch
 
@@ -54,7 +63,6 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
 
     files = model_files(spec.name, say)
     _set_threads()
-    say(f"loading {spec}")
     model = _load(spec, files.folder, placement)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     return TorchEngine(spec, model, tokenizer, files.max_context)
@@ -114,12 +122,11 @@ def _calling(model: Any, max_context: int) -> "Calling":
 
     config = model.config.get_text_config(decoder=True)
     layer_types = set(getattr(config, "layer_types", None) or ())
-    accepted = inspect.signature(model.forward).parameters
     if (
         getattr(model, "_is_stateful", False)
         or not layer_types <= REWINDABLE
         or getattr(config, "num_kv_shared_layers", 0)
-        or "position_ids" not in accepted
+        or "position_ids" not in inspect.signature(model.forward).parameters
     ):
         raise DerbyError(
             f"Models of type {config.model_type!r} keep state that cannot be rewound to an earlier "
@@ -136,7 +143,6 @@ def _calling(model: Any, max_context: int) -> "Calling":
         max_context=max_context,
         window=window,
         by_layer_type=bool(layer_types),
-        picks_rows="logits_to_keep" in accepted,
     )
 
 

@@ -12,7 +12,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 from backend.engines import Engines
 from backend.events import Event, Failed, Finished, from_json, to_json
@@ -33,6 +34,7 @@ class ProcessHost:
     def __init__(self, warm: tuple[ModelSpec, ...] = ()) -> None:
         self._warm = warm
         self._one_at_a_time = threading.Lock()
+        self._closed = False
         self._start()
 
     @property
@@ -48,6 +50,14 @@ class ProcessHost:
         )
         self._process.start()
         theirs.close()
+        threading.Thread(target=self._supervise, args=(self._process,), daemon=True).start()
+
+    def _supervise(self, process: BaseProcess) -> None:
+        """Replace a worker that died between races; during one, `_run` does."""
+        wait([process.sentinel])  # not join(): whoever needs the exit code reaps it
+        with self._one_at_a_time:
+            if self._process is process and not self._closed:
+                self._restart()
 
     def _restart(self) -> None:
         self._process.kill()
@@ -109,6 +119,7 @@ class ProcessHost:
         self._restart()
 
     def close(self) -> None:
+        self._closed = True
         self._process.kill()
         self._process.join()
         self._connection.close()
@@ -126,13 +137,17 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    engines = Engines()
+    engines = Engines(idle_warm_up=True)
     for spec in warm:
+        if connection.poll():
+            break  # somebody waits: what their race needs comes first
         try:
             engines.get(spec, log.info)
         except Exception as error:
             explain(error)
     while True:
+        while not connection.poll() and engines.warm_up():
+            pass
         try:
             message = connection.recv()
         except EOFError:

@@ -1,0 +1,300 @@
+"""The page: layout, event wiring, launch. The only file that imports gradio."""
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import typer
+from gradio import themes
+
+from backend import form
+from backend.desk import race_views
+from backend.grammars import GrammarSource, shipped
+from backend.hosts import Host
+from backend.menu import FAKE_MODELS, HUB, Menu, menu
+from backend.models import BUILT_IN
+from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, draft_spec
+from backend.types import DerbyError, ModelSpec, Request
+from backend.view import View, idle
+from backend.visitors import Visitors
+
+#: The components of the form by their names in backend/form.py.
+Fields = dict[str, Any]
+
+#: Our own elements bring their own style.
+BARE: dict[str, Any] = {"apply_default_css": False, "padding": False}
+
+#: Small changes of the page are answered at once and part of no API.
+QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+
+FROM_HUB = ("from the Hugging Face Hub", HUB)
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).resolve().parent / "assets" / name).read_text(encoding="utf-8")
+
+
+WORDS: dict[str, dict[str, Any]] = json.loads(_asset("words.json"))
+
+
+def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> gr.Blocks:
+    """The page over `host`. `engines` and `models` are what visitors may choose from."""
+    offered = menu(engines, models)
+    with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
+        gr.HTML(html_template=_asset("header.html"), js_on_load=_asset("page.js"), **BARE)
+        with gr.Row():
+            with gr.Column(scale=5, min_width=320):
+                fields = _prompt()
+                with gr.Row():
+                    run = gr.Button("Run", variant="primary", elem_id="run", min_width=100)
+                    stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
+                gr.HTML(html_template=_asset("keys.html"), **BARE)
+            with gr.Column(scale=6, min_width=320), gr.Tabs():
+                with gr.Tab("Columns"):
+                    fields |= _columns(offered)
+                with gr.Tab("Sampling"):
+                    fields |= _sampling()
+                with gr.Tab("Model"):
+                    fields |= _model(offered)
+        board = gr.HTML(
+            _preview(list(DEFAULT_COLUMNS)),
+            html_template=_asset("board.html"),
+            js_on_load=_asset("board.js"),
+            elem_id="board",
+            **BARE,
+        )
+        fields["columns"].change(_preview, fields["columns"], board, **QUIET)
+        _wire(demo, Visitors(host), offered, fields, (run, stop, board))
+    return demo
+
+
+def _wire(
+    demo: gr.Blocks,
+    visitors: Visitors,
+    offered: Menu,
+    fields: Fields,
+    parts: tuple[gr.Button, gr.Button, gr.HTML],
+) -> None:
+    run, stop, board = parts
+
+    async def race(request: gr.Request, *values: Any) -> AsyncIterator[View]:
+        asked = dict(zip(fields, values, strict=True))
+        async for shown in race_views(request.session_hash or "", asked, visitors, offered):
+            yield shown
+
+    def leave(request: gr.Request) -> None:
+        visitors.stop(request.session_hash or "")
+
+    run.click(
+        race,
+        list(fields.values()),
+        board,
+        # The form is validated in one place, by backend/form.py, which trusts nothing.
+        preprocess=False,
+        concurrency_limit=None,
+        trigger_mode="multiple",
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    stop.click(leave, trigger_mode="multiple", **QUIET)
+    demo.unload(leave)
+
+
+def _preview(names: list[str]) -> View:
+    """The chosen columns, for a page on which nothing has run yet."""
+    return idle([STRATEGIES[name] for name in names])
+
+
+def _prompt() -> Fields:
+    examples = json.loads(_asset("examples.json"))
+    prompt = gr.Textbox(
+        examples[0]["prompt"], lines=6, max_lines=12, elem_id="prompt", **WORDS["prompt"]
+    )
+    with gr.Row(elem_id="examples"):
+        for example in examples:
+            pick = gr.Button(example["label"], size="sm")
+            pick.click(None, None, prompt, js=f"() => {json.dumps(example['prompt'])}")
+    return {"prompt": prompt}
+
+
+def _columns(offered: Menu) -> Fields:
+    columns = gr.Dropdown(
+        [(row.title, name) for name, row in STRATEGIES.items()],
+        value=list(DEFAULT_COLUMNS),
+        multiselect=True,
+        elem_id="columns",
+        **WORDS["columns"],
+    )
+    fields: Fields = {"columns": columns}
+    tabs: dict[str, gr.Tab] = {}
+    with gr.Tabs():
+        for name, row in STRATEGIES.items():
+            if row.settings():
+                with gr.Tab(row.title, visible=name in DEFAULT_COLUMNS) as tabs[name], gr.Row():
+                    fields |= _settings(row, offered)
+
+    def show(names: list[str]) -> list[Any]:
+        return [gr.update(visible=name in names) for name in tabs]
+
+    columns.change(show, columns, list(tabs.values()), **QUIET)
+    return fields
+
+
+def _settings(row: Strategy, offered: Menu) -> Fields:
+    fields: Fields = {}
+    declared = getattr(row.drafting, "__dataclass_fields__", {})
+    for setting, value in row.settings().items():
+        name = f"{row.name}.{setting}"
+        about = declared[setting].metadata if setting in declared else {}
+        words: dict[str, Any] = {"label": about.get("label"), "info": about.get("help")}
+        match value:
+            case bool():
+                fields[name] = gr.Checkbox(value, min_width=140, **words)
+            case int() if about:
+                limits = (about["low"], about["high"])
+                fields[name] = gr.Slider(*limits, value, step=1, min_width=140, **words)
+            case int():
+                fields[name] = gr.Number(value, precision=0, **WORDS[setting])
+            case GrammarSource():
+                fields |= _grammar(name, value)
+            case _:
+                copies = [("int4 copy", "int4"), ("int8 copy", "int8")]
+                others = [(label, key) for key, label in offered.labels.items() if key != "0"]
+                fields |= _choice(name, [*copies, *others, FROM_HUB], value, **words)
+    return fields
+
+
+def _grammar(name: str, value: GrammarSource) -> Fields:
+    with gr.Column(min_width=200):
+        names = [*shipped(), ("my own", form.OWN)]
+        choice = gr.Dropdown(names, value=value.name, elem_id="grammar", **WORDS["grammar"])
+        kind = gr.Radio(form.KINDS, value="lark", visible=False, **WORDS["grammar kind"])
+    example = 'start: "yes" | "no"'
+    text = gr.Textbox(example, lines=4, visible=False, elem_id="own", **WORDS["grammar text"])
+
+    def show(chosen: str) -> list[Any]:
+        return [gr.update(visible=chosen == form.OWN)] * 2
+
+    choice.change(show, choice, [kind, text], **QUIET)
+    return {name: choice, f"{name}.kind": kind, f"{name}.text": text}
+
+
+def _choice(
+    name: str, choices: list[tuple[str, str]], value: str, *, label: str, info: str
+) -> Fields:
+    """A list of models whose last entry opens a box for a Hub id."""
+    choice = gr.Dropdown(choices, value=value, label=label, info=info, min_width=140)
+    hub = gr.Textbox(label=f"{label}: Hub id", placeholder="owner/model", visible=False)
+    choice.change(lambda key: gr.update(visible=key == HUB), choice, hub, **QUIET)
+    return {name: choice, f"{name}.hub": hub}
+
+
+def _sampling() -> Fields:
+    usual = Request("any")
+    seen = usual.sampling
+    with gr.Row():
+        fields: Fields = {
+            "temperature": gr.Slider(0, 2, seen.temperature, step=0.05, **WORDS["temperature"]),
+            "top_p": gr.Slider(0.01, 1, seen.top_p, step=0.01, **WORDS["top_p"]),
+            "top_k": _whole("top_k", seen.top_k),
+            "seed": _whole("seed", seen.seed),
+        }
+    with gr.Row():
+        return fields | {
+            "max_new_tokens": _whole("max_new_tokens", usual.max_new_tokens),
+            "stop": gr.Textbox(lines=2, max_lines=4, **WORDS["stop"]),
+            "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),
+        }
+
+
+def _whole(name: str, value: int) -> gr.Number:
+    return gr.Number(value, precision=0, min_width=110, elem_id=name, **WORDS[name])
+
+
+def _model(offered: Menu) -> Fields:
+    first = offered.runtimes[0]
+    with gr.Row():
+        models = [*((label, key) for key, label in offered.labels.items()), FROM_HUB]
+        fields = _choice("model", models, "0", **WORDS["model"])
+    with gr.Row():
+        names = [(r.title, r.engine) for r in offered.runtimes]
+        engine = gr.Dropdown(names, value=first.engine, **WORDS["engine"])
+        precision = gr.Dropdown(first.precisions, value=first.precisions[0], **WORDS["precision"])
+        device = gr.Dropdown(first.devices, value=first.devices[0], **WORDS["device"])
+
+    def show(name: str) -> list[Any]:
+        runtime = offered.runtime(name) or first
+        return [
+            gr.update(choices=list(n), value=n[0]) for n in (runtime.precisions, runtime.devices)
+        ]
+
+    engine.change(show, engine, [precision, device], **QUIET)
+    return {**fields, "engine": engine, "precision": precision, "device": device}
+
+
+def launch_settings() -> dict[str, Any]:
+    """Keyword arguments for `launch` that belong to the page, whoever serves it."""
+    # Fonts of the reader's own system: the page asks no other server for anything.
+    fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
+    mono = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
+    return {
+        "theme": themes.Base(primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono),
+        "css": _asset("page.css"),
+        "footer_links": [],
+        "run_history": False,
+        "enable_monitoring": False,
+        "strict_cors": True,
+        "max_file_size": "1kb",  # nothing is ever uploaded
+        "ssr_mode": False,
+        "pwa": False,
+        "mcp_server": False,
+        "quiet": True,
+    }
+
+
+def main(
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    *,
+    share: bool = False,
+    fake: bool = False,
+    model: list[str] = typer.Option([], help="Offer a folder or Hub id too; repeatable."),  # noqa: B008
+) -> None:
+    """Serve the page. --fake offers an engine without a model, --share opens a public link."""
+    from backend.hosts.process import ProcessHost
+
+    target = ModelSpec()
+    engines, models, warm = ("fake",), (*FAKE_MODELS, *model), ()
+    if not fake:
+        from backend.engines.openvino_export import prepare_all
+
+        try:
+            prepare_all(print)
+        except DerbyError as error:
+            raise SystemExit(str(error)) from error
+        engines, models = ("openvino", "torch"), (BUILT_IN, *model)
+        warm = (target, draft_spec(target, "int4"))
+    races = ProcessHost(warm)
+    try:
+        _, address, shared = build(races, engines, models).launch(
+            server_name="0.0.0.0" if "SPACE_ID" in os.environ else host,  # noqa: S104 (as Spaces ask)
+            server_port=port,
+            share=share,
+            prevent_thread_lock=True,
+            **launch_settings(),
+        )
+        print(f"Decode Derby is at {shared or address}", flush=True)  # noqa: T201
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        races.close()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,231 @@
+"""The command line: python -m backend setup | race | verify | bench.
+
+What a user can fix ends with one sentence on stderr and exit code 2.
+"""
+
+import json
+import logging
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from backend.engines import Engines
+from backend.events import to_json
+from backend.grammars import grammar_from_file
+from backend.hosts.inline import InlineHost
+from backend.prompts import PROMPTS, read_prompts, sample
+from backend.race import Race
+from backend.report import summary, texts
+from backend.scoreboard import Scoreboard
+from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
+from backend.types import DerbyError, ModelSpec, Request, Sampling
+
+app = typer.Typer(
+    help="Decode Derby: one prompt, several decoding strategies, honest clocks.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+COLUMN_HELP = "A column, name[:setting=value,...]; repeat for more. Names: " + ", ".join(STRATEGIES)
+Model = Annotated[str, typer.Option(help="built-in, a folder (/..., ./..., ~/...), or a Hub id.")]
+EngineName = Annotated[str, typer.Option(help="openvino, torch or fake.")]
+Precision = Annotated[
+    str, typer.Option(help="openvino: fp32, int8, int4; torch: fp32, bf16, fp16.")
+]
+Device = Annotated[
+    str, typer.Option(help="CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch).")
+]
+Columns = Annotated[list[str], typer.Option("--column", "-c", help=COLUMN_HELP)]
+MaxNew = Annotated[int, typer.Option(help="Tokens to generate, at most.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+Seed = Annotated[int, typer.Option(help="Noise is keyed by seed and position.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def say(text: str) -> None:
+    err.print(text, style="dim", highlight=False)
+
+
+@app.command()
+def setup() -> None:
+    """Fetch and convert everything that the app needs, once."""
+    from backend.engines.openvino_export import prepare_all
+
+    prepare_all(say)
+    say("Everything is prepared.")
+
+
+@app.command()
+def race(
+    prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from standard input.')],
+    column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
+    model: Model = "built-in",
+    engine: EngineName = "openvino",
+    precision: Precision = "fp32",
+    device: Device = "CPU",
+    max_new_tokens: MaxNew = 128,
+    temperature: Temperature = 0.0,
+    top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
+    seed: Seed = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    stop: Annotated[list[str], typer.Option(help="End the text before this string.")] = [],  # noqa: B006
+    grammar: Annotated[
+        Path | None,
+        typer.Option(help="A .lark, .schema.json or .regex file for the grammar column."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one prompt through several strategies at once."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    chosen = tuple(_columns(column, grammar))
+    request = Request(
+        text, max_new_tokens, Sampling(temperature, top_k, top_p, seed), not raw, tuple(stop)
+    )
+    entered = Race(request, chosen, ModelSpec(model, engine, precision, device))
+    board = Scoreboard(chosen)
+    host = InlineHost()
+    if as_json:
+        for event in host.stream(entered, lambda: False):
+            board.add(event)
+            print(json.dumps(to_json(event)), flush=True)  # noqa: T201 (this is the output)
+    else:
+        with Live(console=out, refresh_per_second=8, transient=True) as live:
+            for event in host.stream(entered, lambda: False):
+                board.add(event)
+                live.update(board.preparing or summary(board))
+        out.print(texts(board))
+        out.print(summary(board))
+    failures = {score.message for score in board.scores if score.state == "failed"}
+    if failures:
+        raise DerbyError("\n".join(sorted(failures)))
+
+
+def _columns(names: list[str], grammar: Path | None) -> list[Strategy]:
+    columns = [parse_column(name) for name in names]
+    if grammar is None:
+        return columns
+    source = grammar_from_file(grammar)
+    return [
+        column.with_settings({"grammar": source}) if column.grammar else column
+        for column in columns
+    ]
+
+
+@app.command()
+def verify(
+    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = ["openvino", "torch"],  # noqa: B006
+    prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
+    max_new_tokens: MaxNew = 96,
+) -> None:
+    """Check that every lossless column writes what KV reuse writes; exit code 1 if one does not."""
+    from backend.verify import cases
+    from backend.verify import verify as run_cases
+
+    targets = tuple(ModelSpec(engine=name) for name in engine)
+    chosen = cases(targets, PROMPTS[:prompts])
+    engines = Engines()
+    unequal = 0
+    for number, result in enumerate(run_cases(chosen, engines, max_new_tokens), 1):
+        case = result.case
+        unequal += not result.equal
+        told = f"{len(result.verdicts)} columns equal" if result.equal else "NOT EQUAL"
+        out.print(
+            f"{number}/{len(chosen)} {case.target.engine} {case.prompt.category} "
+            f"T={case.temperature} seed={case.seed}: {told}, {result.tokens} tokens",
+            highlight=False,
+        )
+        for name, verdict in result.verdicts:
+            if verdict != "equal":
+                out.print(f"    {name}: {verdict}", highlight=False)
+    out.print(f"{len(chosen) - unequal} of {len(chosen)} cases equal in every column")
+    raise typer.Exit(1 if unequal else 0)
+
+
+@app.command()
+def bench(
+    experiment: Annotated[str, typer.Option(help="solo, interleaved or peers.")] = "solo",
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="JSON Lines with category and turns; default: six of our own."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Use so many prompts, spread over the file; 0: all.")
+    ] = 0,
+    column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
+    model: Model = "built-in",
+    engine: EngineName = "openvino",
+    precision: Precision = "fp32",
+    device: Device = "CPU",
+    max_new_tokens: MaxNew = 128,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure: solo and warmed up, interleaved against solo, or against the engine's own loop."""
+    from backend import bench as benches
+    from backend.peers import compare
+
+    chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
+    request = Request("-", max_new_tokens, Sampling(temperature, seed=seed))
+    target = ModelSpec(model, engine, precision, device)
+    columns = [parse_column(name) for name in column]
+    engines = Engines()
+    match experiment:
+        case "solo":
+            rows: list[Any] = benches.solo(chosen, columns, request, target, engines, say)
+        case "interleaved":
+            rows = benches.interleaving(chosen, columns, request, target, engines, say)
+        case "peers":
+            rows = [compare(chosen, max_new_tokens, target, engines, say)]
+        case _:
+            raise DerbyError(
+                f"There is no experiment {experiment!r}; run solo, interleaved or peers."
+            )
+    if not as_json:
+        out.print(
+            _table(f"{experiment}: {target}, {max_new_tokens} new tokens, T={temperature}", rows)
+        )
+    print(json.dumps([asdict(row) for row in rows]))  # noqa: T201 (the last line is for programs)
+
+
+def _table(title: str, rows: list[Any]) -> Table:
+    table = Table(title=title)
+    for name in asdict(rows[0]):
+        table.add_column(name.replace("_", " "), justify="right" if name != "column" else "left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in asdict(row).values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case float():
+            return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+        case (low, high):
+            return f"{low:.2f}-{high:.2f}"
+        case _:
+            return str(value)
+
+
+def main() -> None:
+    """Run the command line; a DerbyError is one sentence and exit code 2."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    try:
+        app()
+    except DerbyError as error:
+        err.print(str(error), style="bold red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What the command line prints: live columns, the final table, texts coloured by origin."""
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from backend.metrics import Score
+from backend.scoreboard import Scoreboard
+
+STYLES = {"sampled": "", "drafted": "green", "bonus": "cyan", "forced": "magenta"}
+
+
+def summary(board: Scoreboard) -> Table:
+    """One row a column: how it ended, timings and their causes."""
+    table = Table(caption="own clocks, interleaved; times in ms", box=box.SIMPLE_HEAD)
+    table.add_column("column", overflow="fold")
+    table.add_column("state", overflow="fold")
+    for name in ("tokens", "TTFT", "TPOT", "tok/s", "tok/fwd", "accepted", "mask", "x KV"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
+        speedup = board.speedup(index)
+        table.add_row(
+            strategy.label,
+            _state(score),
+            str(len(score.tokens)),
+            _milliseconds(score.ttft),
+            _milliseconds(score.tpot),
+            f"{score.tokens_per_second:.1f}" if score.tpot else "-",
+            f"{score.tokens_per_forward:.2f}" if score.tpot else "-",
+            f"{score.acceptance:.0%}" if score.drafted else "-",
+            _milliseconds(score.parts.get("mask", 0.0) / max(score.steps, 1)),
+            f"{speedup:.2f}" if speedup else "-",
+        )
+    return table
+
+
+def _milliseconds(seconds: float) -> str:
+    """A time given in seconds with three digits; "-" below a tenth of a microsecond."""
+    return f"{seconds * 1e3:.3g}" if seconds > 1e-7 else "-"
+
+
+def _state(score: Score) -> str:
+    if score.state == "prefill":
+        return f"prefill {score.prefilled}/{score.prompt_tokens}"
+    return score.reason or score.state
+
+
+def texts(board: Scoreboard) -> Group:
+    """Every column's text under its name and what is to be said of it."""
+    parts: list[Text] = []
+    for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
+        remark = score.message or board.verdict(index)
+        parts.append(Text(f"\n{strategy.label}", style="bold"))
+        if remark:
+            parts[-1].append(f"  {remark}", style="not bold dim")
+        body = Text()
+        for origin, piece in score.spans:
+            body.append(piece, style=STYLES[origin])
+        parts.append(body)
+    legend = Text("\n")
+    for origin, style in STYLES.items():
+        legend.append(f"{origin}  ", style=style)
+    return Group(*parts, legend)

@@ -1,0 +1,159 @@
+"""What the tests of the page share: the app as its users start it, and Chromium to look at it."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+#: A prompt to which the fake model writes a text of more than 3,900 tokens.
+LONG = "Long one 7"
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """`python app.py OPTIONS` on a free port: its address, once it answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "app.py", "--port", str(port), *options]
+    environment = os.environ | {"GRADIO_HEARTBEAT_INTERVAL": "1"}
+    environment.pop("SPACE_ID", None)
+    with subprocess.Popen(  # noqa: S603 (our own program)
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if found := re.search(r"http://\S+", line):
+                    yield found[0]
+                    break
+            else:
+                pytest.fail(f"the app ended before it served: {''.join(said)}")
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless browser; without one, a failure where CI is set and a skip elsewhere."""
+    if not CHROMIUM.exists():
+        reason = f"there is no browser at {CHROMIUM}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """One tab on the page, and what its owner does and sees there."""
+
+    def __init__(self, browser: Browser, address: str, width: int = 1920, theme: str = "light"):
+        self.context = browser.new_context(viewport={"width": width, "height": 1080})
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._console)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(f"{address}?__theme={theme}")
+        self.page.wait_for_selector(".dd-card")
+
+    def _console(self, message: object) -> None:
+        if getattr(message, "type", "") == "error":
+            self.complaints.append(str(getattr(message, "text", "")))
+
+    def close(self) -> None:
+        self.context.close()
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name, exact=True).click()
+
+    def choose(self, label: str, option: str) -> None:
+        """Pick an option of a drop-down on the tab that is open."""
+        box = self.page.get_by_label(label, exact=True)
+        box.click()
+        self.page.get_by_role("option", name=option, exact=True).click()
+
+    def columns(self, *titles: str) -> None:
+        """Choose exactly these columns, in this order."""
+        self.tab("Columns")
+        self.page.get_by_label("Clear").click()
+        for title in titles:
+            self.choose("Columns, in this order", title)
+        self.page.keyboard.press("Escape")
+
+    def ask(self, prompt: str, *, tokens: int = 128, model: str = "fake") -> None:
+        """Fill in the form and run."""
+        self.page.get_by_label("Prompt", exact=True).fill(prompt)
+        self.tab("Sampling")
+        self.page.get_by_label("Max new tokens").fill(str(tokens))
+        self.tab("Model")
+        self.choose("Model", model)
+        self.page.locator("#run").click()
+
+    def endless(self) -> None:
+        """Start a race that would take minutes."""
+        self.ask(LONG, tokens=3900, model="fake-slow")
+
+    def wait_phase(self, phase: str) -> None:
+        self.page.wait_for_selector(f'.dd-board[data-phase="{phase}"]')
+
+    def wait_decoding(self) -> None:
+        self.page.wait_for_selector('.dd-card[data-state="decoding"] .dd-sampled')
+
+    def card(self, title: str) -> "Card":
+        return Card(self.page, title)
+
+    @property
+    def titles(self) -> list[str]:
+        return self.page.locator(".dd-card h3").all_inner_texts()
+
+    @property
+    def states(self) -> list[str | None]:
+        cards = self.page.locator(".dd-card").all()
+        return [card.get_attribute("data-state") for card in cards]
+
+    @property
+    def status(self) -> str:
+        return self.page.locator(".dd-status").inner_text()
+
+
+class Card:
+    """What one column shows."""
+
+    def __init__(self, page: Page, title: str) -> None:
+        self.root = page.locator(".dd-card", has=page.get_by_role("heading", name=title))
+
+    @property
+    def text(self) -> str:
+        return self.root.locator(".dd-text").text_content() or ""
+
+    def part(self, name: str) -> str:
+        return self.root.locator(f".dd-{name}").inner_text()

@@ -1,0 +1,128 @@
+"""What the tests of the loop share: run a column on the fake engine, and the naive reference."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from backend.clock import Clock
+from backend.decode import Parts, decode
+from backend.drafters.base import Drafter, NullDrafter
+from backend.drafters.draft_model import DraftModel
+from backend.drafters.lookahead import Lookahead
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.fake import FakeEngine
+from backend.events import Event, Finished, Step
+from backend.metrics import Score
+from backend.sampling import Sampler
+from backend.types import Logits, Outcome, Proposal, Request, Sampling
+
+PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
+
+
+def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:
+    """The definition of a lossless answer: every token chosen from the logits of its prefix."""
+    sampler = Sampler(request.sampling)
+    text = list(prompt)
+    while len(text) - len(prompt) < request.max_new_tokens:
+        text.append(sampler.choose(engine.logits(text), len(text)).token)
+        if text[-1] in engine.tokenizer.eos_ids:
+            break
+    return text[len(prompt) :]
+
+
+@dataclass
+class Run:
+    """A finished column: its events and their fold."""
+
+    events: list[Event]
+    score: Score = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.score = Score()
+        for event in self.events:
+            self.score.add(event)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.score.tokens
+
+    @property
+    def steps(self) -> list[Step]:
+        return [event for event in self.events if isinstance(event, Step)]
+
+    @property
+    def reason(self) -> str:
+        assert isinstance(self.events[-1], Finished)
+        return self.events[-1].reason
+
+
+def run(
+    engine: FakeEngine,
+    request: Request,
+    drafter: Drafter | None = None,
+    prompt: Sequence[int] = PROMPT,
+    **parts: object,
+) -> Run:
+    """Decode to the end with the given parts."""
+    plugged = Parts(
+        engine.open(),
+        engine.tokenizer,
+        Sampler(request.sampling),
+        Clock(),
+        drafter or NullDrafter(),
+    )
+    return Run(list(decode(0, prompt, request, replace(plugged, **parts))))
+
+
+def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], Drafter]]:
+    """How to make one drafter of each kind; draft models that agree, nearly agree and do not."""
+    models = {"same": engine, "near": Noisy(engine, 0.5), "far": replace(engine, salt=1)}
+
+    def draft_model(model: FakeEngine, k: int) -> Drafter:
+        return DraftModel(model.open(), Sampler(sampling), k, engine.tokenizer.eos_ids)
+
+    made: dict[str, Callable[[], Drafter]] = {"none": NullDrafter}
+    for k in (1, 2, 4, 8):
+        for name, model in models.items():
+            made[f"{name} draft k={k}"] = partial(draft_model, model, k)
+    for k, ngram in ((1, 1), (4, 2), (8, 3)):
+        made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, k, ngram)
+    for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)):
+        for seeded in (False, True):
+            made[f"lookahead {shape}, seeded={seeded}"] = partial(
+                Lookahead, *shape, seeded=seeded, seed=1
+            )
+    return made
+
+
+class Noisy(FakeEngine):
+    """A draft that agrees with `engine` often but not always: its logits plus some of its own."""
+
+    def __init__(self, engine: FakeEngine, amount: float) -> None:
+        super().__init__(vocab_size=engine.vocab_size, sharpness=engine.sharpness)
+        self._target = engine
+        self._own = replace(engine, salt=engine.salt + 99)
+        self._amount = np.float32(amount)
+
+    def logits(self, prefix: Sequence[int]) -> Logits:
+        return self._target.logits(prefix) + self._amount * self._own.logits(prefix)
+
+
+class Script(NullDrafter):
+    """Proposes the right continuation but for one wrong token, at depth `wrong` of every block."""
+
+    def __init__(self, truth: Sequence[int], start: int, k: int, wrong: int) -> None:
+        self._truth, self._start, self._k, self._wrong = tuple(truth), start, k, wrong
+        self.outcomes: list[Outcome] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        done = len(context) - self._start
+        block = list(self._truth[done : done + min(self._k, budget)])
+        if self._wrong < len(block):
+            block[self._wrong] = (block[self._wrong] + 1) % 256
+        return Proposal.chain(block)
+
+    def observe(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)

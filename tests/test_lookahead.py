@@ -1,0 +1,262 @@
+"""Lookahead against the paper (arXiv 2402.02057): its mask, its windows and its n-gram pool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from lib import PROMPT, naive, run
+
+from backend.drafters.lookahead import Lookahead
+from backend.engines.fake import FakeEngine
+from backend.types import Outcome, Proposal, Request, Sampling
+
+SHAPES = [(2, 2, 1), (5, 2, 3), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)]
+ENGINE = FakeEngine(period=3, sharpness=4.0)
+REQUEST = Request("x", max_new_tokens=60)
+
+
+@dataclass
+class Round:
+    """One step: what was proposed after `context`, and what came of it."""
+
+    context: tuple[int, ...]
+    guesses: list[tuple[int, ...]]
+    proposal: Proposal
+    outcome: Outcome
+
+
+class Recorded(Lookahead):
+    def __init__(self, shape: tuple[int, int, int], *, seeded: bool) -> None:
+        super().__init__(*shape, seeded=seeded, seed=3)
+        self.rounds: list[Round] = []
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        proposal = super().propose(context, budget)
+        guesses = [guess[:budget] for guess in self._pool.guesses(context[-1])]
+        self.asked = tuple(context), guesses, proposal
+        return proposal
+
+    def observe(self, outcome: Outcome) -> None:
+        super().observe(outcome)
+        if outcome.proposal.feedback:
+            self.rounds.append(Round(*self.asked, outcome))
+
+
+def recorded(
+    shape: tuple[int, int, int], *, seeded: bool = False, engine: FakeEngine = ENGINE
+) -> list[Round]:
+    drafter = Recorded(shape, seeded=seeded)
+    run(engine, REQUEST, drafter)
+    return drafter.rounds
+
+
+def widths(shape: tuple[int, int, int], step: int) -> list[int]:
+    """Tokens of each level besides the root: W - 1, then W; and a column more for every level
+    that is still to come while the window fills.
+    """
+    window, level, _ = shape
+    levels = min(step + 1, level - 1)
+    spare = level - 1 - levels
+    return [window - 1 + spare] + [window + spare] * (levels - 1)
+
+
+def cells(shape: tuple[int, int, int], step: int) -> list[tuple[int, int]]:
+    """(level, column) of the lookahead tokens in the order that they are sent; the root is (0, 0),
+    so level 0 begins at column 1.
+    """
+    return [
+        (level, column + (level == 0))
+        for level, width in enumerate(widths(shape, step))
+        for column in range(width)
+    ]
+
+
+def ancestors(parents: Sequence[int], row: int) -> set[int]:
+    found: set[int] = set()
+    while row >= 0:
+        found.add(row)
+        row = parents[row]
+    return found
+
+
+def path(proposal: Proposal, row: int) -> list[int]:
+    return [proposal.tokens[i] for i in sorted(ancestors(proposal.parents, row))]
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_lookahead_branch_sees_what_the_papers_mask_shows_it(
+    shape: tuple[int, int, int], seeded: bool
+) -> None:
+    for step, this in enumerate(recorded(shape, seeded=seeded)):
+        proposal = this.proposal
+        where = cells(shape, step)
+        assert proposal.scratch == len(where)
+        for i, (level, column) in enumerate(where):
+            seen = ancestors(proposal.parents, proposal.drafted + i)
+            # Everybody sees context and root. Level 0 sees the columns before its own; the others
+            # see their own column upwards, and what its token of level 0 sees.
+            expected = {
+                proposal.drafted + j
+                for j, (other_level, other_column) in enumerate(where)
+                if (other_level == 0 and other_column <= column)
+                or (other_column == column and other_level <= level)
+            }
+            assert seen == expected, (step, level, column)
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_verification_branch_is_the_guesses_and_each_sees_only_itself(
+    shape: tuple[int, int, int], seeded: bool
+) -> None:
+    some = 0
+    for this in recorded(shape, seeded=seeded):
+        proposal = this.proposal
+        branches = [tuple(path(proposal, row)) for row in range(proposal.drafted)]
+        wanted = {guess[: n + 1] for guess in this.guesses for n in range(len(guess))}
+        assert set(branches) == wanted
+        assert len(branches) == len(wanted), "common beginnings are sent once"
+        some += len(wanted) > 0
+    assert some > 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_windows_have_the_papers_sizes_while_filling_and_after(shape: tuple[int, int, int]) -> None:
+    window, level, _ = shape
+    rounds = recorded(shape)
+    for step, this in enumerate(rounds):
+        assert this.proposal.scratch == sum(widths(shape, step))
+        assert this.proposal.feedback == widths(shape, step)[-1]
+    steady = [window - 1] + [window] * (level - 2)
+    assert widths(shape, len(rounds) - 1) == steady
+    assert len(rounds) > level
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_feedback_is_the_deepest_levels_logits_from_left_to_right(
+    shape: tuple[int, int, int],
+) -> None:
+    for this in recorded(shape):
+        total, feedback = len(this.proposal.tokens), this.proposal.feedback
+        assert this.outcome.feedback.shape == (feedback, ENGINE.vocab_size)
+        for i, row in enumerate(range(total - feedback, total)):
+            text = [*this.context, *path(this.proposal, row)]
+            assert (this.outcome.feedback[i] == ENGINE.logits(text)).all()
+
+
+def window_of(shape: tuple[int, int, int], step: int, this: Round) -> dict[tuple[int, int], int]:
+    """The window's tokens by (level, column), the root among them."""
+    scratch = this.proposal.tokens[this.proposal.drafted :]
+    return {(0, 0): this.context[-1], **dict(zip(cells(shape, step), scratch, strict=True))}
+
+
+def predictions(shape: tuple[int, int, int], step: int, this: Round) -> dict[int, int]:
+    """By column: what the model itself says comes after the deepest level."""
+    total, feedback = len(this.proposal.tokens), this.proposal.feedback
+    first = cells(shape, step)[-feedback][1]
+    return {
+        first + i: int(ENGINE.logits([*this.context, *path(this.proposal, row)]).argmax())
+        for i, row in enumerate(range(total - feedback, total))
+    }
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_window_moves_up_a_level_and_one_column_to_the_right(
+    shape: tuple[int, int, int],
+) -> None:
+    """Column c of the next window stands for the position that column c + 1 stood for."""
+    level = shape[1]
+    rounds = recorded(shape)
+    for step, (this, after) in enumerate(zip(rounds, rounds[1:], strict=False)):
+        now, then = window_of(shape, step, this), window_of(shape, step + 1, after)
+        new = predictions(shape, step, this)
+        filling = step + 1 < level - 1
+        for (depth, column), token in then.items():
+            if (depth, column) == (0, 0):
+                continue
+            if filling:
+                old = now.get((depth, column + 1), new.get(column + 1))
+            else:
+                old = now.get((depth + 1, column), new.get(column))
+            assert token == old, (step, depth, column)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_pool_holds_the_youngest_columns_and_nothing_else(shape: tuple[int, int, int]) -> None:
+    level, guesses = shape[1:]
+    drafter = Recorded(shape, seeded=False)
+    run(ENGINE, REQUEST, drafter)
+    read: list[tuple[int, ...]] = []  # every n-gram, oldest first
+    for step, this in enumerate(drafter.rounds):
+        if len(widths(shape, step)) < level - 1:
+            continue
+        tokens = window_of(shape, step, this)
+        for column, last in predictions(shape, step, this).items():
+            read.append((*(tokens[depth, column] for depth in range(level - 1)), last))
+    assert read
+    for token in range(ENGINE.vocab_size):
+        youngest = dict.fromkeys(ngram[1:] for ngram in reversed(read) if ngram[0] == token)
+        assert drafter._pool.guesses(token) == list(youngest)[:guesses]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_column_is_a_trajectory_of_the_model(shape: tuple[int, int, int]) -> None:
+    """Where the model looks at one token only, each token of a column is what it says follows the
+    one above, however often the window has moved; column 0 begins with the root, which replaced
+    what its column was grown from.
+    """
+    engine = FakeEngine(period=1, sharpness=4.0)
+    pairs = 0
+    for step, this in enumerate(recorded(shape, engine=engine)):
+        tokens = window_of(shape, step, this)
+        for (level, column), token in tokens.items():
+            above = tokens.get((level - 1, column))
+            if above is not None and (level, column) != (1, 0):
+                assert token == engine.logits([above]).argmax(), (step, level, column)
+                pairs += 1
+    assert pairs or shape[1] == 2
+
+
+def test_a_seeded_pool_knows_the_ngrams_of_prompt_and_output() -> None:
+    shape = (4, 3, 1000)
+    drafter = Recorded(shape, seeded=True)
+    run(ENGINE, REQUEST, drafter)
+    text = drafter.rounds[-1].context
+    for end in range(3, len(text) + 1):
+        first, *rest = text[end - 3 : end]
+        assert tuple(rest) in drafter._pool.guesses(first)
+    unseeded = Recorded(shape, seeded=False)
+    unseeded.prefill(PROMPT)
+    assert unseeded.propose(PROMPT, 9).drafted == 0
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_repetitive_text_takes_fewer_forward_passes(seeded: bool) -> None:
+    engine = FakeEngine(period=1, sharpness=8.0)
+    found = run(engine, REQUEST, Lookahead(5, 3, 5, seeded=seeded, seed=1))
+    assert found.score.tokens_per_forward > 1.5
+    assert found.tokens == naive(engine, PROMPT, REQUEST)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_guesses_never_reach_beyond_the_room_that_is_left(shape: tuple[int, int, int]) -> None:
+    engine = FakeEngine(period=1, sharpness=8.0)
+    for limit in range(1, 12):
+        drafter = Recorded(shape, seeded=True)
+        request = Request("x", max_new_tokens=limit, sampling=Sampling(0.5))
+        found = run(engine, request, drafter)
+        assert len(found.tokens) <= limit
+        for this in drafter.rounds:
+            room = limit - (len(this.context) - len(PROMPT))
+            depths = [len(path(this.proposal, row)) for row in range(this.proposal.drafted)]
+            assert max(depths, default=0) <= room - 1
+
+
+def test_equal_seeds_make_equal_windows() -> None:
+    def first(seed: int) -> Proposal:
+        return Lookahead(6, 3, 2, seeded=False, seed=seed).propose(PROMPT, 9)
+
+    assert first(1) == first(1)
+    assert first(1) != first(2)
+    assert set(first(1).tokens) <= set(PROMPT)
