@@ -144,11 +144,13 @@ def _unreachable(name: str, error: Exception) -> str:
 def _describe(folder: Path) -> ModelFiles:
     config = _text_config(folder)
     context, vocabulary = config["max_position_embeddings"], config["vocab_size"]
+    # Qwen states a window and says beside it that it is not used.
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     return ModelFiles(
         folder=folder,
         fingerprint=_fingerprint(folder),
         max_context=context,
-        full_attention=min(context, config.get("sliding_window") or context),
+        full_attention=min(context, window or context),
         vocab_size=vocabulary,
         eos_ids=_eos_ids(folder, config.get("eos_token_id")),
     )
@@ -173,7 +175,10 @@ def _text_config(folder: Path) -> dict[str, Any]:
             f"The config.json in {str(folder)!r} describes no model that can be loaded without "
             "running code of its own: choose a standard architecture."
         ) from error
-    config = whole.get_text_config(decoder=True).to_dict()
+    text = whole.get_text_config(decoder=True)
+    # Some architectures keep the length under a name of their own (GPT-2: n_positions).
+    length = getattr(text, "max_position_embeddings", None)
+    config = {**text.to_dict(), "max_position_embeddings": length}
     if not _is_complete(config):
         raise DerbyError(
             f"The {whole.model_type} model in {str(folder)!r} does not state its context length "

@@ -7,6 +7,7 @@ slow motion, and a column's own clock never sees another column.
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from backend.clock import Clock
@@ -30,7 +31,9 @@ def interleave(lanes: Sequence[Lane], stopped: Callable[[], bool]) -> Iterator[E
     is true every lane ends as "stopped". All lanes are closed in the end, come what may.
     """
     running = list(lanes)
-    try:
+    with ExitStack() as closing:
+        for lane in lanes:
+            closing.callback(getattr(lane.events, "close", _nothing))
         while running and not stopped():
             lane = min(running, key=lambda lane: lane.clock.seconds)
             try:
@@ -39,17 +42,17 @@ def interleave(lanes: Sequence[Lane], stopped: Callable[[], bool]) -> Iterator[E
                 event = Failed(lane.column, explain(error))
             if lane.clock.running:
                 raise RuntimeError("a column's clock ran while its lane was not on turn")
+            # Not one turn later: a stop in between would end the lane a second time.
+            if event is None or isinstance(event, Failed | Finished):
+                running.remove(lane)
             if event is not None:
                 yield event
-            if event is None or isinstance(event, Failed):
-                running.remove(lane)
         for lane in running:
             yield Finished(lane.column, "stopped", [])
-    finally:
-        for lane in lanes:
-            close = getattr(lane.events, "close", None)
-            if close is not None:
-                close()
+
+
+def _nothing() -> None:
+    """Stands in for `close` where a lane's events are no generator."""
 
 
 def explain(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def serving(*options: str) -> Iterator[str]:
     command = [sys.executable, "app.py", "--port", str(port), *options]
     environment = os.environ | {"GRADIO_HEARTBEAT_INTERVAL": "1"}
     environment.pop("SPACE_ID", None)
-    with subprocess.Popen(  # noqa: S603 (our own program)
+    with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
@@ -76,7 +76,7 @@ class Visitor:
     def __init__(self, browser: Browser, address: str, width: int = 1920, theme: str = "light"):
         self.context = browser.new_context(viewport={"width": width, "height": 1080})
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(15_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -97,14 +97,14 @@ class Visitor:
 
     def choose(self, label: str, option: str) -> None:
         """Pick an option of a drop-down on the tab that is open."""
-        box = self.page.get_by_label(label, exact=True)
+        box = self.page.get_by_role("combobox", name=label, exact=True)
         box.click()
         self.page.get_by_role("option", name=option, exact=True).click()
 
     def columns(self, *titles: str) -> None:
         """Choose exactly these columns, in this order."""
         self.tab("Columns")
-        self.page.get_by_label("Clear").click()
+        self.page.get_by_title("Clear").click()
         for title in titles:
             self.choose("Columns, in this order", title)
         self.page.keyboard.press("Escape")

@@ -101,6 +101,12 @@ class TestModelFacts:
         facts = {"model_type": "mistral", "max_position_embeddings": 4096}
         assert folder_like(tmp_path / "a", **facts, sliding_window=512).full_attention == 512
         assert folder_like(tmp_path / "b", **facts, sliding_window=None).full_attention == 4096
+        unused = folder_like(tmp_path / "c", **facts, sliding_window=512, use_sliding_window=False)
+        assert unused.full_attention == 4096
+
+    def test_a_context_length_under_another_name_counts(self, tmp_path: Path) -> None:
+        files = folder_like(tmp_path / "a", model_type="gpt2", n_positions=512)
+        assert (files.max_context, files.vocab_size) == (512, 50257)
 
 
 @pytest.mark.model

@@ -315,13 +315,18 @@ def try_twice(proposal: Proposal, sample: Callable[[int, int], Choice]) -> sampl
     return verify(proposal, second_chance)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("plain", "same")])
-@pytest.mark.parametrize("mistake", ["argmax passes", "a second try"])
+@pytest.mark.parametrize(
+    ("mistake", "kind"),
+    [
+        ("a second try", kind) for kind in ("near", "far", "greedy draft", "lookup", "lookahead")
+    ]  # a far draft that shares the noise picks the target's best only where the target does, too
+    + [("argmax passes", kind) for kind in ("near", "greedy draft", "lookup", "lookahead")],
+)
 def test_the_check_above_sees_a_biased_verifier(
-    kind: str, mistake: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
+    mistake: str, kind: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mistake == "argmax passes":
         monkeypatch.setattr(decode._Answer, "_verify", accept_argmax)
     else:
         monkeypatch.setattr(decode, "verify", try_twice)
-    assert pvalue(kind, DRAWS // 4) < 1e-6
+    assert pvalue(kind, DRAWS // 5) < 1e-6

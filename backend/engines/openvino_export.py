@@ -118,7 +118,7 @@ def _export(files: ModelFiles, folder: Path) -> "ov.Model":
                 convert_tokenizer=False,
             )
         except ValueError as error:
-            raise _unsupported(_architecture(files), "optimum-intel cannot export it") from error
+            raise _unsupported(_architecture(files), f"optimum-intel says: {error}") from error
         # Read without mapping: the scratch folder is about to go.
         return ov.Core().read_model(Path(scratch) / IR, config={"ENABLE_MMAP": False})
 

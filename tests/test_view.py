@@ -1,0 +1,189 @@
+"""The view: pure JSON, growing only, and sentences that say what the figures say."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
+from backend.headline import headline
+from backend.hosts.inline import InlineHost
+from backend.race import Race
+from backend.scoreboard import Scoreboard
+from backend.strategies import STRATEGIES, parse_column
+from backend.types import ModelSpec, Request, Sampling
+from backend.view import idle, merged, seconds, setting_text, view
+
+ALL = tuple(STRATEGIES.values())
+
+
+def step(column: int, tokens: list[int], total: float, accepted: int = 0) -> Step:
+    """One step that took `total` seconds, all of them in the forward pass."""
+    parts = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
+    origins = ["drafted"] * accepted + ["sampled"] * (len(tokens) - accepted)
+    spans = [[origin, chr(97 + token)] for origin, token in zip(origins, tokens, strict=True)]
+    gaps = [1.0] * len(tokens)
+    return Step(column, tokens, origins, gaps, spans, 1, accepted, accepted, parts)
+
+
+def board_of(names: str, *events: Event) -> Scoreboard:
+    board = Scoreboard([STRATEGIES[name] for name in names.split()])
+    for event in events:
+        board.add(event)
+    return board
+
+
+def run(column: int, blocks: list[list[int]], cost: float) -> list[Event]:
+    """A whole column: a first token after one second, then blocks at `cost` seconds each."""
+    steps: list[Event] = [step(column, [0], 1.0)]
+    steps += [step(column, block, cost, len(block) - 1) for block in blocks]
+    return [Started(column, 5, "m"), *steps, Finished(column, "token limit", [])]
+
+
+SINGLE = [[i] for i in range(1, 7)]
+PAIRS = [[1, 2], [3, 4], [5, 6]]
+
+
+@pytest.fixture(scope="module")
+def views() -> list[dict[str, Any]]:
+    """Every view of a race of all columns, one for each event."""
+    race = Race(Request("Hi", 48, Sampling(0.7)), ALL, ModelSpec("fake", "fake"))
+    board = Scoreboard(race.columns)
+    seen = [view(board, race=1, goal=48)]
+    for event in InlineHost().stream(race, lambda: False):
+        board.add(event)
+        seen.append(view(board, race=1, goal=48))
+    return seen
+
+
+def test_views_are_json_and_only_grow(views: list[dict[str, Any]]) -> None:
+    """Text that was shown never changes, so that only what is new has to travel."""
+    assert json.loads(json.dumps(views)) == views
+    for before, after in pairwise(views):
+        for old, new in zip(before["columns"], after["columns"], strict=True):
+            texts = ["".join(text for _, text in column["spans"]) for column in (old, new)]
+            assert texts[1].startswith(texts[0])
+            assert new["spans"][: max(0, len(old["spans"]) - 1)] == old["spans"][:-1]
+            assert old["progress"] <= new["progress"] or after["phase"] == "ended"
+
+
+def test_bars_are_fractions_and_parts_a_whole(views: list[dict[str, Any]]) -> None:
+    for shown in views:
+        for column in shown["columns"]:
+            assert 0 <= column["progress"] <= 1
+            assert 0 <= column["prefill"] <= 1
+            if column["parts"]:
+                assert sum(share for _, share, _ in column["parts"]) == pytest.approx(1, abs=0.01)
+    assert views[0]["phase"] == "preparing"
+    assert views[-1]["phase"] == "ended"
+    assert max(column["progress"] for column in views[-1]["columns"]) == 1
+
+
+def test_neighbours_of_one_origin_are_one_span() -> None:
+    spans = [["sampled", "a"], ["sampled", "b"], ["drafted", "c"], ["sampled", "d"]]
+    assert merged(spans) == [["sampled", "ab"], ["drafted", "c"], ["sampled", "d"]]
+    assert spans[0] == ["sampled", "a"]
+
+
+def test_a_speedup_is_told_by_its_two_factors() -> None:
+    """Two tokens a pass at one and a half times the cost: a third faster."""
+    board = board_of("kv speculative", *run(0, SINGLE, 0.1), *run(1, PAIRS, 0.15))
+    shown = view(board, race=1, goal=7)
+    column = shown["columns"][1]
+    assert column["speed"] == "1.33\u00d7"
+    assert column["why"] == "2.00 tokens a pass, each 1.50\u00d7 as long"
+    assert column["same"] == "same"
+    assert shown["status"] == (
+        "Speculative is 1.33 times as fast as KV reuse (13.3 against 10.0 tokens a second): "
+        "2.00 tokens a pass, and a pass takes 1.50 times as long. "
+        "Speculative wrote the same text as KV reuse."
+    )
+
+
+def test_the_headline_admits_that_nothing_is_faster() -> None:
+    board = board_of("kv lookup", *run(0, SINGLE, 0.1), *run(1, SINGLE, 0.11))
+    assert headline(board).startswith("Nothing is faster than KV reuse with its 10.0 tokens")
+    tie = board_of("kv lookup", *run(0, SINGLE, 0.1), *run(1, SINGLE, 0.099))
+    assert headline(tie).startswith("Nothing is faster")
+
+
+def test_the_headline_names_a_changed_text() -> None:
+    other = [[9], *SINGLE[1:]]
+    board = board_of("kv lookup", *run(0, SINGLE, 0.1), *run(1, other, 0.1))
+    assert headline(board).endswith("The text changed in Prompt lookup.")
+    assert view(board, race=1, goal=7)["columns"][1]["same"] == "differs"
+
+
+def test_a_grammar_may_change_the_text() -> None:
+    other = [[9], *SINGLE[1:]]
+    board = board_of("kv grammar", *run(0, SINGLE, 0.1), *run(1, other, 0.05))
+    assert "changed" not in headline(board)
+    assert view(board, race=1, goal=7)["columns"][1]["same"] == "grammar"
+
+
+def test_without_a_baseline_there_is_no_speedup() -> None:
+    board = board_of("lookup", *run(0, SINGLE, 0.1))
+    shown = view(board, race=1, goal=7)
+    assert shown["columns"][0]["speed"] == "\u2013"
+    assert shown["status"] == "Prompt lookup is fastest with 10.0 tokens a second."
+
+
+def test_failures_and_stops_are_told() -> None:
+    failed = board_of("kv lookup", Failed(0, "why"), Failed(1, "why"))
+    shown = view(failed, race=1, goal=7)
+    assert shown["status"] == "No column finished: each one says why."
+    assert [column["message"] for column in shown["columns"]] == ["why", "why"]
+    stopped = board_of("kv", *run(0, SINGLE, 0.1)[:-1], Finished(0, "stopped", []))
+    assert headline(stopped).startswith("Stopped early.")
+    nothing = board_of("kv", Finished(0, "stopped", []))
+    assert headline(nothing) == "Stopped early. Too few tokens were written to compare speeds."
+
+
+def test_phases_follow_the_race() -> None:
+    board = board_of("kv")
+    shown = view(board, race=1, goal=8, ahead=2)
+    assert (shown["phase"], shown["status"]) == ("waiting", "2 races ahead of yours.")
+    assert view(board, race=1, goal=8, ahead=1)["status"] == "1 race ahead of yours."
+    board.add(Preparing("Loading /x/y..."))
+    shown = view(board, race=1, goal=8, public=lambda text: text.replace("/x/y", "y"))
+    assert (shown["phase"], shown["status"]) == ("preparing", "Loading y...")
+    board.add(Started(0, 100, "m"))
+    board.add(Prefilled(0, 64, 100, 0.5))
+    shown = view(board, race=1, goal=8)
+    assert shown["phase"] == "racing"
+    assert shown["columns"][0]["status"] == "reading the prompt: 64 of 100 tokens"
+    assert shown["columns"][0]["prefill"] == 0.64
+
+
+def test_public_hides_what_it_should_everywhere() -> None:
+    hidden = "/srv/m"
+    row = STRATEGIES["speculative"].with_settings({"draft": hidden})
+    board = Scoreboard([row, STRATEGIES["kv"]])
+    board.add(Started(1, 5, f"{hidden} on openvino"))
+    board.add(Failed(0, f"cannot load {hidden}"))
+    shown = view(board, race=1, goal=8, public=lambda text: text.replace(hidden, "m"))
+    assert hidden not in json.dumps(shown)
+
+
+@pytest.mark.parametrize("row", ALL, ids=lambda row: row.name)
+def test_a_columns_setting_is_the_command_lines_word_for_it(row: Any) -> None:
+    assert parse_column(setting_text(row)) == row
+    if row.name == "lookahead":
+        changed = row.with_settings({"seeded": False, "window": 7})
+        assert parse_column(setting_text(changed)) == replace(row, drafting=changed.drafting)
+
+
+def test_the_idle_page_explains_every_column() -> None:
+    shown = idle(ALL)
+    assert shown["phase"] == "idle"
+    assert all(column["description"] for column in shown["columns"])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.00005, "0.05 ms"), (0.0123, "12.3 ms"), (0.25, "250 ms"), (1.5, "1.50 s")],
+)
+def test_durations_are_in_fitting_units(value: float, text: str) -> None:
+    assert seconds(value) == text
