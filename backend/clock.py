@@ -33,9 +33,11 @@ class Clock:
         try:
             yield
         finally:
-            self._synchronize()
+            try:
+                self._synchronize()
+            finally:  # a device may tell of its failure only now
+                self.running = False
             total = perf_counter() - start
-            self.running = False
             self.seconds += total
             self.last["rest"] = total - sum(self.last.values())
             self.last["total"] = total

@@ -5,6 +5,7 @@ read this one stream.
 """
 
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from typing import Any, Literal
 
 Reason = Literal["end of text", "stop string", "token limit", "column limit", "stopped"]
@@ -82,13 +83,22 @@ _KINDS: dict[str, type[Any]] = {
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """A dict of plain JSON values, with the event's kind under "kind"."""
-    return {"kind": type(event).__name__, **asdict(event)}
+    """A dict of plain JSON values, with the event's kind under "kind".
+
+    A gap without a runner-up is infinite, which JSON cannot say: it becomes null.
+    """
+    value = {"kind": type(event).__name__, **asdict(event)}
+    if isinstance(event, Step):
+        value["gaps"] = [gap if gap < inf else None for gap in event.gaps]
+    return value
 
 
-def from_json(value: dict[str, Any]) -> Event:
+def from_json(value: Any) -> Event:
     """The event that `to_json` made this dict from. Raises ValueError for anything else."""
-    kind = _KINDS.get(value.get("kind", ""))
+    kind = _KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
     if kind is None or set(value) != {"kind", *(f.name for f in fields(kind))}:
         raise ValueError(f"not an event: {value!r:.200}")
-    return kind(**{name: v for name, v in value.items() if name != "kind"})
+    arguments = {name: v for name, v in value.items() if name != "kind"}
+    if kind is Step:
+        arguments["gaps"] = [inf if gap is None else gap for gap in arguments["gaps"]]
+    return kind(**arguments)

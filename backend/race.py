@@ -1,6 +1,7 @@
 """A race: one request, several strategies, one target model; and how it is run."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from backend.clock import Clock
@@ -12,9 +13,9 @@ from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines import Engines
 from backend.engines.base import Engine
-from backend.events import Event, Prefilled, Preparing, Started
+from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started
 from backend.sampling import Sampler
-from backend.schedule import Lane, interleave
+from backend.schedule import Lane, explain, interleave
 from backend.strategies import (
     DraftModelDrafting,
     LookaheadDrafting,
@@ -46,19 +47,52 @@ def run_race(
 ) -> None:
     """Run a race to its end or until `stopped()`, emitting every event.
 
-    Models are loaded first, off every clock. Raises DerbyError if the target cannot be loaded.
+    Models are loaded first, each once, off every clock. Raises DerbyError if the target cannot be.
     """
 
+    found: dict[ModelSpec, Engine | Exception] = {}
+
     def load(spec: ModelSpec) -> Engine:
-        return engines.get(spec, lambda text: emit(Preparing(text)))
+        if spec not in found:
+            try:
+                found[spec] = engines.get(spec, lambda text: emit(Preparing(text)))
+            except Exception as error:
+                found[spec] = error
+        engine = found[spec]
+        if isinstance(engine, Exception):
+            raise engine
+        return engine
 
     target = load(race.target)
+    for strategy in race.columns:
+        if isinstance(strategy.drafting, DraftModelDrafting):
+            with suppress(Exception):  # its own column will tell
+                load(draft_spec(target.spec, strategy.drafting.draft))
     lanes: list[Lane] = []
     for index in range(len(race.columns)):
         clock = Clock(target.synchronize)
         lanes.append(Lane(index, _column(index, race, target, load, clock), clock))
     for event in interleave(lanes, stopped):
         emit(event)
+
+
+def run_to_end(
+    race: Race, engines: Engines, emit: Callable[[Event], None], stopped: Callable[[], bool]
+) -> None:
+    """`run_race` that never raises: an error fails whichever columns have not ended yet."""
+    running = dict.fromkeys(range(len(race.columns)))
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Finished | Failed):
+            running.pop(event.column, None)
+        emit(event)
+
+    try:
+        run_race(race, engines, tell, stopped)
+    except Exception as error:
+        sentence = explain(error)
+        for column in running:
+            emit(Failed(column, sentence))
 
 
 def _column(
@@ -72,7 +106,9 @@ def _column(
     constraint: Constraint = NullConstraint()
     if strategy.grammar is not None:
         from backend.constraints.grammar import compile_grammar
+        from backend.constraints.grammar_compile import matcher_tokenizer
 
+        matcher_tokenizer(target.tokenizer)  # once a model, so no cost of this column's
         with clock.step(), clock.part("mask"):
             constraint = compile_grammar(strategy.grammar, target.tokenizer)
         yield Prefilled(index, 0, len(prompt), clock.last["total"])
@@ -95,9 +131,11 @@ def _require_room(prompt: int, request: Request, strategy: Strategy, target: Eng
     room = target.capabilities.max_context
     needed = prompt + request.max_new_tokens + strategy.overhang
     if needed > room:
+        ahead = f", and {strategy.overhang} for looking ahead" if strategy.overhang else ""
         raise DerbyError(
-            f"The prompt has {prompt:,} tokens and {request.max_new_tokens:,} more were asked for; "
-            f"the model's context holds {room:,}. Shorten the prompt or ask for fewer tokens."
+            f"The prompt has {prompt:,} tokens and {request.max_new_tokens:,} more were asked for"
+            f"{ahead}; the model's context holds {room:,}. Shorten the prompt or ask for fewer "
+            "tokens."
         )
 
 

@@ -7,7 +7,6 @@ slow motion, and a column's own clock never sees another column.
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from backend.clock import Clock
@@ -31,9 +30,7 @@ def interleave(lanes: Sequence[Lane], stopped: Callable[[], bool]) -> Iterator[E
     is true every lane ends as "stopped". All lanes are closed in the end, come what may.
     """
     running = list(lanes)
-    with ExitStack() as closing:
-        for lane in lanes:
-            closing.callback(getattr(lane.events, "close", _nothing))
+    try:
         while running and not stopped():
             lane = min(running, key=lambda lane: lane.clock.seconds)
             try:
@@ -42,17 +39,28 @@ def interleave(lanes: Sequence[Lane], stopped: Callable[[], bool]) -> Iterator[E
                 event = Failed(lane.column, explain(error))
             if lane.clock.running:
                 raise RuntimeError("a column's clock ran while its lane was not on turn")
-            # Not one turn later: a stop in between would end the lane a second time.
             if event is None or isinstance(event, Failed | Finished):
+                # Now, not on its next turn: a stop in between would end the lane a second time.
                 running.remove(lane)
+                _close(lane)
             if event is not None:
                 yield event
         for lane in running:
             yield Finished(lane.column, "stopped", [])
+    finally:
+        for lane in lanes:
+            _close(lane)
 
 
-def _nothing() -> None:
-    """Stands in for `close` where a lane's events are no generator."""
+def _close(lane: Lane) -> None:
+    """Release what the lane holds; an error there is logged and concerns no other lane."""
+    close = getattr(lane.events, "close", None)
+    if close is None:
+        return
+    try:
+        close()
+    except Exception as error:
+        explain(error)
 
 
 def explain(error: BaseException) -> str:

@@ -146,7 +146,7 @@ def _whole(name: str, value: Any) -> int:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = None
-    if number is None or number != (float(value) if not isinstance(value, str) else number):
+    if number is None or (not isinstance(value, str) and number != value):
         raise DerbyError(f"{name} is {value!r}; it must be a whole number.")
     return number
 
@@ -155,7 +155,7 @@ def _grammar(value: Any) -> GrammarSource:
     if isinstance(value, GrammarSource):
         return value
     known = shipped()
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise DerbyError(f"There is no grammar {value!r}; the shipped ones are {', '.join(known)}.")
     return known[value]
 

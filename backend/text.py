@@ -147,7 +147,7 @@ class _ByteDetokenizer:
 
 
 class StopStrings:
-    """Ends a text at the first of several strings, holding back what might become one.
+    """Ends a text at whichever string is complete first, holding back what might become one.
 
     `push` returns the text that may be shown now; `hit` is True once a stop string was seen, and
     nothing from its first character on is ever returned.
@@ -162,10 +162,13 @@ class StopStrings:
         if self.hit:
             return ""
         self._held += text
-        found = [i for i in (self._held.find(s) for s in self._stops) if i >= 0]
+        found = [(i + len(s), i) for s in self._stops if (i := self._held.find(s)) >= 0]
         if found:
+            # The one complete first, as if the text came one character at a time: where it ends
+            # must not depend on how it was cut into tokens.
             self.hit = True
-            shown, self._held = self._held[: min(found)], ""
+            _, start = min(found)
+            shown, self._held = self._held[:start], ""
             return shown
         keep = max((_overlap(self._held, s) for s in self._stops), default=0)
         shown = self._held[: len(self._held) - keep]

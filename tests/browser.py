@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -55,7 +55,7 @@ def serving(*options: str) -> Iterator[str]:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium() -> Iterator[BrowserContext]:
     """A headless browser; without one, a failure where CI is set and a skip elsewhere."""
     if not CHROMIUM.exists():
         reason = f"there is no browser at {CHROMIUM}"
@@ -65,7 +65,7 @@ def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         try:
-            yield browser
+            yield browser.new_context(viewport={"width": 1920, "height": 1080})
         finally:
             browser.close()
 
@@ -73,9 +73,8 @@ def chromium() -> Iterator[Browser]:
 class Visitor:
     """One tab on the page, and what its owner does and sees there."""
 
-    def __init__(self, browser: Browser, address: str, width: int = 1920, theme: str = "light"):
-        self.context = browser.new_context(viewport={"width": width, "height": 1080})
-        self.page: Page = self.context.new_page()
+    def __init__(self, browser: BrowserContext, address: str, theme: str = "light") -> None:
+        self.page: Page = browser.new_page()
         self.page.set_default_timeout(15_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -90,7 +89,7 @@ class Visitor:
             self.complaints.append(str(getattr(message, "text", "")))
 
     def close(self) -> None:
-        self.context.close()
+        self.page.close()
 
     def tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name, exact=True).click()
@@ -111,12 +110,17 @@ class Visitor:
 
     def ask(self, prompt: str, *, tokens: int = 128, model: str = "fake") -> None:
         """Fill in the form and run."""
+        self.page.bring_to_front()  # browsers slow down the tabs behind
         self.page.get_by_label("Prompt", exact=True).fill(prompt)
         self.tab("Sampling")
         self.page.get_by_label("Max new tokens").fill(str(tokens))
         self.tab("Model")
         self.choose("Model", model)
         self.page.locator("#run").click()
+
+    def stop(self) -> None:
+        self.page.bring_to_front()
+        self.page.locator("#stop").click()
 
     def endless(self) -> None:
         """Start a race that would take minutes."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from browser import LONG, Visitor, chromium, serving
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 pytestmark = pytest.mark.browser
 
@@ -13,24 +13,24 @@ Enter = Callable[..., Visitor]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
     with chromium() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def address(browser: Browser) -> Iterator[str]:
+def address(browser: BrowserContext) -> Iterator[str]:
     with serving("--fake") as found:
         yield found
 
 
 @pytest.fixture
-def enter(browser: Browser, address: str) -> Iterator[Enter]:
+def enter(browser: BrowserContext, address: str) -> Iterator[Enter]:
     """Opens the page as one more visitor; all of them leave in the end."""
     inside: list[Visitor] = []
 
-    def opened(width: int = 1920, theme: str = "light") -> Visitor:
-        inside.append(Visitor(browser, address, width, theme))
+    def opened(theme: str = "light") -> Visitor:
+        inside.append(Visitor(browser, address, theme))
         return inside[-1]
 
     yield opened
@@ -70,7 +70,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
 def test_stop_ends_a_race_that_would_take_minutes(visitor: Visitor) -> None:
     visitor.endless()
     visitor.wait_decoding()
-    visitor.page.locator("#stop").click()
+    visitor.stop()
     visitor.wait_phase("ended")
     # Stateless may have come to its own limit before the click.
     assert set(visitor.states) <= {"stopped", "done"}
@@ -149,7 +149,7 @@ def test_two_visitors_wait_in_line_and_keep_their_own_texts(enter: Enter) -> Non
     second.ask("Another prompt", tokens=24)
     expect(second.page.locator(".dd-status")).to_have_text("1 race ahead of yours.")
     assert set(second.states) == {"queued"}
-    first.page.locator("#stop").click()
+    first.stop()
     second.wait_phase("ended")
     first.wait_phase("ended")
     assert second.states == ["done"] * 5
@@ -224,8 +224,9 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
     """No sideways scrolling of the page; five columns stand in one row where there is room."""
-    visitor = enter(380, theme)
+    visitor = enter(theme)
     page = visitor.page
+    page.set_viewport_size({"width": 380, "height": 1080})
     visitor.ask("Explain a KV cache.", tokens=48)
     visitor.wait_phase("ended")
     assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
@@ -247,7 +248,7 @@ def test_dark_mode_is_kept(visitor: Visitor, address: str) -> None:
 
 
 @pytest.mark.model
-def test_the_built_in_model_races(browser: Browser) -> None:
+def test_the_built_in_model_races(browser: BrowserContext) -> None:
     """The app as it is started without options: real engine, real worker, equal texts."""
     with serving() as address:
         visitor = Visitor(browser, address)

@@ -121,30 +121,63 @@ def test_stop_ends_every_lane_that_still_runs_exactly_once(
     assert all(columns[i].closed for i in started)
 
 
-@pytest.mark.parametrize("taken", range(1, 12))
+@pytest.mark.parametrize("taken", range(1, 18))
 def test_abandoning_the_stream_closes_every_lane(taken: int) -> None:
     columns = [Column(i, [1.0] * 5) for i in range(3)]
     stream = interleave([column.lane() for column in columns], never)
-    for _ in range(taken):
-        next(stream)
+    started = {event.column for _, event in zip(range(taken), stream, strict=False)}
     stream.close()
-    assert [column.closed for column in columns] == [True, taken >= 2, taken >= 3]
+    assert [column.closed for column in columns] == [i in started for i in range(3)]
 
 
-def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
+def test_a_lane_is_closed_as_soon_as_it_ends() -> None:
+    columns = [Column(0, [1.0]), Column(1, [5.0] * 5)]
+    for event in interleave([column.lane() for column in columns], never):
+        if event == Finished(0, "token limit", []):
+            assert (columns[0].closed, columns[1].closed) == (True, False)
+            break
+    else:
+        pytest.fail("lane 0 never ended")
+
+
+def test_a_stop_right_after_a_lane_ended_does_not_end_it_again() -> None:
+    """A lane was dropped only when asked for an event after its last one; stopped in between, it
+    told a second end, and a complete column was shown as stopped.
+    """
+    ended = False
+    columns = [Column(0, [1.0]), Column(1, [5.0] * 5)]
+    seen: list[Event] = []
+    for event in interleave([column.lane() for column in columns], lambda: ended):
+        seen.append(event)
+        ended = ended or isinstance(event, Finished)
+    assert [event for event in seen if isinstance(event, Finished)] == [
+        Finished(0, "token limit", []),
+        Finished(1, "stopped", []),
+    ]
+
+
+def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Stuck(Column):
         def events(self) -> Iterator[Event]:
             try:
                 yield Prefilled(self.index, 0, 0, 0.0)
+                yield Finished(self.index, "token limit", [])
             finally:
                 raise ZeroDivisionError
 
-    columns = [Stuck(0, []), Column(1, [1.0])]
-    stream = interleave([column.lane() for column in columns], never)
-    next(stream), next(stream)
-    with pytest.raises(ZeroDivisionError):
+    for taken in (1, 2):
+        columns = [Stuck(0, []), Column(1, [1.0])]
+        stream = interleave([column.lane() for column in columns], never)
+        seen = [next(stream) for _ in range(taken)]
+        columns[1].clock.seconds -= 1
+        seen.append(next(stream))
         stream.close()
-    assert columns[1].closed
+        assert columns[1].closed
+        assert not any(isinstance(event, Failed) for event in seen)
+        assert "internal error" in caplog.text
+        caplog.clear()
 
 
 def test_a_clock_that_runs_across_a_yield_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
 import pytest
 
@@ -64,10 +64,14 @@ async def last(frames: AsyncIterator[Frame]) -> str:
 
 
 async def gone(visitors: Visitors) -> None:
-    """Wait until nobody races or waits; the test's own limit ends a wait in vain."""
-    async with asyncio.timeout(20):
-        while visitors.count:
-            await asyncio.sleep(0.01)
+    """Wait until nobody races or waits."""
+    while visitors.count:
+        await asyncio.sleep(0.01)
+
+
+def play(scene: Coroutine[None, None, None]) -> None:
+    """Run a test's scene; a wait in vain fails instead of hanging."""
+    asyncio.run(asyncio.wait_for(scene, 30))
 
 
 def test_one_race_at_a_time_in_order() -> None:
@@ -88,7 +92,7 @@ def test_one_race_at_a_time_in_order() -> None:
         assert host.most == 1
         await gone(visitors)
 
-    asyncio.run(scene())
+    play(scene())
 
 
 def test_a_second_run_ends_the_visitors_first_one_only() -> None:
@@ -107,7 +111,7 @@ def test_a_second_run_ends_the_visitors_first_one_only() -> None:
         assert await last(other) == "end of text"
         await gone(visitors)
 
-    asyncio.run(scene())
+    play(scene())
 
 
 def test_a_reader_who_stops_reading_does_not_hold_up_the_line() -> None:
@@ -125,7 +129,7 @@ def test_a_reader_who_stops_reading_does_not_hold_up_the_line() -> None:
         host.release.set()
         assert await last(visitors.watch("next", RACE)) == "end of text"
 
-    asyncio.run(scene())
+    play(scene())
 
 
 def test_closing_the_iterator_stops_the_race() -> None:
@@ -136,18 +140,17 @@ def test_closing_the_iterator_stops_the_race() -> None:
         await frames.aclose()  # type: ignore[attr-defined]
         await gone(visitors)
 
-    asyncio.run(scene())
+    play(scene())
 
 
 def test_a_host_that_breaks_fails_the_columns_with_its_sentence() -> None:
     async def scene() -> None:
         visitors = Visitors(BrokenHost())
-        async for frame in visitors.watch("a", RACE):
-            score = frame.board.scores[0]
-        assert (score.state, score.message) == ("failed", "It is broken.")
+        scores = [frame.board.scores[0] async for frame in visitors.watch("a", RACE)]
+        assert (scores[-1].state, scores[-1].message) == ("failed", "It is broken.")
         await gone(visitors)
 
-    asyncio.run(scene())
+    play(scene())
 
 
 def test_a_line_that_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +169,7 @@ def test_a_line_that_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
             await last(frames)
         await gone(visitors)
 
-    asyncio.run(scene())
+    play(scene())
 
 
 def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
@@ -177,4 +180,4 @@ def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
         assert [list(view) for view in shown] == [["alert"]]
         assert host.races == visitors.count == 0
 
-    asyncio.run(scene())
+    play(scene())

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from backend.engines import Engines
-from backend.events import Event, Failed
-from backend.race import Race, run_race
-from backend.schedule import explain
+from backend.events import Event
+from backend.hosts import all_stopped, turn
+from backend.race import Race, run_to_end
 
 
 class InlineHost:
@@ -19,14 +19,17 @@ class InlineHost:
         queue: SimpleQueue[Event | None] = SimpleQueue()
         gone = threading.Event()
 
+        def ended() -> bool:
+            return gone.is_set() or stopped()
+
         def run() -> None:
             try:
-                with self._one_at_a_time:
-                    run_race(race, self.engines, queue.put, lambda: gone.is_set() or stopped())
-            except Exception as error:
-                sentence = explain(error)
-                for column in range(len(race.columns)):
-                    queue.put(Failed(column, sentence))
+                with turn(self._one_at_a_time, ended) as mine:
+                    if mine:
+                        run_to_end(race, self.engines, queue.put, ended)
+                    else:
+                        for event in all_stopped(race):
+                            queue.put(event)
             finally:
                 queue.put(None)
 

@@ -17,7 +17,8 @@ from multiprocessing.process import BaseProcess
 
 from backend.engines import Engines
 from backend.events import Event, Failed, Finished, from_json, to_json
-from backend.race import Race, run_race
+from backend.hosts import POLL, all_stopped, turn
+from backend.race import Race, run_to_end
 from backend.schedule import explain
 from backend.types import ModelSpec
 
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 
 #: A worker that has not acknowledged a stop by then is replaced: Stop is promised within a second.
 STOP_GRACE = 0.7
-_POLL = 0.05
 
 
 class ProcessHost:
@@ -63,10 +63,14 @@ class ProcessHost:
         self._process.kill()
         self._process.join()
         self._connection.close()
-        self._start()
+        if not self._closed:  # a race may end only after the host
+            self._start()
 
     def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
-        with self._one_at_a_time:
+        with turn(self._one_at_a_time, stopped) as mine:
+            if not mine:
+                yield from all_stopped(race)
+                return
             if not self._process.is_alive():
                 self._restart()
             open_columns = set(range(len(race.columns)))
@@ -86,7 +90,7 @@ class ProcessHost:
                 if time.monotonic() > deadline:
                     yield from (Finished(column, "stopped", []) for column in sorted(open_columns))
                     return
-                if not self._connection.poll(_POLL):
+                if not self._connection.poll(POLL):
                     continue
                 message = self._connection.recv()
                 if message is None:
@@ -106,11 +110,10 @@ class ProcessHost:
             yield from (Failed(column, sentence) for column in sorted(open_columns))
         finally:
             if not acknowledged:
-                self._settle()
+                self._settle(min(deadline, time.monotonic() + STOP_GRACE))
 
-    def _settle(self) -> None:
-        """Leave the worker idle: wait a moment for a race nobody reads to end, else replace it."""
-        deadline = time.monotonic() + STOP_GRACE
+    def _settle(self, deadline: float) -> None:
+        """Leave the worker idle: wait until then for a race nobody reads to end, or replace it."""
         with contextlib.suppress(EOFError, OSError):
             self._connection.send("stop")
             while self._connection.poll(max(0.0, deadline - time.monotonic())):
@@ -169,12 +172,7 @@ def _race(race: Race, engines: Engines, connection: Connection) -> None:
     def emit(event: Event) -> None:
         connection.send(to_json(event))
 
-    try:
-        run_race(race, engines, emit, stopped)
-    except Exception as error:
-        sentence = explain(error)
-        for column in range(len(race.columns)):
-            emit(Failed(column, sentence))
+    run_to_end(race, engines, emit, stopped)
 
 
 def _die_with_parent() -> None:

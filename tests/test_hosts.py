@@ -1,0 +1,233 @@
+"""Hosts: the same race wherever it runs, and a worker that may stop, hang or die at any moment."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from backend.events import Event, Failed, Finished, Prefilled, Started, Step, to_json
+from backend.hosts import Host, process
+from backend.hosts.inline import InlineHost
+from backend.hosts.process import ProcessHost
+from backend.race import Race
+from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, parse_column
+from backend.types import ModelSpec, Request
+
+COLUMNS = tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
+SHORT = Race(Request("Who is it?", max_new_tokens=25), COLUMNS, ModelSpec("fake", "fake"))
+# Twenty milliseconds a step: without a stop these would take minutes.
+ENDLESS = Race(Request("Who?", max_new_tokens=4000), COLUMNS[:4], ModelSpec("fake-slow", "fake"))
+LONG_PROMPT = replace(ENDLESS, request=Request("who " * 950, max_new_tokens=100))
+STUCK = replace(ENDLESS, target=ModelSpec("fake-stuck", "fake"))
+PATIENCE = 60.0  # far beyond anything that works
+
+
+def never() -> bool:
+    return False
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look until it is so. Raises AssertionError if it never comes to be."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        threading.Event().wait(0.005)
+
+
+def ends(events: list[Event]) -> dict[int, Event]:
+    """Each column's last event. Raises AssertionError if a column ended twice."""
+    found: dict[int, Event] = {}
+    for event in events:
+        if isinstance(event, Finished | Failed):
+            assert event.column not in found
+            found[event.column] = event
+    return found
+
+
+def assert_works(host: Host) -> None:
+    found = ends(list(host.stream(SHORT, never)))
+    assert sorted(found) == list(range(len(COLUMNS)))
+    assert all(isinstance(event, Finished) for event in found.values())
+
+
+def by_column(events: list[Event]) -> dict[int, list[dict[str, Any]]]:
+    """Events without times; those of one column come in order, columns interleave as time goes."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        found.setdefault(getattr(event, "column", -1), []).append(
+            {k: v for k, v in to_json(event).items() if k != "seconds"}
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[ProcessHost]:
+    host = ProcessHost()
+    yield host
+    host.close()
+
+
+@pytest.fixture(params=["inline", "process"])
+def host(request: pytest.FixtureRequest) -> Host:
+    if request.param == "inline":
+        return InlineHost()
+    shared: ProcessHost = request.getfixturevalue("worker")
+    return shared
+
+
+def test_both_hosts_tell_the_same_story(worker: ProcessHost) -> None:
+    race = replace(SHORT, columns=(*COLUMNS, parse_column("speculative:draft=fake-draft,k=2")))
+    here = by_column(list(InlineHost().stream(race, never)))
+    there = by_column(list(worker.stream(race, never)))
+    assert here == there
+    assert sorted(here) == list(range(6))
+
+
+def test_an_unknown_model_fails_every_column_with_its_sentence(host: Host) -> None:
+    events = list(host.stream(replace(SHORT, target=ModelSpec("nothing", "fake")), never))
+    found = ends(events)
+    assert len(found) == len(COLUMNS)
+    assert all(isinstance(e, Failed) and "'nothing'" in e.message for e in found.values())
+    assert_works(host)
+
+
+@pytest.mark.parametrize("kind", [Step, Prefilled, Started])
+def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event]) -> None:
+    race = LONG_PROMPT if kind is Prefilled else ENDLESS
+    seen: list[Event] = []
+    for event in host.stream(race, lambda: any(isinstance(e, kind) for e in seen)):
+        seen.append(event)  # noqa: PERF402 (stopped() reads it meanwhile)
+    if kind is Prefilled:
+        assert not any(isinstance(event, Step) and event.column == 1 for event in seen)
+    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(race.columns))}
+    assert_works(host)
+
+
+def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost) -> None:
+    pid = worker.pid
+    seen: list[Event] = []
+    for event in worker.stream(ENDLESS, lambda: len(seen) > 5):
+        seen.append(event)  # noqa: PERF402
+    assert worker.pid == pid, "it did not have to be replaced"
+
+
+def test_an_abandoned_stream_leaves_the_host_usable(host: Host) -> None:
+    pid = host.pid if isinstance(host, ProcessHost) else 0
+    for taken in (0, 1, 7):
+        stream = host.stream(ENDLESS, never)
+        for _ in range(taken):
+            next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        assert_works(host)
+    if isinstance(host, ProcessHost):
+        assert host.pid == pid
+
+
+def test_a_second_race_waits_its_turn(host: Host) -> None:
+    log: list[str] = []
+
+    def second() -> None:
+        log.extend("second" for _ in host.stream(SHORT, never))
+
+    first = host.stream(SHORT, never)
+    next(first)
+    other = threading.Thread(target=second)
+    other.start()
+    log.extend("first" for _ in first)
+    other.join(PATIENCE)
+    assert "second" in log
+    assert "first" not in log[log.index("second") :]
+
+
+def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
+    """The one in front was waited for however long it took."""
+    first = host.stream(ENDLESS, never)
+    next(first)
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    events = list(host.stream(SHORT, stopped))
+    assert events == [Finished(i, "stopped", []) for i in range(len(COLUMNS))]
+    next(first)
+    first.close()  # type: ignore[attr-defined]
+    assert_works(host)
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
+    worker: ProcessHost, death: signal.Signals
+) -> None:
+    stateless = replace(COLUMNS[0], limit=1)
+    seen: list[Event] = []
+    for event in worker.stream(replace(ENDLESS, columns=(stateless, *COLUMNS[1:4])), never):
+        seen.append(event)
+        if isinstance(event, Finished):  # the others have thousands of tokens to go
+            os.kill(worker.pid, death)
+    found = ends(seen)
+    assert found.pop(0) == Finished(0, "column limit", [])
+    assert sorted(found) == [1, 2, 3]
+    for event in found.values():
+        assert isinstance(event, Failed)
+        assert death.name in event.message
+    assert_works(worker)
+
+
+def test_a_worker_that_dies_while_idle_is_replaced(worker: ProcessHost) -> None:
+    before = worker.pid
+    os.kill(before, signal.SIGKILL)
+    until(lambda: worker.pid != before)
+    assert_works(worker)
+
+
+def test_a_race_sent_to_a_dying_worker_ends(worker: ProcessHost) -> None:
+    os.kill(worker.pid, signal.SIGKILL)
+    found = ends(list(worker.stream(SHORT, never)))
+    assert sorted(found) == list(range(len(COLUMNS)))
+    assert_works(worker)
+
+
+def test_a_worker_stuck_in_native_code_is_replaced_after_a_stop(
+    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = worker.pid
+    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+    seen: list[Event] = []
+    for event in worker.stream(STUCK, lambda: bool(seen)):
+        seen.append(event)  # noqa: PERF402
+    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(STUCK.columns))}
+    assert worker.pid != before
+    monkeypatch.undo()
+    assert_works(worker)
+
+
+def test_an_abandoned_stuck_worker_is_replaced(
+    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = worker.pid
+    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+    stream = worker.stream(STUCK, never)
+    assert isinstance(next(stream), Started)
+    stream.close()  # type: ignore[attr-defined]
+    assert worker.pid != before
+    monkeypatch.undo()
+    assert_works(worker)
+
+
+def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:
+    host = ProcessHost()
+    stream = host.stream(ENDLESS, never)
+    next(stream)
+    worker, started = host._process, host.pid
+    host.close()
+    assert sorted(ends(list(stream))) == [0, 1, 2, 3]
+    assert host.pid == started
+    assert not worker.is_alive()

@@ -1,0 +1,246 @@
+"""A race puts strategies, engine and grammar together; one column's error stays in its column."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from backend import race as race_module
+from backend.engines import Engines
+from backend.engines.fake import FakeEngine
+from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
+from backend.race import MAX_COLUMNS, Race, run_race, run_to_end
+from backend.scoreboard import Scoreboard
+from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
+from backend.types import Capabilities, DerbyError, ModelSpec, Request, Sampling
+
+FAKE = ModelSpec("fake", "fake")
+REQUEST = Request("Who is it?", max_new_tokens=60)
+COLUMNS = tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
+
+
+@dataclass
+class Loaded(Engines):
+    """Engines that are at hand already."""
+
+    engines: dict[str, FakeEngine]
+    asked: list[str] = field(default_factory=list)
+
+    def get(self, spec: ModelSpec, say: Callable[[str], None]) -> FakeEngine:
+        self.asked.append(spec.name)
+        say(f"Loading {spec.name}...")
+        if spec.name not in self.engines:
+            raise DerbyError(f"There is no {spec.name}.")
+        return self.engines[spec.name]
+
+
+def loaded(**capabilities: int) -> Loaded:
+    engine = FakeEngine(capabilities=Capabilities(**{"max_context": 4096, **capabilities}))
+    return Loaded({"fake": engine})
+
+
+def raced(
+    columns: Sequence[Strategy],
+    engines: Engines | None = None,
+    request: Request = REQUEST,
+    stop_after: int = 10**9,
+) -> tuple[list[Event], Scoreboard]:
+    events: list[Event] = []
+    race = Race(request, tuple(columns), FAKE)
+    run_race(race, engines or Engines(), events.append, lambda: len(events) >= stop_after)
+    board = Scoreboard(columns)
+    for event in events:
+        board.add(event)
+    return events, board
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_default_columns_run_to_the_end_and_the_lossless_ones_agree(temperature: float) -> None:
+    engines = loaded()
+    request = Request("Who?", max_new_tokens=60, sampling=Sampling(temperature, seed=5))
+    events, board = raced([*COLUMNS, STRATEGIES["lookup"]], engines, request)
+    assert [score.state for score in board.scores] == ["done"] * 6
+    assert board.ended
+    for index, strategy in enumerate(board.columns):
+        own = [event for event in events if getattr(event, "column", -1) == index]
+        assert isinstance(own[0], Started)
+        assert isinstance(own[-1], Finished)
+        assert sum(isinstance(event, Finished) for event in own) == 1
+        assert own[0].prompt_tokens == board.scores[index].prefilled
+        if strategy.lossless and strategy.name != "kv":
+            assert board.verdict(index).startswith("identical to KV reuse")
+    assert board.scores[0].reason == "column limit"
+    assert len(board.scores[0].tokens) == STRATEGIES["stateless"].limit
+    grammar = board.scores[4]
+    assert grammar.text.lstrip().startswith("{"), "the grammar column writes JSON"
+    assert engines.engines["fake"].open_sessions == 0
+
+
+def test_compiling_a_grammar_counts_on_its_own_clock_alone() -> None:
+    events, board = raced([STRATEGIES["kv"], STRATEGIES["grammar"]])
+    compiled = [e for e in events if isinstance(e, Prefilled) and e.done == 0]
+    assert [event.column for event in compiled] == [1]
+    assert board.scores[1].ttft >= compiled[0].seconds > 0
+
+
+def test_a_prompt_too_long_names_both_lengths_and_the_limit() -> None:
+    prompt = "x" * 1000
+    length = len(f"User: {prompt}\nAnswer: ")
+    events, board = raced(
+        [STRATEGIES["kv"]], loaded(max_context=1050), Request(prompt, max_new_tokens=60)
+    )
+    assert board.scores[0].message == (
+        f"The prompt has {length:,} tokens and 60 more were asked for; the model's context holds "
+        "1,050. Shorten the prompt or ask for fewer tokens."
+    )
+    assert not any(isinstance(event, Started) for event in events)
+    fits = loaded(max_context=length + 60)
+    assert raced([STRATEGIES["kv"]], fits, Request(prompt, max_new_tokens=60))[1].ended
+    assert fits.engines["fake"].forwards > 0
+
+
+def test_a_column_that_needs_more_room_says_how_much() -> None:
+    """Lookahead's window reaches past the last token, and its refusal named two lengths that did
+    fit.
+    """
+    prompt = "x" * 1000
+    room = len(f"User: {prompt}\nAnswer: ") + 60
+    columns = [STRATEGIES["kv"], STRATEGIES["lookahead"]]
+    _, board = raced(columns, loaded(max_context=room), Request(prompt, max_new_tokens=60))
+    assert board.scores[0].state == "done"
+    overhang = STRATEGIES["lookahead"].overhang
+    assert f"and {overhang} for looking ahead" in board.scores[1].message
+    enough = loaded(max_context=room + overhang)
+    _, board = raced(columns, enough, Request(prompt, max_new_tokens=60))
+    assert board.scores[1].state == "done"
+
+
+@pytest.mark.parametrize("level", [2, 3, 8])
+@pytest.mark.parametrize("window", [2, 5, 32])
+def test_no_row_lies_beyond_the_room_that_was_asked_for(window: int, level: int) -> None:
+    strategy = parse_column(f"lookahead:window={window},level={level}")
+    engine = FakeEngine(period=1, sharpness=6.0)
+    reached = 0
+    opened = engine.open
+
+    def open_and_watch():  # noqa: ANN202
+        session = opened()
+        forward = session.forward
+
+        def watched(tokens, parents, rows):  # noqa: ANN001, ANN202
+            nonlocal reached
+            depths: list[int] = []
+            for parent in parents:
+                depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            reached = max(reached, session.length + max(depths) + 1)
+            return forward(tokens, parents, rows)
+
+        session.forward = watched
+        return session
+
+    engine.open = open_and_watch
+    _, board = raced([strategy], Loaded({"fake": engine}))
+    score = board.scores[0]
+    assert score.state == "done"
+    assert reached <= score.prompt_tokens + REQUEST.max_new_tokens + strategy.overhang
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (ModelSpec("nothing", "fake"), "no model 'nothing'"),
+        (ModelSpec("fake", "abacus"), "no engine 'abacus'"),
+    ],
+)
+def test_an_unknown_target_is_an_error_before_anything_runs(target: ModelSpec, said: str) -> None:
+    events: list[Event] = []
+    with pytest.raises(DerbyError, match=said):
+        run_race(Race(REQUEST, COLUMNS, target), Engines(), events.append, lambda: False)
+    assert not any(isinstance(event, Started) for event in events)
+    events.clear()
+    run_to_end(Race(REQUEST, COLUMNS, target), Engines(), events.append, lambda: False)
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert [event.column for event in failed] == [0, 1, 2, 3, 4]
+    assert all(said in event.message for event in failed)
+
+
+def test_an_unknown_draft_fails_its_own_column_only() -> None:
+    columns = [STRATEGIES["kv"], parse_column("speculative:draft=nobody")]
+    engines = loaded()
+    _, board = raced(columns, engines)
+    assert [score.state for score in board.scores] == ["done", "failed"]
+    assert board.scores[1].message == "There is no nobody."
+    assert engines.asked == ["fake", "nobody"], "a download that fails is not tried again"
+
+
+def test_a_draft_with_another_tokenizer_is_refused_by_name() -> None:
+    engines = loaded()
+    other = FakeEngine(vocab_size=300)
+    other.spec = ModelSpec("other", "fake")
+    engines.engines["other"] = other
+    columns = [STRATEGIES["kv"], parse_column("speculative:draft=other")]
+    _, board = raced(columns, engines)
+    assert [score.state for score in board.scores] == ["done", "failed"]
+    assert "other on fake" in board.scores[1].message
+    assert "the vocabulary differ" in board.scores[1].message
+    assert other.open_sessions == engines.engines["fake"].open_sessions == 0
+
+
+def test_without_tree_attention_lookahead_is_refused_and_the_others_go_on() -> None:
+    _, board = raced([*COLUMNS, STRATEGIES["lookup"]], loaded(tree=False))
+    states = {c.name: s.state for c, s in zip(board.columns, board.scores, strict=True)}
+    assert states.pop("lookahead") == "failed"
+    assert set(states.values()) == {"done"}
+    message = board.scores[DEFAULT_COLUMNS.index("lookahead")].message
+    assert message.startswith("Lookahead needs tree attention, which fake on fake")
+
+
+def test_the_number_of_columns_is_limited() -> None:
+    kv = STRATEGIES["kv"]
+    for count in (1, MAX_COLUMNS):
+        assert len(Race(REQUEST, (kv,) * count, FAKE).columns) == count
+    for count in (0, MAX_COLUMNS + 1):
+        with pytest.raises(DerbyError, match=f"{count} columns .* 1 to {MAX_COLUMNS}"):
+            Race(REQUEST, (kv,) * count, FAKE)
+
+
+def test_models_are_loaded_before_any_clock_runs_and_said_so() -> None:
+    """A draft was loaded on its column's first turn, while the columns before it had begun."""
+    engines = loaded()
+    engines.engines["near"] = FakeEngine(salt=3)
+    columns = [STRATEGIES["kv"], parse_column("speculative:draft=near")]
+    events, board = raced(columns, engines)
+    assert engines.asked == ["fake", "near"]
+    assert events[0] == Preparing("Loading fake...")
+    first = next(i for i, event in enumerate(events) if isinstance(event, Started | Step))
+    assert Preparing("Loading near...") in events[:first]
+    assert all(score.state == "done" for score in board.scores)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 4, 9, 30])
+def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> None:
+    engines = loaded()
+    events, board = raced(COLUMNS, engines, stop_after=stop_after)
+    assert board.ended
+    assert sum(isinstance(event, Finished) for event in events) == len(COLUMNS)
+    assert engines.engines["fake"].open_sessions == 0
+
+
+def test_an_error_of_the_race_itself_ends_each_running_column_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Columns that had ended were failed as well, and a complete text was shown as an error."""
+
+    def broken(race: Race, engines: Engines, emit: Callable[[Event], None], stopped: object):  # noqa: ANN202
+        emit(Finished(1, "token limit", []))
+        emit(Failed(3, "Its own error."))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(race_module, "run_race", broken)
+    events: list[Event] = []
+    run_to_end(Race(REQUEST, COLUMNS, FAKE), Engines(), events.append, lambda: False)
+    assert sorted(event.column for event in events if not isinstance(event, Preparing)) == [
+        *range(5)
+    ]
+    assert isinstance(events[0], Finished)
+    assert all("ZeroDivisionError" in e.message for e in events[2:] if isinstance(e, Failed))

@@ -1,0 +1,153 @@
+"""The table of strategies, and what users may write to change a row of it."""
+
+from dataclasses import Field, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.grammars import GrammarSource, shipped
+from backend.strategies import (
+    BASELINE,
+    DEFAULT_COLUMNS,
+    PRECISIONS,
+    STRATEGIES,
+    NoDrafting,
+    Strategy,
+    draft_spec,
+    parse_column,
+)
+from backend.types import DerbyError, ModelSpec
+
+SETTINGS: list[tuple[Strategy, Field[Any]]] = [
+    (row, declared) for row in STRATEGIES.values() for declared in fields(row.drafting)
+]
+NUMBERS = [(row, f) for row, f in SETTINGS if type(f.default) is int]
+NAMED = [pytest.param(*pair, id=f"{pair[0].name}-{pair[1].name}") for pair in SETTINGS]
+NAMED_NUMBERS = [pytest.param(*pair, id=f"{pair[0].name}-{pair[1].name}") for pair in NUMBERS]
+
+
+def test_the_table_is_consistent() -> None:
+    assert set(DEFAULT_COLUMNS) <= set(STRATEGIES)
+    assert len(set(DEFAULT_COLUMNS)) == len(DEFAULT_COLUMNS)
+    assert len({row.title for row in STRATEGIES.values()}) == len(STRATEGIES)
+    baseline = STRATEGIES[BASELINE]
+    assert (baseline.cache, baseline.drafting, baseline.grammar) == (True, NoDrafting(), None)
+    for name, row in STRATEGIES.items():
+        assert row.name == name
+        assert row.title.strip()
+        assert len(row.description) > 40
+        assert row.lossless == (row.grammar is None)
+        assert (row.limit > 0) == (not row.cache)
+        assert row.with_settings(row.settings()) == row, "its own settings change nothing"
+        assert parse_column(name) == row
+        assert row.label == row.title
+
+
+@pytest.mark.parametrize(("row", "declared"), NAMED)
+def test_every_setting_is_labelled_and_explained(row: Strategy, declared: Field[Any]) -> None:
+    assert declared.metadata["label"].strip()
+    assert declared.metadata["help"].strip().endswith(".")
+    if (row, declared) in NUMBERS:
+        assert 1 <= declared.metadata["low"] <= declared.default <= declared.metadata["high"]
+
+
+@pytest.mark.parametrize(("row", "declared"), NAMED_NUMBERS)
+def test_a_number_is_taken_within_its_range_only(row: Strategy, declared: Field[Any]) -> None:
+    low, high = declared.metadata["low"], declared.metadata["high"]
+    for value in (low, high, declared.default):
+        for written in (value, float(value), str(value), f" {value} "):
+            changed = row.with_settings({declared.name: written})
+            assert changed.settings() == {**row.settings(), declared.name: value}
+            assert type(changed.settings()[declared.name]) is int
+            assert changed.drafting != row.drafting or value == declared.default
+        assert parse_column(f"{row.name}:{declared.name}={value}") == changed
+    for value in (low - 1, high + 1, -(10**400), 10**400):
+        with pytest.raises(DerbyError, match=f"between {low} and {high}"):
+            row.with_settings({declared.name: value})
+    for rubbish in ("", "x", "1.5", 1.5, None, [3], float("nan"), float("inf"), "9" * 5000, {}):
+        with pytest.raises(DerbyError, match="whole number"):
+            row.with_settings({declared.name: rubbish})
+
+
+def test_the_other_settings_check_their_values_too() -> None:
+    lookahead, stateless = STRATEGIES["lookahead"], STRATEGIES["stateless"]
+    for written, value in (("true", True), ("False", False), ("1", True), (0, False), (True, True)):
+        assert lookahead.with_settings({"seeded": written}).settings()["seeded"] is value
+    for rubbish in ("", "yes", 2, None, []):
+        with pytest.raises(DerbyError, match="true or false"):
+            lookahead.with_settings({"seeded": rubbish})
+    for limit in (1, 32, 4096):
+        assert stateless.with_settings({"limit": str(limit)}).limit == limit
+    for limit in (0, 4097, -1, "all", None):
+        with pytest.raises(DerbyError, match="limit"):
+            stateless.with_settings({"limit": limit})
+    for draft in ("", "x" * 201, 3, None):
+        with pytest.raises(DerbyError, match="1 to 200 characters"):
+            STRATEGIES["speculative"].with_settings({"draft": draft})
+    drafting = parse_column("speculative:draft=someone/model-1.5").settings()
+    assert drafting["draft"] == "someone/model-1.5"
+
+
+def test_a_grammar_is_a_shipped_name_or_a_source() -> None:
+    row = STRATEGIES["grammar"]
+    own = GrammarSource("regex", "a+", "mine")
+    assert row.with_settings({"grammar": own}).grammar == own
+    for name, source in shipped().items():
+        assert parse_column(f"grammar:grammar={name}").grammar == source
+    for rubbish in ("nothing", "", None, [], {}, 3):
+        with pytest.raises(DerbyError, match="There is no grammar"):
+            row.with_settings({"grammar": rubbish})
+
+
+def test_several_settings_at_once_leave_the_others_alone() -> None:
+    row = parse_column(" lookahead:window=7, level=4,")
+    assert row.settings() == {**STRATEGIES["lookahead"].settings(), "window": 7, "level": 4}
+    assert row.label == "Lookahead (window=7, level=4)"
+    assert replace(row, drafting=STRATEGIES["lookahead"].drafting) == STRATEGIES["lookahead"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "There is no column ''"),
+        ("nope", "There is no column 'nope'"),
+        ("KV", "There is no column 'KV'"),
+        ("kv:window=5", "KV reuse has no setting 'window'; it has none at all"),
+        ("lookup:window=5", "Prompt lookup has no setting 'window'; it has k, ngram"),
+        ("kv:limit=5", "no setting 'limit'"),
+        ("lookahead:window", "'window' in column 'lookahead:window' is not of the form"),
+        ("lookahead:window=", "whole number"),
+        ("lookahead:=5", "no setting ''"),
+        ("lookahead:window=5:level=3", "whole number"),
+        ("lookahead:window=99", "Lookahead: Window W is 99; it must lie between 2 and 32"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(DerbyError) as caught:
+        parse_column(text)
+    assert said in str(caught.value)
+
+
+@given(st.one_of(st.text(), st.from_regex(r"(kv|lookup|lookahead|stateless):[a-z0-9=,. -]*")))
+def test_anything_else_is_a_column_or_a_sentence(text: str) -> None:
+    try:
+        assert parse_column(text).name in STRATEGIES
+    except DerbyError as error:
+        assert str(error).endswith(".")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_precision_drafts_with_that_copy_of_the_target(precision: str) -> None:
+    target = ModelSpec("someone/model", "openvino", "fp32", "GPU")
+    assert draft_spec(target, precision) == ModelSpec("someone/model", "openvino", precision, "GPU")
+    torch = ModelSpec("someone/model", "torch", "bf16", "CUDA")
+    assert draft_spec(torch, precision) == ModelSpec("someone/model", "openvino", precision, "CPU")
+    fake = ModelSpec("fake-slow", "fake")
+    assert draft_spec(fake, precision) == fake
+
+
+def test_any_other_draft_is_a_model_that_runs_as_the_target_does() -> None:
+    for target in (ModelSpec("a/b", "torch", "bf16", "CUDA"), ModelSpec("fake", "fake")):
+        assert draft_spec(target, "other") == replace(target, name="other")

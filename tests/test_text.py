@@ -1,0 +1,182 @@
+"""Text appears in whole characters, never shows a stop string, and is never lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from backend.text import (
+    ByteTokenizer,
+    HfTokenizer,
+    StopStrings,
+    TextStream,
+    require_same_tokenizer,
+)
+from backend.types import DerbyError
+
+SAMPLES = (
+    "plain words, 12345 digits\tand\ttabs\r\nand lines\n\n  indented",
+    "emoji 👩‍👩‍👧‍👦 👍🏽 🇩🇪 next to each other 🙂🙃",
+    "漢字とひらがな, 한국어, ไทย, العربية, עברית",
+    "combining e\u0301 a\u0308o\u0308 and nbsp\u00a0here, half a line\u2028done",
+    "def f(x):\n    return {'a': [x ** 2 for _ in range(3)]}  # ünïcödé",
+)
+FEW = st.text(alphabet="ab🙂", max_size=25)
+
+
+@given(st.text())
+def test_bytes_come_out_as_whole_characters(text: str) -> None:
+    tokenizer = ByteTokenizer()
+    stream, shown = tokenizer.stream(), ""
+    for token in tokenizer.encode(text, chat=False):
+        piece = stream.push(token)
+        assert "\ufffd" not in piece or "\ufffd" in text
+        shown += piece
+        assert text.startswith(shown)
+    assert shown + stream.flush() == text
+
+
+@given(st.binary())
+def test_bytes_that_are_no_text_are_shown_as_python_replaces_them(data: bytes) -> None:
+    stream = ByteTokenizer().stream()
+    shown = "".join(stream.push(token) for token in [*data, ByteTokenizer.EOS])
+    assert shown + stream.flush() == data.decode("utf-8", "replace")
+    assert stream.flush() == ""
+
+
+def first_stop(text: str, stops: list[str]) -> int | None:
+    """Where the stop string begins that is complete first, read character by character."""
+    for end in range(len(text) + 1):
+        begins = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if begins:
+            return min(begins)
+    return None
+
+
+@given(
+    FEW,
+    st.lists(st.text(alphabet="ab🙂", min_size=1, max_size=4), max_size=3),
+    st.lists(st.integers(0, 25), max_size=12),
+)
+@example("abc", ["abc", "b"], [])
+@example("aab", ["ab"], [1, 2])
+def test_a_stop_string_ends_the_text_however_it_arrives(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    """Of two stops the one that began first won, if both came in one piece, and the one that was
+    complete first, if not: the text depended on how it was cut into tokens.
+    """
+    found = first_stop(text, stops)
+    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    stream, shown = StopStrings(stops), ""
+    for begin, end in zip(edges, edges[1:], strict=False):
+        shown += stream.push(text[begin:end])
+        so_far = first_stop(text[:end], stops)
+        assert stream.hit == (so_far is not None)
+        if so_far is None:  # shown is all but what may yet become a stop string
+            held = text[len(shown) : end]
+            assert text[:end] == shown + held
+            assert any(stop.startswith(held) and stop != held for stop in stops) or not held
+            longest = max((n for s in stops for n in range(len(s)) if text[:end].endswith(s[:n])), default=0)
+            assert len(held) == longest
+    shown += stream.flush()
+    assert shown == (text if found is None else text[:found])
+    assert stream.push("more") == "" or found is None
+    assert stream.flush() == "" or found is None
+
+
+@given(st.text(max_size=20), st.lists(st.text(min_size=1, max_size=3), max_size=2))
+def test_a_stream_of_tokens_shows_the_text_up_to_its_stop(text: str, stops: list[str]) -> None:
+    stream, shown = TextStream(ByteTokenizer(), stops), ""
+    for token in text.encode():
+        shown += stream.push(token)
+        if stream.stopped:
+            break
+    found = first_stop(text, stops)
+    assert shown + stream.flush() == (text if found is None else text[:found])
+    assert stream.stopped == (found is not None)
+
+
+class Other(ByteTokenizer):
+    def __init__(self, part: str, value: Any) -> None:
+        super().__init__()
+        self._changed = {part: value}
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), **self._changed}
+
+
+def test_two_tokenizers_must_agree_and_the_sentence_says_where_they_do_not() -> None:
+    require_same_tokenizer(ByteTokenizer(), ByteTokenizer(), "the draft")
+    same_size = {str(i): 256 - i for i in range(257)}
+    for draft, named in (
+        (ByteTokenizer(300), "vocabulary"),
+        (Other("vocabulary", same_size), "vocabulary"),
+        (Other("special tokens", {"eos": "</s>"}), "special tokens"),
+    ):
+        with pytest.raises(DerbyError) as caught:
+            require_same_tokenizer(ByteTokenizer(), draft, "my-draft")
+        assert "my-draft" in str(caught.value)
+        assert f"the {named} differ" in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def built_in() -> HfTokenizer:
+    from backend.models import model_files
+
+    files = model_files("built-in", lambda text: None)
+    return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+
+
+def streamed(tokenizer: HfTokenizer, tokens: list[int]) -> tuple[list[str], str]:
+    stream = tokenizer.stream()
+    pieces = [stream.push(token) for token in tokens]
+    return pieces, stream.flush()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("text", SAMPLES)
+def test_a_real_tokenizer_streams_what_it_decodes_as_a_whole(
+    built_in: HfTokenizer, text: str
+) -> None:
+    tokens = built_in.encode(text, chat=False)
+    pieces, rest = streamed(built_in, tokens)
+    assert "".join(pieces) + rest == text
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert rest == ""
+    # Cut anywhere: nothing shown is taken back, and what is incomplete is told in the end.
+    for end in range(len(tokens)):
+        head, tail = streamed(built_in, tokens[:end])
+        assert text.startswith("".join(head))
+        assert "".join(head) + tail == built_in.fast.decode(tokens[:end])
+
+
+@pytest.mark.model
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_tokens_stream_as_they_decode(built_in: HfTokenizer, data: st.DataObject) -> None:
+    """A model may write any tokens, bytes that are no text among them."""
+    ids = st.one_of(st.integers(0, 400), st.integers(0, built_in.vocab_size - 1))
+    tokens = data.draw(st.lists(ids, max_size=20))
+    pieces, rest = streamed(built_in, tokens)
+    assert "".join(pieces) + rest == built_in.fast.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.model
+def test_the_chat_template_opens_the_assistants_turn(built_in: HfTokenizer) -> None:
+    text = built_in.fast.decode(built_in.encode("Hello there", chat=True))
+    assert text.endswith("<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n")
+    assert built_in.encode("Hello there", chat=False) == built_in.fast.encode("Hello there")
+
+
+@pytest.mark.model
+def test_a_model_without_a_template_says_what_to_do(built_in: HfTokenizer, tmp_path: Path) -> None:
+    built_in.fast.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    bare = HfTokenizer(tmp_path, frozenset(), 49152)
+    bare.fast.chat_template = None
+    assert bare.eos_ids == {2}
+    with pytest.raises(DerbyError, match="no chat template"):
+        bare.encode("x", chat=True)
