@@ -267,7 +267,6 @@ def main(
     """Serve the page. --fake offers an engine without a model, --share opens a public link."""
     from backend.hosts.process import ProcessHost
 
-    target = ModelSpec()
     engines, models, warm = ("fake",), (*FAKE_MODELS, *model), ()
     if not fake:
         from backend.engines.openvino_export import prepare_all
@@ -277,7 +276,7 @@ def main(
         except DerbyError as error:
             raise SystemExit(str(error)) from error
         engines, models = ("openvino", "torch"), (BUILT_IN, *model)
-        warm = (target, draft_spec(target, "int4"))
+        warm = (ModelSpec(), draft_spec(ModelSpec(), "int4"))
     races = ProcessHost(warm)
     try:
         _, address, shared = build(races, engines, models).launch(

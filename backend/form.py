@@ -6,12 +6,12 @@ grammar) by key, by `HUB` and an id in "...hub", or by `OWN` and a text.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from backend.grammars import GrammarSource, Kind
 from backend.menu import HUB, Menu
+from backend.models import HUB_ID
 from backend.race import Race
 from backend.strategies import PRECISIONS, STRATEGIES, Strategy
 from backend.types import DerbyError, ModelSpec, Request, Sampling
@@ -23,7 +23,6 @@ MAX_STOPS = 16
 MAX_STOP = 200
 
 #: Stricter than the Hub: no part may start with a dot, so that no relative path gets through.
-_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 Values = Mapping[str, Any]
 
@@ -113,7 +112,7 @@ def _model(what: str, key: Any, hub: Any, menu: Menu) -> str:
     """A model's name for the engines: one of the operator's by its key, or a Hub id."""
     if key == HUB:
         hub = hub.strip() if isinstance(hub, str) else ""
-        if len(hub) > 200 or not _HUB_ID.fullmatch(hub):
+        if len(hub) > 200 or not HUB_ID.fullmatch(hub):
             raise DerbyError(
                 f"The {what}'s Hub id is {hub!r:.60}; it must look like owner/model, in letters, "
                 "digits, '.', '_' and '-'."

@@ -12,7 +12,7 @@ from backend.prepared import sha256_of
 from backend.types import DerbyError
 
 BUILT_IN = "built-in"
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 #: What is fetched from the Hub: data only, top folder only, never pickles or code.
 WANTED = [

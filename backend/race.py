@@ -49,7 +49,6 @@ def run_race(
 
     Models are loaded first, each once, off every clock. Raises DerbyError if the target cannot be.
     """
-
     found: dict[ModelSpec, Engine | Exception] = {}
 
     def load(spec: ModelSpec) -> Engine:

@@ -68,9 +68,11 @@ class Scoreboard:
         found = self.difference(index)
         if found is None:
             compared = min(len(score.tokens), len(base.tokens))
-            complete = score.state == base.state == "done" and len(score.tokens) == len(base.tokens)
-            so_far = "" if complete else " so far"
-            return f"identical to KV reuse{so_far} ({compared} tokens)"
+            if not score.state == base.state == "done":
+                return f"identical to KV reuse so far ({compared} tokens)"
+            if len(score.tokens) < len(base.tokens):
+                return f"identical to KV reuse as far as it went ({compared} tokens)"
+            return f"identical to KV reuse ({compared} tokens)"
         if not strategy.lossless:
             return f"leaves KV reuse at token {found.index + 1}, as its grammar demands"
         return (

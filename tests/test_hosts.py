@@ -23,7 +23,6 @@ SHORT = Race(Request("Who is it?", max_new_tokens=25), COLUMNS, ModelSpec("fake"
 # Twenty milliseconds a step: without a stop these would take minutes.
 ENDLESS = Race(Request("Who?", max_new_tokens=4000), COLUMNS[:4], ModelSpec("fake-slow", "fake"))
 LONG_PROMPT = replace(ENDLESS, request=Request("who " * 950, max_new_tokens=100))
-STUCK = replace(ENDLESS, target=ModelSpec("fake-stuck", "fake"))
 PATIENCE = 60.0  # far beyond anything that works
 
 
@@ -108,7 +107,13 @@ def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event]) -> N
     assert_works(host)
 
 
-def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine, a worker that answers at all is not replaced."""
+    monkeypatch.setattr(process, "STOP_GRACE", PATIENCE)
+
+
+def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost, patient: None) -> None:
     pid = worker.pid
     seen: list[Event] = []
     for event in worker.stream(ENDLESS, lambda: len(seen) > 5):
@@ -116,7 +121,7 @@ def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost) -> None:
     assert worker.pid == pid, "it did not have to be replaced"
 
 
-def test_an_abandoned_stream_leaves_the_host_usable(host: Host) -> None:
+def test_an_abandoned_stream_leaves_the_host_usable(host: Host, patient: None) -> None:
     pid = host.pid if isinstance(host, ProcessHost) else 0
     for taken in (0, 1, 7):
         stream = host.stream(ENDLESS, never)
@@ -195,31 +200,59 @@ def test_a_race_sent_to_a_dying_worker_ends(worker: ProcessHost) -> None:
     assert_works(worker)
 
 
-def test_a_worker_stuck_in_native_code_is_replaced_after_a_stop(
+def test_a_worker_that_hangs_is_replaced_after_a_stop(
     worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A halted process stands for one that is stuck in native code."""
     before = worker.pid
     monkeypatch.setattr(process, "STOP_GRACE", 0.05)
     seen: list[Event] = []
-    for event in worker.stream(STUCK, lambda: bool(seen)):
-        seen.append(event)  # noqa: PERF402
-    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(STUCK.columns))}
+    for event in worker.stream(ENDLESS, lambda: bool(seen)):
+        if not seen:
+            os.kill(before, signal.SIGSTOP)
+        seen.append(event)
+    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(ENDLESS.columns))}
     assert worker.pid != before
     monkeypatch.undo()
     assert_works(worker)
 
 
-def test_an_abandoned_stuck_worker_is_replaced(
+def test_a_stream_abandoned_while_its_worker_hangs_leaves_the_host_usable(
     worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = worker.pid
     monkeypatch.setattr(process, "STOP_GRACE", 0.05)
-    stream = worker.stream(STUCK, never)
-    assert isinstance(next(stream), Started)
+    stream = worker.stream(ENDLESS, never)
+    next(stream)
+    os.kill(before, signal.SIGSTOP)
     stream.close()  # type: ignore[attr-defined]
     assert worker.pid != before
     monkeypatch.undo()
     assert_works(worker)
+
+
+def test_a_hanging_worker_is_waited_for_only_once(
+    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop was promised within a second, but the stream of a stuck worker ended only after the
+    grace had been given twice: once to end the race, and once more to become idle.
+    """
+    settled: list[float] = []
+    settle = ProcessHost._settle
+    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+
+    def watched(self: ProcessHost, deadline: float) -> None:
+        settled.append(deadline - time.monotonic())
+        settle(self, deadline)
+
+    monkeypatch.setattr(ProcessHost, "_settle", watched)
+    seen: list[Event] = []
+    for event in worker.stream(ENDLESS, lambda: bool(seen)):
+        if not seen:
+            os.kill(worker.pid, signal.SIGSTOP)
+        seen.append(event)
+    assert len(settled) == 1
+    assert settled[0] <= 0, "nothing is left to wait for"
 
 
 def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from lib import PROMPT, naive, run
@@ -168,7 +169,7 @@ def test_the_window_moves_up_a_level_and_one_column_to_the_right(
     """Column c of the next window stands for the position that column c + 1 stood for."""
     level = shape[1]
     rounds = recorded(shape)
-    for step, (this, after) in enumerate(zip(rounds, rounds[1:], strict=False)):
+    for step, (this, after) in enumerate(pairwise(rounds)):
         now, then = window_of(shape, step, this), window_of(shape, step + 1, after)
         new = predictions(shape, step, this)
         filling = step + 1 < level - 1

@@ -115,9 +115,7 @@ def test_states_follow_the_events() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 8)), min_size=2))
 def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> None:
-    events = [
-        step([65] * n, float(t), drafted=d, accepted=min(n - 1, d)) for n, t, d in blocks
-    ]
+    events = [step([65] * n, float(t), drafted=d, accepted=min(n - 1, d)) for n, t, d in blocks]
     score = scored(*events)
     assert score.ttft + score.tpot * (len(score.tokens) - score.first_block) == pytest.approx(
         score.seconds

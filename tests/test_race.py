@@ -123,11 +123,11 @@ def test_no_row_lies_beyond_the_room_that_was_asked_for(window: int, level: int)
     reached = 0
     opened = engine.open
 
-    def open_and_watch():  # noqa: ANN202
+    def open_and_watch():
         session = opened()
         forward = session.forward
 
-        def watched(tokens, parents, rows):  # noqa: ANN001, ANN202
+        def watched(tokens, parents, rows):
             nonlocal reached
             depths: list[int] = []
             for parent in parents:
@@ -231,7 +231,7 @@ def test_an_error_of_the_race_itself_ends_each_running_column_once(
 ) -> None:
     """Columns that had ended were failed as well, and a complete text was shown as an error."""
 
-    def broken(race: Race, engines: Engines, emit: Callable[[Event], None], stopped: object):  # noqa: ANN202
+    def broken(race: Race, engines: Engines, emit: Callable[[Event], None], stopped: object):
         emit(Finished(1, "token limit", []))
         emit(Failed(3, "Its own error."))
         raise ZeroDivisionError

@@ -315,13 +315,9 @@ def try_twice(proposal: Proposal, sample: Callable[[int, int], Choice]) -> sampl
     return verify(proposal, second_chance)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "kind"),
-    [
-        ("a second try", kind) for kind in ("near", "far", "greedy draft", "lookup", "lookahead")
-    ]  # a far draft that shares the noise picks the target's best only where the target does, too
-    + [("argmax passes", kind) for kind in ("near", "greedy draft", "lookup", "lookahead")],
-)
+# A far draft shares the noise too, so what it proposes is hardly ever what a mistake would favour.
+@pytest.mark.parametrize("kind", ["near", "greedy draft", "lookup", "lookahead"])
+@pytest.mark.parametrize("mistake", ["argmax passes", "a second try"])
 def test_the_check_above_sees_a_biased_verifier(
     mistake: str, kind: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,17 @@ def test_a_column_that_ends_early_is_only_known_that_far() -> None:
     write(board, 0, [1, 2, 3])
     write(board, 1, [1])
     end(board, 0, 1)
-    assert board.verdict(1) == "identical to KV reuse so far (1 tokens)"
+    assert board.verdict(1) == "identical to KV reuse as far as it went (1 tokens)"
+
+
+def test_columns_that_were_stopped_are_only_known_that_far() -> None:
+    for stopped in (0, 1):
+        board = Scoreboard((KV, LOOKUP))
+        write(board, 0, [1, 2])
+        write(board, 1, [1, 2])
+        end(board, 1 - stopped)
+        board.add(Finished(stopped, "stopped", []))
+        assert board.verdict(1) == "identical to KV reuse so far (2 tokens)"
 
 
 def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:

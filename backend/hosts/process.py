@@ -9,11 +9,13 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 
 from backend.engines import Engines
 from backend.events import Event, Failed, Finished, from_json, to_json
@@ -48,7 +50,8 @@ class ProcessHost:
         self._process = context.Process(
             target=_work, args=(theirs, self._warm), name="race worker", daemon=True
         )
-        self._process.start()
+        with _no_main_module():
+            self._process.start()
         theirs.close()
         threading.Thread(target=self._supervise, args=(self._process,), daemon=True).start()
 
@@ -126,6 +129,17 @@ class ProcessHost:
         self._process.kill()
         self._process.join()
         self._connection.close()
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Keep a spawned process from importing the program that starts it, page, gradio and all."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _cause(exitcode: int | None) -> str:
