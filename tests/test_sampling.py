@@ -9,7 +9,7 @@ from math import exp
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from lib import Noisy, run
 from scipy.stats import chisquare, kstest
@@ -93,6 +93,9 @@ def slow_truncate(scores: Sequence[float], wanted: Sampling) -> tuple[set[int], 
     st.one_of(st.just(1.0), st.floats(0.01, 1.0)),
     st.sampled_from([0.2, 0.7, 1.0, 3.0]),
 )
+@example([1.0] * 9 + [0.75], 0, 0.33, 1.0)  # all tokens light, and nearly alike
+@example([0.0] * 30, 0, 0.05, 1.0)
+@example([3.0] + [0.0] * 29, 0, 0.995, 3.0)
 def test_top_k_and_top_p_leave_what_the_definition_leaves(
     scores: list[float], top_k: int, top_p: float, temperature: float
 ) -> None:

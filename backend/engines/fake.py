@@ -126,13 +126,14 @@ class FakeSession:
         self._closed = True
 
 
-#: What the page and the command line can name: "fake", its disagreeing draft, and two that are
-#: slow or repeat themselves.
+#: What the page and the command line can name: "fake", its disagreeing draft, and those that are
+#: slow, repeat themselves, or do both for ever.
 _NAMED = {
     "fake": FakeEngine,
     "fake-draft": lambda: FakeEngine(salt=7),
     "fake-slow": lambda: FakeEngine(step_seconds=0.02),
     "fake-loop": lambda: FakeEngine(period=2, sharpness=4.0),
+    "fake-endless": lambda: FakeEngine(period=2, sharpness=4.0, step_seconds=0.02),
 }
 
 
