@@ -28,7 +28,7 @@ class NoDrafting:
 @dataclass(frozen=True, slots=True)
 class DraftModelDrafting:
     k: int = setting(
-        3, "K", "Tokens drafted a round; more pay only while most are accepted.", 1, 16
+        7, "K", "Tokens drafted a round; more pay only while most are accepted.", 1, 16
     )
     draft: str = setting(
         "int4", "Draft", "int4 or int8: that copy of the target; or a model with its tokenizer."

@@ -48,22 +48,26 @@ def never() -> bool:
     return False
 
 
-@given(DURATIONS)
-def test_the_lane_on_turn_is_always_the_one_with_the_lowest_clock(
-    durations: list[list[float]],
+@given(DURATIONS, st.sampled_from([0.0, 0.5, 3.0]))
+def test_a_turn_goes_to_the_lowest_clock_and_lasts_no_longer_than_it_may(
+    durations: list[list[float]], turn: float
 ) -> None:
     columns = [Column(i, times) for i, times in enumerate(durations)]
     before = [0.0 for _ in columns]
     running = set(range(len(columns)))
     seen: list[list[Event]] = [[] for _ in columns]
-    for event in interleave([column.lane() for column in columns], never):
+    on_turn, until = -1, 0.0
+    for event in interleave([column.lane() for column in columns], never, turn):
         assert not isinstance(event, Failed)
-        turn = event.column
-        assert before[turn] == min(before[i] for i in running)
+        index = event.column
+        if on_turn not in running or before[on_turn] >= until:
+            assert before[index] == min(before[i] for i in running)
+            on_turn, until = index, before[index] + turn
+        assert index == on_turn
         before = [column.clock.seconds for column in columns]
-        seen[turn].append(event)
+        seen[index].append(event)
         if isinstance(event, Finished):
-            running.discard(turn)
+            running.discard(index)
     for column, events in zip(columns, seen, strict=True):
         assert events == list(Column(column.index, column.durations).events()), "all, in order"
         assert column.closed
@@ -171,7 +175,7 @@ def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
 
     for taken in (1, 2):
         columns = [Stuck(0, []), Column(1, [1.0])]
-        stream = interleave([column.lane() for column in columns], never)
+        stream = interleave([column.lane() for column in columns], never, turn=0)
         seen = [next(stream) for _ in range(taken)]
         columns[1].clock.seconds -= 1
         seen.append(next(stream))
