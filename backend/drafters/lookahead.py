@@ -82,7 +82,7 @@ class Lookahead(NullDrafter):
             below = list(range(len(tokens), len(tokens) + len(row)))
             tokens += row
             if depth == 0:
-                parents += above + below[:-1] if row else []
+                parents += above + below[:-1]
                 above += below
             else:
                 parents += above
