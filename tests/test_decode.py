@@ -33,11 +33,12 @@ def test_every_lossless_composition_equals_the_definition(
     sampling = Sampling(temperature, seed=seed)
     request = Request("x", max_new_tokens=80, sampling=sampling)
     expected = naive(engine, PROMPT, request)
+    plain = run(engine, request).score.text
     for name, make in drafters(engine, sampling).items():
-        for cache in (True, False):
+        for cache in (True, False) if seed == 1 else (True,):
             found = run(engine, request, make(), cache=cache)
             assert found.tokens == expected, (name, cache)
-            assert found.score.text == run(engine, request).score.text
+            assert found.score.text == plain
     assert engine.open_sessions == 0
 
 
