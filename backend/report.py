@@ -13,11 +13,13 @@ STYLES = {"sampled": "", "drafted": "green", "bonus": "cyan", "forced": "magenta
 
 def summary(board: Scoreboard) -> Table:
     """One row a column: how it ended, timings and their causes."""
-    table = Table(caption="own clocks, interleaved; times in ms", box=box.SIMPLE_HEAD)
-    table.add_column("column", overflow="fold")
-    table.add_column("state", overflow="fold")
-    for name in ("tokens", "TTFT", "TPOT", "tok/s", "tok/fwd", "accepted", "mask", "x KV"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Table(
+        caption="own clocks, interleaved; times in ms", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    table.add_column("column", min_width=13)
+    table.add_column("state", min_width=11)
+    for name in ("toks", "TTFT", "TPOT", "tok/s", "t/fwd", "acc.", "mask", "x KV"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=4)
     for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
         speedup = board.speedup(index)
         table.add_row(
@@ -36,8 +38,8 @@ def summary(board: Scoreboard) -> Table:
 
 
 def _milliseconds(seconds: float) -> str:
-    """A time given in seconds with three digits; "-" below a tenth of a microsecond."""
-    return f"{seconds * 1e3:.3g}" if seconds > 1e-7 else "-"
+    """A time given in seconds with three digits; "-" below a hundredth of a millisecond."""
+    return f"{seconds * 1e3:.3g}" if seconds >= 1e-5 else "-"
 
 
 def _state(score: Score) -> str:
