@@ -12,12 +12,19 @@ import typer
 from gradio import themes
 
 from backend import form
-from backend.desk import race_views
+from backend.desk import Desk
 from backend.grammars import GrammarSource, shipped
 from backend.hosts import Host
 from backend.menu import FAKE_MODELS, HUB, Menu, menu
 from backend.models import BUILT_IN
-from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, draft_spec
+from backend.strategies import (
+    CALL,
+    DEFAULT_COLUMNS,
+    SESSION,
+    STRATEGIES,
+    Strategy,
+    draft_spec,
+)
 from backend.types import DerbyError, ModelSpec, Request
 from backend.view import View, idle
 from backend.visitors import Visitors
@@ -52,6 +59,7 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
                 with gr.Row():
                     run = gr.Button("Run", variant="primary", elem_id="run", min_width=100)
                     stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
+                    more = gr.Button("Continue", elem_id="continue", min_width=100)
                 gr.HTML(html_template=_asset("keys.html"), **BARE)
             with gr.Column(scale=6, min_width=320), gr.Tabs():
                 with gr.Tab("Columns"):
@@ -60,6 +68,8 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
                     fields |= _sampling()
                 with gr.Tab("Model"):
                     fields |= _model(offered)
+                with gr.Tab("Snapshots"):
+                    shelf = _snapshots()
         board = gr.HTML(
             _preview(list(DEFAULT_COLUMNS)),
             html_template=_asset("board.html"),
@@ -68,7 +78,7 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
             **BARE,
         )
         fields["columns"].change(_preview, fields["columns"], board, **QUIET)
-        _wire(demo, Visitors(host), offered, fields, (run, stop, board))
+        _wire(demo, Visitors(host), offered, fields, (run, stop, more, board), shelf)
     return demo
 
 
@@ -77,31 +87,63 @@ def _wire(
     visitors: Visitors,
     offered: Menu,
     fields: Fields,
-    parts: tuple[gr.Button, gr.Button, gr.HTML],
+    parts: tuple[gr.Button, gr.Button, gr.Button, gr.HTML],
+    shelf: Fields,
 ) -> None:
-    run, stop, board = parts
+    run, stop, more, board = parts
+    desk = Desk(visitors, offered)
 
     async def race(request: gr.Request, *values: Any) -> AsyncIterator[View]:
         asked = dict(zip(fields, values, strict=True))
-        async for shown in race_views(request.session_hash or "", asked, visitors, offered):
+        async for shown in desk.race(request.session_hash or "", asked):
             yield shown
 
-    def leave(request: gr.Request) -> None:
+    async def go_on(request: gr.Request, tokens: Any) -> AsyncIterator[View]:
+        async for shown in desk.go_on(request.session_hash or "", tokens):
+            yield shown
+
+    async def restore(request: gr.Request, snapshot: Any, tokens: Any) -> AsyncIterator[View]:
+        async for shown in desk.restore(request.session_hash or "", snapshot, tokens):
+            yield shown
+
+    async def save(request: gr.Request, title: Any) -> tuple[Any, str]:
+        snapshot, told = await desk.save(request.session_hash or "", title)
+        return snapshot or gr.skip(), told
+
+    def halt(request: gr.Request) -> None:
         visitors.stop(request.session_hash or "")
 
-    run.click(
-        race,
-        list(fields.values()),
-        board,
-        # The form is validated in one place, by backend/form.py, which trusts nothing.
-        preprocess=False,
-        concurrency_limit=None,
-        trigger_mode="multiple",
-        show_progress="hidden",
-        api_visibility="private",
-    )
-    stop.click(leave, trigger_mode="multiple", **QUIET)
+    def leave(request: gr.Request) -> None:
+        visitors.leave(request.session_hash or "")
+
+    racing: dict[str, Any] = {
+        # What comes in is validated in one place, by backend/, which trusts nothing.
+        "preprocess": False,
+        "concurrency_limit": None,
+        "trigger_mode": "multiple",
+        "show_progress": "hidden",
+        "api_visibility": "private",
+    }
+    length = fields["max_new_tokens"]
+    run.click(race, list(fields.values()), board, **racing)
+    more.click(go_on, length, board, **racing)
+    shelf["load"].click(restore, [shelf["snapshot"], length], board, **racing)
+    shelf["save"].click(save, shelf["column"], [shelf["snapshot"], shelf["told"]], **racing)
+    stop.click(halt, trigger_mode="multiple", **QUIET)
     demo.unload(leave)
+
+
+def _snapshots() -> Fields:
+    """Saving a column's state to disk, and going on from one that was saved."""
+    titles = [row.title for row in STRATEGIES.values() if row.cache]
+    with gr.Row():
+        column = gr.Dropdown(titles, value=STRATEGIES["kv"].title, **WORDS["save column"])
+        snapshot = gr.Textbox(max_lines=1, elem_id="snapshot", **WORDS["snapshot"])
+    with gr.Row():
+        save = gr.Button("Save", elem_id="save", min_width=100)
+        load = gr.Button("Load and go on", elem_id="load", min_width=100)
+    told = gr.Textbox(interactive=False, show_label=False, container=False, elem_id="told")
+    return {"column": column, "snapshot": snapshot, "save": save, "load": load, "told": told}
 
 
 def _preview(names: list[str]) -> View:
@@ -152,6 +194,14 @@ def _settings(row: Strategy, offered: Menu) -> Fields:
         about = declared[setting].metadata if setting in declared else {}
         words: dict[str, Any] = {"label": about.get("label"), "info": about.get("help")}
         match value:
+            case _ if setting == "cache":
+                fields[name] = gr.Dropdown(
+                    [("this answer", CALL), ("my earlier answers too", SESSION)],
+                    value=value,
+                    allow_custom_value=True,
+                    min_width=140,
+                    **WORDS["cache"],
+                )
             case bool():
                 fields[name] = gr.Checkbox(value, min_width=140, **words)
             case int() if about:
@@ -204,10 +254,16 @@ def _sampling() -> Fields:
             "seed": _whole("seed", seen.seed),
         }
     with gr.Row():
-        return fields | {
+        fields |= {
             "max_new_tokens": _whole("max_new_tokens", usual.max_new_tokens),
             "stop": gr.Textbox(lines=2, max_lines=4, **WORDS["stop"]),
             "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),
+        }
+    with gr.Row():
+        return fields | {
+            "context": _whole("context", usual.context),
+            "shift": gr.Checkbox(usual.shift, elem_id="shift", **WORDS["shift"]),
+            "heal": gr.Checkbox(usual.heal, **WORDS["heal"]),
         }
 
 

@@ -32,6 +32,10 @@ function card(column) {
   text.setAttribute("aria-label", `Text of ${column.title}`);
   const intro = make("p", "dd-intro", column.description);
   const verdict = make("p", "dd-verdict");
+  const notes = make("div", "dd-notes");
+  const values = make("p", "dd-values");
+  const remark = make("p", "dd-remark");
+  notes.append(values, remark);
   const parts = make("div", "dd-parts");
   const shares = make("p", "dd-shares");
   const figures = make("dl", "dd-figures");
@@ -41,7 +45,7 @@ function card(column) {
     make("p", "", column.description),
     make("code", "", column.setting),
   );
-  root.append(head, speed, why, text, verdict, parts, shares, figures, about);
+  root.append(head, speed, why, text, notes, verdict, parts, shares, figures, about);
   text.append(intro);
   const lane = make("li", "dd-lane");
   const bar = make("div", "dd-bar");
@@ -50,7 +54,7 @@ function card(column) {
   const laneText = make("span", "dd-lane-text");
   lane.append(make("span", "dd-lane-name", column.title), bar, laneText);
   return {
-    root, state, factor, versus, why, text, intro, verdict, parts, shares, figures, about,
+    root, state, factor, versus, why, text, intro, values, remark, verdict, parts, shares, figures, about,
     lane, fill, laneText, nodes: [],
   };
 }
@@ -132,6 +136,8 @@ function drawColumn(it, column) {
   drawSpeed(it, column);
   it.verdict.dataset.same = column.same;
   put(it.verdict, column.verdict ? MARKS[column.same] + column.verdict : "");
+  put(it.values, column.values);
+  put(it.remark, column.remark);
   drawFigures(it, column);
   it.lane.dataset.state = column.state;
   it.lane.dataset.pace = it.root.dataset.pace;

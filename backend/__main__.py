@@ -1,4 +1,4 @@
-"""The command line: python -m backend setup | race | verify | bench.
+"""The command line: python -m backend setup | race | snapshot | verify | bench.
 
 What a user can fix ends with one sentence on stderr and exit code 2.
 """
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from backend import shelf
 from backend.engines import Engines
 from backend.events import to_json
 from backend.grammars import grammar_from_file
@@ -32,6 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(shelf.app, name="snapshot")
 out = Console()
 err = Console(stderr=True)
 
@@ -79,6 +81,10 @@ def race(
     seed: Seed = 0,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
     stop: Annotated[list[str], typer.Option(help="End the text before this string.")] = [],  # noqa: B006
+    context: Annotated[int, typer.Option(help="Positions to use; 0: all the model has.")] = 0,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Drop old tokens when the context is full, and go on.")
+    ] = False,
     grammar: Annotated[
         Path | None,
         typer.Option(help="A .lark, .schema.json or .regex file for the grammar column."),
@@ -88,9 +94,8 @@ def race(
     """Run one prompt through several strategies at once."""
     text = sys.stdin.read() if prompt == "-" else prompt
     chosen = tuple(_columns(column, grammar))
-    request = Request(
-        text, max_new_tokens, Sampling(temperature, top_k, top_p, seed), not raw, tuple(stop)
-    )
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    request = Request(text, max_new_tokens, sampling, not raw, tuple(stop), context, shift)
     entered = Race(request, chosen, ModelSpec(model, engine, precision, device))
     board = Scoreboard(chosen)
     host = InlineHost()
@@ -153,7 +158,7 @@ def verify(
 
 @app.command()
 def bench(
-    experiment: Annotated[str, typer.Option(help="solo, interleaved or peers.")] = "solo",
+    experiment: Annotated[str, typer.Option(help="solo, interleaved, program or peers.")] = "solo",
     prompts: Annotated[
         Path | None,
         typer.Option(help="JSON Lines with category and turns; default: six of our own."),
@@ -174,6 +179,7 @@ def bench(
     """Measure: solo and warmed up, interleaved against solo, or against the engine's own loop."""
     from backend import bench as benches
     from backend.peers import compare
+    from backend.program_bench import program_experiment
 
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
     request = Request("-", max_new_tokens, Sampling(temperature, seed=seed))
@@ -187,9 +193,11 @@ def bench(
             rows = benches.interleaving(chosen, columns, request, target, engines, say)
         case "peers":
             rows = [compare(chosen, max_new_tokens, target, engines, say)]
+        case "program":
+            rows = program_experiment(request, target, engines, say, limit or 3)
         case _:
             raise DerbyError(
-                f"There is no experiment {experiment!r}; run solo, interleaved or peers."
+                f"There is no experiment {experiment!r}; run solo, interleaved, program or peers."
             )
     if not as_json:
         out.print(

@@ -1,36 +1,114 @@
 """Where the page's requests arrive: a form is read, a race is run, and views come back."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
 
-from backend.form import Values, read_race
+from backend.form import Values, read_more, read_race, require_offered
 from backend.menu import Menu
+from backend.metrics import Score
+from backend.program import is_program
+from backend.race import Race
+from backend.records import asked, longer
 from backend.schedule import explain
+from backend.scoreboard import Scoreboard
+from backend.snapshots import default_folder
+from backend.types import DerbyError, Earlier
 from backend.view import View, alert, view
 from backend.visitors import Visitors
 
 
-async def race_views(
-    visitor: str, values: Values, visitors: Visitors, menu: Menu
-) -> AsyncIterator[View]:
-    """The views of the race that the form asks for, each unlike the one before it.
+class Desk:
+    """Serves the visitors of one page. Nothing that they send is trusted."""
 
-    A form with a flaw, or a full line, ends in one alert; the visitor's earlier race then goes on.
-    """
-    try:
-        asked = read_race(values, menu)
-        # Later races have higher numbers, also across restarts of this server.
-        number, last = time.time_ns() // 1_000_000, None
-        async for frame in visitors.watch(visitor, asked):
-            shown = view(
-                frame.board,
-                race=number,
-                goal=asked.request.max_new_tokens,
-                ahead=frame.ahead,
-                public=menu.public,
+    def __init__(self, visitors: Visitors, menu: Menu) -> None:
+        self._visitors = visitors
+        self._menu = menu
+
+    def race(self, visitor: str, values: Values) -> AsyncIterator[View]:
+        """The views of the race that the form asks for."""
+        return self._views(visitor, lambda: read_race(values, self._menu))
+
+    def go_on(self, visitor: str, tokens: Any) -> AsyncIterator[View]:
+        """The views of the visitor's last race going on for so many tokens."""
+
+        def continued() -> Race:
+            race, board = self._visitors.last(visitor)
+            more = read_more(tokens)
+            if is_program(race.request.prompt):
+                raise DerbyError("A program runs to its end: there is nothing to go on with.")
+            pairs = [longer(race.request, strategy, more) for strategy in race.columns]
+            columns = tuple(strategy for _, strategy in pairs)
+            earlier = tuple(map(earlier_of, board.scores))
+            return replace(race, request=pairs[0][0], columns=columns, earlier=earlier)
+
+        return self._views(visitor, continued)
+
+    def restore(self, visitor: str, snapshot: Any, tokens: Any) -> AsyncIterator[View]:
+        """The views of a saved column going on for so many tokens."""
+
+        def restored() -> Race:
+            name = snapshot.strip() if isinstance(snapshot, str) else ""
+            more = read_more(tokens)
+            request, strategy, target = asked(default_folder().info(name).record)
+            require_offered(target, self._menu)
+            request, strategy = longer(request, strategy, more)
+            return Race(request, (strategy,), target, (Earlier(snapshot=name),))
+
+        return self._views(visitor, restored)
+
+    async def save(self, visitor: str, title: Any) -> tuple[str, str]:
+        """Save the column called `title` of the visitor's last race: its id, and a sentence."""
+        try:
+            race, board = self._visitors.last(visitor)
+            index = _index(board, title)
+            saving = replace(
+                race,
+                columns=(race.columns[index],),
+                earlier=(earlier_of(board.scores[index]),),
+                save=True,
+                scope=visitor,
             )
-            if shown != last:
-                yield shown
-            last = shown
-    except Exception as error:
-        yield alert(menu.public(explain(error)))
+            score = (await self._visitors.save(visitor, saving)).scores[0]
+            told = score.message or f"{race.columns[index].title} is saved."
+        except Exception as error:
+            return "", self._menu.public(explain(error))
+        return score.snapshot, self._menu.public(told)
+
+    async def _views(self, visitor: str, make: Callable[[], Race]) -> AsyncIterator[View]:
+        """Views of a race, each unlike the one before it.
+
+        A flaw in what was asked, or a full line, ends in one alert; the visitor's earlier race
+        then goes on.
+        """
+        try:
+            race = replace(make(), scope=visitor)
+            # Later races have higher numbers, also across restarts of this server.
+            number, last = time.time_ns() // 1_000_000, None
+            async for frame in self._visitors.watch(visitor, race):
+                shown = view(
+                    frame.board,
+                    race=number,
+                    goal=race.request.max_new_tokens,
+                    ahead=frame.ahead,
+                    public=self._menu.public,
+                )
+                if shown != last:
+                    yield shown
+                last = shown
+        except Exception as error:
+            yield alert(self._menu.public(explain(error)))
+
+
+def earlier_of(score: Score) -> Earlier:
+    """What a column has written, to go on from."""
+    shifts = [(shift.at, shift.sink, shift.dropped) for shift in score.shifts]
+    return Earlier(tuple(score.tokens), tuple(shifts))
+
+
+def _index(board: Scoreboard, title: Any) -> int:
+    titles = [strategy.title for strategy in board.columns]
+    if title not in titles:
+        raise DerbyError(f"The last race has no column {title!r:.60}; it has {', '.join(titles)}.")
+    return titles.index(title)

@@ -6,9 +6,17 @@ read this one stream.
 
 from dataclasses import asdict, dataclass, fields
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Reason = Literal["end of text", "stop string", "token limit", "column limit", "stopped"]
+Reason = Literal[
+    "end of text",
+    "stop string",
+    "token limit",
+    "column limit",
+    "context full",
+    "end of program",
+    "stopped",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +28,74 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The column's session is open; decoding begins. `model` says what runs where."""
+    """The column begins. `model` says what runs where."""
 
     column: int
     prompt_tokens: int
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A grammar was compiled, or an earlier cache fetched, in `seconds`: it holds the first
+    `reused` tokens of the text, which need not be computed.
+    """
+
+    column: int
+    reused: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The column goes on after these tokens of its answer, `dropped` of its text's forgotten."""
+
+    column: int
+    tokens: list[int]
+    spans: list[list[str]]
+    dropped: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """Fixed text of a program was appended: `tokens` of it, to be computed by the next passes."""
+
+    column: int
+    tokens: int
+    spans: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A slot of a program has its value. `spans` is text that had been held back."""
+
+    column: int
+    name: str
+    value: str
+    spans: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """The context was full after `at` tokens of the answer: `sink` tokens stayed, the `dropped`
+    ones behind them, which read `text`, were forgotten.
+    """
+
+    column: int
+    at: int
+    sink: int
+    dropped: int
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The column's state is on disk under this id."""
+
+    column: int
+    snapshot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +146,22 @@ class Failed:
     message: str
 
 
-Event = Preparing | Started | Prefilled | Step | Finished | Failed
+Event = (
+    Preparing
+    | Started
+    | Prepared
+    | Resumed
+    | Prefilled
+    | Fed
+    | Step
+    | Filled
+    | Shifted
+    | Saved
+    | Finished
+    | Failed
+)
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Preparing, Started, Prefilled, Step, Finished, Failed)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, Any]:

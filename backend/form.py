@@ -14,15 +14,20 @@ from backend.menu import HUB, Menu
 from backend.models import HUB_ID
 from backend.race import Race
 from backend.strategies import PRECISIONS, STRATEGIES, Strategy
-from backend.types import DerbyError, ModelSpec, Request, Sampling
+from backend.types import (
+    MAX_NEW_TOKENS,
+    DerbyError,
+    ModelSpec,
+    Request,
+    Sampling,
+    check_range,
+)
 
 OWN = "own"
 KINDS = get_args(Kind)
 MAX_PROMPT = 65_536
 MAX_STOPS = 16
 MAX_STOP = 200
-
-#: Stricter than the Hub: no part may start with a dot, so that no relative path gets through.
 
 Values = Mapping[str, Any]
 
@@ -41,10 +46,31 @@ def read_race(values: Values, menu: Menu) -> Race:
             ),
             chat=_flag("chat template", values.get("chat")),
             stop=_stops(values.get("stop")),
+            context=_whole("context limit", values.get("context")),
+            shift=_flag("context shift", values.get("shift")),
+            heal=_flag("token healing", values.get("heal")),
         ),
         tuple(_column(name, values, menu) for name in _names(values.get("columns"))),
         _target(values, menu),
     )
+
+
+def read_more(value: Any) -> int:
+    """How many tokens to go on for. Raises DerbyError for anything but 1 to MAX_NEW_TOKENS."""
+    tokens = _whole("max new tokens", value)
+    check_range("max new tokens", tokens, 1, MAX_NEW_TOKENS)
+    return tokens
+
+
+def require_offered(target: ModelSpec, menu: Menu) -> None:
+    """Raise DerbyError unless visitors of this page may run the model."""
+    runtime = menu.runtime(target.engine)
+    offered = target.name in menu.models or HUB_ID.fullmatch(target.name)
+    if runtime is None or not offered or target.device not in runtime.devices:
+        raise DerbyError(
+            "The snapshot's model or engine is not offered on this page: load it on the command "
+            "line, or on a page that offers them."
+        )
 
 
 def _names(value: Any) -> list[str]:
@@ -63,6 +89,8 @@ def _column(name: str, values: Values, menu: Menu) -> Strategy:
         field = f"{name}.{setting}"
         value = values.get(field, default)
         match default:
+            case _ if setting == "cache":
+                settings[setting] = value if isinstance(value, str) else repr(value)[:60]
             case bool():
                 settings[setting] = _flag(f"{strategy.title}: {setting}", value)
             case int():

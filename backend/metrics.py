@@ -2,9 +2,23 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
-from backend.events import Event, Failed, Finished, Prefilled, Started, Step
+from backend.events import (
+    Event,
+    Failed,
+    Fed,
+    Filled,
+    Finished,
+    Prefilled,
+    Prepared,
+    Resumed,
+    Saved,
+    Shifted,
+    Started,
+    Step,
+)
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
@@ -20,6 +34,12 @@ class Score:
     model: str = ""
     prompt_tokens: int = 0
     prefilled: int = 0
+    reused: int = 0  # first tokens of prompt and answer that an earlier cache held
+    earlier: int = 0  # tokens of the answer that an earlier run had written
+    fed: int = 0  # tokens of a program's fixed text
+    slots: dict[str, list[str]] = field(default_factory=dict)  # a program's values by name
+    shifts: list[Shifted] = field(default_factory=list)
+    snapshot: str = ""
     tokens: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     spans: list[list[str]] = field(default_factory=list)
@@ -36,32 +56,54 @@ class Score:
     parts: dict[str, float] = field(default_factory=dict)  # seconds of draft, mask, forward, rest
 
     def add(self, event: Event) -> None:
+        # Whatever takes time of the column's clock says so; a step says more.
+        if not isinstance(event, Step):
+            self.seconds += getattr(event, "seconds", 0.0)
+        self.spans += getattr(event, "spans", [])
         match event:
             case Started():
                 self.state = "prefill"
                 self.model, self.prompt_tokens = event.model, event.prompt_tokens
+            case Prepared():
+                self.reused = event.reused
+                self.prefilled = min(event.reused, self.prompt_tokens)
             case Prefilled():
-                self.seconds += event.seconds
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Step():
                 self._step(event)
             case Finished():
                 self.state = "stopped" if event.reason == "stopped" else "done"
                 self.reason = event.reason
-                self.spans += event.spans
             case Failed():
                 self.state, self.message = "failed", event.message
+            case _:
+                self._rarely(event)
+
+    def _rarely(self, event: Event) -> None:
+        """Events of continued answers, programs and full contexts."""
+        match event:
+            case Resumed():
+                self.earlier = len(event.tokens)
+                self.tokens += event.tokens
+                self.gaps += [inf] * len(event.tokens)
+            case Fed():
+                self.fed += event.tokens
+            case Filled():
+                self.slots.setdefault(event.name, []).append(event.value)
+            case Shifted():
+                self.shifts.append(event)
+            case Saved():
+                self.snapshot = event.snapshot
             case _:
                 pass
 
     def _step(self, step: Step) -> None:
         self.seconds += step.seconds["total"]
-        if not self.tokens:
+        if not self.steps:
             self.ttft, self.first_block = self.seconds, len(step.tokens)
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.tokens += step.tokens
         self.gaps += step.gaps
-        self.spans += step.spans
         self.steps += 1
         self.rows += step.rows
         self.drafted += step.drafted
@@ -76,6 +118,16 @@ class Score:
         return "".join(piece for _, piece in self.spans)
 
     @property
+    def values(self) -> dict[str, str | list[str]]:
+        """A program's values by name; a list where a slot was filled more than once."""
+        return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
+
+    @property
+    def written(self) -> int:
+        """Tokens of this run."""
+        return len(self.tokens) - self.earlier
+
+    @property
     def decode_seconds(self) -> float:
         """Time after the first token."""
         return self.seconds - self.ttft
@@ -83,7 +135,7 @@ class Score:
     @property
     def tpot(self) -> float:
         """Seconds per output token after those of the first step; 0 while there are none."""
-        later = len(self.tokens) - self.first_block
+        later = self.written - self.first_block
         return self.decode_seconds / later if later > 0 else 0.0
 
     @property
@@ -94,7 +146,7 @@ class Score:
     @property
     def tokens_per_forward(self) -> float:
         """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
-        return (len(self.tokens) - self.first_block) / (self.steps - 1) if self.steps > 1 else 0.0
+        return (self.written - self.first_block) / (self.steps - 1) if self.steps > 1 else 0.0
 
     @property
     def acceptance(self) -> float:

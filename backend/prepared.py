@@ -74,10 +74,10 @@ def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
         manifest = partial / MANIFEST
         manifest.write_text(json.dumps({"recipe": recipe, "files": _contents(partial)}, indent=1))
         for path in (*partial.rglob("*"), partial):
-            _flush(path)
+            flush(path)
         _remove(folder)
         partial.rename(folder)
-        _flush(folder.parent)
+        flush(folder.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -110,7 +110,7 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Have the disk hold what was written to a file or folder."""
     if path.is_dir() and os.name == "nt":
         return  # Windows cannot open a folder for this

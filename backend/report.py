@@ -8,7 +8,14 @@ from rich.text import Text
 from backend.metrics import Score
 from backend.scoreboard import Scoreboard
 
-STYLES = {"sampled": "", "drafted": "green", "bonus": "cyan", "forced": "magenta"}
+STYLES = {
+    "sampled": "",
+    "drafted": "green",
+    "bonus": "cyan",
+    "forced": "magenta",
+    "fixed": "dim",
+    "earlier": "dim",
+}
 
 
 def summary(board: Scoreboard) -> Table:

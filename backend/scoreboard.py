@@ -7,6 +7,9 @@ from backend.events import Event, Preparing
 from backend.metrics import Score
 from backend.strategies import BASELINE, Strategy
 
+#: Why a column that is not lossless leaves KV reuse; True for a program generated as a whole.
+_DEMANDS = {False: "as its grammar demands", True: "as its text is generated, not fed"}
+
 ENDED = ("done", "stopped", "failed")
 
 
@@ -73,12 +76,17 @@ class Scoreboard:
             if len(score.tokens) < len(base.tokens):
                 return f"identical to KV reuse as far as it went ({compared} tokens)"
             return f"identical to KV reuse ({compared} tokens)"
-        if not strategy.lossless:
-            return f"leaves KV reuse at token {found.index + 1}, as its grammar demands"
-        return (
-            f"differs from KV reuse at token {found.index + 1}, "
-            f"where the two best scores lay {found.gap:.2g} apart"
-        )
+        place = f"KV reuse at token {found.index + 1}"
+        if not self.excused(index):
+            return f"differs from {place}, where the two best scores lay {found.gap:.2g} apart"
+        why = "after its context was shifted" if score.shifts else _DEMANDS[strategy.single]
+        return f"leaves {place}, {why}"
+
+    def excused(self, index: int) -> bool:
+        """True if the column may differ from KV reuse where it does."""
+        found, score = self.difference(index), self.scores[index]
+        shifted = score.shifts and found is not None and found.index >= score.shifts[0].at
+        return bool(shifted) or not self.columns[index].lossless
 
     def speedup(self, index: int) -> float:
         """Baseline TPOT over this column's; 0 while unknown."""

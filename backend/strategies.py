@@ -5,6 +5,7 @@ A row names what the loop is given: a cache or none, a drafter, a grammar. Field
 range, default and line of help from here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,6 +14,11 @@ from backend.grammars import GrammarSource, shipped
 from backend.types import DerbyError, ModelSpec, check_range
 
 PRECISIONS = ("fp32", "int8", "int4")
+
+#: A column's cache scope: this answer alone, or this visitor's earlier ones too. A snapshot's id
+#: stands for that file.
+CALL, SESSION = SCOPES = ("call", "session")
+SNAPSHOT_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def setting(default: Any, label: str, text: str, low: float = 0, high: float = 0) -> Any:
@@ -71,6 +77,9 @@ class Strategy:
     drafting: Drafting = NoDrafting()
     grammar: GrammarSource | None = None
     limit: int = 0  # tokens after which the column stops; 0: the request's limit alone
+    scope: str = CALL  # where a beginning of the text may come from; or a snapshot's id
+    restart: bool = False  # every slot of a program begins with an empty cache
+    single: bool = False  # a program's text is generated as a whole instead of fed
 
     @property
     def label(self) -> str:
@@ -82,7 +91,7 @@ class Strategy:
 
     @property
     def lossless(self) -> bool:
-        return self.grammar is None
+        return self.grammar is None and not self.single
 
     @property
     def overhang(self) -> int:
@@ -96,7 +105,9 @@ class Strategy:
     def settings(self) -> dict[str, Any]:
         """What a user may set, by name, with the values of this row."""
         values = {f.name: getattr(self.drafting, f.name) for f in fields(self.drafting)}
-        if not self.cache:
+        if self.cache:
+            values["cache"] = self.scope
+        else:
             values["limit"] = self.limit
         if self.grammar is not None:
             values["grammar"] = self.grammar
@@ -119,6 +130,8 @@ class Strategy:
             limit = _whole(f"{self.title}: limit", values["limit"])
             check_range(f"{self.title}: limit", limit, 1, 4096)
             changed = replace(changed, limit=limit)
+        if "cache" in values:
+            changed = replace(changed, scope=_scope(self.title, values["cache"]))
         if "grammar" in values:
             changed = replace(changed, grammar=_grammar(values["grammar"]))
         return changed
@@ -149,6 +162,15 @@ def _whole(name: str, value: Any) -> int:
     if number is None or (not isinstance(value, str) and number != value):
         raise DerbyError(f"{name} is {value!r}; it must be a whole number.")
     return number
+
+
+def _scope(title: str, value: Any) -> str:
+    if not isinstance(value, str) or not (value in SCOPES or SNAPSHOT_ID.fullmatch(value)):
+        raise DerbyError(
+            f"{title}: cache is {value!r:.60}; it must be {CALL} (this answer alone), {SESSION} "
+            "(your earlier answers too) or a snapshot's id of 16 hexadecimal digits."
+        )
+    return value
 
 
 def _grammar(value: Any) -> GrammarSource:
@@ -216,6 +238,20 @@ STRATEGIES: dict[str, Strategy] = {
             "Speculation without a model: what followed the last occurrence of the text's own "
             "ending is proposed again. Strong where answers quote.",
             drafting=LookupDrafting(),
+        ),
+        Strategy(
+            "restart",
+            "Without reuse",
+            "KV reuse that forgets its cache before every slot of a program, as if each were a "
+            "call of its own. Without slots it is KV reuse.",
+            restart=True,
+        ),
+        Strategy(
+            "single",
+            "One generation",
+            "A program's text is not fed but generated, all of it in one go and as long as the "
+            "program would be. Without slots it is KV reuse.",
+            single=True,
         ),
     )
 }

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,7 +37,17 @@ class Tokenizer(Protocol):
         """Token ids of `text`, inside the model's chat template as a user turn if `chat`."""
         ...
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of `text` in the middle of another: no template, nothing added."""
+        ...
+
     def stream(self) -> Detokenizer: ...
+
+    def extending(self, token: int) -> list[int]:
+        """Ids of the tokens whose text begins with that of `token`, itself among them; none for a
+        special token.
+        """
+        ...
 
     def identity(self) -> dict[str, Any]:
         """The whole vocabulary and the special tokens, for comparing two tokenizers."""
@@ -64,8 +75,32 @@ class HfTokenizer:
         )
         return list(self.fast.encode(rendered, add_special_tokens=False))
 
+    def encode_plain(self, text: str) -> list[int]:
+        return list(self.fast.encode(text, add_special_tokens=False))
+
     def stream(self) -> Detokenizer:
         return _HfDetokenizer(self.fast)
+
+    def extending(self, token: int) -> list[int]:
+        if token in self._special:
+            return []
+        start = self._pieces[token]
+        return [i for i, piece in enumerate(self._pieces) if piece.startswith(start)]
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(self.fast.added_tokens_decoder)
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        """Every token as the vocabulary writes it, in which its bytes' order is kept; specials "",
+        which nothing begins.
+        """
+        ids = range(min(self.vocab_size, len(self.fast)))
+        pieces = self.fast.convert_ids_to_tokens(list(ids))
+        return [
+            "" if i in self._special else piece or "" for i, piece in zip(ids, pieces, strict=True)
+        ]
 
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": self.fast.get_vocab(), "special tokens": self.fast.special_tokens_map}
@@ -126,8 +161,14 @@ class ByteTokenizer:
     def encode(self, text: str, *, chat: bool) -> list[int]:
         return list((f"User: {text}\nAnswer: " if chat else text).encode())
 
+    def encode_plain(self, text: str) -> list[int]:
+        return list(text.encode())
+
     def stream(self) -> Detokenizer:
         return _ByteDetokenizer()
+
+    def extending(self, token: int) -> list[int]:
+        return [token] if token < 256 else []
 
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": {str(i): i for i in range(self.vocab_size)}, "special tokens": {}}
@@ -183,19 +224,34 @@ class StopStrings:
 class TextStream:
     """One answer's tokens as text that may be shown: whole characters, stop strings withheld."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], skip: int = 0) -> None:
+        """Stop strings are not looked for in the first `skip` characters."""
         self._detokenizer = tokenizer.stream()
         self._stops = StopStrings(stops)
+        self._skip = skip
+        self.shown = ""  # all that was returned so far
 
     @property
     def stopped(self) -> bool:
         return self._stops.hit
 
     def push(self, token: int) -> str:
-        return self._stops.push(self._detokenizer.push(token))
+        piece = self._detokenizer.push(token)
+        head, tail = piece[: self._skip], piece[self._skip :]
+        self._skip -= len(head)
+        return self._show(head + self._stops.push(tail))
 
     def flush(self) -> str:
-        return self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+        """The rest, bytes of an incomplete character as replacement characters."""
+        return self._show(self._stops.push(self._detokenizer.flush()) + self._stops.flush())
+
+    def flush_whole(self) -> str:
+        """The rest without an incomplete character."""
+        return self._show(self._stops.flush())
+
+    def _show(self, text: str) -> str:
+        self.shown += text
+        return text
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -1,18 +1,24 @@
 """Frozen values that pass between rooms: what is asked, what is proposed, what came of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Origin = Literal["sampled", "drafted", "bonus", "forced"]
+Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
 Logits = NDArray[np.float32]
+
+#: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens.
+Arrays = Mapping[str, NDArray[Any]]
 
 #: Rows of one prefill forward pass. Small enough that Stop, and the other columns, never wait
 #: long; large enough that the matrix products are compute bound.
 PREFILL_CHUNK = 64
+
+
+MAX_NEW_TOKENS = 8192
 
 
 class DerbyError(Exception):
@@ -48,13 +54,46 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     chat: bool = True
     stop: tuple[str, ...] = ()
+    context: int = 0  # positions to use; 0: all that the model has
+    shift: bool = False  # when they are full: drop old tokens and go on, or stop
+    heal: bool = True  # let a program's slots choose the last token of the text before them anew
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
             raise DerbyError("The prompt is empty: type a question or pick an example.")
-        check_range("max new tokens", self.max_new_tokens, 1, 4096)
+        check_range("max new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
+        if self.context:
+            check_range("context limit", self.context, 16, 1 << 24)
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it or give it at least one character.")
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a column had written when it stopped: `tokens` of the answer so far.
+
+    `shifts` tells of each context shift: how many tokens of the answer there were, how many first
+    tokens stayed, and how many behind them were dropped. `snapshot`, if any, is the id of the file
+    that holds the cache (and the tokens).
+    """
+
+    tokens: tuple[int, ...] = ()
+    shifts: tuple[tuple[int, int, int], ...] = ()
+    snapshot: str = ""
+
+    @property
+    def dropped(self) -> int:
+        """Tokens that the model no longer sees."""
+        return sum(drop for _, _, drop in self.shifts)
+
+    def context(self, prompt: Sequence[int]) -> list[int]:
+        """The tokens that the model sees: prompt and answer without what was dropped."""
+        seen, done = list(prompt), 0
+        for at, sink, drop in self.shifts:
+            seen += self.tokens[done:at]
+            del seen[sink : sink + drop]
+            done = at
+        return seen + list(self.tokens[done:])
 
 
 @dataclass(frozen=True, slots=True)

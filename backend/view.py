@@ -4,6 +4,7 @@ Numbers that set the length of a bar are fractions; all else is text. Lists and 
 while a race runs, so that what travels to the browser is what is new.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,6 +107,8 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "rate": round(score.tokens_per_second, 2),
         "figures": _figures(strategy, score),
         "parts": _parts(score),
+        "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
+        "remark": _remark(score),
     }
 
 
@@ -162,7 +165,7 @@ def _sameness(board: Scoreboard, index: int) -> str:
         return ""
     if board.difference(index) is None:
         return "same"
-    return "differs" if board.columns[index].lossless else "grammar"
+    return "grammar" if board.excused(index) else "differs"
 
 
 def _figures(strategy: Strategy, score: Score) -> list[list[str]]:
@@ -175,11 +178,39 @@ def _figures(strategy: Strategy, score: Score) -> list[list[str]]:
         ["tokens/pass", f"{score.tokens_per_forward:.2f}" if many else _NONE],
         ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
         ["mask/step", _mask(strategy, score)],
+        ["reused", _reused(score) or _NONE],
     ]
 
 
+def _remark(score: Score) -> str:
+    """What happened to the context: a part of it reused, or dropped."""
+    told = ""
+    if score.reused:
+        told = f"{_reused(score)} tokens reused. "
+    if score.shifts:
+        first, gone = score.shifts[0], sum(shift.dropped for shift in score.shifts)
+        told += (
+            f"The context was full after {first.at} tokens: {gone} older tokens were dropped, and "
+            f"from there on the text is no longer that of the whole context. Dropped last: "
+            f"{shortened(score.shifts[-1].text)}"
+        )
+    return told.strip()
+
+
+def _reused(score: Score) -> str:
+    """How much of what there was at the start needed no computing; "" if all of it did."""
+    there = score.prompt_tokens + score.earlier
+    return f"{score.reused} of {there}" if score.reused else ""
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """`text` in quotes, its middle left out if it is long."""
+    half = most // 2
+    return f'"{text}"' if len(text) <= most else f'"{text[:half]} [...] {text[-half:]}"'
+
+
 def _mask(strategy: Strategy, score: Score) -> str:
-    if strategy.grammar is None or not score.steps:
+    if not (strategy.grammar or score.slots) or not score.steps:
         return _NONE
     return seconds(score.parts["mask"] / score.steps)
 

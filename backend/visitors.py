@@ -50,6 +50,31 @@ class Visitors:
         self._line = Line()
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
+        self._last: dict[str, tuple[Race, Scoreboard]] = {}
+
+    def last(self, visitor: str) -> tuple[Race, Scoreboard]:
+        """The visitor's last race and its board. Raises DerbyError if there is none or it runs."""
+        with self._lock:
+            found = self._last.get(visitor)
+        if found is None:
+            raise DerbyError("Nothing has run yet: run a race first.")
+        if not found[1].ended:
+            raise DerbyError("The race is still running: stop it first, or wait for its end.")
+        return found
+
+    def leave(self, visitor: str) -> None:
+        """Forget a visitor who has gone, and end their race."""
+        self.stop(visitor)
+        with self._lock:
+            self._last.pop(visitor, None)
+
+    async def save(self, visitor: str, race: Race) -> Scoreboard:
+        """Run a race that saves, beside the visitor's last one; its board."""
+        run = self._begin(visitor, race)
+        board = Scoreboard(race.columns)
+        while not _fold(run.events, board):
+            await asyncio.sleep(PERIOD)
+        return board
 
     def stop(self, visitor: str) -> None:
         """End this visitor's race, waiting or running, if there is one."""
@@ -71,6 +96,8 @@ class Visitors:
         """
         run = self._begin(visitor, race)
         board = Scoreboard(race.columns)
+        with self._lock:
+            self._last[visitor] = (race, board)
         try:
             ended = False
             while not ended:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import pytest
 from lib import PROMPT, Noisy, run
@@ -10,7 +11,7 @@ from backend.drafters.draft_model import DraftModel
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.sampling import Sampler
 from backend.text import ByteTokenizer
-from backend.types import Logits, Proposal, Request, Sampling
+from backend.types import Logits, Proposal, Request, Sampling, chain_parents
 
 
 @dataclass
@@ -21,17 +22,19 @@ class Watched(DraftModel):
     sampler: Sampler
     k: int
     rounds: list[tuple[int, int, int]] = field(default_factory=list)  # drafted, forwards, rows
-    prefilled: list[int] = field(default_factory=list)
+    chunks: list[list[int]] = field(default_factory=list)  # read before the first round
 
     def __post_init__(self) -> None:
         session = self.engine.open()
         super().__init__(session, self.sampler, self.k, self.engine.tokenizer.eos_ids)
         self.session: FakeSession = session
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.prefilled += tokens
-        super().prefill(tokens)
-        assert self.session._kept == self.prefilled
+    def prefill(self, context: Sequence[int]) -> None:
+        rows, before = self.engine.rows, self.session.length
+        super().prefill(context)
+        assert self.session._kept == self._cached == list(context)
+        assert self.engine.rows - rows == len(context) - before
+        self.chunks.append(list(context[before:]))
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         forwards, rows = self.engine.forwards, self.engine.rows
@@ -62,7 +65,7 @@ def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
     drafter = watched(target, amount, k, sampling)
     found = run(target, Request("x", max_new_tokens=90, sampling=sampling), drafter)
     assert all(forwards == drafted for drafted, forwards, _ in drafter.rounds)
-    assert tuple(drafter.prefilled) == PROMPT, "the prompt is read once"
+    assert tuple(chain.from_iterable(drafter.chunks)) == PROMPT, "the prompt is read once"
     # Catching up costs a row more after full acceptance, never a pass more.
     for (drafted, _, rows), before in zip(drafter.rounds[1:], found.steps[1:], strict=False):
         assert rows == (drafted and drafted + (before.accepted == before.drafted))
@@ -79,7 +82,30 @@ def test_the_prompt_is_read_once_and_in_the_targets_chunks(repeats: int) -> None
     drafter = watched(target, 0.5, 4, Sampling())
     prompt = PROMPT * repeats
     run(target, Request("x", max_new_tokens=20), drafter, prompt, cache=False)
-    assert tuple(drafter.prefilled) == prompt
+    assert tuple(chain.from_iterable(drafter.chunks)) == prompt
+    assert [len(chunk) for chunk in drafter.chunks[:-1]] == [64] * ((len(prompt) - 1) // 64)
+    assert drafter.engine.forwards - sum(f for _, f, _ in drafter.rounds) == len(drafter.chunks)
+
+
+def test_only_what_departs_from_the_cache_is_read_again() -> None:
+    """A session may hold an earlier text; a shift, or a cut, takes tokens away in the middle."""
+    drafter = watched(FakeEngine(), 0.0, 3, Sampling())
+    drafter.prefill(PROMPT)
+    shifted = [*PROMPT[:4], *PROMPT[20:]]
+    drafter.rewind(4)
+    rows = drafter.engine.rows
+    proposal = drafter.propose(shifted, 9)
+    assert drafter.engine.rows - rows == len(shifted) - 4 + proposal.drafted - 1
+    session = drafter.engine.open()
+    session.forward(PROMPT[:30], chain_parents(30), ())
+    session.keep(range(30))
+    rows = drafter.engine.rows
+    other = DraftModel(session, Sampler(Sampling()), 3, frozenset(), PROMPT[:30])
+    other.prefill(PROMPT[:10])  # a chunk that is held already
+    assert drafter.engine.rows == rows
+    other.prefill([*PROMPT[:25], 7, 7])
+    assert drafter.engine.rows - rows == 2
+    assert session._kept == [*PROMPT[:25], 7, 7]
 
 
 def test_no_room_means_no_pass() -> None:

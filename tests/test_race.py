@@ -1,18 +1,28 @@
 """A race puts strategies, engine and grammar together; one column's error stays in its column."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from backend import race as race_module
 from backend.engines import Engines
 from backend.engines.fake import FakeEngine
-from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
+from backend.events import (
+    Event,
+    Failed,
+    Finished,
+    Prefilled,
+    Prepared,
+    Preparing,
+    Shifted,
+    Started,
+    Step,
+)
 from backend.race import MAX_COLUMNS, Race, run_race, run_to_end
 from backend.scoreboard import Scoreboard
 from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
-from backend.types import Capabilities, DerbyError, ModelSpec, Request, Sampling
+from backend.types import Capabilities, DerbyError, Earlier, ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
 REQUEST = Request("Who is it?", max_new_tokens=60)
@@ -25,6 +35,9 @@ class Loaded(Engines):
 
     engines: dict[str, FakeEngine]
     asked: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     def get(self, spec: ModelSpec, say: Callable[[str], None]) -> FakeEngine:
         self.asked.append(spec.name)
@@ -78,46 +91,63 @@ def test_the_default_columns_run_to_the_end_and_the_lossless_ones_agree(temperat
 
 def test_compiling_a_grammar_counts_on_its_own_clock_alone() -> None:
     events, board = raced([STRATEGIES["kv"], STRATEGIES["grammar"]])
-    compiled = [e for e in events if isinstance(e, Prefilled) and e.done == 0]
-    assert [event.column for event in compiled] == [1]
+    compiled = [e for e in events if isinstance(e, Prepared)]
+    assert [(event.column, event.reused) for event in compiled] == [(1, 0)]
     assert board.scores[1].ttft >= compiled[0].seconds > 0
 
 
-def test_a_prompt_too_long_names_both_lengths_and_the_limit() -> None:
-    prompt = "x" * 1000
-    length = len(f"User: {prompt}\nAnswer: ")
-    events, board = raced(
-        [STRATEGIES["kv"]], loaded(max_context=1050), Request(prompt, max_new_tokens=60)
-    )
+LONG = "x" * 1000
+LENGTH = len(f"User: {LONG}\nAnswer: ")
+
+
+@pytest.mark.parametrize("own_limit", [0, LENGTH], ids=["the model's", "the request's"])
+def test_a_prompt_too_long_names_its_length_and_the_limit(own_limit: int) -> None:
+    request = Request(LONG, max_new_tokens=60, context=own_limit)
+    engines = loaded(max_context=4096 if own_limit else LENGTH)
+    events, board = raced([STRATEGIES["kv"]], engines, request)
     assert board.scores[0].message == (
-        f"The prompt has {length:,} tokens and 60 more were asked for; the model's context holds "
-        "1,050. Shorten the prompt or ask for fewer tokens."
+        f"The prompt has {LENGTH:,} tokens; the context holds {LENGTH:,}. "
+        "Shorten the prompt or raise the context limit."
     )
     assert not any(isinstance(event, Started) for event in events)
-    fits = loaded(max_context=length + 60)
-    assert raced([STRATEGIES["kv"]], fits, Request(prompt, max_new_tokens=60))[1].ended
-    assert fits.engines["fake"].forwards > 0
+    assert engines.engines["fake"].forwards == 0
+
+
+@pytest.mark.parametrize("drafter", ["kv", "lookup", "speculative", "lookahead", "stateless"])
+@pytest.mark.parametrize("room", [1, 2, 30, 59, 60])
+def test_a_column_writes_until_its_context_is_full_to_the_last_position(
+    drafter: str, room: int
+) -> None:
+    """Lookahead's window reaches past the last token, so it needs that much more."""
+    plain = raced([STRATEGIES["kv"]], loaded(), Request(LONG, max_new_tokens=60))[1].scores[0]
+    assert len(plain.tokens) == 60
+    values = {"limit": 4096} if drafter == "stateless" else {}
+    strategy = STRATEGIES[drafter].with_settings(values)
+    engines = loaded(max_context=LENGTH + room + strategy.overhang)
+    score = raced([strategy], engines, Request(LONG, max_new_tokens=60))[1].scores[0]
+    assert score.tokens == plain.tokens[:room]
+    assert score.reason == ("token limit" if room == 60 else "context full")
+    assert engines.engines["fake"].open_sessions == 0
 
 
 def test_a_column_that_needs_more_room_says_how_much() -> None:
     """Lookahead's window reaches past the last token, and its refusal named two lengths that did
     fit.
     """
-    prompt = "x" * 1000
-    room = len(f"User: {prompt}\nAnswer: ") + 60
     columns = [STRATEGIES["kv"], STRATEGIES["lookahead"]]
-    _, board = raced(columns, loaded(max_context=room), Request(prompt, max_new_tokens=60))
-    assert board.scores[0].state == "done"
     overhang = STRATEGIES["lookahead"].overhang
-    assert f"and {overhang} for looking ahead" in board.scores[1].message
-    enough = loaded(max_context=room + overhang)
-    _, board = raced(columns, enough, Request(prompt, max_new_tokens=60))
+    request = Request(LONG, max_new_tokens=60)
+    _, board = raced(columns, loaded(max_context=LENGTH + overhang), request)
+    assert board.scores[0].state == "done"
+    assert f"of which {overhang} serve to look ahead" in board.scores[1].message
+    _, board = raced(columns, loaded(max_context=LENGTH + overhang + 1), request)
     assert board.scores[1].state == "done"
 
 
 @pytest.mark.parametrize("level", [2, 3, 8])
 @pytest.mark.parametrize("window", [2, 5, 32])
-def test_no_row_lies_beyond_the_room_that_was_asked_for(window: int, level: int) -> None:
+@pytest.mark.parametrize("context", [0, 100], ids=["ample", "tight"])
+def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, context: int) -> None:
     strategy = parse_column(f"lookahead:window={window},level={level}")
     engine = FakeEngine(period=1, sharpness=6.0)
     reached = 0
@@ -139,10 +169,12 @@ def test_no_row_lies_beyond_the_room_that_was_asked_for(window: int, level: int)
         return session
 
     engine.open = open_and_watch
-    _, board = raced([strategy], Loaded({"fake": engine}))
+    request = replace(REQUEST, max_new_tokens=90, context=context)
+    _, board = raced([strategy], Loaded({"fake": engine}), request)
     score = board.scores[0]
-    assert score.state == "done"
-    assert reached <= score.prompt_tokens + REQUEST.max_new_tokens + strategy.overhang
+    assert score.reason == ("context full" if context else "token limit")
+    room = score.prompt_tokens + request.max_new_tokens + strategy.overhang
+    assert reached <= (context or room)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +249,50 @@ def test_models_are_loaded_before_any_clock_runs_and_said_so() -> None:
     assert all(score.state == "done" for score in board.scores)
 
 
-@pytest.mark.parametrize("stop_after", [0, 1, 4, 9, 30])
+@pytest.mark.parametrize("stop_after", [*range(24), 30])
 def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> None:
     engines = loaded()
     events, board = raced(COLUMNS, engines, stop_after=stop_after)
     assert board.ended
     assert sum(isinstance(event, Finished) for event in events) == len(COLUMNS)
     assert engines.engines["fake"].open_sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "earlier"),
+    [
+        (Request("Who?", 310, context=100, shift=True), Earlier(tuple(b"abcdefghij" * 30))),
+        (
+            Request("Hi " + "and on " * 50 + '{{gen "A" max_tokens=4}}', context=100, shift=True),
+            None,
+        ),
+    ],
+    ids=["earlier answer", "fixed text"],
+)
+def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
+    request_: Request, earlier: Earlier | None
+) -> None:
+    """One shift was made however long the text, and passes ran beyond the context."""
+    engines = loaded(max_context=100)
+    events: list[Event] = []
+    race = Race(request_, (STRATEGIES["kv"],), FAKE, (earlier,) if earlier else ())
+    run_race(race, engines, events.append, lambda: False)
+    assert sum(isinstance(event, Shifted) for event in events) > 4
+    assert isinstance(events[-1], Finished)
+    done = [event.total for event in events if isinstance(event, Prefilled)]
+    assert max(done, default=0) <= 100
+    assert engines.engines["fake"].rows > 0
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_stop_at_any_event_of_a_column_alone_releases_its_sessions(name: str) -> None:
+    """A session opened for a column was lost if the stop came before its first step."""
+    engines = loaded()
+    whole, _ = raced([STRATEGIES[name]], engines)
+    for stop_after in range(len(whole)):
+        _, board = raced([STRATEGIES[name]], engines, stop_after=stop_after)
+        assert board.ended
+        assert engines.engines["fake"].open_sessions == 0, whole[stop_after - 1]
 
 
 def test_an_error_of_the_race_itself_ends_each_running_column_once(

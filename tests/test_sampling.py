@@ -289,7 +289,7 @@ def test_sampled_tokens_have_exactly_the_models_distribution(kind: str, quick_no
     assert pvalue(kind, DRAWS) > 1e-3
 
 
-def accept_argmax(answer: decode._Answer, proposal: Proposal, logits: Logits) -> sampling.Verdict:
+def accept_argmax(answer: decode.Answer, proposal: Proposal, logits: Logits) -> sampling.Verdict:
     """A wrong verifier: a drafted token passes where it is the target's most likely one."""
 
     def sample(row: int, depth: int) -> Choice:
@@ -299,7 +299,7 @@ def accept_argmax(answer: decode._Answer, proposal: Proposal, logits: Logits) ->
         best = int(logits[row].argmax())
         if best in children:
             return Choice(best, 0.0)
-        return answer._parts.sampler.choose(logits[row], len(answer._context) + depth)
+        return answer._parts.sampler.choose(logits[row], answer._context.position + depth)
 
     return verify(proposal, sample)
 
@@ -325,7 +325,7 @@ def test_the_check_above_sees_a_biased_verifier(
     mistake: str, kind: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mistake == "argmax passes":
-        monkeypatch.setattr(decode._Answer, "_verify", accept_argmax)
+        monkeypatch.setattr(decode.Answer, "_verify", accept_argmax)
     else:
         monkeypatch.setattr(decode, "verify", try_twice)
     assert pvalue(kind, DRAWS // 5) < 1e-6

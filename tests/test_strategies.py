@@ -38,7 +38,7 @@ def test_the_table_is_consistent() -> None:
         assert row.name == name
         assert row.title.strip()
         assert len(row.description) > 40
-        assert row.lossless == (row.grammar is None)
+        assert row.lossless == (row.grammar is None and not row.single)
         assert (row.limit > 0) == (not row.cache)
         assert row.with_settings(row.settings()) == row, "its own settings change nothing"
         assert parse_column(name) == row
@@ -90,6 +90,17 @@ def test_the_other_settings_check_their_values_too() -> None:
     assert drafting["draft"] == "someone/model-1.5"
 
 
+def test_a_cache_is_a_scope_or_a_snapshots_id() -> None:
+    for row in (row for row in STRATEGIES.values() if row.cache):
+        for scope in ("call", "session", "0123456789abcdef"):
+            changed = parse_column(f"{row.name}:cache={scope}")
+            assert changed.settings() == {**row.settings(), "cache": scope}
+            assert changed == replace(row, scope=scope)
+        for rubbish in ("", "Call", "0" * 15, "0" * 17, "G" * 16, "0" * 16 + "\n", "../x", None, 3):
+            with pytest.raises(DerbyError, match="snapshot's id"):
+                row.with_settings({"cache": rubbish})
+
+
 def test_a_grammar_is_a_shipped_name_or_a_source() -> None:
     row = STRATEGIES["grammar"]
     own = GrammarSource("regex", "a+", "mine")
@@ -114,9 +125,11 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
         ("", "There is no column ''"),
         ("nope", "There is no column 'nope'"),
         ("KV", "There is no column 'KV'"),
-        ("kv:window=5", "KV reuse has no setting 'window'; it has none at all"),
-        ("lookup:window=5", "Prompt lookup has no setting 'window'; it has k, ngram"),
+        ("kv:window=5", "KV reuse has no setting 'window'; it has cache"),
+        ("lookup:window=5", "Prompt lookup has no setting 'window'; it has k, ngram, cache"),
         ("kv:limit=5", "no setting 'limit'"),
+        ("stateless:cache=session", "Stateless has no setting 'cache'; it has limit"),
+        ("kv:cache=mine", "KV reuse: cache is 'mine'; it must be call"),
         ("lookahead:window", "'window' in column 'lookahead:window' is not of the form"),
         ("lookahead:window=", "whole number"),
         ("lookahead:=5", "no setting ''"),

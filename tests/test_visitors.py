@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 import pytest
 
 from backend import visitors as room
-from backend.desk import race_views
+from backend.desk import Desk
 from backend.events import Event, Finished, Started
 from backend.menu import Menu
 from backend.race import Race
@@ -176,7 +176,7 @@ def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
     async def scene() -> None:
         host = SlowHost()
         visitors = Visitors(host)
-        shown = [v async for v in race_views("a", {}, visitors, Menu((), ()))]
+        shown = [v async for v in Desk(visitors, Menu((), ())).race("a", {})]
         assert [list(view) for view in shown] == [["alert"]]
         assert host.races == visitors.count == 0
 

@@ -9,8 +9,12 @@ NOTHING = Proposal()
 
 
 class Drafter(Protocol):
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Take the next chunk of the prompt, as the target does."""
+    def prefill(self, context: Sequence[int]) -> None:
+        """Get ready for a text that begins so; the target computes it too, as far as this."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Learn that of the context only the first `length` tokens still stand."""
         ...
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
@@ -30,7 +34,9 @@ class Drafter(Protocol):
 class NullDrafter:
     """Suggests nothing: plain autoregressive decoding."""
 
-    def prefill(self, tokens: Sequence[int]) -> None: ...
+    def prefill(self, context: Sequence[int]) -> None: ...
+
+    def rewind(self, length: int) -> None: ...
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         return NOTHING

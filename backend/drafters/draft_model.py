@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 from backend.drafters.base import NOTHING, NullDrafter
 from backend.engines.base import Session
 from backend.sampling import Sampler
-from backend.types import Outcome, Proposal, chain_parents
+from backend.types import PREFILL_CHUNK, Outcome, Proposal, chain_parents
 
 
 class DraftModel(NullDrafter):
@@ -19,24 +19,42 @@ class DraftModel(NullDrafter):
     mended inside the next round's first forward pass, never by an extra one.
     """
 
-    def __init__(self, session: Session, sampler: Sampler, k: int, eos_ids: Set[int]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        sampler: Sampler,
+        k: int,
+        eos_ids: Set[int],
+        cached: Sequence[int] = (),
+    ) -> None:
+        """`cached` are the tokens that the session holds already."""
         self._session = session
         self._sampler = sampler
         self._k = k
         self._eos_ids = eos_ids
-        self._cached: list[int] = []
+        self._cached = list(cached)
         self._agreed = 0  # how many cached tokens are known to be the text's
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self._session.forward(tokens, chain_parents(len(tokens)), ())
-        self._keep(tokens)
-        self._agreed = len(self._cached)
+    def prefill(self, context: Sequence[int]) -> None:
+        self._agree(context, len(context))
+        if self._agreed < min(len(self._cached), len(context)):
+            self._forget()
+        while len(self._cached) < len(context):
+            chunk = context[len(self._cached) : len(self._cached) + PREFILL_CHUNK]
+            self._session.forward(chunk, chain_parents(len(chunk)), ())
+            self._keep(chunk)
+
+    def rewind(self, length: int) -> None:
+        self._agreed = min(self._agreed, length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         depth = min(self._k, budget)
         if depth <= 0:
             return NOTHING
-        self._rewind(context)
+        # One token at least is left to be fed.
+        self._agree(context, len(context) - 1)
+        if self._agreed < len(self._cached):
+            self._forget()
         pending = list(context[len(self._cached) :])
         drafted: list[int] = []
         while True:
@@ -49,17 +67,17 @@ class DraftModel(NullDrafter):
                 return Proposal.chain(drafted)
             pending = [token]
 
-    def _rewind(self, context: Sequence[int]) -> None:
-        """Forget cached tokens that the target did not commit; always leaves one to feed."""
-        last = len(context) - 1
-        while (
-            self._agreed < min(len(self._cached), last)
-            and self._cached[self._agreed] == context[self._agreed]
-        ):
+    def _agree(self, context: Sequence[int], end: int) -> None:
+        """Find out how many cached tokens, of those before `end`, are the text's."""
+        end = min(len(self._cached), end)
+        self._agreed = min(self._agreed, end)
+        while self._agreed < end and self._cached[self._agreed] == context[self._agreed]:
             self._agreed += 1
-        if self._agreed < len(self._cached):
-            self._session.truncate(self._agreed)
-            del self._cached[self._agreed :]
+
+    def _forget(self) -> None:
+        """Drop cached tokens that the target did not commit."""
+        self._session.truncate(self._agreed)
+        del self._cached[self._agreed :]
 
     def _keep(self, tokens: Sequence[int]) -> None:
         self._session.keep(range(len(tokens)))

@@ -94,6 +94,9 @@ class Lookahead(NullDrafter):
             feedback=len(self._levels[-1]),
         )
 
+    def rewind(self, length: int) -> None:
+        self._seen = min(self._seen, length)
+
     def observe(self, outcome: Outcome) -> None:
         if not outcome.proposal.feedback:
             return

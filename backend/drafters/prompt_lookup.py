@@ -33,6 +33,11 @@ class PromptLookup(NullDrafter):
             tokens.append(tokens[len(tokens) - (len(context) - start)])
         return Proposal.chain(tokens)
 
+    def rewind(self, length: int) -> None:
+        if length < self._indexed:
+            self._after.clear()
+            self._indexed = 0
+
     def _continuation(self, context: Sequence[int]) -> int:
         """Index of the token after the match; len(context) if nothing matches."""
         for n in range(min(self._ngram, len(context)), 0, -1):

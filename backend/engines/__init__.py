@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from backend.engines.base import Engine
+from backend.prefixes import PrefixStore
 from backend.types import DerbyError, ModelSpec
 
 ENGINES = ("openvino", "torch", "fake")
@@ -14,13 +15,15 @@ DONE = object()
 
 
 class Engines:
-    """Keeps the models used last, at most `capacity` of them, so that a race rarely loads one.
+    """Keeps the models used last, at most `capacity` of them, so that a race rarely loads one;
+    and in `prefixes` the KV caches of earlier runs.
 
     A new model is warmed up at once, or, if `idle_warm_up`, only as far as most races need; the
     owner then calls `warm_up` whenever it has nothing better to do.
     """
 
     def __init__(self, capacity: int = 4, *, idle_warm_up: bool = False) -> None:
+        self.prefixes = PrefixStore()
         self._capacity = capacity
         self._at_once = USUAL if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from backend.text import Tokenizer
-from backend.types import Capabilities, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, Logits, ModelSpec
 
 
 class Session(Protocol):
@@ -37,6 +37,20 @@ class Session(Protocol):
         """Forget everything after the first `length` kept tokens, and any pending rows."""
         ...
 
+    def export(self, length: int) -> Arrays:
+        """Copies of the KV cache of the first `length` kept tokens: [1, heads, length, dim] each.
+
+        Pending rows must have been settled by `keep`. Changes nothing.
+        """
+        ...
+
+    def load(self, length: int, arrays: Arrays) -> None:
+        """Make what `export(length)` gave the context of this empty session; copies it.
+
+        Raises RuntimeError if the session is not empty or the arrays are not this model's.
+        """
+        ...
+
     def close(self) -> None:
         """Release the cache. Idempotent."""
         ...
@@ -47,6 +61,11 @@ class Engine(Protocol):
 
     @property
     def spec(self) -> ModelSpec: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean the same weights."""
+        ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

@@ -13,7 +13,7 @@ from time import sleep
 import numpy as np
 
 from backend.text import ByteTokenizer
-from backend.types import Capabilities, DerbyError, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, DerbyError, Logits, ModelSpec
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -51,6 +51,10 @@ class FakeEngine:
     def open(self) -> "FakeSession":
         self.open_sessions += 1
         return FakeSession(self)
+
+    @property
+    def fingerprint(self) -> str:
+        return f"fake {self.salt} {self.period} {self.sharpness}"
 
     def synchronize(self) -> None: ...
 
@@ -119,6 +123,17 @@ class FakeSession:
             raise RuntimeError(f"truncate to {length} of {len(self._kept)} tokens")
         del self._kept[length:]
         self._pending = ((), ())
+
+    def export(self, length: int) -> Arrays:
+        """The tokens themselves, for they are all that the hash-of-prefix model reads."""
+        if self._pending[0] or not 0 <= length <= len(self._kept):
+            raise RuntimeError(f"export of {length} of {len(self._kept)} tokens")
+        return {"tokens": np.array(self._kept[:length], dtype=np.int64).reshape(1, 1, length, 1)}
+
+    def load(self, length: int, arrays: Arrays) -> None:
+        if self._kept or arrays["tokens"].shape != (1, 1, length, 1):
+            raise RuntimeError("load into a session that is not empty, or of another model")
+        self._kept = arrays["tokens"].ravel().tolist()
 
     def close(self) -> None:
         if not self._closed:

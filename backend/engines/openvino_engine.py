@@ -14,7 +14,15 @@ from backend.engines.openvino_export import IR, available_devices, openvino_ir
 from backend.engines.tree import depths, require_path, visibility
 from backend.models import model_files
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import PREFILL_CHUNK, Capabilities, DerbyError, Logits, ModelSpec, chain_parents
+from backend.types import (
+    PREFILL_CHUNK,
+    Arrays,
+    Capabilities,
+    DerbyError,
+    Logits,
+    ModelSpec,
+    chain_parents,
+)
 
 HIDDEN = float(np.finfo(np.float32).min)
 
@@ -52,16 +60,23 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         settings |= EXACT
     model = core().compile_model(folder / IR, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    return OpenVINOEngine(spec, model, tokenizer, Capabilities(max_context=files.full_attention))
+    capabilities = Capabilities(max_context=files.full_attention)
+    return OpenVINOEngine(spec, model, tokenizer, capabilities, files.fingerprint)
 
 
 class OpenVINOEngine:
     """A compiled IR with the interface that openvino_export documents."""
 
     def __init__(
-        self, spec: ModelSpec, model: Any, tokenizer: Tokenizer, capabilities: Capabilities
+        self,
+        spec: ModelSpec,
+        model: Any,
+        tokenizer: Tokenizer,
+        capabilities: Capabilities,
+        fingerprint: str = "",
     ) -> None:
         self.spec = spec
+        self.fingerprint = fingerprint
         self.tokenizer = tokenizer
         self.capabilities = capabilities
         self._model = model
@@ -86,7 +101,7 @@ class OpenVINOSession:
     """One infer request. `_bias` holds, for each cached row, 0 if visible and HIDDEN if a hole."""
 
     def __init__(self, request: Any, max_context: int) -> None:
-        self._request = request
+        self._request: Any = request
         self._bias = np.zeros(min(1024, max_context), dtype=np.float32)
         self._beam = np.zeros(1, dtype=np.int32)
         self._cached = 0  # rows in the cache, holes included
@@ -165,6 +180,33 @@ class OpenVINOSession:
         self._bias[: len(visible)] = 0
         self._cached, self._debt = len(visible), 0
 
+    def export(self, length: int) -> Arrays:
+        if self._pending or not 0 <= length <= self.length:
+            raise RuntimeError(f"export of {length} of {self.length} tokens")
+        visible = self._visible()[:length]
+        dense = not visible.size or visible[-1] == length - 1
+        return {
+            state.name: state.state.data[:, :, :length].copy()
+            if dense
+            else np.ascontiguousarray(state.state.data[:, :, visible])
+            for state in (self._request.query_state() if length else ())
+        }
+
+    def load(self, length: int, arrays: Arrays) -> None:
+        import openvino
+
+        states = {state.name: state for state in self._request.query_state()}
+        if self._cached or self._pending or (length and set(states) != set(arrays)):
+            raise RuntimeError("load into a session that is not empty, or of another model")
+        if length == 0:
+            return
+        for name, state in states.items():
+            state.state = openvino.Tensor(np.ascontiguousarray(arrays[name]))
+        if length > len(self._bias):
+            self._bias = np.zeros(length, dtype=np.float32)
+        self._bias[:length] = 0
+        self._cached = self.length = length
+
     def close(self) -> None:
         """Drop the request and with it the cache."""
-        del self._request
+        self._request = None

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from backend.types import DerbyError, Logits, chain_parents
+from backend.engines.tree import depths, require_path, visibility
+from backend.types import Arrays, DerbyError, Logits, chain_parents
 
 #: Rows a layer reserves at first; from then on it doubles.
 FIRST_CAPACITY = 256
@@ -97,6 +98,28 @@ class GrowingCache(Cache):
     def rows(self) -> list[GrowingLayer]:
         return [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
 
+    def export(self, length: int) -> Arrays:
+        """Copies of the first `length` rows in host memory; bf16 as its bits, int16."""
+        found: dict[str, NDArray[Any]] = {}
+        for index, layer in enumerate(self.rows):
+            for kind, buffer in zip(("key", "value"), layer.buffers, strict=True):
+                rows = buffer.narrow(2, 0, length).cpu()
+                bits = rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows
+                found[f"{kind}.{index}"] = bits.numpy().copy()
+        return found
+
+    def load(self, arrays: Arrays, device: torch.device, dtype: torch.dtype) -> None:
+        """Take over what `export` gave; the cache must be empty."""
+        for index in range(len(arrays) // 2):
+            layer = GrowingLayer()
+            for kind in ("key", "value"):
+                rows = torch.from_numpy(arrays[f"{kind}.{index}"].copy())
+                rows = rows.view(dtype) if rows.dtype == torch.int16 else rows.to(dtype)
+                setattr(layer, f"{kind}s", rows.to(device))
+                layer.length = rows.shape[2]
+            layer.is_initialized = True
+            self.layers.append(layer)
+
     def truncate(self, length: int) -> None:
         """Forget every row after the first `length`. No copy."""
         for layer in self.rows:
@@ -153,10 +176,9 @@ class TorchSession:
             # transformers masks a chain by itself, and omits the mask where kernels allow it.
             positions = range(start, start + n)
         else:
-            ancestors, depths = _ancestors(links)
-            positions = [start + depth for depth in depths]
+            positions = (start + depths(links)).tolist()
             with torch.inference_mode():
-                mask = self._tree_mask(ancestors, np.array(positions))
+                mask = self._tree_mask(visibility(links), np.array(positions))
         self._check_room(max(positions) + 1)
         try:
             logits = self._run(cache, tokens, positions, mask, list(rows))
@@ -212,11 +234,7 @@ class TorchSession:
 
     def keep(self, rows: Sequence[int]) -> None:
         cache = self._open_cache()
-        last = -1
-        for row in rows:
-            if not last < row < len(self._pending) or self._pending[row] != last:
-                raise RuntimeError(f"rows {tuple(rows)} are not a path through the pending rows")
-            last = row
+        require_path(rows, self._pending)
         with torch.inference_mode():
             cache.keep(self._length, rows)
         self._length += len(rows)
@@ -229,6 +247,20 @@ class TorchSession:
         cache.truncate(length)
         self._length = length
         self._pending = ()
+
+    @torch.inference_mode()
+    def export(self, length: int) -> Arrays:
+        if self._pending or not 0 <= length <= self._length:
+            raise RuntimeError(f"export of {length} of {self._length} tokens")
+        return self._open_cache().export(length) if length else {}
+
+    @torch.inference_mode()
+    def load(self, length: int, arrays: Arrays) -> None:
+        cache = self._open_cache()
+        if self._length or self._pending or (length and not arrays):
+            raise RuntimeError("load into a session that is not empty, or of another model")
+        cache.load(arrays, self._calling.device, self._calling.dtype)
+        self._length = length
 
     def close(self) -> None:
         self._cache = None
@@ -256,14 +288,3 @@ def _check_tree(n: int, parents: tuple[int, ...], rows: Sequence[int]) -> None:
         raise RuntimeError(f"parent links {parents} do not point backwards")
     if not all(0 <= row < n for row in rows):
         raise RuntimeError(f"rows {tuple(rows)} of {n}")
-
-
-def _ancestors(parents: tuple[int, ...]) -> tuple[NDArray[np.bool_], list[int]]:
-    """Which new tokens each new token sees, itself included: bool [n, n]; and its depth."""
-    sees = np.eye(len(parents), dtype=bool)
-    depths: list[int] = []
-    for i, parent in enumerate(parents):
-        if parent >= 0:
-            sees[i] |= sees[parent]  # the parent's row is complete: links point backwards
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    return sees, depths

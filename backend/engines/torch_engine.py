@@ -20,8 +20,16 @@ REWINDABLE = {"full_attention", "sliding_attention"}
 class TorchEngine:
     """A loaded causal LM. Raises DerbyError for a model whose state cannot be rewound."""
 
-    def __init__(self, spec: ModelSpec, model: Any, tokenizer: Tokenizer, max_context: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        model: Any,
+        tokenizer: Tokenizer,
+        max_context: int,
+        fingerprint: str = "",
+    ) -> None:
         self.spec = spec
+        self.fingerprint = fingerprint
         self.tokenizer = tokenizer
         self.capabilities = Capabilities(tree=True, max_context=max_context)
         self._model = model.eval()
@@ -65,7 +73,7 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     _set_threads()
     model = _load(spec, files.folder, placement)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    return TorchEngine(spec, model, tokenizer, files.max_context)
+    return TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
 
 
 def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
