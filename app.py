@@ -68,7 +68,7 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
                     fields |= _sampling()
                 with gr.Tab("Model"):
                     fields |= _model(offered)
-                with gr.Tab("Snapshots"):
+                with gr.Tab("Save"):
                     shelf = _snapshots()
         board = gr.HTML(
             _preview(list(DEFAULT_COLUMNS)),

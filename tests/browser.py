@@ -29,7 +29,7 @@ LONG = "Long one 7"
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[str]:
+def serving(*options: str, cache: Path | None = None) -> Iterator[str]:
     """`python app.py OPTIONS` on a free port: its address, once it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -37,6 +37,8 @@ def serving(*options: str) -> Iterator[str]:
     command = [sys.executable, "app.py", "--port", str(port), *options]
     environment = os.environ | {"GRADIO_HEARTBEAT_INTERVAL": "1"}
     environment.pop("SPACE_ID", None)
+    if cache is not None:
+        environment["DECODE_DERBY_CACHE"] = str(cache)
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:

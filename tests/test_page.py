@@ -1,5 +1,6 @@
 """The page in a real browser, over the fake engine and the app as its users start it."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -19,8 +20,8 @@ def browser() -> Iterator[BrowserContext]:
 
 
 @pytest.fixture(scope="module")
-def address(browser: BrowserContext) -> Iterator[str]:
-    with serving("--fake") as found:
+def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving("--fake", cache=tmp_path_factory.mktemp("cache")) as found:
         yield found
 
 
@@ -262,3 +263,44 @@ def test_the_built_in_model_races(browser: BrowserContext) -> None:
         for title in ("Speculative", "Lookahead", "Prompt lookup"):
             assert visitor.card(title).text == plain
         visitor.close()
+
+
+def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
+    visitor.columns("KV reuse", "Speculative")
+    visitor.ask("Tell me of the sea", tokens=20)
+    visitor.wait_phase("ended")
+    before = visitor.card("KV reuse").text
+    visitor.page.locator("#continue").click()
+    visitor.page.wait_for_selector(".dd-earlier")
+    visitor.wait_phase("ended")
+    after = visitor.card("KV reuse").text
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    assert "identical" in visitor.card("Speculative").part("verdict")
+    assert "tokens reused" in visitor.card("KV reuse").part("remark")
+    visitor.tab("Save")
+    visitor.page.locator("#save").click()
+    box = visitor.page.locator("#snapshot input, #snapshot textarea").first
+    expect(box).to_have_value(re.compile("^[0-9a-f]{16}$"))
+    visitor.page.locator("#load").click()
+    visitor.page.wait_for_function("document.querySelectorAll('.dd-card').length === 1")
+    visitor.wait_phase("ended")
+    assert visitor.card("KV reuse").text.startswith(after)
+    assert visitor.complaints == []
+
+
+def test_a_snapshot_that_is_none_is_told_and_harms_nothing(visitor: Visitor) -> None:
+    visitor.tab("Save")
+    visitor.page.locator("#snapshot input, #snapshot textarea").first.fill("../../etc/passwd")
+    visitor.page.locator("#load").click()
+    expect(visitor.page.locator(".dd-alert")).to_contain_text("no snapshot")
+
+
+def test_a_program_shows_fixed_text_and_values(visitor: Visitor) -> None:
+    visitor.columns("KV reuse", "Lookahead")
+    visitor.ask('Colour: {{select "colour" "red|blue"}}. Done {{colour}}.')
+    visitor.wait_phase("ended")
+    values = json.loads(visitor.card("KV reuse").part("values"))
+    assert values["colour"] in ("red", "blue")
+    assert visitor.card("Lookahead").text == f"Colour: {values['colour']}. Done {values['colour']}."
+    assert visitor.page.locator(".dd-card .dd-fixed").count() >= 2

@@ -200,8 +200,15 @@ class OpenVINOSession:
             raise RuntimeError("load into a session that is not empty, or of another model")
         if length == 0:
             return
+        # One buffer for all: fresh memory for each would cost more than copying does.
+        buffers: dict[Any, Any] = {}
         for name, state in states.items():
-            state.state = openvino.Tensor(np.ascontiguousarray(arrays[name]))
+            array = arrays[name]
+            kind = (array.dtype, array.shape)
+            if kind not in buffers:
+                buffers[kind] = openvino.Tensor(np.empty(array.shape, array.dtype))
+            buffers[kind].data[:] = array
+            state.state = buffers[kind]
         if length > len(self._bias):
             self._bias = np.zeros(length, dtype=np.float32)
         self._bias[:length] = 0
