@@ -179,6 +179,7 @@ def _figures(strategy: Strategy, score: Score) -> list[list[str]]:
         ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
         ["mask/step", _mask(strategy, score)],
         ["reused", _reused(score) or _NONE],
+        ["rows", f"{score.rows:,}" if score.rows else _NONE],
     ]
 
 

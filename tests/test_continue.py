@@ -1,5 +1,6 @@
 """Going on from where a column stopped: the same text as if it had never stopped."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,34 +192,60 @@ def test_a_shifted_answer_goes_on() -> None:
     assert play(on(race, first, 40), engines).scores[0].tokens == whole.tokens
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DECODE_DERBY_CACHE", str(tmp_path_factory.mktemp("disk")))
+        yield
+
+
+def _new(data: st.DataObject) -> Race:
+    """A race of one column; a small context that shifts only where steps are single tokens."""
+    name = data.draw(st.sampled_from(["kv", "kv", "speculative:k=3", "lookup", "lookahead"]))
+    race = asked(data.draw(st.integers(1, 40)), 0.6, name)
+    if name == "kv" and data.draw(st.booleans()):
+        race = replace(race, request=replace(race.request, context=48, shift=True))
+    prompt = data.draw(st.sampled_from(["The sea", "The sea is", "The sea is deep", "A"]))
+    values = {"cache": data.draw(st.sampled_from(["call", "session"]))}
+    return replace(
+        race,
+        request=replace(race.request, prompt=prompt),
+        columns=(race.columns[0].with_settings(values),),
+        scope=data.draw(st.sampled_from(["me", "you"])),
+    )
+
+
+def _saved(race: Race, score: Score, engines: Engines) -> Earlier:
+    """Where the column stands on disk; in memory still, if its cache was evicted."""
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    saved = play(saving, engines).scores[0]
+    assert saved.snapshot or "no longer held" in saved.message
+    return Earlier(snapshot=saved.snapshot) if saved.snapshot else earlier_of(score)
+
+
+@settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_any_sequence_of_uses_equals_a_recompute_from_scratch(data: st.DataObject) -> None:
-    """Run, borrow, continue, evict, and save and load, in any order and on any column."""
+def test_any_sequence_of_uses_equals_a_recompute_from_scratch(
+    disk: None, data: st.DataObject
+) -> None:
+    """Run, borrow, fork, continue, evict, save and load, and shift, in any order."""
     engines = Engines()
     left: list[tuple[Race, Score]] = []
-    for _ in range(data.draw(st.integers(2, 6))):
-        act = data.draw(st.sampled_from(["run", "continue", "evict"]))
+    for _ in range(data.draw(st.integers(2, 7))):
+        act = data.draw(st.sampled_from(["run", "continue", "load", "evict"]))
         if act == "evict":
             engines.prefixes.budget = data.draw(st.sampled_from([0, 2000, 1 << 20]))
             engines.prefixes.forget(data.draw(st.sampled_from(["me", "you"])))
             continue
-        if act == "continue" and left:
-            before, score = data.draw(st.sampled_from(left))
+        race = _new(data)
+        if act != "run" and left:
+            before, score = data.draw(st.sampled_from(left))  # the same one twice: a fork
             race = on(before, score, data.draw(st.integers(1, 20)))
-        else:
-            name = data.draw(st.sampled_from(["kv", "speculative:k=3", "lookup", "lookahead"]))
-            race = replace(
-                asked(data.draw(st.integers(1, 20)), 0.6, f"{name}"),
-                scope=data.draw(st.sampled_from(["me", "you"])),
-            )
-            values = {"cache": data.draw(st.sampled_from(["call", "session"]))}
-            race = replace(race, columns=(race.columns[0].with_settings(values),))
-            prompt = data.draw(st.sampled_from(["The sea", "The sea is", "The sea is deep", "A"]))
-            race = replace(race, request=replace(race.request, prompt=prompt))
+            if act == "load":
+                race = replace(race, earlier=(_saved(before, score, engines),))
         score = play(race, engines).scores[0]
         plain = Race(race.request, (STRATEGIES["kv"],), FAKE)
-        assert score.tokens == play(plain, Engines()).scores[0].tokens
+        assert score.tokens == play(plain, Engines()).scores[0].tokens, score.message
         left.append((race, score))
 
 
