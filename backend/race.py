@@ -150,6 +150,10 @@ class _Column:
             yield from self._save(prompt, context, earlier)
             return
         yield Started(self._index, len(prompt), str(self._race.target))
+        if program is not None:
+            # Tables that are made once a model, and so no cost of this column's.
+            self._prepare_matcher()
+            tokenizer.extending(0)
         constraint = self._constraint()
         sampler = Sampler(request.sampling)
         with ExitStack() as opened:

@@ -117,13 +117,16 @@ class _Runner:
 
     def _slot(self, slot: Slot) -> Iterator[Event]:
         carried, self._carry = self._carry, ""
-        healed = self._heal(carried)
-        taken = len(healed) if healed else 0
-        if len(carried) > taken:
-            yield self._feed(carried[: len(carried) - taken])
-        if self._way.restart:
-            self._context.forget()
-        answer = Answer(self._column, self._context, *self._plan(slot, healed), skip=len(healed))
+        with self._parts.clock.step():
+            healed = self._heal(carried)
+            fixed = carried[: len(carried) - len(healed)]
+            tokens = self._extend(fixed)
+            with self._parts.clock.part("mask"):
+                request, parts = self._plan(slot, healed)
+            if self._way.restart:
+                self._context.forget()
+        yield self._fed(fixed, tokens)
+        answer = Answer(self._column, self._context, request, parts, skip=len(healed))
         yield from answer.run()
         tail = answer.text.flush_whole()
         if answer.reason in FATAL:
@@ -133,9 +136,18 @@ class _Runner:
         yield Filled(self._column, slot.name, value, [["sampled", tail]] if tail else [])
 
     def _feed(self, text: str) -> Fed:
+        with self._parts.clock.step():
+            tokens = self._extend(text)
+        return self._fed(text, tokens)
+
+    def _extend(self, text: str) -> int:
         tokens = self._parts.tokenizer.encode_plain(text)
         self._context.extend(tokens)
-        return Fed(self._column, len(tokens), [["fixed", text]])
+        return len(tokens)
+
+    def _fed(self, text: str, tokens: int) -> Fed:
+        spans = [["fixed", text]] if text else []
+        return Fed(self._column, tokens, spans, self._parts.clock.last["total"])
 
     def _heal(self, text: str) -> str:
         """The text of the last token before a slot, if another token could begin with it."""

@@ -1,6 +1,8 @@
 """Text to tokens and back: the Tokenizer seam, chat templates, streaming in whole characters."""
 
+import itertools
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -84,23 +86,23 @@ class HfTokenizer:
     def extending(self, token: int) -> list[int]:
         if token in self._special:
             return []
-        start = self._pieces[token]
-        return [i for i, piece in enumerate(self._pieces) if piece.startswith(start)]
+        start = self.fast.convert_ids_to_tokens(token)
+        first = bisect_left(self._pieces, (start, 0))
+        found = itertools.takewhile(lambda pair: pair[0].startswith(start), self._pieces[first:])
+        return [i for _, i in found]
 
     @cached_property
     def _special(self) -> frozenset[int]:
         return frozenset(self.fast.added_tokens_decoder)
 
     @cached_property
-    def _pieces(self) -> list[str]:
-        """Every token as the vocabulary writes it, in which its bytes' order is kept; specials "",
-        which nothing begins.
+    def _pieces(self) -> list[tuple[str, int]]:
+        """Every token but the special ones as the vocabulary writes it, sorted; the order of a
+        token's bytes is that of its characters there.
         """
         ids = range(min(self.vocab_size, len(self.fast)))
-        pieces = self.fast.convert_ids_to_tokens(list(ids))
-        return [
-            "" if i in self._special else piece or "" for i, piece in zip(ids, pieces, strict=True)
-        ]
+        named = zip(self.fast.convert_ids_to_tokens(list(ids)), ids, strict=True)
+        return sorted((piece, i) for piece, i in named if piece and i not in self._special)
 
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": self.fast.get_vocab(), "special tokens": self.fast.special_tokens_map}

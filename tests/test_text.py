@@ -195,3 +195,18 @@ def test_a_model_without_a_template_says_what_to_do(built_in: HfTokenizer, tmp_p
     assert bare.eos_ids == {2}
     with pytest.raises(DerbyError, match="no chat template"):
         bare.encode("x", chat=True)
+
+
+@pytest.mark.model
+def test_tokens_that_extend_another_begin_with_its_text() -> None:
+    from backend.models import model_files
+
+    files = model_files("built-in", lambda text: None)
+    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+    token = tokenizer.encode_plain("http:")[-1]
+    text = tokenizer.fast.decode([token])
+    found = tokenizer.extending(token)
+    every = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.fast.all_special_ids]
+    assert found
+    assert sorted(found) == [i for i in every if tokenizer.fast.decode([i]).startswith(text)]
+    assert tokenizer.extending(tokenizer.fast.eos_token_id) == []
