@@ -7,10 +7,9 @@ from typing import Any
 
 from backend.form import Values, read_more, read_race, require_offered
 from backend.menu import Menu
-from backend.metrics import Score
 from backend.program import is_program
 from backend.race import Race
-from backend.records import asked, longer
+from backend.records import asked, earlier_of, longer
 from backend.schedule import explain
 from backend.scoreboard import Scoreboard
 from backend.snapshots import default_folder
@@ -99,12 +98,6 @@ class Desk:
                 last = shown
         except Exception as error:
             yield alert(self._menu.public(explain(error)))
-
-
-def earlier_of(score: Score) -> Earlier:
-    """What a column has written, to go on from."""
-    shifts = [(shift.at, shift.sink, shift.dropped) for shift in score.shifts]
-    return Earlier(tuple(score.tokens), tuple(shifts))
 
 
 def _index(board: Scoreboard, title: Any) -> int:

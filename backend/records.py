@@ -1,11 +1,12 @@
-"""A column's request as plain JSON, for snapshots: what was asked, of which model, which way."""
+"""What a column can be taken up again from: its request as plain JSON, and its answer so far."""
 
 from dataclasses import asdict, replace
 from typing import Any
 
 from backend.grammars import GrammarSource
+from backend.metrics import Score
 from backend.strategies import STRATEGIES, Strategy
-from backend.types import DerbyError, ModelSpec, Request, Sampling
+from backend.types import DerbyError, Earlier, ModelSpec, Request, Sampling
 
 
 def record_of(request: Request, strategy: Strategy, target: ModelSpec) -> dict[str, Any]:
@@ -44,3 +45,9 @@ def longer(request: Request, strategy: Strategy, tokens: int) -> tuple[Request, 
     """The same with `tokens` more to write."""
     more = replace(request, max_new_tokens=request.max_new_tokens + tokens)
     return more, replace(strategy, limit=strategy.limit + tokens if strategy.limit else 0)
+
+
+def earlier_of(score: Score) -> Earlier:
+    """What a column has written, to go on from."""
+    shifts = [(shift.at, shift.sink, shift.dropped) for shift in score.shifts]
+    return Earlier(tuple(score.tokens), tuple(shifts))

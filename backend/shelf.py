@@ -9,11 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from backend.desk import earlier_of
 from backend.engines import Engines
 from backend.metrics import Score
 from backend.race import Race, run_race
-from backend.records import asked, longer
+from backend.records import asked, earlier_of, longer
 from backend.report import summary, texts
 from backend.scoreboard import Scoreboard
 from backend.snapshots import Info, default_folder

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.desk import earlier_of
 from backend.engines import Engines
 from backend.engines.base import Engine
 from backend.engines.fake import FakeEngine
 from backend.events import Event
 from backend.metrics import Score
 from backend.race import Race, run_to_end
-from backend.records import longer
+from backend.records import earlier_of, longer
 from backend.scoreboard import Scoreboard
 from backend.strategies import STRATEGIES, Strategy, parse_column
 from backend.types import Earlier, ModelSpec, Request, Sampling, chain_parents
