@@ -160,8 +160,7 @@ function drawChart(columns) {
       bar.append(line);
     }
     row.dataset.pace = c.baseline ? "base" : c.speedup > 1.03 ? "faster" : c.speedup && c.speedup < 0.97 ? "slower" : "";
-    const value = c.rate ? `${c.figures[2][1]}${c.speedup ? ` (${c.speed})` : ""}` : "\u2013";
-    row.append(make("span", "dd-lane-name", c.title), bar, make("span", "dd-lane-text", value));
+    row.append(make("span", "dd-lane-name", c.title), bar, make("span", "dd-lane-text", c.amount || "\u2013"));
     return row;
   });
   find(".dd-bars").replaceChildren(...rows);
@@ -210,6 +209,7 @@ function draw() {
   put(find(".dd-setup"), view.setup);
   view.columns.forEach((column, i) => drawColumn(cards[i], column));
   if (view.phase === "ended" && view.columns.length) {
+    put(find(".dd-chart figcaption"), view.chart);
     drawChart(view.columns);
     drawTable(view.columns);
   }

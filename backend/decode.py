@@ -116,7 +116,8 @@ class Answer:
         self.tokens += earlier.tokens
         spans = [["earlier", "".join(pieces)]]
         seconds = self._parts.clock.last["total"]
-        return Resumed(self._column, list(earlier.tokens), spans, earlier.dropped, seconds)
+        shifts = [list(shift) for shift in earlier.shifts]
+        return Resumed(self._column, list(earlier.tokens), spans, shifts, seconds)
 
     def _make_room(self) -> Shifted | None:
         """Shift a full context, or end the answer."""

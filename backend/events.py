@@ -48,12 +48,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The column goes on after these tokens of its answer, `dropped` of its text's forgotten."""
+    """The column goes on after these tokens of its answer; `shifts` as in types.Earlier."""
 
     column: int
     tokens: list[int]
     spans: list[list[str]]
-    dropped: int
+    shifts: list[list[int]]
     seconds: float
 
 

@@ -33,8 +33,27 @@ def headline(board: Scoreboard) -> str:
     return f"{said} {_texts(board)}".strip()
 
 
+def _program(board: Scoreboard) -> str:
+    """How long each column took for a program's slots."""
+    base = board.baseline
+    done = [i for i, score in enumerate(board.scores) if score.state == "done"]
+    if base is None or base.state != "done":
+        return "".join(
+            f"{board.columns[i].title} took {board.scores[i].seconds:.2f} s. " for i in done
+        ).strip()
+    others = [
+        f"{board.columns[i].title} takes {board.scores[i].seconds / base.seconds:.2f} times as long"
+        for i in done
+        if board.scores[i] is not base
+    ]
+    told = f"KV reuse ran the program in {base.seconds:.2f} s"
+    return f"{told}; {', '.join(others)}." if others else f"{told}."
+
+
 def _speed(board: Scoreboard) -> str:
     """Who is fastest of those that keep the text, and whether a grammar is faster still."""
+    if any(score.fed for score in board.scores):
+        return _program(board)
     known = [i for i, score in enumerate(board.scores) if score.tpot and score.state != "failed"]
     if not known:
         return ""

@@ -86,6 +86,10 @@ class Score:
                 self.earlier = len(event.tokens)
                 self.tokens += event.tokens
                 self.gaps += [inf] * len(event.tokens)
+                self.shifts += [
+                    Shifted(event.column, at, sink, dropped, "", 0.0)
+                    for at, sink, dropped in event.shifts
+                ]
             case Fed():
                 self.fed += event.tokens
             case Filled():
@@ -154,5 +158,12 @@ class Score:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def speedup_over(self, baseline: "Score") -> float:
-        """Ratio of the baseline's TPOT to this one's; 0 while either is unknown."""
+        """Ratio of the baseline's TPOT to this one's; 0 while either is unknown.
+
+        Of programs, whose columns do not write equally much, the ratio of the whole times, once
+        both have ended.
+        """
+        if self.fed or baseline.fed:
+            ended = self.state == baseline.state == "done" and self.seconds
+            return baseline.seconds / self.seconds if ended else 0.0
         return baseline.tpot / self.tpot if self.tpot else 0.0

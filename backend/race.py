@@ -132,7 +132,8 @@ class _Column:
         self._clock = clock
         earlier = race.earlier[index] if race.earlier else Earlier()
         scope = self._strategy.scope
-        snapshot = earlier.snapshot or (scope if scope not in SCOPES else "")
+        file = "" if scope in SCOPES or earlier.tokens else scope
+        snapshot = earlier.snapshot or file
         borrow = bool(earlier.tokens) or scope == SESSION
         # A column without a cache has none to keep.
         self._caches = Caches(store, race.scope * self._strategy.cache, borrow, snapshot)

@@ -40,6 +40,7 @@ def view(
         "leader": headline(board) if phase == "racing" else "",
         "setup": public(_setup(board)),
         "axis": axis,
+        "chart": _chart(board),
         "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
     }
 
@@ -104,12 +105,35 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "why": _why(board, index),
         "same": _sameness(board, index),
         "verdict": board.verdict(index),
-        "rate": round(score.tokens_per_second, 2),
+        "rate": round(_pace(score), 4),
+        "amount": _amount(score, speedup),
         "figures": _figures(strategy, score),
         "parts": _parts(score),
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "remark": _remark(score),
     }
+
+
+def _chart(board: Scoreboard) -> str:
+    """What the bars of the result show."""
+    if any(score.fed for score in board.scores):
+        return "Whole program, speed; the line is KV reuse"
+    return "Tokens a second; the line is KV reuse"
+
+
+def _pace(score: Score) -> float:
+    """The length of a column's bar: programs, or else tokens, a second."""
+    if not score.fed:
+        return score.tokens_per_second
+    return 1 / score.seconds if score.state == "done" and score.seconds else 0.0
+
+
+def _amount(score: Score, speedup: float) -> str:
+    """What is written beside the bar; "" while there is nothing to say."""
+    if not _pace(score):
+        return ""
+    told = seconds(score.seconds) if score.fed else rate_text(score.tokens_per_second)
+    return f"{told} ({speedup:.2f}\N{MULTIPLICATION SIGN})" if speedup else told
 
 
 def _state(score: Score) -> str:
@@ -155,6 +179,8 @@ def _why(board: Scoreboard, index: int) -> str:
     cost = pass_cost(board, index)
     if not cost or score is base:
         return ""
+    if score.fed:
+        return f"{score.steps} sampling passes, {score.rows:,} rows, {seconds(score.seconds)}"
     each = f"{cost:.2f}\N{MULTIPLICATION SIGN}"
     return f"{score.tokens_per_forward:.2f} tokens a pass, each {each} as long"
 

@@ -191,6 +191,44 @@ def test_a_shifted_answer_goes_on() -> None:
     assert play(on(race, first, 40), engines).scores[0].tokens == whole.tokens
 
 
+def test_a_shifted_answer_goes_on_again_and_again() -> None:
+    """What was dropped before an earlier Continue was forgotten by the next one: the text was
+    right, for it was shifted anew, but all of it was computed again.
+    """
+    engines = Engines()
+    race = asked(110, 0.7, "kv", context=72, shift=True)
+    score = play(race, engines).scores[0]
+    for _ in range(3):
+        race = on(race, score, 10)
+        before, score = score, play(race, engines).scores[0]
+        assert score.shifts[: len(before.shifts)] == [
+            replace(s, text="", seconds=0.0) for s in before.shifts
+        ]
+        prompt = before.prompt_tokens + len(before.tokens)
+        assert score.reused == prompt - earlier_of(before).dropped - 1
+    whole = play(asked(140, 0.7, "kv", context=72, shift=True), Engines()).scores[0]
+    assert score.tokens == whole.tokens
+
+
+@pytest.mark.model
+def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_demands() -> None:
+    engines = Engines(idle_warm_up=True)
+    request = Request("Tell me how the tide works.", 60, context=96, shift=True)
+    score = play(Race(request, (column("kv"),), ModelSpec()), engines).scores[0]
+    engine = engines.get(ModelSpec(), lambda text: None)
+    prompt = engine.tokenizer.encode(request.prompt, chat=True)
+    shifts = earlier_of(score).shifts
+    assert shifts
+    for at, _, _ in shifts:
+        for count in range(at, min(at + 4, len(score.tokens))):
+            done = tuple(s for s in shifts if s[0] <= count)
+            seen = Earlier(tuple(score.tokens[:count]), done).context(prompt)
+            session = engine.open()
+            logits = session.forward(seen, chain_parents(len(seen)), (len(seen) - 1,))
+            session.close()
+            assert score.tokens[count] == int(logits[0].argmax())
+
+
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
