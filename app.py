@@ -1,5 +1,6 @@
 """The page: layout, event wiring, launch. The only file that imports gradio."""
 
+import asyncio
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from gradio import themes
 
 from backend import form
 from backend.desk import Desk
+from backend.editor import Editor, page_tokenizer
 from backend.grammars import GrammarSource, shipped
 from backend.hosts import Host
 from backend.menu import FAKE_MODELS, HUB, Menu, menu
@@ -20,6 +22,7 @@ from backend.models import BUILT_IN
 from backend.strategies import (
     CALL,
     DEFAULT_COLUMNS,
+    FREE,
     SESSION,
     STRATEGIES,
     Strategy,
@@ -37,6 +40,9 @@ BARE: dict[str, Any] = {"apply_default_css": False, "padding": False}
 
 #: Small changes of the page are answered at once and part of no API.
 QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+
+#: Seconds without a change after which a grammar is looked at.
+PAUSE = 0.3
 
 FROM_HUB = ("from the Hugging Face Hub", HUB)
 
@@ -64,6 +70,8 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
             with gr.Column(scale=6, min_width=320), gr.Tabs():
                 with gr.Tab("Columns"):
                     fields |= _columns(offered)
+                with gr.Tab("Own grammar"):
+                    fields |= _editor(Editor(lambda: page_tokenizer(engines)))
                 with gr.Tab("Sampling"):
                     fields |= _sampling()
                 with gr.Tab("Model"):
@@ -209,8 +217,16 @@ def _settings(row: Strategy, offered: Menu) -> Fields:
                 fields[name] = gr.Slider(*limits, value, step=1, min_width=140, **words)
             case int():
                 fields[name] = gr.Number(value, precision=0, **WORDS[setting])
-            case GrammarSource():
-                fields |= _grammar(name, value)
+            case None | GrammarSource():
+                names = [("none", FREE), *shipped(), ("my own", form.OWN)]
+                usual = value.name if value else FREE
+                fields[name] = gr.Dropdown(
+                    names,
+                    value=usual,
+                    elem_id=name.replace(".", "-"),
+                    min_width=140,
+                    **WORDS["grammar"],
+                )
             case _:
                 copies = [("int4 copy", "int4"), ("int8 copy", "int8")]
                 others = [(label, key) for key, label in offered.labels.items() if key != "0"]
@@ -218,19 +234,41 @@ def _settings(row: Strategy, offered: Menu) -> Fields:
     return fields
 
 
-def _grammar(name: str, value: GrammarSource) -> Fields:
-    with gr.Column(min_width=200):
-        names = [*shipped(), ("my own", form.OWN)]
-        choice = gr.Dropdown(names, value=value.name, elem_id="grammar", **WORDS["grammar"])
-        kind = gr.Radio(form.KINDS, value="lark", visible=False, **WORDS["grammar kind"])
-    example = 'start: "yes" | "no"'
-    text = gr.Textbox(example, lines=4, visible=False, elem_id="own", **WORDS["grammar text"])
+def _editor(editor: Editor) -> Fields:
+    """A grammar of one's own, told sound or not while it is written, and a text to try on it."""
+    ready = shipped()
+    with gr.Row():
+        begin = gr.Dropdown(list(ready), value=None, elem_id="begin", **WORDS["grammar begin"])
+        kind = gr.Radio(form.KINDS, value="lark", elem_id="kind", **WORDS["grammar kind"])
+    text = gr.Textbox(
+        'start: "yes" | "no"', lines=8, max_lines=16, elem_id="own", **WORDS["grammar text"]
+    )
+    sound = gr.Textbox(interactive=False, elem_id="sound", **WORDS["grammar sound"])
+    sample = gr.Textbox(lines=2, max_lines=8, elem_id="sample", **WORDS["grammar sample"])
+    fits = gr.Textbox(interactive=False, elem_id="fits", **WORDS["grammar fits"])
 
-    def show(chosen: str) -> list[Any]:
-        return [gr.update(visible=chosen == form.OWN)] * 2
+    def start_from(name: Any) -> tuple[Any, Any]:
+        source = ready.get(name) if isinstance(name, str) else None
+        return (source.text, source.kind) if source else (gr.skip(), gr.skip())
 
-    choice.change(show, choice, [kind, text], **QUIET)
-    return {name: choice, f"{name}.kind": kind, f"{name}.text": text}
+    async def look(*values: Any) -> tuple[str, str]:
+        await asyncio.sleep(PAUSE)
+        return await asyncio.to_thread(editor.look, *values)
+
+    begin.input(start_from, begin, [text, kind], **QUIET)
+    gr.on(
+        [text.change, kind.change, sample.change],
+        look,
+        [kind, text, sample],
+        [sound, fits],
+        preprocess=False,
+        concurrency_limit=None,
+        # While one answer is awaited, only the last of the changes counts.
+        trigger_mode="always_last",
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    return {"grammar.kind": kind, "grammar.text": text}
 
 
 def _choice(

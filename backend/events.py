@@ -4,7 +4,7 @@ Every event names its column by index; the page, the command line, the bench and
 read this one stream.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from typing import Any, Literal, get_args
 
@@ -38,12 +38,13 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A grammar was compiled, or an earlier cache fetched, in `seconds`: it holds the first
-    `reused` tokens of the text, which need not be computed.
+    `reused` tokens of the text, which need not be computed. `compiled`: the grammar's share.
     """
 
     column: int
     reused: int
     seconds: float
+    compiled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class Step:
     tokens, origins, gaps: one entry per committed token; a gap is the distance between the two
     best scores there. spans: [origin, text] pairs that became showable. rows: token rows
     computed since the last step. drafted, accepted: proposed tokens offered to and passed by
-    verification. seconds: total, draft, mask, forward, rest.
+    verification. seconds: total, draft, mask, forward, rest. masks: what computing each mask took,
+    in seconds, most of it while the forward pass ran.
     """
 
     column: int
@@ -131,15 +133,19 @@ class Step:
     drafted: int
     accepted: int
     seconds: dict[str, float]
+    masks: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The column ended in order. `spans` is text that had been held back."""
+    """The column ended in order. `spans` is text that had been held back. `expected` says what the
+    grammar still wanted, if the text was cut before it may end.
+    """
 
     column: int
     reason: Reason
     spans: list[list[str]]
+    expected: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """From what a visitor's browser sent, of which nothing is trusted, to a race.
 
 Fields are named as on the page: "prompt", "columns", ..., and "STRATEGY.SETTING" for a column's
-settings. Only the settings of chosen columns are read. A column may be set to a model (or a
-grammar) by key, by `HUB` and an id in "...hub", or by `OWN` and a text.
+settings. Only the settings of chosen columns are read. A column may be set to a model by key, or by
+`HUB` and an id in "...hub"; to a grammar by name, or by `OWN`: then it is the one in "grammar.kind"
+and "grammar.text".
 """
 
 import math
@@ -95,20 +96,23 @@ def _column(name: str, values: Values, menu: Menu) -> Strategy:
                 settings[setting] = _flag(f"{strategy.title}: {setting}", value)
             case int():
                 settings[setting] = _whole(f"{strategy.title}: {setting}", value)
-            case GrammarSource():
-                settings[setting] = _grammar(field, value, values)
+            case None | GrammarSource():
+                settings[setting] = _grammar(value, values)
             case _:
                 settings[setting] = _draft(field, value, values, menu)
     return strategy.with_settings(settings)
 
 
-def _grammar(field: str, value: Any, values: Values) -> Any:
-    if value != OWN:
-        return value if isinstance(value, str | GrammarSource) else repr(value)[:60]
-    kind: Any = values.get(f"{field}.kind")
+def _grammar(value: Any, values: Values) -> Any:
+    if value == OWN:
+        return read_grammar(values.get("grammar.kind"), values.get("grammar.text"))
+    return value if value is None or isinstance(value, str | GrammarSource) else repr(value)[:60]
+
+
+def read_grammar(kind: Any, text: Any) -> GrammarSource:
+    """A visitor's own grammar. Raises DerbyError if it is none."""
     if kind not in KINDS:
         raise DerbyError(f"The grammar kind is {kind!r:.60}; it must be one of {_list(KINDS)}.")
-    text = values.get(f"{field}.text")
     return GrammarSource(kind, text if isinstance(text, str) else "", "my own")
 
 

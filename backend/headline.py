@@ -103,14 +103,17 @@ def _texts(board: Scoreboard) -> str:
         return ""
     others = [
         i
-        for i, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True))
-        if strategy.lossless and score is not base and score.tokens and score.state != "failed"
+        for i, score in enumerate(board.scores)
+        if board.bound(i) and score.tokens and score.state != "failed"
     ]
     if not others:
         return ""
     changed = [board.columns[i].title for i in others if board.difference(i) is not None]
     if changed:
         return f"The text changed in {' and '.join(changed)}."
+    if any(board.reference(i) != board.reference(others[0]) for i in others):
+        return f"All {len(others)} columns that must keep a text kept it."
+    kept = board.columns[board.reference(others[0]) or 0].title
     if len(others) == 1:
-        return f"{board.columns[others[0]].title} wrote the same text as KV reuse."
-    return f"All {len(others)} columns that must keep the text wrote what KV reuse wrote."
+        return f"{board.columns[others[0]].title} wrote the same text as {kept}."
+    return f"All {len(others)} columns that must keep the text wrote what {kept} wrote."

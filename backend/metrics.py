@@ -54,6 +54,10 @@ class Score:
     accepted: int = 0
     rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
     parts: dict[str, float] = field(default_factory=dict)  # seconds of draft, mask, forward, rest
+    compiled: float = 0.0  # seconds that the grammar took to compile, and its first mask
+    masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
+    forced: int = 0  # tokens that the grammar left no choice about
+    expected: str = ""  # what the grammar still wanted when the text was cut
 
     def add(self, event: Event) -> None:
         # Whatever takes time of the column's clock says so; a step says more.
@@ -65,7 +69,7 @@ class Score:
                 self.state = "prefill"
                 self.model, self.prompt_tokens = event.model, event.prompt_tokens
             case Prepared():
-                self.reused = event.reused
+                self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
@@ -73,7 +77,7 @@ class Score:
                 self._step(event)
             case Finished():
                 self.state = "stopped" if event.reason == "stopped" else "done"
-                self.reason = event.reason
+                self.reason, self.expected = event.reason, event.expected
             case Failed():
                 self.state, self.message = "failed", event.message
             case _:
@@ -112,6 +116,8 @@ class Score:
         self.rows += step.rows
         self.drafted += step.drafted
         self.accepted += step.accepted
+        self.masks += step.masks
+        self.forced += step.origins.count("forced")
         if step.drafted:
             self.rounds[step.accepted] += 1
         for part in ("draft", "mask", "forward", "rest"):

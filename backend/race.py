@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from backend.caches import Caches
 from backend.clock import Clock
 from backend.constraints.base import Constraint, NullConstraint
+from backend.constraints.compiler import GrammarCompiler
 from backend.context import Bounds
 from backend.decode import Parts, decode
 from backend.drafters.base import Drafter, NullDrafter
@@ -17,13 +18,12 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines import Engines
 from backend.engines.base import Engine
 from backend.events import Event, Failed, Finished, Prepared, Preparing, Saved, Started
-from backend.grammars import GrammarSource
 from backend.prefixes import PrefixStore
 from backend.program import Program, is_program, parse_program
 from backend.records import record_of
 from backend.sampling import Sampler
 from backend.schedule import Lane, explain, interleave
-from backend.slots import Way, run_program
+from backend.slots import Way, run_program, slot_grammars
 from backend.snapshots import Snapshot, default_folder
 from backend.strategies import (
     SCOPES,
@@ -138,6 +138,8 @@ class _Column:
         # A column without a cache has none to keep.
         self._caches = Caches(store, race.scope * self._strategy.cache, borrow, snapshot)
         self._earlier = earlier
+        self._compiled = 0.0  # seconds that the grammar took
+        self._grammars = GrammarCompiler(target.tokenizer)
 
     def run(self) -> Iterator[Event]:
         request, strategy, tokenizer = self._race.request, self._strategy, self._target.tokenizer
@@ -152,8 +154,8 @@ class _Column:
             return
         yield Started(self._index, len(prompt), str(self._race.target))
         if program is not None:
-            # Tables that are made once a model, and so no cost of this column's.
-            self._prepare_matcher()
+            # Made once a model, and so no cost of this column's.
+            self._grammars.prepare(*slot_grammars(program))
             tokenizer.extending(0)
         constraint = self._constraint()
         sampler = Sampler(request.sampling)
@@ -163,7 +165,7 @@ class _Column:
             drafter = self._drafter(sampler, context, file)
             opened.callback(drafter.close)
             if self._clock.seconds:
-                yield Prepared(self._index, len(held), self._clock.seconds)
+                yield Prepared(self._index, len(held), self._clock.seconds, self._compiled)
             parts = Parts(
                 session,
                 tokenizer,
@@ -180,7 +182,7 @@ class _Column:
             else:
                 way = Way(strategy.restart, strategy.single)
                 yield from run_program(
-                    self._index, program, prompt, request, parts, self._compile, way
+                    self._index, program, prompt, request, parts, self._grammars.compile, way
                 )
 
     def _prompt(self, program: Program | None) -> list[int]:
@@ -239,19 +241,11 @@ class _Column:
     def _constraint(self) -> Constraint:
         if self._strategy.grammar is None:
             return NullConstraint()
-        self._prepare_matcher()
+        self._grammars.prepare(self._strategy.grammar)
         with self._clock.step(), self._clock.part("mask"):
-            return self._compile(self._strategy.grammar)
-
-    def _compile(self, source: GrammarSource) -> Constraint:
-        from backend.constraints.grammar import compile_grammar
-
-        return compile_grammar(source, self._target.tokenizer)
-
-    def _prepare_matcher(self) -> None:
-        from backend.constraints.grammar_compile import matcher_tokenizer
-
-        matcher_tokenizer(self._target.tokenizer)  # once a model, so no cost of this column's
+            constraint = self._grammars.compile(self._strategy.grammar)
+        self._compiled = self._clock.seconds
+        return constraint
 
     def _drafter(self, sampler: Sampler, context: Sequence[int], file: Snapshot | None) -> Drafter:
         match self._strategy.drafting:

@@ -196,6 +196,12 @@ class _Runner:
         return whole[len(healed) :]
 
 
+def slot_grammars(program: Program) -> list[GrammarSource]:
+    """The grammars of a program's slots."""
+    slots = [(node, slot_grammar(node, "")) for node in program.nodes if isinstance(node, Slot)]
+    return [GrammarSource("lark", grammar, slot.name) for slot, grammar in slots if grammar]
+
+
 def slot_grammar(slot: Slot, healed: str) -> str:
     """The Lark grammar of a slot that begins with the text `healed`; "" if anything may follow."""
     start = f"{json.dumps(healed, ensure_ascii=False)} " if healed else ""

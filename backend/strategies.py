@@ -18,6 +18,9 @@ PRECISIONS = ("fp32", "int8", "int4")
 #: A column's cache scope: this answer alone, or this visitor's earlier ones too. A snapshot's id
 #: stands for that file.
 CALL, SESSION = SCOPES = ("call", "session")
+#: A column's grammar setting without a grammar.
+FREE = "none"
+
 SNAPSHOT_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -68,7 +71,9 @@ Drafting = NoDrafting | DraftModelDrafting | LookupDrafting | LookaheadDrafting
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to decode. `lossless`: must write exactly what plain decoding writes."""
+    """One way to decode. `lossless`: must write exactly what plain decoding writes. Of columns
+    with one and the same grammar, all must write what the plain one among them writes.
+    """
 
     name: str
     title: str
@@ -86,12 +91,17 @@ class Strategy:
         """The title, with the settings that differ from the table's."""
         usual = STRATEGIES[self.name].settings()
         changed = {k: v for k, v in self.settings().items() if v != usual[k]}
-        told = ", ".join(f"{k}={getattr(v, 'name', v)}" for k, v in changed.items())
+        told = ", ".join(f"{k}={word(v)}" for k, v in changed.items())
         return f"{self.title} ({told})" if told else self.title
 
     @property
     def lossless(self) -> bool:
         return self.grammar is None and not self.single
+
+    @property
+    def plain(self) -> bool:
+        """True if other columns with its grammar must write what it writes."""
+        return self.drafting == NoDrafting() and self.cache and not (self.restart or self.single)
 
     @property
     def overhang(self) -> int:
@@ -109,9 +119,7 @@ class Strategy:
             values["cache"] = self.scope
         else:
             values["limit"] = self.limit
-        if self.grammar is not None:
-            values["grammar"] = self.grammar
-        return values
+        return {**values, "grammar": self.grammar}
 
     def with_settings(self, values: Mapping[str, Any]) -> "Strategy":
         """This row with other settings. Raises DerbyError for an unknown name or a bad value."""
@@ -135,6 +143,19 @@ class Strategy:
         if "grammar" in values:
             changed = replace(changed, grammar=_grammar(values["grammar"]))
         return changed
+
+
+def word(value: Any) -> str:
+    """A setting's value as the command line takes it."""
+    match value:
+        case GrammarSource():
+            return value.name
+        case None:
+            return FREE
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
 
 
 def _checked(name: str, value: Any, declared: Any) -> Any:
@@ -173,12 +194,16 @@ def _scope(title: str, value: Any) -> str:
     return value
 
 
-def _grammar(value: Any) -> GrammarSource:
-    if isinstance(value, GrammarSource):
+def _grammar(value: Any) -> GrammarSource | None:
+    if value is None or isinstance(value, GrammarSource):
         return value
+    if value == FREE:
+        return None
     known = shipped()
     if not isinstance(value, str) or value not in known:
-        raise DerbyError(f"There is no grammar {value!r}; the shipped ones are {', '.join(known)}.")
+        raise DerbyError(
+            f"There is no grammar {value!r}; choose {FREE} or a shipped one: {', '.join(known)}."
+        )
     return known[value]
 
 

@@ -6,13 +6,15 @@ while a race runs, so that what travels to the browser is what is new.
 
 import json
 from collections.abc import Callable, Sequence
+from statistics import mean
 from typing import Any
 
-from backend.grammars import GrammarSource
+import numpy as np
+
 from backend.headline import headline, pass_cost, rate_text
 from backend.metrics import Score
 from backend.scoreboard import Scoreboard
-from backend.strategies import BASELINE, Strategy
+from backend.strategies import BASELINE, Strategy, word
 
 _NONE = "\N{EN DASH}"
 
@@ -107,7 +109,7 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "verdict": board.verdict(index),
         "rate": round(_pace(score), 4),
         "amount": _amount(score, speedup),
-        "figures": _figures(strategy, score),
+        "figures": _figures(score),
         "parts": _parts(score),
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "remark": _remark(score),
@@ -140,6 +142,8 @@ def _state(score: Score) -> str:
     match score.state:
         case "prefill":
             return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
+        case "done" if score.expected:
+            return f"done: {score.reason}, incomplete"
         case "done":
             return f"done: {score.reason}"
         case state:
@@ -148,18 +152,9 @@ def _state(score: Score) -> str:
 
 def setting_text(strategy: Strategy) -> str:
     """The column in the command line's words, say "lookahead:window=5,level=3"."""
-    settings = ",".join(f"{name}={_word(value)}" for name, value in strategy.settings().items())
+    told = {name: value for name, value in strategy.settings().items() if value is not None}
+    settings = ",".join(f"{name}={word(value)}" for name, value in told.items())
     return f"{strategy.name}:{settings}" if settings else strategy.name
-
-
-def _word(value: Any) -> str:
-    match value:
-        case GrammarSource():
-            return value.name
-        case bool():
-            return str(value).lower()
-        case _:
-            return str(value)
 
 
 def merged(spans: list[list[str]]) -> list[list[str]]:
@@ -194,7 +189,7 @@ def _sameness(board: Scoreboard, index: int) -> str:
     return "grammar" if board.excused(index) else "differs"
 
 
-def _figures(strategy: Strategy, score: Score) -> list[list[str]]:
+def _figures(score: Score) -> list[list[str]]:
     """Label and value pairs, always the same labels in the same order."""
     many = score.tokens_per_second > 0
     return [
@@ -203,15 +198,17 @@ def _figures(strategy: Strategy, score: Score) -> list[list[str]]:
         ["tokens/s", rate_text(score.tokens_per_second) if many else _NONE],
         ["tokens/pass", f"{score.tokens_per_forward:.2f}" if many else _NONE],
         ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
-        ["mask/step", _mask(strategy, score)],
+        ["mask", _mask(score)],
         ["reused", _reused(score) or _NONE],
         ["rows", f"{score.rows:,}" if score.rows else _NONE],
     ]
 
 
 def _remark(score: Score) -> str:
-    """What happened to the context: a part of it reused, or dropped."""
-    told = ""
+    """What happened to the context, a part of it reused or dropped, and what a grammar cost."""
+    told = _grammar(score)
+    if score.expected:
+        told += f"Incomplete: the grammar still expects {score.expected}. "
     if score.reused:
         told = f"{_reused(score)} tokens reused. "
     if score.shifts:
@@ -236,10 +233,21 @@ def shortened(text: str, most: int = 120) -> str:
     return f'"{text}"' if len(text) <= most else f'"{text[:half]} [...] {text[-half:]}"'
 
 
-def _mask(strategy: Strategy, score: Score) -> str:
-    if not (strategy.grammar or score.slots) or not score.steps:
-        return _NONE
-    return seconds(score.parts["mask"] / score.steps)
+def _mask(score: Score) -> str:
+    return seconds(mean(score.masks)) if score.masks else _NONE
+
+
+def _grammar(score: Score) -> str:
+    """What the grammar's masks took, how much of it showed, and how many tokens it forced."""
+    if not score.masks or not score.seconds:
+        return ""
+    *_, p50, p99 = (seconds(float(value)) for value in np.percentile(score.masks, (50, 99)))
+    return (
+        f"Grammar: compiled in {seconds(score.compiled)}; {len(score.masks)} masks, {p50} each "
+        f"(p99 {p99}, longest {seconds(max(score.masks))}), "
+        f"{score.parts['mask'] / score.seconds:.1%} of the time not hidden behind the passes; "
+        f"{score.forced} of {len(score.tokens)} tokens forced. "
+    )
 
 
 def _parts(score: Score) -> list[list[Any]]:

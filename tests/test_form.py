@@ -44,8 +44,8 @@ def filled(**changes: Any) -> dict[str, Any]:
         "precision": "fp32",
         "device": "CPU",
         "speculative.draft.hub": "",
-        "grammar.grammar.kind": "lark",
-        "grammar.grammar.text": "",
+        "grammar.kind": "lark",
+        "grammar.text": "",
     }
     for name, row in STRATEGIES.items():
         for setting, value in row.settings().items():
@@ -83,8 +83,8 @@ def test_a_grammar_of_ones_own() -> None:
         filled(
             columns=["grammar"],
             grammar__grammar=OWN,
-            grammar__grammar__kind="regex",
-            grammar__grammar__text="a+",
+            grammar__kind="regex",
+            grammar__text="a+",
         ),
         MENU,
     )
@@ -177,10 +177,10 @@ def test_no_path_passes_for_a_hub_id(path: str) -> None:
         ({"speculative__k": 17}, "between 1 and 16"),
         ({"lookahead__seeded": "maybe"}, "on or off"),
         ({"stateless__limit": 0}, "limit is 0"),
-        ({"grammar__grammar": "none"}, "no grammar 'none'"),
+        ({"grammar__grammar": "nothing"}, "no grammar 'nothing'"),
         ({"grammar__grammar": {"a": 1}}, "no grammar"),
         ({"grammar__grammar": OWN}, "grammar is empty"),
-        ({"grammar__grammar": OWN, "grammar__grammar__kind": "exe"}, "grammar kind is 'exe'"),
+        ({"grammar__grammar": OWN, "grammar__kind": "exe"}, "grammar kind is 'exe'"),
     ],
 )
 def test_each_flaw_has_its_sentence(changes: dict[str, Any], sentence: str) -> None:

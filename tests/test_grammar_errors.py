@@ -67,7 +67,7 @@ def test_a_source_is_checked_when_made() -> None:
     with pytest.raises(DerbyError, match="surrogate"):
         GrammarSource("regex", "a\ud800", "broken")
     with pytest.raises(DerbyError, match="gbnf"):
-        GrammarSource("gbnf", "root ::= x", "unknown")  # pyright: ignore[reportArgumentType]
+        GrammarSource("antlr", "start: x", "unknown")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_dead_end_is_an_error_that_quotes_the_text_before_it() -> None:

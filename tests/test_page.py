@@ -8,6 +8,8 @@ import pytest
 from browser import LONG, Visitor, chromium, serving
 from playwright.sync_api import BrowserContext, expect
 
+from backend.grammars import shipped
+
 pytestmark = pytest.mark.browser
 
 Enter = Callable[..., Visitor]
@@ -119,14 +121,33 @@ def test_a_wrong_grammar_fails_its_column_alone(visitor: Visitor) -> None:
     visitor.columns("KV reuse", "Grammar")
     visitor.tab("Grammar")
     visitor.choose("Grammar", "my own")
+    visitor.tab("Own grammar")
     wrong = 'start: "a"\nrule: (("b"'
     visitor.page.get_by_label("My own grammar").fill(wrong)
     visitor.ask("Hello", tokens=16)
     visitor.wait_phase("ended")
     assert visitor.states == ["done", "failed"]
     assert re.search(r"line 2, column \d+", visitor.card("Grammar").part("problem"))
-    visitor.tab("Columns")
+    visitor.tab("Own grammar")
     assert visitor.page.get_by_label("My own grammar").input_value() == wrong
+
+
+def test_a_grammar_is_looked_at_while_it_is_written(visitor: Visitor) -> None:
+    """From a shipped one, to what is wrong with a change, to how far a text fits."""
+    visitor.tab("Own grammar")
+    visitor.choose("Start from", "date")
+    own, tried = (visitor.page.get_by_label(f"{name}") for name in ("My own grammar", "Try a text"))
+    sound, fits = (visitor.page.locator(f"#{name} textarea") for name in ("sound", "fits"))
+    expect(own).to_have_value(shipped()["date"].text)
+    expect(sound).to_have_value(re.compile("^Sound"))
+    tried.fill("2024-0x")
+    expect(fits).to_have_value(re.compile("^Accepted up to character 6 of 7; 'x' cannot follow"))
+    own.fill("(a|b")
+    expect(sound).to_have_value(re.compile("regular expression is wrong at line 1, column 1"))
+    expect(fits).to_have_value("")
+    own.fill("(a|b)c")
+    tried.fill("a")
+    expect(fits).to_have_value("The whole text fits, and it may not end here. Next could be 'c'.")
 
 
 def test_a_flaw_in_the_form_is_one_alert(visitor: Visitor) -> None:
@@ -201,6 +222,7 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
     visitor.columns("KV reuse", "Grammar")
     visitor.tab("Grammar")
     visitor.choose("Grammar", "my own")
+    visitor.tab("Own grammar")
     visitor.page.get_by_label("regex").check()
     own = visitor.page.get_by_label("My own grammar")
     own.fill(re.escape(HOSTILE))
@@ -208,7 +230,7 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
     visitor.wait_phase("ended")
     assert visitor.card("Grammar").text == HOSTILE
 
-    visitor.tab("Columns")
+    visitor.tab("Own grammar")
     own.fill(f"({HOSTILE}")
     visitor.ask(HOSTILE)
     visitor.page.wait_for_selector(".dd-problem")

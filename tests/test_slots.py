@@ -137,14 +137,14 @@ def test_the_first_token_heals_and_the_rest_is_free() -> None:
     healing = Healing([3, 5], 8)
     block = Proposal.chain([1, 2])
     assert healing.cut(block).tokens == ()
-    assert healing.masks_along(Proposal()).tolist() == [[i in (3, 5) for i in range(8)]]
+    assert healing.masks_along(Proposal()).allowed.tolist() == [[i in (3, 5) for i in range(8)]]
     healing.advance([5])
     assert healing.cut(block) is block
-    assert healing.masks_along(block).size == 0
+    assert healing.masks_along(block).allowed.size == 0
 
 
 def test_a_text_without_end_never_allows_one() -> None:
-    masks = Endless({2}, 4).masks_along(Proposal.chain([0, 1]))
+    masks = Endless({2}, 4).masks_along(Proposal.chain([0, 1])).allowed
     assert masks.tolist() == [[True, True, False, True]] * 3
 
 

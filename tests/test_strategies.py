@@ -107,9 +107,19 @@ def test_a_grammar_is_a_shipped_name_or_a_source() -> None:
     assert row.with_settings({"grammar": own}).grammar == own
     for name, source in shipped().items():
         assert parse_column(f"grammar:grammar={name}").grammar == source
-    for rubbish in ("nothing", "", None, [], {}, 3):
+    for rubbish in ("nothing", "", [], {}, 3):
         with pytest.raises(DerbyError, match="There is no grammar"):
             row.with_settings({"grammar": rubbish})
+
+
+def test_any_column_can_be_given_a_grammar_or_freed_of_one() -> None:
+    for row in STRATEGIES.values():
+        bound = parse_column(f"{row.name}:grammar=date")
+        assert bound == replace(row, grammar=shipped()["date"])
+        assert not bound.lossless
+        freed = bound.with_settings({"grammar": "none"})
+        assert freed == replace(row, grammar=None) == bound.with_settings({"grammar": None})
+        assert freed.label.endswith("(grammar=none)") == (row.grammar is not None)
 
 
 def test_several_settings_at_once_leave_the_others_alone() -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.constraints.base import Masks
-from backend.constraints.grammar_compile import compile_matcher, matcher_tokenizer, panics_as_errors
+from backend.constraints.compiled import NOTHING_KEPT, Compiled
+from backend.constraints.grammar_compile import compile_matcher, matcher_tokenizer, parts_of
+from backend.constraints.guard import guarded
 from backend.drafters.base import NOTHING
 from backend.grammars import GrammarSource
 from backend.text import Tokenizer
@@ -30,6 +34,13 @@ if TYPE_CHECKING:
 #: quoted text say, costs a little time and nothing else.
 _COUNTS_TOKENS = re.compile(r"\b(max_tokens|stop)\s*=")
 
+#: Computes masks while the caller's thread waits for the target's forward pass; llguidance works
+#: without the interpreter lock. One thread: races run one at a time, and so do their columns.
+_BEHIND = ThreadPoolExecutor(1, thread_name_prefix="masks")
+
+#: How many continuations are named when a text is cut.
+_NAMED = 8
+
 
 class GrammarConstraint:
     """Allows exactly the texts of one grammar, and the end of the text where it accepts.
@@ -39,18 +50,24 @@ class GrammarConstraint:
     """
 
     def __init__(
-        self, source: GrammarSource, matcher_tokenizer: LLTokenizer, vocab_size: int
+        self,
+        source: GrammarSource,
+        matcher_tokenizer: LLTokenizer,
+        vocab_size: int,
+        kept: Compiled = NOTHING_KEPT,
     ) -> None:
+        """Computes the first mask, so that a grammar which no token fits fails here."""
         self._tokenizer = matcher_tokenizer
         self._vocab_size = vocab_size
         self._eos = frozenset(matcher_tokenizer.eos_tokens)
         self._known = min(vocab_size, matcher_tokenizer.vocab_size)
         self._committed: list[int] = []
         self._ended = False
-        self._matcher = compile_matcher(source, matcher_tokenizer)
-        self._rolls_back = source.kind != "lark" or not _COUNTS_TOKENS.search(source.text)
+        self._matcher = compile_matcher(source, matcher_tokenizer, kept)
+        self._rolls_back = not any(_COUNTS_TOKENS.search(part.text) for part in parts_of(source))
+        self.masks_along(NOTHING)
 
-    @panics_as_errors()
+    @guarded()
     def forced(self, budget: int) -> Proposal:
         """See Constraint. One canonical spelling of the forced text; sampling may choose another.
 
@@ -67,7 +84,7 @@ class GrammarConstraint:
         self.check(self._matcher)
         return Proposal.chain(tokens, origin="forced") if tokens else NOTHING
 
-    @panics_as_errors()
+    @guarded()
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
         with self._walk(proposal) as walk:
@@ -78,24 +95,31 @@ class GrammarConstraint:
                 kept.append((parent < 0 or kept[parent]) and self._fits(walk, i, parent))
         return proposal if all(kept) else _without(proposal, kept)
 
-    @panics_as_errors()
+    @guarded()
     def masks_along(self, proposal: Proposal) -> Masks:
         """See Constraint. Call it on a proposal that `cut` returned, else ValueError.
 
         After an end of the text only another one is allowed, so that every row can be sampled.
         """
         masks = np.zeros((1 + proposal.drafted, self._vocab_size), dtype=np.bool_)
+        seconds: list[float] = []
         with self._walk(proposal) as walk:
             for row, node in enumerate(range(-1, proposal.drafted)):
+                start = perf_counter()
                 if self._ended or (node >= 0 and proposal.tokens[node] in self._eos):
                     masks[row, list(self._eos)] = True
                 elif walk.to(node):
                     self._fill(masks[row], walk)
                 else:
                     raise ValueError(f"drafted token {node} breaks the grammar: cut first")
-        return masks
+                seconds.append(perf_counter() - start)
+        return Masks(masks, tuple(seconds))
 
-    @panics_as_errors()
+    def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
+        """See Constraint. On a thread of its own."""
+        return _BEHIND.submit(self.masks_along, proposal).result
+
+    @guarded()
     def advance(self, tokens: Sequence[int]) -> None:
         """Move over committed tokens; what follows an end of the text is ignored.
 
@@ -115,6 +139,19 @@ class GrammarConstraint:
     def finished(self) -> bool:
         """See Constraint."""
         return self._ended or self._matcher.is_stopped()
+
+    @guarded()
+    def expected(self) -> str:
+        """See Constraint. The forced text, or some of the pieces that may come next."""
+        if self.finished() or self._matcher.is_accepting():
+            return ""
+        if forced := self._matcher.compute_ff_bytes():
+            return repr(forced.decode(errors="replace"))
+        (row,), _ = self.masks_along(NOTHING)
+        pieces = (self._tokenizer.decode_str([int(token)]) for token in np.flatnonzero(row))
+        named = sorted({piece for piece in pieces if piece}, key=lambda piece: (len(piece), piece))
+        more = ", ..." if len(named) > _NAMED else ""
+        return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
 
     def plain(self, token: int) -> bool:
         """True for a token that the matcher may be shown: it has text and is in its vocabulary."""
@@ -150,10 +187,10 @@ class GrammarConstraint:
         """Raise DerbyError if the matcher has failed, which it never says by itself."""
         if not matcher.is_error():
             return
-        reason = matcher.stop_reason()
-        if reason in ("ParserTooComplex", "LexerTooComplex"):
-            raise self._dead_end(drafted, "it is too ambiguous there to follow; simplify it")
-        raise self._dead_end(drafted, "no text at all may follow; give it a rule that ends")
+        # stop_reason() says InternalError in either case.
+        if matcher.get_error().startswith("NoExtension"):
+            raise self._dead_end(drafted, "no text at all may follow; give it a rule that ends")
+        raise self._dead_end(drafted, "it is too ambiguous there to follow; simplify it")
 
     def _dead_end(self, drafted: Sequence[int], why: str) -> DerbyError:
         text = self._tokenizer.decode_str([*self._committed, *drafted])
@@ -243,6 +280,11 @@ def _without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
     )
 
 
-def compile_grammar(source: GrammarSource, tokenizer: Tokenizer) -> GrammarConstraint:
-    """A fresh constraint for one text. Raises DerbyError with line and column where known."""
-    return GrammarConstraint(source, matcher_tokenizer(tokenizer), tokenizer.vocab_size)
+def compile_grammar(
+    source: GrammarSource, tokenizer: Tokenizer, kept: Compiled = NOTHING_KEPT
+) -> GrammarConstraint:
+    """A fresh constraint for one text; what `kept` holds already is not compiled again.
+
+    Raises DerbyError with line and column where known.
+    """
+    return GrammarConstraint(source, matcher_tokenizer(tokenizer), tokenizer.vocab_size, kept)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from backend.constraints.grammar_errors import explain, json_error
-from backend.grammars import GrammarSource
+from backend.constraints.compiled import NOTHING_KEPT, Compiled, estimated_bytes
+from backend.constraints.gbnf import gbnf_to_lark
+from backend.constraints.grammar_errors import Part, explain, json_error
+from backend.constraints.guard import guarded
+from backend.constraints.linking import link
+from backend.constraints.slices import SLICES
+from backend.grammars import GrammarSource, shipped
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 from backend.types import DerbyError
 
@@ -21,19 +26,6 @@ if TYPE_CHECKING:
 #: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
 JSON_WHITESPACE = r" |\n {0,12}"
 _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
-
-
-@contextmanager
-def panics_as_errors() -> Iterator[None]:
-    """Turn a panic in native code, which no `except Exception` catches, into a DerbyError."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise DerbyError(
-            "The grammar made the grammar engine crash: simplify it or pick one that ships."
-        ) from error
 
 
 _CACHE: weakref.WeakKeyDictionary[Tokenizer, LLTokenizer] = weakref.WeakKeyDictionary()
@@ -55,7 +47,12 @@ def _build_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
 
         # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
         width = max(tokenizer.vocab_size, len(tokenizer.fast))
-        return from_tokenizer(tokenizer.fast, n_vocab=width, eos_token=sorted(tokenizer.eos_ids))
+        return from_tokenizer(
+            tokenizer.fast,
+            n_vocab=width,
+            eos_token=sorted(tokenizer.eos_ids),
+            slices=list(SLICES),
+        )
     if isinstance(tokenizer, ByteTokenizer):
         from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -78,7 +75,7 @@ class _Bytes:
         return list(text)
 
 
-def _limits() -> LLParserLimits:
+def limits() -> LLParserLimits:
     """Tighter than llguidance's defaults, which trust the grammar; all that ships fits easily."""
     from llguidance import LLParserLimits
 
@@ -92,38 +89,63 @@ def _limits() -> LLParserLimits:
     )
 
 
-@panics_as_errors()
-def compile_matcher(source: GrammarSource, tokenizer: LLTokenizer) -> LLMatcher:
-    """A matcher at the start of a text. Raises DerbyError where the grammar is wrong."""
+@guarded()
+def compile_matcher(
+    source: GrammarSource, tokenizer: LLTokenizer, kept: Compiled = NOTHING_KEPT
+) -> LLMatcher:
+    """A matcher at the start of a text, from `kept` if it is there: one tokenizer's only.
+
+    Raises DerbyError where the grammar is wrong.
+    """
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(tokenizer, _definition(source), log_level=0, limits=_limits())
+    parts = parts_of(source)
+    made = definition(parts)
+
+    def build() -> LLMatcher:
+        return LLMatcher(tokenizer, made, log_level=0, limits=limits())
+
+    matcher = kept.get(made, build, estimated_bytes(made))
     if matcher.is_error():
-        raise explain(source, matcher.get_error())
+        raise explain(source, matcher.get_error(), parts)
     return matcher
 
 
-def _definition(source: GrammarSource) -> str:
-    """The grammar as llguidance's JSON, so that no text can pass for another format."""
+@lru_cache(maxsize=64)
+def parts_of(source: GrammarSource) -> tuple[Part, ...]:
+    """The grammar and all that it imports, its own files before those that ship.
+
+    Raises DerbyError with file, line and column where they do not fit together.
+    """
+    own = {module.name: module for module in source.modules}
+    return link(source, (shipped() | own).get, _other_than_lark)
+
+
+def definition(parts: Sequence[Part]) -> str:
+    """Linked parts as llguidance's JSON, so that no text can pass for another format."""
+    return json.dumps({"grammars": [part.grammar for part in parts]})
+
+
+def _other_than_lark(source: GrammarSource, called: str) -> dict[str, Any]:
+    """What llguidance takes for a grammar that errors call `called`."""
     from llguidance import regex_to_lark
 
-    if source.kind == "lark":
-        grammar: dict[str, Any] = {"lark_grammar": source.text}
-    elif source.kind == "regex":
-        grammar = {"lark_grammar": f"start: /{regex_to_lark(source.text.rstrip(chr(10)))}/"}
-    else:
-        grammar = {"json_schema": _schema(source)}
-    try:
-        return json.dumps({"grammars": [grammar]}, allow_nan=False)
-    except ValueError as error:
-        raise json_error(error) from error
+    match source.kind:
+        case "gbnf":
+            return {"lark_grammar": gbnf_to_lark(source.text, called)}
+        case "regex":
+            text = source.text.rstrip("\n")
+            return {"lark_grammar": f"start: /{regex_to_lark(text)}/"}
+        case _:
+            return {"json_schema": _schema(source, called)}
 
 
-def _schema(source: GrammarSource) -> Any:
+def _schema(source: GrammarSource, called: str) -> Any:
     try:
         schema = json.loads(source.text)
+        json.dumps(schema, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise json_error(error) from error
+        raise json_error(error, called) from error
     if not isinstance(schema, dict):
         return schema
     layout = schema.get("x-guidance", {})

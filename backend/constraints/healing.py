@@ -26,7 +26,7 @@ class Healing(NullConstraint):
         return proposal if self._done else NOTHING
 
     def masks_along(self, proposal: Proposal) -> Masks:
-        return UNMASKED if self._done else self._first[None]
+        return UNMASKED if self._done else Masks(self._first[None])
 
     def advance(self, tokens: Sequence[int]) -> None:
         self._done = self._done or bool(tokens)
@@ -40,4 +40,4 @@ class Endless(NullConstraint):
         self._row[list(eos_ids)] = False
 
     def masks_along(self, proposal: Proposal) -> Masks:
-        return np.broadcast_to(self._row, (1 + proposal.drafted, self._row.size))
+        return Masks(np.broadcast_to(self._row, (1 + proposal.drafted, self._row.size)))

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
+from backend.constraints.guard import die_after
 from backend.engines import Engines
 from backend.events import Event, Failed, Finished, from_json, to_json
 from backend.hosts import POLL, all_stopped, turn
@@ -25,6 +26,9 @@ from backend.schedule import explain
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
+
+#: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
+GRAMMAR_DEADLINE = 10.0
 
 #: A worker that has not acknowledged a stop by then is replaced: Stop is promised within a second.
 STOP_GRACE = 0.7
@@ -143,6 +147,8 @@ def _no_main_module() -> Iterator[None]:
 
 
 def _cause(exitcode: int | None) -> str:
+    if exitcode == -signal.SIGALRM:
+        return f"a grammar took longer than {GRAMMAR_DEADLINE:g} s"
     if exitcode is not None and exitcode < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-exitcode).name
@@ -154,6 +160,7 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    die_after(GRAMMAR_DEADLINE)
     engines = Engines(idle_warm_up=True)
     for spec in warm:
         if connection.poll():

@@ -1,0 +1,193 @@
+"""Lark grammars as tokens and definitions: what linking and checking need, without recursion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+TokenKind = Literal[
+    "rule",
+    "terminal",
+    "string",
+    "regex",
+    "number",
+    "special",
+    "reference",
+    "directive",
+    "inline",
+    "newline",
+    "operator",
+    "unreadable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token: `text` is text[start:end]; line and column count characters from 1.
+
+    `%json`, `%regex`, `%llguidance` and `%lark` are one token with their body, kind "inline".
+    """
+
+    kind: TokenKind
+    text: str
+    start: int
+    line: int
+    column: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A rule or a terminal: its name's token, and `tokens[body:end]`, what follows the colon."""
+
+    name: str
+    at: Token
+    body: int
+    end: int
+
+    @property
+    def terminal(self) -> bool:
+        return self.at.kind == "terminal"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A line that defines nothing: `%import` or `%ignore`, and `tokens[body:end]` behind it."""
+
+    at: Token
+    body: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LarkFile:
+    """A grammar's text taken apart. Of two definitions of one name the first counts.
+
+    `unreadable` is the token that ends a text which is no Lark; nothing behind it is known.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    definitions: dict[str, Definition]
+    imports: tuple[Statement, ...]
+    ignores: tuple[Statement, ...]
+    unreadable: Token | None
+
+
+#: Atomic groups, so that a quote left open costs one look at the rest of the text.
+_TOKEN = re.compile(
+    r"""
+      (?P<skip>(?:\#|//)[^\n]*|[ \t]+)
+    | (?P<newline>(?:\r?\n)+)
+    | (?P<rule>!?[_?]?[a-z][_a-z0-9\-]*)
+    | (?P<terminal>_?[A-Z][_A-Z0-9\-]*)
+    | (?P<string>"(?>(?:\\.|[^"\\\n])*)"i?)
+    | (?P<regex>/(?>(?:\\.|[^/\\])+)/[imslux]*)
+    | (?P<inline>%(?:json|regex|llguidance|lark)\b)
+    | (?P<directive>%[a-z]+)
+    | (?P<special><[^<>\s]+>)
+    | (?P<reference>@[a-zA-Z0-9_\-]+)
+    | (?P<number>[+-]?[0-9]+(?:\.[0-9]+)?)
+    | (?P<operator>->|\.\.|[:=,.(){}\[\]~|&+*?])
+    """,
+    re.VERBOSE,
+)
+_IN_JSON = re.compile(r'"(?>(?:\\.|[^"\\])*)"|[^"{}]+|[{}]', re.DOTALL)
+
+
+def tokenize(text: str) -> list[Token]:
+    """All tokens but blanks and comments; the last one is "unreadable" if the text is no Lark."""
+    tokens: list[Token] = []
+    at, line, line_start = 0, 1, 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        kind, end = (found.lastgroup, found.end()) if found else ("unreadable", len(text))
+        if kind == "inline" and (end := _inline_end(text, end)) < 0:
+            kind, end = "unreadable", len(text)
+        if kind != "skip":
+            token = Token(kind, text[at:end], at, line, at - line_start + 1)  # pyright: ignore[reportArgumentType]
+            tokens.append(token)
+        breaks = text.count("\n", at, end)
+        if breaks:
+            line, line_start = line + breaks, text.rindex("\n", at, end) + 1
+        at = end
+    return tokens
+
+
+def _inline_end(text: str, at: int) -> int:
+    """Where the braces that open after an inline directive close; `at` if none open, -1 if open."""
+    lark = text.endswith("lark", 0, at)
+    blank = re.compile(r"\s*").match(text, at)
+    opening = blank.end() if blank else at
+    if not text.startswith("{", opening):
+        return at
+    depth, at = 0, opening
+    while found := (_TOKEN if lark else _IN_JSON).match(text, at):
+        at = found.end()
+        depth += (found[0] == "{") - (found[0] == "}")
+        if depth == 0:
+            return at
+    return -1
+
+
+def plain_name(token: Token) -> str:
+    """A rule's or terminal's name without the marks that may stand before it."""
+    return token.text.removeprefix("!").removeprefix("?")
+
+
+def parse(text: str) -> LarkFile:
+    """Take a grammar apart, as far as it is Lark; what is malformed is left to llguidance."""
+    tokens = tokenize(text)
+    definitions: dict[str, Definition] = {}
+    statements: list[Statement] = []
+    for first, end in pairwise([*_statement_starts(tokens), len(tokens)]):
+        head = tokens[first]
+        if head.kind == "directive":
+            statements.append(Statement(head, first + 1, end))
+        elif head.kind in ("rule", "terminal") and (colon := _colon(tokens, first, end)):
+            found = Definition(plain_name(head), head, colon + 1, end)
+            definitions.setdefault(found.name, found)
+    return LarkFile(
+        text=text,
+        tokens=tuple(tokens),
+        definitions=definitions,
+        imports=tuple(s for s in statements if s.at.text == "%import"),
+        ignores=tuple(s for s in statements if s.at.text == "%ignore"),
+        unreadable=tokens[-1] if tokens and tokens[-1].kind == "unreadable" else None,
+    )
+
+
+def _statement_starts(tokens: Sequence[Token]) -> list[int]:
+    """The tokens that begin a line and do not go on with the one before, as `|` does."""
+    starts: list[int] = []
+    depth = 0
+    fresh = True
+    for i, token in enumerate(tokens):
+        if token.kind == "newline":
+            fresh = True
+            continue
+        if fresh and (depth == 0 or _defines(tokens, i)) and token.text != "|":
+            starts.append(i)
+            depth = 0
+        fresh = False
+        depth = max(0, depth + (token.text in ("(", "[")) - (token.text in (")", "]")))
+    return starts
+
+
+def _defines(tokens: Sequence[Token], at: int) -> bool:
+    """True for a definition's name or a directive: they end what a parenthesis left open."""
+    after = tokens[at + 1].text if at + 1 < len(tokens) else ""
+    return tokens[at].kind == "directive" or (
+        tokens[at].kind in ("rule", "terminal") and after == ":"
+    )
+
+
+def _colon(tokens: Sequence[Token], first: int, end: int) -> int:
+    """Where a definition's colon stands, behind its attributes if it has any; 0 if nowhere."""
+    return next((i for i in range(first + 1, end) if tokens[i].text == ":"), 0)

@@ -1,0 +1,46 @@
+"""Strangers' grammars, before anything of theirs reaches this process's grammar engine."""
+
+from functools import lru_cache
+
+from backend.constraints.grammar_compile import definition, parts_of
+from backend.constraints.grammar_errors import explain
+from backend.constraints.productive import require_productive
+from backend.constraints.sandbox import SANDBOX, Explored, Sandbox
+from backend.constraints.scan import scan
+from backend.grammars import GrammarSource, shipped
+from backend.text import Tokenizer
+
+
+def vet(source: GrammarSource, tokenizer: Tokenizer) -> None:
+    """Raise DerbyError unless the grammar compiles in bounds and every text of it can end.
+
+    What ships is trusted, and what passed once is remembered.
+    """
+    if source in shipped().values():
+        parts_of(source)  # linked once, before anybody's clock runs
+    else:
+        _vet(source, tokenizer)
+
+
+@lru_cache(maxsize=64)
+def _vet(source: GrammarSource, tokenizer: Tokenizer) -> None:
+    _examined(source, tokenizer, SANDBOX)
+
+
+def explore(
+    source: GrammarSource, tokenizer: Tokenizer, text: str, sandbox: Sandbox = SANDBOX
+) -> Explored:
+    """How far `text` fits the grammar. Raises DerbyError for what `vet` refuses."""
+    return sandbox.explore(_examined(source, tokenizer, sandbox), tokenizer, text)
+
+
+def _examined(source: GrammarSource, tokenizer: Tokenizer, sandbox: Sandbox) -> str:
+    """The grammar in llguidance's JSON, found to be good."""
+    for module in (source, *source.modules):
+        scan(module.text, module.kind)
+    parts = parts_of(source)
+    made = definition(parts)
+    if printed := sandbox.check(made, tokenizer):
+        raise explain(source, printed, parts)
+    require_productive(parts, sandbox.dead)
+    return made

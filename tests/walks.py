@@ -1,0 +1,74 @@
+"""Walks over a grammar's masks, for the tests that draw grammars at random."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import numpy as np
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from backend.constraints.grammar import GrammarConstraint
+from backend.grammars import GrammarSource
+from backend.types import Proposal
+
+EOS = 256
+
+
+class Vocabulary:
+    """Every byte, the end of the text, and some longer tokens, as llguidance reads it."""
+
+    eos_token_id = EOS
+    bos_token_id = None
+    special_token_ids = (EOS,)
+
+    def __init__(self, *longer: bytes) -> None:
+        self.tokens = (*(bytes([i]) for i in range(256)), b"<eos>", *longer)
+        self._built = LLTokenizer(TokenizerWrapper(self), eos_token=EOS)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens of `text`, the longest first."""
+        spelled: list[int] = []
+        while text:
+            spelled.append(max(self._fitting(text), key=lambda i: len(self.tokens[i])))
+            text = text[len(self.tokens[spelled[-1]]) :]
+        return spelled
+
+    def constraint(self, source: GrammarSource) -> GrammarConstraint:
+        return GrammarConstraint(source, self._built, len(self.tokens))
+
+    def accepts(self, constraint: GrammarConstraint, text: bytes, dice: Random) -> bool:
+        """True if `text`, cut at random into tokens that are allowed, may be read and end."""
+        while text:
+            fitting = set(self._fitting(text)).intersection(allowed(constraint))
+            if not fitting:
+                return False
+            token = dice.choice(sorted(fitting))
+            constraint.advance([token])
+            text = text[len(self.tokens[token]) :]
+        return EOS in allowed(constraint)
+
+    def _fitting(self, text: bytes) -> list[int]:
+        longer = range(EOS + 1, len(self.tokens))
+        return [text[0], *(i for i in longer if text.startswith(self.tokens[i]))]
+
+
+#: From the ids allowed, ascending, and the text so far to the token that comes next.
+Choice = Callable[[Sequence[int], bytes], int]
+
+
+def allowed(constraint: GrammarConstraint) -> list[int]:
+    """Ids of the tokens that may come next, ascending."""
+    return np.flatnonzero(constraint.masks_along(Proposal()).allowed[0]).tolist()
+
+
+def walk(constraint: GrammarConstraint, choose: Choice, limit: int) -> bytes:
+    """The text of a walk over bytes to the end. Fails at a dead end, or if `limit` bytes are not
+    enough.
+    """
+    text = b""
+    for _ in range(limit):
+        token = choose(allowed(constraint), text)
+        constraint.advance([token])
+        if token == EOS:
+            return text
+        text += bytes([token])
+    raise AssertionError(f"no end after {text!r}")
