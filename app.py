@@ -70,8 +70,8 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
             with gr.Column(scale=6, min_width=320), gr.Tabs():
                 with gr.Tab("Columns"):
                     fields |= _columns(offered)
-                with gr.Tab("Own grammar"):
-                    fields |= _editor(Editor(lambda: page_tokenizer(engines)))
+                with gr.Tab("Own grammar") as tab:
+                    fields |= _editor(Editor(lambda: page_tokenizer(engines)), tab)
                 with gr.Tab("Sampling"):
                     fields |= _sampling()
                 with gr.Tab("Model"):
@@ -234,7 +234,7 @@ def _settings(row: Strategy, offered: Menu) -> Fields:
     return fields
 
 
-def _editor(editor: Editor) -> Fields:
+def _editor(editor: Editor, tab: gr.Tab) -> Fields:
     """A grammar of one's own, told sound or not while it is written, and a text to try on it."""
     ready = shipped()
     with gr.Row():
@@ -243,9 +243,9 @@ def _editor(editor: Editor) -> Fields:
     text = gr.Textbox(
         'start: "yes" | "no"', lines=8, max_lines=16, elem_id="own", **WORDS["grammar text"]
     )
-    sound = gr.Textbox(interactive=False, elem_id="sound", **WORDS["grammar sound"])
+    sound = gr.Textbox(lines=2, interactive=False, elem_id="sound", **WORDS["grammar sound"])
     sample = gr.Textbox(lines=2, max_lines=8, elem_id="sample", **WORDS["grammar sample"])
-    fits = gr.Textbox(interactive=False, elem_id="fits", **WORDS["grammar fits"])
+    fits = gr.Textbox(lines=2, interactive=False, elem_id="fits", **WORDS["grammar fits"])
 
     def start_from(name: Any) -> tuple[Any, Any]:
         source = ready.get(name) if isinstance(name, str) else None
@@ -257,7 +257,7 @@ def _editor(editor: Editor) -> Fields:
 
     begin.input(start_from, begin, [text, kind], **QUIET)
     gr.on(
-        [text.change, kind.change, sample.change],
+        [tab.select, text.change, kind.change, sample.change],
         look,
         [kind, text, sample],
         [sound, fits],

@@ -116,4 +116,5 @@ def _texts(board: Scoreboard) -> str:
     kept = board.columns[board.reference(others[0]) or 0].title
     if len(others) == 1:
         return f"{board.columns[others[0]].title} wrote the same text as {kept}."
-    return f"All {len(others)} columns that must keep the text wrote what {kept} wrote."
+    all_of_them = "Both" if len(others) == 2 else f"All {len(others)}"
+    return f"{all_of_them} columns that must keep the text wrote what {kept} wrote."

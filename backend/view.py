@@ -241,10 +241,11 @@ def _grammar(score: Score) -> str:
     """What the grammar's masks took, how much of it showed, and how many tokens it forced."""
     if not score.masks or not score.seconds:
         return ""
-    *_, p50, p99 = (seconds(float(value)) for value in np.percentile(score.masks, (50, 99)))
+    p50, p99 = (seconds(float(value)) for value in np.percentile(score.masks, (50, 99)))
     return (
-        f"Grammar: compiled in {seconds(score.compiled)}; {len(score.masks)} masks, {p50} each "
-        f"(p99 {p99}, longest {seconds(max(score.masks))}), "
+        f"Grammar: compiled in {seconds(score.compiled)}; {len(score.masks)} masks, "
+        f"{seconds(mean(score.masks))} on average (p50 {p50}, p99 {p99}, longest "
+        f"{seconds(max(score.masks))}), "
         f"{score.parts['mask'] / score.seconds:.1%} of the time not hidden behind the passes; "
         f"{score.forced} of {len(score.tokens)} tokens forced. "
     )

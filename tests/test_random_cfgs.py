@@ -228,7 +228,7 @@ def derived(rules: Plain, dice: Random) -> str:
     llguidance's limits allow.
     """
     texts = (_derived(rules, dice, free) for free in (12, 6, 3, 1))
-    return next((text for text in texts if len(text) <= 24), _derived(rules, dice, 0))
+    return next((text for text in texts if len(text) <= 12), _derived(rules, dice, 0))
 
 
 def _derived(rules: Plain, dice: Random, free: int) -> str:

@@ -40,7 +40,9 @@ def _examined(source: GrammarSource, tokenizer: Tokenizer, sandbox: Sandbox) -> 
         scan(module.text, module.kind)
     parts = parts_of(source)
     made = definition(parts)
-    if printed := sandbox.check(made, tokenizer):
-        raise explain(source, printed, parts)
+    printed = sandbox.check(made, tokenizer)
+    # First, for it has the better words for what an endless rule made the engine print.
     require_productive(parts, sandbox.dead)
+    if printed:
+        raise explain(source, printed, parts)
     return made
