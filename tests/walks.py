@@ -35,16 +35,26 @@ class Vocabulary:
     def constraint(self, source: GrammarSource) -> GrammarConstraint:
         return GrammarConstraint(source, self._built, len(self.tokens))
 
-    def accepts(self, constraint: GrammarConstraint, text: bytes, dice: Random) -> bool:
-        """True if `text`, cut at random into tokens that are allowed, may be read and end."""
-        while text:
-            fitting = set(self._fitting(text)).intersection(allowed(constraint))
+    def read(
+        self, constraint: GrammarConstraint, text: bytes, dice: Random, limit: int | None = None
+    ) -> int:
+        """How many bytes of `text` were read, cut at random into tokens that are allowed; until
+        `limit` of them if that is given.
+        """
+        read = 0
+        while read < (len(text) if limit is None else min(limit, len(text))):
+            fitting = set(self._fitting(text[read:])).intersection(allowed(constraint))
             if not fitting:
-                return False
+                break
             token = dice.choice(sorted(fitting))
             constraint.advance([token])
-            text = text[len(self.tokens[token]) :]
-        return EOS in allowed(constraint)
+            read += len(self.tokens[token])
+        return read
+
+    def accepts(self, constraint: GrammarConstraint, text: bytes, dice: Random) -> bool:
+        """True if `text` was read and may end."""
+        whole = self.read(constraint, text, dice) == len(text)
+        return whole and EOS in allowed(constraint)
 
     def _fitting(self, text: bytes) -> list[int]:
         longer = range(EOS + 1, len(self.tokens))
