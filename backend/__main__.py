@@ -87,7 +87,7 @@ def race(
     ] = False,
     grammar: Annotated[
         Path | None,
-        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file for grammar columns."),
+        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file: grammar=own in columns."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -116,14 +116,8 @@ def race(
 
 
 def _columns(names: list[str], grammar: Path | None) -> list[Strategy]:
-    columns = [parse_column(name) for name in names]
-    if grammar is None:
-        return columns
-    source = grammar_from_file(grammar)
-    return [
-        column.with_settings({"grammar": source}) if column.grammar else column
-        for column in columns
-    ]
+    own = grammar_from_file(grammar) if grammar else None
+    return [parse_column(name, own) for name in names]
 
 
 @app.command()

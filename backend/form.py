@@ -14,7 +14,7 @@ from backend.grammars import GrammarSource, Kind
 from backend.menu import HUB, Menu
 from backend.models import HUB_ID
 from backend.race import Race
-from backend.strategies import PRECISIONS, STRATEGIES, Strategy
+from backend.strategies import OWN, PRECISIONS, STRATEGIES, Strategy
 from backend.types import (
     MAX_NEW_TOKENS,
     DerbyError,
@@ -24,7 +24,6 @@ from backend.types import (
     check_range,
 )
 
-OWN = "own"
 KINDS = get_args(Kind)
 MAX_PROMPT = 65_536
 MAX_STOPS = 16

@@ -18,8 +18,8 @@ PRECISIONS = ("fp32", "int8", "int4")
 #: A column's cache scope: this answer alone, or this visitor's earlier ones too. A snapshot's id
 #: stands for that file.
 CALL, SESSION = SCOPES = ("call", "session")
-#: A column's grammar setting without a grammar.
-FREE = "none"
+#: A column's grammar setting without a grammar, and with the user's own.
+FREE, OWN = "none", "own"
 
 SNAPSHOT_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -284,15 +284,24 @@ STRATEGIES: dict[str, Strategy] = {
 DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar")
 
 
-def parse_column(text: str) -> Strategy:
-    """The strategy that `name[:setting=value,...]` describes, say "lookahead:window=7,level=4"."""
+def parse_column(text: str, own: GrammarSource | None = None) -> Strategy:
+    """The strategy that `name[:setting=value,...]` describes, say "lookahead:window=7,level=4".
+
+    `own` is what "grammar=own" means, and the grammar column's grammar unless it names another.
+    """
     name, _, rest = text.strip().partition(":")
     if name not in STRATEGIES:
         raise DerbyError(f"There is no column {name!r}; choose from {', '.join(STRATEGIES)}.")
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
             raise DerbyError(f"{part!r} in column {text!r} is not of the form setting=value.")
         values[key.strip()] = value.strip()
+    if own is not None and STRATEGIES[name].grammar is not None:
+        values.setdefault("grammar", OWN)
+    if values.get("grammar") == OWN:
+        if own is None:
+            raise DerbyError(f"{text!r} asks for a grammar of your own: name its file.")
+        values["grammar"] = own
     return STRATEGIES[name].with_settings(values)

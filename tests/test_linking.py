@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 
 from backend.constraints.gbnf import gbnf_to_lark
+from backend.constraints.grammar import compile_grammar
 from backend.constraints.grammar_errors import Part, explain
 from backend.constraints.lark_text import parse, tokenize
 from backend.constraints.linking import MAX_LINKED_BYTES, MAX_MODULES, link
-from backend.grammars import MAX_BYTES, GrammarSource, shipped
-from backend.types import DerbyError
+from backend.grammars import MAX_BYTES, GrammarSource, grammar_from_file, shipped
+from backend.text import ByteTokenizer
+from backend.types import DerbyError, Proposal
 
 BYTES = LLTokenizer("byte")
 Files = Mapping[str, "str | GrammarSource"]
@@ -292,3 +295,24 @@ def test_statements_end_at_lines_that_do_not_go_on() -> None:
 def test_hostile_texts_are_taken_apart_in_one_pass(text: str) -> None:
     file = parse("start: " + text)
     assert sum(len(token.text) for token in file.tokens) <= len(file.text)
+
+
+def test_a_users_file_brings_the_files_beside_it_that_it_imports(tmp_path: Path) -> None:
+    """Its own before those that ship; of those that do not matter, none."""
+    texts = {
+        "main.lark": "%import .date.start -> day\n%import .yes_no.start -> answer\n"
+        'start: day " " answer',
+        "date.lark": '%import .deep.WORD -> WORD\nstart: "on " WORD',
+        "deep.lark": "WORD: /[A-Z][a-z]+/\nstart: WORD",
+        "other.lark": "start: (",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    source = grammar_from_file(tmp_path / "main.lark")
+    assert {module.name for module in source.modules} == {"date", "deep"}
+    constraint = compile_grammar(source, ByteTokenizer())
+    draft = Proposal.chain([*b"on Monday No, because it rains.", ByteTokenizer.EOS])
+    assert constraint.cut(draft) is draft
+    (tmp_path / "deep.lark").write_text("start: (", encoding="utf-8")
+    with pytest.raises(DerbyError, match="'deep'"):
+        compile_grammar(grammar_from_file(tmp_path / "main.lark"), ByteTokenizer())

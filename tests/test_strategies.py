@@ -122,6 +122,16 @@ def test_any_column_can_be_given_a_grammar_or_freed_of_one() -> None:
         assert freed.label.endswith("(grammar=none)") == (row.grammar is not None)
 
 
+def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:
+    own = GrammarSource("regex", "a+", "mine")
+    assert parse_column("grammar", own).grammar == own
+    assert parse_column("lookup:grammar=own,k=3", own).grammar == own
+    assert parse_column("lookup", own).grammar is None
+    assert parse_column("grammar:grammar=date", own).grammar == shipped()["date"]
+    with pytest.raises(DerbyError, match="name its file"):
+        parse_column("grammar:grammar=own")
+
+
 def test_several_settings_at_once_leave_the_others_alone() -> None:
     row = parse_column(" lookahead:window=7, level=4,")
     assert row.settings() == {**STRATEGIES["lookahead"].settings(), "window": 7, "level": 4}
