@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(shelf.app, name="snapshot")
-out = Console()
+# Piped tables are read in files and logs, which are wider than the 80 columns rich assumes.
+out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 COLUMN_HELP = "A column, name[:setting=value,...]; repeat for more. Names: " + ", ".join(STRATEGIES)

@@ -69,10 +69,11 @@ class GrammarConstraint:
 
     @guarded()
     def forced(self, budget: int) -> Proposal:
-        """See Constraint. One canonical spelling of the forced text; sampling may choose another.
+        """See Constraint. The forced text as the tokenizer itself would spell it.
 
-        The tokens are proposed, never committed unseen: whatever the masks allow may be sampled
-        instead, so the text is that of the plain loop under the same grammar.
+        Where text is forced, llguidance's masks allow that spelling alone, so a proposal is always
+        accepted; it is still verified, so the text is that of the plain loop under the same grammar
+        whatever the engine does.
         """
         if budget <= 0 or self.finished():
             return NOTHING

@@ -83,7 +83,7 @@ def limits() -> LLParserLimits:
         max_items_in_row=1000,
         initial_lexer_fuel=500_000,
         step_lexer_fuel=100_000,
-        step_max_items=25_000,
+        step_max_items=100_000,
         max_lexer_states=50_000,
         max_grammar_size=100_000,
     )
