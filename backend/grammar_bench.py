@@ -17,6 +17,7 @@ import numpy as np
 
 from backend.big_vocabulary import big_tokenizer
 from backend.constraints.grammar_compile import compile_matcher, matcher_tokenizer
+from backend.constraints.slices import slices_of
 from backend.grammars import GrammarSource, examples, shipped
 from backend.models import BUILT_IN, model_files
 from backend.text import HfTokenizer
@@ -64,7 +65,8 @@ def grammar_experiment(say: Say) -> list[Row]:
     for name, source in shipped().items():
         say(f"masks of {name}")
         texts = bench_texts(name)
-        rows += [_row(source, texts, vocabulary) for vocabulary in vocabularies]
+        suited = [each.with_slices(list(slices_of(source))) for each in vocabularies]
+        rows += [_row(source, texts, vocabulary) for vocabulary in suited]
     return rows
 
 

@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
 from backend.constraints.grammar_compile import compile_matcher, matcher_tokenizer
-from backend.constraints.slices import SLICES
+from backend.constraints.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar_bench import _row, bench_texts, long_c, long_sql, rule_count
 from backend.grammars import GrammarSource, examples, shipped
 from backend.text import ByteTokenizer
@@ -85,9 +85,25 @@ def spread(texts: tuple[str, ...], count: int) -> list[str]:
     return [texts[len(texts) * i // count] for i in range(count)]
 
 
+@cache
+def for_code() -> LLTokenizer:
+    return vocabularies()[0].with_slices(list(CODE_SLICES))
+
+
+def test_a_grammar_asks_for_slices_in_a_line_of_its_own() -> None:
+    def asked(text: str) -> tuple[str, ...]:
+        return slices_of(GrammarSource("lark", text, "test"))
+
+    assert asked("// a language\n// slices: code\nstart: WORD\nWORD: /a/") == CODE_SLICES
+    assert asked("start: WORD // slices: code\nWORD: /a/") == SLICES
+    assert slices_of(shipped()["c"]) == CODE_SLICES
+    assert slices_of(GrammarSource("regex", "// slices: code", "test")) == SLICES
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_masks_are_those_without_slices(name: str) -> None:
     plain, sliced = vocabularies()
+    sliced = for_code() if slices_of(shipped()[name]) == CODE_SLICES else sliced
     for text in spread(examples(name).accept, 3):
         matchers = [compile_matcher(shipped()[name], each) for each in (plain, sliced)]
         for token in plain.tokenize_str(text):
@@ -110,9 +126,11 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_masks_are_those_without_slices_along_random_texts(shape: str) -> None:
+@pytest.mark.parametrize("code", [False, True])
+def test_masks_are_those_without_slices_along_random_texts(shape: str, *, code: bool) -> None:
     """Wherever the masks themselves lead, not where an example's author went."""
     plain, sliced = vocabularies()
+    sliced = for_code() if code else sliced
     source = GrammarSource("lark", shape, "shape")
     rng = random.Random(shape)
     for _ in range(10):

@@ -23,10 +23,11 @@ class GrammarCompiler:
         """
         # The grammar engine is imported only where a column needs it.
         from backend.constraints.grammar_compile import matcher_tokenizer
+        from backend.constraints.slices import slices_of
         from backend.constraints.vetting import vet
 
-        matcher_tokenizer(self._tokenizer)
         for source in sources:
+            matcher_tokenizer(self._tokenizer, slices_of(source))
             vet(source, self._tokenizer)
 
     def compile(self, source: GrammarSource) -> Constraint:

@@ -22,6 +22,7 @@ from backend.constraints.base import Masks
 from backend.constraints.compiled import NOTHING_KEPT, Compiled
 from backend.constraints.grammar_compile import compile_matcher, matcher_tokenizer, parts_of
 from backend.constraints.guard import guarded
+from backend.constraints.slices import slices_of
 from backend.drafters.base import NOTHING
 from backend.grammars import GrammarSource
 from backend.text import Tokenizer
@@ -288,4 +289,5 @@ def compile_grammar(
 
     Raises DerbyError with line and column where known.
     """
-    return GrammarConstraint(source, matcher_tokenizer(tokenizer), tokenizer.vocab_size, kept)
+    built = matcher_tokenizer(tokenizer, slices_of(source))
+    return GrammarConstraint(source, built, tokenizer.vocab_size, kept)

@@ -29,16 +29,21 @@ _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 
 
 _CACHE: weakref.WeakKeyDictionary[Tokenizer, LLTokenizer] = weakref.WeakKeyDictionary()
+_CODE: weakref.WeakKeyDictionary[Tokenizer, LLTokenizer] = weakref.WeakKeyDictionary()
 _CACHE_LOCK = threading.Lock()
 
 
-def matcher_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
+def matcher_tokenizer(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> LLTokenizer:
     """The vocabulary as llguidance wants it, built once a tokenizer object (about 0.1-1 s)."""
     with _CACHE_LOCK:
         built = _CACHE.get(tokenizer)
         if built is None:
             built = _CACHE[tokenizer] = _build_tokenizer(tokenizer)
-        return built
+        if slices == SLICES:
+            return built
+        if tokenizer not in _CODE:
+            _CODE[tokenizer] = built.with_slices(list(slices))
+        return _CODE[tokenizer]
 
 
 def _build_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:

@@ -8,7 +8,15 @@ It sees so only for one repeated class of characters within another: `[a-z]{1,30
 Each slice is a part of one above it. Keep it so: where two only overlap, and the smaller fits, the
 engine walks the rest of the larger. Bounded ones fit bounded terminals too, such as a JSON string
 with a `maxLength`, until less is left than their own bound.
+
+A grammar that is made of such words, as programming languages are, asks for `CODE_SLICES` by the
+line `// slices: code`: they fit terminals that go on with a word. The two do not mix: where tokens
+are in several slices of which one fits, the engine walks the others.
 """
+
+import re
+
+from backend.grammars import GrammarSource
 
 SLICES: tuple[str, ...] = (
     # In a JSON or C string, or a comment to the end of its line.
@@ -27,3 +35,16 @@ SLICES: tuple[str, ...] = (
     r"[A-Za-z]{1,30}",
     r"[a-z]{1,30}",
 )
+
+CODE_SLICES: tuple[str, ...] = (
+    "[a-zA-Z][a-zA-Z_]*",
+    " [a-zA-Z][a-zA-Z_]*",
+    r" [^\x00-\x7F]{1,29}",
+)
+
+_CODE = re.compile(r"(?m)^// slices: code$")
+
+
+def slices_of(source: GrammarSource) -> tuple[str, ...]:
+    """The slices that a grammar asks for. They change its masks' speed and nothing else."""
+    return CODE_SLICES if source.kind == "lark" and _CODE.search(source.text) else SLICES
