@@ -30,7 +30,7 @@ def asked(record: dict[str, Any]) -> tuple[Request, Strategy, ModelSpec]:
         request["sampling"] = Sampling(**request["sampling"])
         request["stop"] = tuple(request["stop"])
         settings = {
-            name: GrammarSource(**value) if isinstance(value, dict) else value
+            name: _grammar(value) if isinstance(value, dict) else value
             for name, value in record["settings"].items()
         }
         strategy = STRATEGIES[record["strategy"]].with_settings(settings)
@@ -39,6 +39,12 @@ def asked(record: dict[str, Any]) -> tuple[Request, Strategy, ModelSpec]:
         raise DerbyError(
             f"The snapshot's record cannot be read ({type(error).__name__}: {error}): save it anew."
         ) from error
+
+
+def _grammar(record: dict[str, Any]) -> GrammarSource:
+    """What `asdict` made of a grammar, and of the files that it imports."""
+    modules = tuple(_grammar(module) for module in record.get("modules", ()))
+    return GrammarSource(record["kind"], record["text"], record["name"], modules)
 
 
 def longer(request: Request, strategy: Strategy, tokens: int) -> tuple[Request, Strategy]:
