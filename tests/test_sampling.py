@@ -289,7 +289,9 @@ def test_sampled_tokens_have_exactly_the_models_distribution(kind: str, quick_no
     assert pvalue(kind, DRAWS) > 1e-3
 
 
-def accept_argmax(answer: decode.Answer, proposal: Proposal, logits: Logits) -> sampling.Verdict:
+def accept_argmax(
+    answer: decode.Answer, proposal: Proposal, logits: Logits, allowed: object
+) -> sampling.Verdict:
     """A wrong verifier: a drafted token passes where it is the target's most likely one."""
 
     def sample(row: int, depth: int) -> Choice:
