@@ -20,7 +20,6 @@ PRECISIONS = ("fp32", "int8", "int4")
 CALL, SESSION = SCOPES = ("call", "session")
 #: A column's grammar setting without a grammar, and with the user's own.
 FREE, OWN = "none", "own"
-
 SNAPSHOT_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -147,15 +146,9 @@ class Strategy:
 
 def word(value: Any) -> str:
     """A setting's value as the command line takes it."""
-    match value:
-        case GrammarSource():
-            return value.name
-        case None:
-            return FREE
-        case bool():
-            return str(value).lower()
-        case _:
-            return str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return FREE if value is None else str(getattr(value, "name", value))
 
 
 def _checked(name: str, value: Any, declared: Any) -> Any:
@@ -285,9 +278,8 @@ DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar")
 
 
 def parse_column(text: str, own: GrammarSource | None = None) -> Strategy:
-    """The strategy that `name[:setting=value,...]` describes, say "lookahead:window=7,level=4".
-
-    `own` is what "grammar=own" means, and the grammar column's grammar unless it names another.
+    """The strategy that `name[:setting=value,...]` describes; "grammar=own" means `own`, which is
+    also the grammar column's grammar unless it names another.
     """
     name, _, rest = text.strip().partition(":")
     if name not in STRATEGIES:
@@ -298,7 +290,7 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Strategy:
         if not equals:
             raise DerbyError(f"{part!r} in column {text!r} is not of the form setting=value.")
         values[key.strip()] = value.strip()
-    if own is not None and STRATEGIES[name].grammar is not None:
+    if own and STRATEGIES[name].grammar:
         values.setdefault("grammar", OWN)
     if values.get("grammar") == OWN:
         if own is None:

@@ -91,7 +91,8 @@ def proposals(draw: st.DrawFn) -> Proposal:
 @pytest.mark.parametrize("name", ["json", "person", "sql", "date"])
 def test_masks_equal_trying_each_token(name: str) -> None:
     source = shipped()[name]
-    text = examples(name).accept[-1]
+    # A line break is an end of the text here.
+    text = [text for text in examples(name).accept if "\n" not in text][-1]
     masks = compile_grammar(source, WIDE).masks_along(Proposal.chain(spelled(text))).allowed
     assert masks.shape == (1 + len(spelled(text)), WIDE.vocab_size)
     for n in range(0, len(masks), 3):

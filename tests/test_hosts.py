@@ -29,6 +29,10 @@ PATIENCE = 30.0  # far beyond anything that works
 SOON = 300  # events that may still be on their way when a race is stopped
 
 
+#: Fields of events that are times, and so differ from run to run.
+TIMES = ("seconds", "compiled", "masks")
+
+
 def never() -> bool:
     return False
 
@@ -62,7 +66,7 @@ def by_column(events: list[Event]) -> dict[int, list[dict[str, Any]]]:
     found: dict[int, list[dict[str, Any]]] = {}
     for event in events:
         found.setdefault(getattr(event, "column", -1), []).append(
-            {k: v for k, v in to_json(event).items() if k != "seconds"}
+            {k: v for k, v in to_json(event).items() if k not in TIMES}
         )
     return found
 
