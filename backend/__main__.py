@@ -216,9 +216,9 @@ def bench(
                 "structure, grammar or peers."
             )
     if not as_json:
-        out.print(
-            _table(f"{experiment}: {target}, {max_new_tokens} new tokens, T={temperature}", rows)
-        )
+        run = f"{target}, {max_new_tokens} new tokens, T={temperature}"
+        told = "masks alone, no model" if experiment == "grammar" else run
+        out.print(_table(f"{experiment}: {told}", rows))
     print(json.dumps([asdict(row) for row in rows]))  # noqa: T201 (the last line is for programs)
 
 

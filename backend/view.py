@@ -210,7 +210,7 @@ def _remark(score: Score) -> str:
     if score.expected:
         told += f"Incomplete: the grammar still expects {score.expected}. "
     if score.reused:
-        told = f"{_reused(score)} tokens reused. "
+        told += f"{_reused(score)} tokens reused. "
     if score.shifts:
         first, gone = score.shifts[0], sum(shift.dropped for shift in score.shifts)
         told += (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
+from backend.events import Event, Failed, Finished, Prefilled, Prepared, Preparing, Started, Step
 from backend.headline import headline
 from backend.hosts.inline import InlineHost
 from backend.race import Race
@@ -200,3 +200,19 @@ def test_the_idle_page_explains_every_column() -> None:
 )
 def test_durations_are_in_fitting_units(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> None:
+    """Once, the words on the cache took the place of those on the grammar."""
+    masked = replace(step(0, [7], 0.5), masks=[0.001, 0.003])
+    board = board_of(
+        "grammar",
+        Started(0, 5, "m"),
+        Prepared(0, 4, 0.2, 0.01),
+        masked,
+        Finished(0, "token limit", [], "'}'"),
+    )
+    column = view(board, race=1, goal=7)["columns"][0]
+    assert column["status"] == "done: token limit, incomplete"
+    for told in ("compiled in 10.0 ms", "2 masks, 2.0 ms on average", "expects '}'", "4 of 5"):
+        assert told in column["remark"]

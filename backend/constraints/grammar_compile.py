@@ -27,26 +27,23 @@ if TYPE_CHECKING:
 JSON_WHITESPACE = r" |\n {0,12}"
 _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 
-
-_CACHE: weakref.WeakKeyDictionary[Tokenizer, LLTokenizer] = weakref.WeakKeyDictionary()
-_CODE: weakref.WeakKeyDictionary[Tokenizer, LLTokenizer] = weakref.WeakKeyDictionary()
+_Slices = tuple[str, ...]
+_CACHE: weakref.WeakKeyDictionary[Tokenizer, dict[_Slices, LLTokenizer]] = (
+    weakref.WeakKeyDictionary()
+)
 _CACHE_LOCK = threading.Lock()
 
 
-def matcher_tokenizer(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> LLTokenizer:
+def matcher_tokenizer(tokenizer: Tokenizer, slices: _Slices = SLICES) -> LLTokenizer:
     """The vocabulary as llguidance wants it, built once a tokenizer object (about 0.1-1 s)."""
     with _CACHE_LOCK:
-        built = _CACHE.get(tokenizer)
-        if built is None:
-            built = _CACHE[tokenizer] = _build_tokenizer(tokenizer)
-        if slices == SLICES:
-            return built
-        if tokenizer not in _CODE:
-            _CODE[tokenizer] = built.with_slices(list(slices))
-        return _CODE[tokenizer]
+        built = _CACHE.setdefault(tokenizer, {})
+        if slices not in built:
+            built[slices] = _build_tokenizer(tokenizer, slices)
+        return built[slices]
 
 
-def _build_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
+def _build_tokenizer(tokenizer: Tokenizer, slices: _Slices) -> LLTokenizer:
     if isinstance(tokenizer, HfTokenizer):
         from llguidance.hf import from_tokenizer
 
@@ -56,12 +53,13 @@ def _build_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
             tokenizer.fast,
             n_vocab=width,
             eos_token=sorted(tokenizer.eos_ids),
-            slices=list(SLICES),
+            slices=list(slices),
         )
     if isinstance(tokenizer, ByteTokenizer):
         from llguidance import LLTokenizer, TokenizerWrapper
 
-        return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=sorted(tokenizer.eos_ids))
+        eos = sorted(tokenizer.eos_ids)
+        return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
     raise DerbyError(
         f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
         "choose a model with a fast tokenizer."

@@ -9,22 +9,28 @@ from backend.constraints.sandbox import SANDBOX, Explored, Sandbox
 from backend.constraints.scan import scan
 from backend.grammars import GrammarSource, shipped
 from backend.text import Tokenizer
+from backend.types import DerbyError
 
 
 def vet(source: GrammarSource, tokenizer: Tokenizer) -> None:
     """Raise DerbyError unless the grammar compiles in bounds and every text of it can end.
 
-    What ships is trusted, and what passed once is remembered.
+    What ships is trusted. What was found is remembered, refusals too: twelve columns with one
+    endless grammar would keep the next visitor waiting for a minute.
     """
     if source in shipped().values():
         parts_of(source)  # linked once, before anybody's clock runs
-    else:
-        _vet(source, tokenizer)
+    elif refusal := _refusal(source, tokenizer):
+        raise DerbyError(refusal)
 
 
 @lru_cache(maxsize=64)
-def _vet(source: GrammarSource, tokenizer: Tokenizer) -> None:
-    _examined(source, tokenizer, SANDBOX)
+def _refusal(source: GrammarSource, tokenizer: Tokenizer) -> str:
+    try:
+        _examined(source, tokenizer, SANDBOX)
+    except DerbyError as error:
+        return str(error)
+    return ""
 
 
 def explore(
