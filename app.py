@@ -14,6 +14,7 @@ from gradio import themes
 
 from backend import form
 from backend.desk import Desk
+from backend.drafting import HYBRID, TRAINED
 from backend.editor import Editor, page_tokenizer
 from backend.grammars import GrammarSource, shipped
 from backend.hosts import Host
@@ -26,7 +27,6 @@ from backend.strategies import (
     SESSION,
     STRATEGIES,
     Strategy,
-    draft_spec,
 )
 from backend.types import DerbyError, ModelSpec, Request
 from backend.view import View, idle
@@ -228,7 +228,8 @@ def _settings(row: Strategy, offered: Menu) -> Fields:
                     **WORDS["grammar"],
                 )
             case _:
-                copies = [("int4 copy", "int4"), ("int8 copy", "int8")]
+                own = [("lookup, else trained", HYBRID), ("trained", TRAINED)]
+                copies = [*own, ("int4 copy", "int4"), ("int8 copy", "int8")]
                 others = [(label, key) for key, label in offered.labels.items() if key != "0"]
                 fields |= _choice(name, [*copies, *others, FROM_HUB], value, **words)
     return fields
@@ -370,7 +371,7 @@ def main(
         except DerbyError as error:
             raise SystemExit(str(error)) from error
         engines, models = ("openvino", "torch"), (BUILT_IN, *model)
-        warm = (ModelSpec(), draft_spec(ModelSpec(), "int4"))
+        warm = (ModelSpec(),)
     races = ProcessHost(warm)
     try:
         _, address, shared = build(races, engines, models).launch(

@@ -1,4 +1,5 @@
-"""The command line: python -m backend setup | race | snapshot | grammar | verify | bench.
+"""The command line: python -m backend setup | race | snapshot | grammar | tune | verify |
+bench.
 
 What a user can fix ends with one sentence on stderr and exit code 2.
 """
@@ -22,7 +23,7 @@ from backend.grammars import grammar_from_file
 from backend.hosts.inline import InlineHost
 from backend.prompts import PROMPTS, read_prompts, sample
 from backend.race import Race
-from backend.report import summary, texts
+from backend.report import curve, summary, texts
 from backend.scoreboard import Scoreboard
 from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
 from backend.types import DerbyError, ModelSpec, Request, Sampling
@@ -222,10 +223,37 @@ def bench(
     print(json.dumps([asdict(row) for row in rows]))  # noqa: T201 (the last line is for programs)
 
 
+@app.command()
+def tune(
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON Lines as for bench; default: six of our own.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Use so many prompts.")] = 4,
+    model: Model = "built-in",
+    engine: EngineName = "openvino",
+    precision: Precision = "fp32",
+    device: Device = "CPU",
+    max_new_tokens: MaxNew = 96,
+    as_json: AsJson = False,
+) -> None:
+    """Find the settings to use here: pass costs, predicted and measured speed-ups (minutes)."""
+    from backend.tuning import tune as find
+
+    chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
+    target = ModelSpec(model, engine, precision, device)
+    found = find(target, chosen, max_new_tokens, Engines(), say)
+    if as_json:
+        print(json.dumps(asdict(found)))  # noqa: T201 (this is the output)
+        return
+    out.print(curve(found.costs, found.draft_steps))
+    out.print(_table(f"tune: {target}, {max_new_tokens} new tokens, greedy", list(found.rows)))
+    out.print(f"Use: -c {found.best}", highlight=False)
+
+
 def _table(title: str, rows: list[Any]) -> Table:
     table = Table(title=title)
     for name in asdict(rows[0]):
-        side = "left" if name in ("column", "grammar", "schema") else "right"
+        side = "left" if name in ("column", "grammar", "schema", "setting") else "right"
         table.add_column(name.replace("_", " "), justify=side)
     for row in rows:
         table.add_row(*(_cell(value) for value in asdict(row).values()))

@@ -78,6 +78,12 @@ class Caches:
             return self.store.find(self.scope, model_key(engine), known)
         return Prefix(0, {})
 
+    def texts(self, engine: Engine) -> list[list[int]]:
+        """The visitor's earlier texts, if this column may borrow of them, the latest last."""
+        if not (self.borrow and self.scope):
+            return []
+        return self.store.texts(self.scope, model_key(engine))
+
     def stored(self, engine: Engine, context: Sequence[int], least: int) -> StoredCache:
         """What the store holds of this text, to be saved.
 

@@ -185,6 +185,7 @@ class Answer:
             accepted,
             dict(clock.last),
             list(mask_seconds),
+            proposal.calls,
         )
 
     def _propose(self) -> Proposal:

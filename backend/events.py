@@ -48,6 +48,19 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Priced:
+    """What the column's passes are known to cost, in seconds: over each of `widths` rows, on top
+    when the width changes, and for a call of the draft (0: it has none).
+    """
+
+    column: int
+    widths: list[int]
+    passes: list[float]
+    change: float
+    draft: float
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed:
     """The column goes on after these tokens of its answer; `shifts` as in types.Earlier."""
 
@@ -121,7 +134,7 @@ class Step:
     best scores there. spans: [origin, text] pairs that became showable. rows: token rows
     computed since the last step. drafted, accepted: proposed tokens offered to and passed by
     verification. seconds: total, draft, mask, forward, rest. masks: what computing each mask took,
-    in seconds, most of it while the forward pass ran.
+    in seconds, most of it while the forward pass ran. calls: passes of the draft.
     """
 
     column: int
@@ -134,6 +147,7 @@ class Step:
     accepted: int
     seconds: dict[str, float]
     masks: list[float] = field(default_factory=list)
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +174,7 @@ Event = (
     Preparing
     | Started
     | Prepared
+    | Priced
     | Resumed
     | Prefilled
     | Fed

@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from backend.drafting import HYBRID, PRECISIONS, TRAINED
 from backend.grammars import GrammarSource, Kind
 from backend.menu import HUB, Menu
 from backend.models import HUB_ID
 from backend.race import Race
-from backend.strategies import OWN, PRECISIONS, STRATEGIES, Strategy
+from backend.strategies import OWN, STRATEGIES, Strategy
 from backend.types import (
     MAX_NEW_TOKENS,
     DerbyError,
@@ -116,7 +117,7 @@ def read_grammar(kind: Any, text: Any) -> GrammarSource:
 
 
 def _draft(field: str, value: Any, values: Values, menu: Menu) -> str:
-    if value in PRECISIONS:
+    if value in (HYBRID, TRAINED, *PRECISIONS):
         return value
     return _model("draft", value, values.get(f"{field}.hub"), menu)
 

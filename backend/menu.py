@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.drafting import PRECISIONS
 from backend.models import BUILT_IN
-from backend.strategies import PRECISIONS
 
 HUB = "hub"
 FAKE_MODELS = ("fake", "fake-slow", "fake-draft", "fake-loop")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from backend.engines.costs import FREE, Costs
 from backend.events import (
     Event,
     Failed,
@@ -13,6 +14,7 @@ from backend.events import (
     Finished,
     Prefilled,
     Prepared,
+    Priced,
     Resumed,
     Saved,
     Shifted,
@@ -58,6 +60,12 @@ class Score:
     masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
     forced: int = 0  # tokens that the grammar left no choice about
     expected: str = ""  # what the grammar still wanted when the text was cut
+    costs: Costs = FREE  # what passes are known to cost; FREE: nothing is known
+    draft_cost: float = 0.0  # seconds of a call of the draft
+    calls: int = 0  # of the draft
+    widths: Counter[int] = field(default_factory=Counter)  # rows of the passes after the first
+    expected_seconds: float = 0.0  # that those passes should take, drafting included
+    depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # drafted and accepted
 
     def add(self, event: Event) -> None:
         # Whatever takes time of the column's clock says so; a step says more.
@@ -71,6 +79,9 @@ class Score:
             case Prepared():
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
+            case Priced():
+                self.costs = Costs(tuple(event.widths), tuple(event.passes), event.change)
+                self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Step():
@@ -109,6 +120,10 @@ class Score:
         self.seconds += step.seconds["total"]
         if not self.steps:
             self.ttft, self.first_block = self.seconds, len(step.tokens)
+        else:
+            self.widths[step.rows] += 1
+            self.calls += step.calls
+            self.expected_seconds += self.costs(step.rows) + step.calls * self.draft_cost
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.tokens += step.tokens
         self.gaps += step.gaps
@@ -120,6 +135,7 @@ class Score:
         self.forced += step.origins.count("forced")
         if step.drafted:
             self.rounds[step.accepted] += 1
+            self.depths[step.drafted, step.accepted] += 1
         for part in ("draft", "mask", "forward", "rest"):
             self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
 
@@ -157,6 +173,15 @@ class Score:
     def tokens_per_forward(self) -> float:
         """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
         return (self.written - self.first_block) / (self.steps - 1) if self.steps > 1 else 0.0
+
+    @property
+    def predicted(self) -> float:
+        """The speed-up over plain decoding that the measured costs of passes promise for the rows
+        and draft calls there were; 0 while unknown.
+        """
+        later = self.written - self.first_block
+        known = self.costs.known and self.steps > 1 and later > 0
+        return later * self.costs.plain / self.expected_seconds if known else 0.0
 
     @property
     def acceptance(self) -> float:

@@ -109,6 +109,11 @@ class PrefixStore:
             for entry in self._entries
         )
 
+    def texts(self, scope: str, model: str) -> list[list[int]]:
+        """The tokens of a scope's entries, the one used last at the end."""
+        mine = (e for e in self._entries if (e.scope, e.model) == (scope, model))
+        return [entry.tokens.tolist() for entry in mine]
+
     def forget(self, scope: str) -> None:
         """Drop every entry of a scope; what is lent out stays valid."""
         self._entries = [entry for entry in self._entries if entry.scope != scope]

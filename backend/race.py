@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from backend.caches import Caches
@@ -11,29 +11,18 @@ from backend.constraints.base import Constraint, NullConstraint
 from backend.constraints.compiler import GrammarCompiler
 from backend.context import Bounds
 from backend.decode import Parts, decode
-from backend.drafters.base import Drafter, NullDrafter
-from backend.drafters.draft_model import DraftModel
-from backend.drafters.lookahead import Lookahead
-from backend.drafters.prompt_lookup import PromptLookup
+from backend.drafters.build import Built, Materials, OpenDraft, build_drafter
 from backend.engines import Engines
-from backend.engines.base import Engine
-from backend.events import Event, Failed, Finished, Prepared, Preparing, Saved, Started
-from backend.prefixes import PrefixStore
+from backend.engines.base import Engine, Session
+from backend.events import Event, Failed, Finished, Prepared, Preparing, Priced, Saved, Started
+from backend.loading import Loading
 from backend.program import Program, is_program, parse_program
 from backend.records import record_of
 from backend.sampling import Sampler
 from backend.schedule import Lane, explain, interleave
 from backend.slots import Way, run_program, slot_grammars
 from backend.snapshots import Snapshot, default_folder
-from backend.strategies import (
-    SCOPES,
-    SESSION,
-    DraftModelDrafting,
-    LookaheadDrafting,
-    LookupDrafting,
-    Strategy,
-    draft_spec,
-)
+from backend.strategies import SCOPES, SESSION, Strategy
 from backend.text import require_same_tokenizer
 from backend.types import DerbyError, Earlier, ModelSpec, Request
 
@@ -66,29 +55,13 @@ def run_race(
 
     Models are loaded first, each once, off every clock. Raises DerbyError if the target cannot be.
     """
-    found: dict[ModelSpec, Engine | Exception] = {}
-
-    def load(spec: ModelSpec) -> Engine:
-        if spec not in found:
-            try:
-                found[spec] = engines.get(spec, lambda text: emit(Preparing(text)))
-            except Exception as error:
-                found[spec] = error
-        engine = found[spec]
-        if isinstance(engine, Exception):
-            raise engine
-        return engine
-
-    target = load(race.target)
-    for strategy in race.columns:
-        if isinstance(strategy.drafting, DraftModelDrafting):
-            with suppress(Exception):  # its own column will tell
-                load(draft_spec(target.spec, strategy.drafting.draft))
+    models = Loading(engines, lambda text: emit(Preparing(text)))
+    target = models.engine(race.target)
+    models.prepare(target, (strategy.drafting for strategy in race.columns))
     lanes: list[Lane] = []
     for index in range(len(race.columns)):
         clock = Clock(target.synchronize)
-        column = _Column(index, race, target, load, clock, engines.prefixes)
-        lanes.append(Lane(index, column.run(), clock))
+        lanes.append(Lane(index, _Column(index, race, target, models, clock).run(), clock))
     for event in interleave(lanes, stopped):
         emit(event)
 
@@ -120,15 +93,14 @@ class _Column:
         index: int,
         race: Race,
         target: Engine,
-        load: Callable[[ModelSpec], Engine],
+        models: Loading,
         clock: Clock,
-        store: PrefixStore,
     ) -> None:
         self._index = index
         self._race = race
         self._strategy = race.columns[index]
         self._target = target
-        self._load = load
+        self._models = models
         self._clock = clock
         earlier = race.earlier[index] if race.earlier else Earlier()
         scope = self._strategy.scope
@@ -136,7 +108,7 @@ class _Column:
         snapshot = earlier.snapshot or file
         borrow = bool(earlier.tokens) or scope == SESSION
         # A column without a cache has none to keep.
-        self._caches = Caches(store, race.scope * self._strategy.cache, borrow, snapshot)
+        self._caches = Caches(models.prefixes, race.scope * self._strategy.cache, borrow, snapshot)
         self._earlier = earlier
         self._compiled = 0.0  # seconds that the grammar took
         self._grammars = GrammarCompiler(target.tokenizer)
@@ -162,16 +134,20 @@ class _Column:
         with ExitStack() as opened:
             session, held = self._caches.open(self._target, "target", context, file, self._clock)
             opened.callback(session.close)
-            drafter = self._drafter(sampler, context, file)
-            opened.callback(drafter.close)
+            built = self._build(session, sampler, context, file)
+            opened.callback(built.drafter.close)
+            costs = self._models.costs(self._target)
+            if costs.known:
+                widths, passes = list(costs.widths), list(costs.seconds)
+                yield Priced(self._index, widths, passes, costs.change, built.seconds)
             if self._clock.seconds:
                 yield Prepared(self._index, len(held), self._clock.seconds, self._compiled)
             parts = Parts(
-                session,
+                built.session,
                 tokenizer,
                 sampler,
                 self._clock,
-                drafter,
+                built.drafter,
                 constraint,
                 strategy.cache,
                 strategy.limit,
@@ -247,24 +223,20 @@ class _Column:
         self._compiled = self._clock.seconds
         return constraint
 
-    def _drafter(self, sampler: Sampler, context: Sequence[int], file: Snapshot | None) -> Drafter:
-        match self._strategy.drafting:
-            case LookupDrafting(k, ngram):
-                return PromptLookup(k, ngram)
-            case LookaheadDrafting(window, level, guesses, seeded):
-                if not self._target.capabilities.tree:
-                    raise DerbyError(
-                        f"Lookahead needs tree attention, which {self._target.spec} does not have."
-                    )
-                return Lookahead(window, level, guesses, seeded=seeded, seed=sampler.sampling.seed)
-            case DraftModelDrafting(k, draft):
-                spec = draft_spec(self._target.spec, draft)
-                engine = self._load(spec)
-                require_same_tokenizer(self._target.tokenizer, engine.tokenizer, str(spec))
-                session, held = self._caches.open(engine, "draft", context, file, self._clock)
-                return DraftModel(session, sampler, k, self._target.tokenizer.eos_ids, held)
-            case _:
-                return NullDrafter()
+    def _build(
+        self, session: Session, sampler: Sampler, context: Sequence[int], file: Snapshot | None
+    ) -> Built:
+        target, models, drafting = self._target, self._models, self._strategy.drafting
+        draft = models.draft(target, drafting)
+        opened = None
+        if draft is not None:
+            require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
+            inner, held = self._caches.open(draft, "draft", context, file, self._clock)
+            opened = OpenDraft(inner, held, models.costs(draft).plain)
+        head = None if draft is not None else models.head(target)
+        texts = self._caches.texts(target)
+        given = Materials(target, models.costs(target), sampler, head, opened, texts)
+        return build_drafter(drafting, session, given)
 
     def _save(
         self, prompt: Sequence[int], context: Sequence[int], earlier: Earlier
@@ -275,8 +247,7 @@ class _Column:
             raise DerbyError(f"{strategy.title} keeps no cache: save another column.")
         yield Started(self._index, len(prompt), str(race.target))
         caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
-        if isinstance(strategy.drafting, DraftModelDrafting):
-            draft = self._load(draft_spec(self._target.spec, strategy.drafting.draft))
+        if (draft := self._models.draft(self._target, strategy.drafting)) is not None:
             caches["draft"] = self._caches.stored(draft, context, 1)
         record = record_of(race.request, strategy, race.target)
         record["shifts"] = [list(shift) for shift in earlier.shifts]

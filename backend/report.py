@@ -1,11 +1,15 @@
 """What the command line prints: live columns, the final table, texts coloured by origin."""
 
+from collections.abc import Mapping
+
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from backend.engines.costs import Costs
 from backend.metrics import Score
+from backend.reason import reason
 from backend.scoreboard import Scoreboard
 
 STYLES = {
@@ -61,8 +65,8 @@ def texts(board: Scoreboard) -> Group:
     for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
         remark = score.message or board.verdict(index)
         parts.append(Text(f"\n{strategy.label}", style="bold"))
-        if remark:
-            parts[-1].append(f"  {remark}", style="not bold dim")
+        for told in filter(None, (remark, reason(board, index))):
+            parts[-1].append(f"  {told}.", style="not bold dim")
         body = Text()
         for origin, piece in score.spans:
             body.append(piece, style=STYLES[origin])
@@ -71,3 +75,21 @@ def texts(board: Scoreboard) -> Group:
     for origin, style in STYLES.items():
         legend.append(f"{origin}  ", style=style)
     return Group(*parts, legend)
+
+
+def curve(costs: Costs, draft_steps: Mapping[str, float]) -> Table:
+    """What a forward over k rows costs, with a bar for each width."""
+    table = Table(title="T(k): a forward pass over k rows", box=box.SIMPLE_HEAD)
+    for name in ("k", "ms", "plain steps"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    longest = costs.seconds[-1]
+    for rows, seconds in zip(costs.widths, costs.seconds, strict=True):
+        bar = "\N{FULL BLOCK}" * round(40 * seconds / longest)
+        table.add_row(str(rows), f"{seconds * 1e3:.1f}", f"{costs.relative(rows):.2f}", bar)
+    notes = [f"another width than before: +{costs.change * 1e3:.1f} ms"]
+    notes += [
+        f"{name}: {seconds * 1e3:.2f} ms a draft call" for name, seconds in draft_steps.items()
+    ]
+    table.caption = "; ".join(notes)
+    return table

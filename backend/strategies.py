@@ -1,71 +1,35 @@
 """The table of decoding strategies: one loop, one frozen row each.
 
-A row names what the loop is given: a cache or none, a drafter, a grammar. Fields made by
-`setting()` can be changed by a user; the page, the command line and the checks all read their
-range, default and line of help from here.
+A row names what the loop is given: a cache or none, a drafter, a grammar. The settings of
+drafting.py can be changed by a user; the page, the command line and the checks all read their
+range, default and line of help there.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from backend.drafting import (
+    Drafting,
+    DraftModelDrafting,
+    LookaheadDrafting,
+    LookupDrafting,
+    NoDrafting,
+)
 from backend.grammars import GrammarSource, shipped
-from backend.types import DerbyError, ModelSpec, check_range
-
-PRECISIONS = ("fp32", "int8", "int4")
+from backend.types import DerbyError, check_range
 
 #: A column's cache scope: this answer alone, or this visitor's earlier ones too. A snapshot's id
 #: stands for that file.
 CALL, SESSION = SCOPES = ("call", "session")
 #: A column's grammar setting without a grammar, and with the user's own.
 FREE, OWN = "none", "own"
+#: Positions beyond the last token that any setting which auto may choose reaches.
+WIDEST = 20
+#: Settings that say how much is guessed.
+SIZES = {"k", "window", "level", "guesses"}
 SNAPSHOT_ID = re.compile(r"[0-9a-f]{16}")
-
-
-def setting(default: Any, label: str, text: str, low: float = 0, high: float = 0) -> Any:
-    """A dataclass field that users may set; numbers within low..high."""
-    return field(default=default, metadata={"label": label, "help": text, "low": low, "high": high})
-
-
-@dataclass(frozen=True, slots=True)
-class NoDrafting:
-    """Nothing is proposed."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftModelDrafting:
-    k: int = setting(
-        7, "K", "Tokens drafted a round; more pay only while most are accepted.", 1, 16
-    )
-    draft: str = setting(
-        "int4", "Draft", "int4 or int8: that copy of the target; or a model with its tokenizer."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LookupDrafting:
-    k: int = setting(6, "K", "Tokens copied after a match.", 1, 32)
-    ngram: int = setting(
-        3, "n-gram", "Longest ending that is looked up; shorter ones follow.", 1, 8
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LookaheadDrafting:
-    window: int = setting(
-        5, "Window W", "Columns of the lookahead branch: guesses made at once.", 2, 32
-    )
-    level: int = setting(3, "Level N", "Length of the n-grams: N - 1 tokens are guessed.", 2, 8)
-    guesses: int = setting(5, "Guess set G", "n-grams verified in each forward pass.", 1, 32)
-    seeded: bool = setting(
-        default=True,
-        label="Seed the pool",
-        text="Also collect n-grams of the prompt and the output.",
-    )
-
-
-Drafting = NoDrafting | DraftModelDrafting | LookupDrafting | LookaheadDrafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +42,7 @@ class Strategy:
     title: str
     description: str
     cache: bool = True
-    drafting: Drafting = NoDrafting()
+    drafting: Drafting = NoDrafting()  # noqa: RUF009 (frozen)
     grammar: GrammarSource | None = None
     limit: int = 0  # tokens after which the column stops; 0: the request's limit alone
     scope: str = CALL  # where a beginning of the text may come from; or a snapshot's id
@@ -90,6 +54,8 @@ class Strategy:
         """The title, with the settings that differ from the table's."""
         usual = STRATEGIES[self.name].settings()
         changed = {k: v for k, v in self.settings().items() if v != usual[k]}
+        if changed.keys() & SIZES:
+            changed.pop("auto", None)  # goes without saying
         told = ", ".join(f"{k}={word(v)}" for k, v in changed.items())
         return f"{self.title} ({told})" if told else self.title
 
@@ -106,8 +72,8 @@ class Strategy:
     def overhang(self) -> int:
         """Positions beyond the last token that scratch rows may reach."""
         match self.drafting:
-            case LookaheadDrafting(window, level):
-                return window + level
+            case LookaheadDrafting(auto=auto, window=window, level=level):
+                return WIDEST if auto else window + level
             case _:
                 return 0
 
@@ -127,6 +93,8 @@ class Strategy:
             if name not in known:
                 options = ", ".join(known) or "none at all"
                 raise DerbyError(f"{self.title} has no setting {name!r}; it has {options}.")
+        if "auto" in known and "auto" not in values and SIZES & set(values):
+            values = {**values, "auto": False}  # who names a size wants that size
         drafting = {
             f.name: _checked(f"{self.title}: {f.metadata['label']}", values[f.name], f)
             for f in fields(self.drafting)
@@ -200,16 +168,6 @@ def _grammar(value: Any) -> GrammarSource | None:
     return known[value]
 
 
-def draft_spec(target: ModelSpec, draft: str) -> ModelSpec:
-    """Which model drafts: a precision means that copy of the target, on OpenVINO."""
-    if draft not in PRECISIONS:
-        return replace(target, name=draft)
-    if target.engine == "fake":
-        return target
-    device = target.device if target.engine == "openvino" else "CPU"
-    return ModelSpec(target.name, "openvino", draft, device)
-
-
 BASELINE = "kv"
 
 STRATEGIES: dict[str, Strategy] = {
@@ -232,7 +190,7 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy(
             "speculative",
             "Speculative",
-            "A cheap draft model writes K tokens ahead; the target checks them all in one forward "
+            "A cheap draft writes up to K tokens ahead; the target checks them all in one forward "
             "pass and keeps those it would have written itself.",
             drafting=DraftModelDrafting(),
         ),

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
 Logits = NDArray[np.float32]
 
+#: Hidden states behind the last norm, float32 [tokens, hidden size].
+Features = NDArray[np.float32]
+
 #: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens.
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -116,7 +119,8 @@ class Proposal:
     `parents[i] < i` is the index of token i's parent in the proposal, -1 for the root. A token's
     position is the root's plus its depth, and it sees the context, its ancestors and itself.
     The last `scratch` tokens ride along in the forward pass and are never verified; of those, the
-    last `feedback` ones have their logits handed back to the drafter.
+    last `feedback` ones have their logits handed back to the drafter. `calls`: passes of a draft
+    model that it took.
     """
 
     tokens: tuple[int, ...] = ()
@@ -124,6 +128,7 @@ class Proposal:
     scratch: int = 0
     feedback: int = 0
     origin: Origin = "drafted"
+    calls: int = 0
 
     @property
     def drafted(self) -> int:
@@ -131,8 +136,8 @@ class Proposal:
         return len(self.tokens) - self.scratch
 
     @staticmethod
-    def chain(tokens: Sequence[int], origin: Origin = "drafted") -> "Proposal":
-        return Proposal(tuple(tokens), chain_parents(len(tokens)), origin=origin)
+    def chain(tokens: Sequence[int], origin: Origin = "drafted", calls: int = 0) -> "Proposal":
+        return Proposal(tuple(tokens), chain_parents(len(tokens)), origin=origin, calls=calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,7 @@ class Capabilities:
     """What an engine can do; a composition that needs more is refused by name."""
 
     tree: bool = True
+    features: bool = False
     max_context: int = 8192
 
 

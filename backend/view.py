@@ -13,6 +13,7 @@ import numpy as np
 
 from backend.headline import headline, pass_cost, rate_text
 from backend.metrics import Score
+from backend.reason import reason
 from backend.scoreboard import Scoreboard
 from backend.strategies import BASELINE, Strategy, word
 
@@ -103,7 +104,7 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "progress": min(1.0, written / axis) if axis else 0.0,
         "clock": seconds(score.seconds) if score.seconds else "",
         "speedup": round(speedup, 3),
-        "speed": f"{speedup:.2f}\N{MULTIPLICATION SIGN}" if speedup else _NONE,
+        "speed": _factor(speedup),
         "why": _why(board, index),
         "same": _sameness(board, index),
         "verdict": board.verdict(index),
@@ -169,15 +170,11 @@ def merged(spans: list[list[str]]) -> list[list[str]]:
 
 
 def _why(board: Scoreboard, index: int) -> str:
-    """The two factors of a speed-up: tokens per pass, over what a pass costs."""
-    base, score = board.baseline, board.scores[index]
-    cost = pass_cost(board, index)
-    if not cost or score is base:
-        return ""
-    if score.fed:
+    """What made a column as fast as it is."""
+    score = board.scores[index]
+    if score.fed and pass_cost(board, index) and score is not board.baseline:
         return f"{score.steps} sampling passes, {score.rows:,} rows, {seconds(score.seconds)}"
-    each = f"{cost:.2f}\N{MULTIPLICATION SIGN}"
-    return f"{score.tokens_per_forward:.2f} tokens a pass, each {each} as long"
+    return reason(board, index)
 
 
 def _sameness(board: Scoreboard, index: int) -> str:
@@ -197,11 +194,16 @@ def _figures(score: Score) -> list[list[str]]:
         ["TPOT", seconds(score.tpot) if many else _NONE],
         ["tokens/s", rate_text(score.tokens_per_second) if many else _NONE],
         ["tokens/pass", f"{score.tokens_per_forward:.2f}" if many else _NONE],
+        ["predicted", _factor(score.predicted)],
         ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
         ["mask", _mask(score)],
         ["reused", _reused(score) or _NONE],
         ["rows", f"{score.rows:,}" if score.rows else _NONE],
     ]
+
+
+def _factor(speedup: float) -> str:
+    return f"{speedup:.2f}\N{MULTIPLICATION SIGN}" if speedup else _NONE
 
 
 def _remark(score: Score) -> str:

@@ -10,8 +10,11 @@ from backend.clock import Clock
 from backend.decode import Parts, decode
 from backend.drafters.base import Drafter, NullDrafter
 from backend.drafters.draft_model import DraftModel
+from backend.drafters.hybrid import Hybrid
 from backend.drafters.lookahead import Lookahead
+from backend.drafters.pace import BestPace, FixedPace, Pace
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.costs import Costs
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Finished, Step
 from backend.metrics import Score
@@ -76,19 +79,31 @@ def run(
     return Run(list(decode(0, prompt, request, replace(plugged, **parts))))
 
 
+#: Passes that cost what they do on a few cores.
+STEEP = Costs((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
+
+
 def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], Drafter]]:
     """How to make one drafter of each kind; draft models that agree, nearly agree and do not."""
     models = {"same": engine, "near": Noisy(engine, 0.5), "far": replace(engine, salt=1)}
 
-    def draft_model(model: FakeEngine, k: int) -> Drafter:
-        return DraftModel(model.open(), Sampler(sampling), k, engine.tokenizer.eos_ids)
+    def draft_model(model: FakeEngine, pace: Pace) -> DraftModel:
+        return DraftModel(model.open(), Sampler(sampling), pace, engine.tokenizer.eos_ids)
+
+    def hybrid(model: FakeEngine, k: int) -> Drafter:
+        pace = BestPace(STEEP, 1e-4, k)
+        return Hybrid(PromptLookup(pace, 3, 2), draft_model(model, pace))
 
     made: dict[str, Callable[[], Drafter]] = {"none": NullDrafter}
     for k in (1, 2, 4, 8):
         for name, model in models.items():
-            made[f"{name} draft k={k}"] = partial(draft_model, model, k)
-    for k, ngram in ((1, 1), (4, 2), (8, 3)):
-        made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, k, ngram)
+            made[f"{name} draft k={k}"] = partial(draft_model, model, FixedPace(k))
+            made[f"{name} hybrid k={k}"] = partial(hybrid, model, k)
+    for k, ngram, branches in ((1, 1, 1), (4, 2, 2), (8, 3, 4)):
+        made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, FixedPace(k), ngram, branches)
+        made[f"auto lookup k={k}"] = lambda k=k, n=ngram, branches=branches: PromptLookup(
+            BestPace(STEEP, 0.0, k), n, branches, [PROMPT, PROMPT[20:]]
+        )
     for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)):
         for seeded in (False, True):
             made[f"lookahead {shape}, seeded={seeded}"] = partial(

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backend.drafting import PRECISIONS, DraftModelDrafting
 from backend.form import OWN, read_race
 from backend.grammars import GrammarSource, shipped
 from backend.menu import HUB, Menu, Runtime
 from backend.race import Race
-from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, DraftModelDrafting
+from backend.strategies import DEFAULT_COLUMNS, STRATEGIES
 from backend.types import DerbyError, ModelSpec
 
 HIDDEN = "/srv/secret/models/llama"
@@ -219,7 +220,7 @@ def test_anything_gives_a_race_or_a_sentence(changes: dict[str, Any]) -> None:
     assert race.target.name in offered
     for column in race.columns:
         if isinstance(column.drafting, DraftModelDrafting):
-            assert column.drafting.draft in offered | {"fp32", "int8", "int4"}
+            assert column.drafting.draft in offered | {"hybrid", "trained", *PRECISIONS}
 
 
 def test_an_empty_submission_is_a_sentence() -> None:

@@ -25,7 +25,12 @@ HEAVY = {
     "transformers",
 }
 #: Imported only once its engine is asked for.
-LATE = {"backend.engines.torch_cache"}
+LATE = {
+    "backend.engines.torch_cache",
+    "backend.heads.torch_head",
+    "backend.heads.torch_weights",
+    "backend.training.fit",
+}
 ELSEWHERE = re.compile(
     r"pypi\.org|pythonhosted\.org|--(extra-)?index-url|(?<![\w.])/(root|home|Users|tmp|work)/"
 )

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.drafters.pace import FixedPace
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import chain_parents
 
@@ -32,7 +33,7 @@ def brute_force(text: Sequence[int], k: int, ngram: int, budget: int) -> tuple[i
 def test_it_proposes_what_a_search_of_the_whole_text_finds(
     prompt: list[int], blocks: list[list[int]], k: int, ngram: int, budget: int
 ) -> None:
-    drafter = PromptLookup(k, ngram)
+    drafter = PromptLookup(FixedPace(k), ngram)
     text: list[int] = []
     for block in (prompt, *blocks):
         text += block
@@ -46,11 +47,11 @@ def test_it_proposes_what_a_search_of_the_whole_text_finds(
 def test_a_loop_is_proposed_as_a_loop(period: int) -> None:
     loop = list(range(period))
     text = [9, *loop, *loop]
-    proposal = PromptLookup(17, 3).propose(text, 100)
+    proposal = PromptLookup(FixedPace(17), 3).propose(text, 100)
     assert proposal.tokens == tuple((loop * 17)[:17])
 
 
 def test_a_text_that_never_repeats_gets_no_proposal() -> None:
-    drafter = PromptLookup(4, 3)
+    drafter = PromptLookup(FixedPace(4), 3)
     for length in range(1, 30):
         assert drafter.propose(range(length), 8).tokens == ()

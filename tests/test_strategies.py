@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.drafting import PRECISIONS, NoDrafting, draft_spec
 from backend.grammars import GrammarSource, shipped
 from backend.strategies import (
     BASELINE,
     DEFAULT_COLUMNS,
-    PRECISIONS,
+    SIZES,
     STRATEGIES,
-    NoDrafting,
     Strategy,
-    draft_spec,
     parse_column,
 )
 from backend.types import DerbyError, ModelSpec
@@ -24,6 +23,8 @@ SETTINGS: list[tuple[Strategy, Field[Any]]] = [
     (row, declared) for row in STRATEGIES.values() for declared in fields(row.drafting)
 ]
 NUMBERS = [(row, f) for row, f in SETTINGS if type(f.default) is int]
+#: Who names a size without a word on auto wants that size.
+FIXED = {f.name: {"auto": False} if f.name in SIZES else {} for _, f in SETTINGS}
 NAMED = [pytest.param(*pair, id=f"{pair[0].name}-{pair[1].name}") for pair in SETTINGS]
 NAMED_NUMBERS = [pytest.param(*pair, id=f"{pair[0].name}-{pair[1].name}") for pair in NUMBERS]
 
@@ -59,9 +60,15 @@ def test_a_number_is_taken_within_its_range_only(row: Strategy, declared: Field[
     for value in (low, high, declared.default):
         for written in (value, float(value), str(value), f" {value} "):
             changed = row.with_settings({declared.name: written})
-            assert changed.settings() == {**row.settings(), declared.name: value}
+            assert changed.settings() == {
+                **row.settings(),
+                **FIXED[declared.name],
+                declared.name: value,
+            }
             assert type(changed.settings()[declared.name]) is int
             assert changed.drafting != row.drafting or value == declared.default
+            kept = row.with_settings({"auto": True, declared.name: written})
+            assert kept.settings() == {**row.settings(), declared.name: value}
         assert parse_column(f"{row.name}:{declared.name}={value}") == changed
     for value in (low - 1, high + 1, -(10**400), 10**400):
         with pytest.raises(DerbyError, match=f"between {low} and {high}"):
@@ -134,7 +141,8 @@ def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:
 
 def test_several_settings_at_once_leave_the_others_alone() -> None:
     row = parse_column(" lookahead:window=7, level=4,")
-    assert row.settings() == {**STRATEGIES["lookahead"].settings(), "window": 7, "level": 4}
+    asked = {"auto": False, "window": 7, "level": 4}
+    assert row.settings() == {**STRATEGIES["lookahead"].settings(), **asked}
     assert row.label == "Lookahead (window=7, level=4)"
     assert replace(row, drafting=STRATEGIES["lookahead"].drafting) == STRATEGIES["lookahead"]
 
@@ -146,7 +154,10 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
         ("nope", "There is no column 'nope'"),
         ("KV", "There is no column 'KV'"),
         ("kv:window=5", "KV reuse has no setting 'window'; it has cache"),
-        ("lookup:window=5", "Prompt lookup has no setting 'window'; it has k, ngram, cache"),
+        (
+            "lookup:window=5",
+            "Prompt lookup has no setting 'window'; it has auto, k, ngram, branches, cache",
+        ),
         ("kv:limit=5", "no setting 'limit'"),
         ("stateless:cache=session", "Stateless has no setting 'cache'; it has limit"),
         ("kv:cache=mine", "KV reuse: cache is 'mine'; it must be call"),

@@ -93,7 +93,9 @@ def test_a_speedup_is_told_by_its_two_factors() -> None:
     shown = view(board, race=1, goal=7)
     column = shown["columns"][1]
     assert column["speed"] == "1.33\u00d7"
-    assert column["why"] == "2.00 tokens a pass, each 1.50\u00d7 as long"
+    assert column["why"] == (
+        "1.33\u00d7: 2.00 tokens per forward, and a 1-row forward costs 1.50 plain steps here"
+    )
     assert column["same"] == "same"
     assert shown["status"] == (
         "Speculative is 1.33 times as fast as KV reuse (13.3 against 10.0 tokens a second): "

@@ -1,4 +1,4 @@
-"""Speculative drafting with a model (arXiv 2211.17192, 2302.01318): K tokens, one after another.
+"""Speculative drafting with a model (arXiv 2211.17192, 2302.01318): tokens one after another.
 
 The draft samples with the request's own sampler and noise, which is what maximises acceptance by
 the equality rule of verification.
@@ -7,6 +7,8 @@ the equality rule of verification.
 from collections.abc import Sequence, Set
 
 from backend.drafters.base import NOTHING, NullDrafter
+from backend.drafters.confidence import Confidence
+from backend.drafters.pace import Pace
 from backend.engines.base import Session
 from backend.sampling import Sampler
 from backend.types import PREFILL_CHUNK, Outcome, Proposal, chain_parents
@@ -23,17 +25,24 @@ class DraftModel(NullDrafter):
         self,
         session: Session,
         sampler: Sampler,
-        k: int,
+        pace: Pace,
         eos_ids: Set[int],
         cached: Sequence[int] = (),
     ) -> None:
         """`cached` are the tokens that the session holds already."""
         self._session = session
         self._sampler = sampler
-        self._k = k
+        self._pace = pace
         self._eos_ids = eos_ids
         self._cached = list(cached)
         self._agreed = 0  # how many cached tokens are known to be the text's
+        self._confidence = Confidence()
+        self._drafted: list[int] = []
+
+    @property
+    def confidence(self) -> float:
+        """How often the first token of a round was right lately."""
+        return self._confidence.usual
 
     def prefill(self, context: Sequence[int]) -> None:
         self._agree(context, len(context))
@@ -48,24 +57,29 @@ class DraftModel(NullDrafter):
         self._agreed = min(self._agreed, length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        depth = min(self._k, budget)
-        if depth <= 0:
+        self._drafted = []
+        if budget <= 0 or not self._confidence.asks(self._pace):
             return NOTHING
         # One token at least is left to be fed.
         self._agree(context, len(context) - 1)
         if self._agreed < len(self._cached):
             self._forget()
         pending = list(context[len(self._cached) :])
-        drafted: list[int] = []
+        self._confidence.begin()
+        survivals: list[float] = []
         while True:
             rows = (len(pending) - 1,)
             logits = self._session.forward(pending, chain_parents(len(pending)), rows)
             self._keep(pending)
-            token = self._sampler.choose(logits[0], len(context) + len(drafted)).token
-            drafted.append(token)
-            if len(drafted) == depth or token in self._eos_ids:
-                return Proposal.chain(drafted)
-            pending = [token]
+            choice = self._sampler.choose(logits[0], len(context) + len(survivals))
+            self._drafted.append(choice.token)
+            survival = survivals[-1] if survivals else 1.0
+            survivals.append(survival * self._confidence.chance(choice.gap))
+            ended = len(survivals) == budget or choice.token in self._eos_ids
+            if ended or not self._pace.goes_on(len(survivals), survivals[-1]):
+                kept = self._drafted[: self._pace.worth(survivals)]
+                return Proposal.chain(kept, calls=len(survivals))
+            pending = [choice.token]
 
     def _agree(self, context: Sequence[int], end: int) -> None:
         """Find out how many cached tokens, of those before `end`, are the text's."""
@@ -83,7 +97,9 @@ class DraftModel(NullDrafter):
         self._session.keep(range(len(tokens)))
         self._cached += tokens
 
-    def observe(self, outcome: Outcome) -> None: ...
+    def observe(self, outcome: Outcome) -> None:
+        self._confidence.learn(self._drafted, outcome)
+        self._pace.learn(outcome)
 
     def close(self) -> None:
         self._session.close()

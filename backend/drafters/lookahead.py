@@ -25,9 +25,14 @@ import numpy as np
 from backend.drafters.base import NullDrafter
 from backend.types import Outcome, Proposal
 
+#: Tokens whose continuations a pool holds.
+POOL = 8192
+
 
 class NgramPool:
-    """For each token, the G most recent (N - 1)-token continuations seen after it."""
+    """For each token, the G most recent (N - 1)-token continuations seen after it; and of tokens,
+    the POOL ones that were added to last.
+    """
 
     def __init__(self, level: int, guesses: int) -> None:
         self._level = level
@@ -36,7 +41,10 @@ class NgramPool:
 
     def add(self, ngram: Sequence[int]) -> None:
         """Remember one N-gram; a repeated one becomes the youngest."""
-        known = self._after.setdefault(ngram[0], {})
+        known = self._after.pop(ngram[0], {})
+        self._after[ngram[0]] = known
+        if len(self._after) > POOL:
+            del self._after[next(iter(self._after))]
         guess = tuple(ngram[1:])
         known.pop(guess, None)
         known[guess] = None

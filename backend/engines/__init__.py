@@ -4,6 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from backend.engines.base import Engine
+from backend.engines.costs import Costs, costs_of
+from backend.heads.base import Head
+from backend.heads.file import head_for, read_head
 from backend.prefixes import PrefixStore
 from backend.types import DerbyError, ModelSpec
 
@@ -28,6 +31,8 @@ class Engines:
         self._at_once = USUAL if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()
+        self._costs: dict[ModelSpec, Costs] = {}
+        self._heads: dict[str, Head | None] = {}
 
     def get(self, spec: ModelSpec, say: Callable[[str], None]) -> Engine:
         """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time.
@@ -45,6 +50,23 @@ class Engines:
             self.warm_up(self._at_once)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
+
+    def costs(self, engine: Engine, say: Callable[[str], None], *, again: bool = False) -> Costs:
+        """What passes of a loaded engine cost; measured if that was never done, or `again`."""
+        if again or engine.spec not in self._costs:
+            self._costs[engine.spec] = costs_of(engine, say, again=again)
+        return self._costs[engine.spec]
+
+    def head(self, target: Engine, say: Callable[[str], None]) -> Head | None:
+        """The head that was trained for the target, if there is one and the target can feed it."""
+        name, path = target.spec.name, head_for(target.spec)
+        if path is None or not target.capabilities.features:
+            return None
+        if name not in self._heads:
+            from backend.heads.openvino_head import open_openvino_head
+
+            self._heads[name] = open_openvino_head(read_head(path), target.spec, say)
+        return self._heads[name]
 
     def warm_up(self, bits: int | None = 1) -> bool:
         """Do so many bits of warming up (None: all); False if nothing is left to do."""

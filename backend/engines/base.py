@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from backend.text import Tokenizer
-from backend.types import Arrays, Capabilities, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, Features, Logits, ModelSpec
 
 
 class Session(Protocol):
@@ -23,6 +23,14 @@ class Session(Protocol):
         length + its depth below the context. `rows` are the indices whose logits are wanted, in
         that order; () computes none. The new rows stay pending until `keep` says which
         of them become context; a second forward before that raises RuntimeError.
+        """
+        ...
+
+    def features(self) -> Features:
+        """The last forward pass's final hidden states, one row a token: a new array.
+
+        They are what the output projection reads. Raises RuntimeError if the engine does not
+        declare `Capabilities.features`.
         """
         ...
 

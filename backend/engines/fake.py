@@ -13,7 +13,7 @@ from time import sleep
 import numpy as np
 
 from backend.text import ByteTokenizer
-from backend.types import Arrays, Capabilities, DerbyError, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, DerbyError, Features, Logits, ModelSpec
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -102,6 +102,9 @@ class FakeSession:
             sleep(self._engine.step_seconds)
         wanted = [self._engine.logits(self._kept + self._path(row)) for row in rows]
         return np.stack(wanted) if wanted else np.zeros((0, self._engine.vocab_size), np.float32)
+
+    def features(self) -> Features:
+        raise RuntimeError("the fake engine has no hidden states")
 
     def _path(self, row: int) -> list[int]:
         tokens, parents = self._pending

@@ -19,6 +19,7 @@ from backend.types import (
     Arrays,
     Capabilities,
     DerbyError,
+    Features,
     Logits,
     ModelSpec,
     chain_parents,
@@ -60,7 +61,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         settings |= EXACT
     model = core().compile_model(folder / IR, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    capabilities = Capabilities(max_context=files.full_attention)
+    capabilities = Capabilities(features=True, max_context=files.full_attention)
     return OpenVINOEngine(spec, model, tokenizer, capabilities, files.fingerprint)
 
 
@@ -132,6 +133,9 @@ class OpenVINOSession:
         self._pending = parents
         # The output tensor is overwritten by the next pass.
         return self._request.get_output_tensor(0).data[0].copy()
+
+    def features(self) -> Features:
+        return self._request.get_output_tensor(1).data[0].copy()
 
     def keep(self, rows: Sequence[int]) -> None:
         require_path(rows, self._pending)

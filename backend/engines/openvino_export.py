@@ -8,7 +8,8 @@ ones, batch 1:
     beam_idx        i32 [1]             always 0
     attention_bias  f32 [1, 1, n, P+n]  added to the scores: 0 visible, the f32 minimum hidden
     rows            i64 [r]             which of the n new tokens get logits; may be empty
-    logits          f32 [1, r, V]       the output
+    logits          f32 [1, r, V]       the first output
+    features        f32 [1, n, D]       the second: what the output projection reads, of all rows
 """
 
 import json
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 IR = "openvino_model.xml"
 
 #: Raise it whenever the code below writes something else.
-RECIPE = "openvino v1"
+RECIPE = "openvino v2"
 
 EXPORTED = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
 
@@ -147,12 +148,16 @@ def _with_interface(model: "ov.Model", architecture: str) -> "ov.Model":
         reader.replace_source_output(ones.output(0))
 
     head = _output_projection(model, architecture).input(0)
-    chosen = ops.gather(head.get_source_output(), rows, ops.constant(1))
+    features = head.get_source_output()
+    chosen = ops.gather(features, rows, ops.constant(1))
     head.replace_source_output(chosen.output(0))
+    thought = ops.result(features, name="features")
 
     order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
     build: Any = ov.Model  # its stubs reject every call
-    return build(model.get_results(), model.get_sinks(), [*order, bias, rows], architecture)
+    return build(
+        [*model.get_results(), thought], model.get_sinks(), [*order, bias, rows], architecture
+    )
 
 
 def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":

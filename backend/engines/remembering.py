@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from backend.engines.base import Engine, Session
 from backend.prefixes import PrefixStore
-from backend.types import Arrays, Logits
+from backend.types import Arrays, Features, Logits
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,9 @@ class RememberingSession:
         logits = self._inner.forward(tokens, parents, rows)
         self._pending = tokens
         return logits
+
+    def features(self) -> Features:
+        return self._inner.features()
 
     def keep(self, rows: Sequence[int]) -> None:
         self._inner.keep(rows)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from backend.engines.torch_features import LastFeatures
 from backend.engines.tree import depths, require_path, visibility
-from backend.types import Arrays, DerbyError, Logits, chain_parents
+from backend.types import Arrays, DerbyError, Features, Logits, chain_parents
 
 #: Rows a layer reserves at first; from then on it doubles.
 FIRST_CAPACITY = 256
@@ -152,9 +153,10 @@ class Calling:
 class TorchSession:
     """Session over a transformers causal LM."""
 
-    def __init__(self, model: Any, calling: Calling) -> None:
+    def __init__(self, model: Any, calling: Calling, seen: LastFeatures) -> None:
         self._model = model
         self._calling = calling
+        self._seen = seen
         self._cache: GrowingCache | None = GrowingCache()
         self._length = 0
         self._pending: tuple[int, ...] = ()
@@ -211,6 +213,10 @@ class TorchSession:
             logits_to_keep=rows,
         ).logits[0]
         return logits.float().cpu().numpy()
+
+    @torch.inference_mode()
+    def features(self) -> Features:
+        return self._seen.read()
 
     def _tree_mask(self, ancestors: NDArray[np.bool_], positions: NDArray[np.int64]) -> Any:
         """What to pass as attention_mask: additive [1, 1, n, length + n], 0 or the dtype's min."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
+from backend.engines.torch_features import LastFeatures
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, DerbyError, ModelSpec, chain_parents
 
@@ -31,9 +32,10 @@ class TorchEngine:
         self.spec = spec
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
-        self.capabilities = Capabilities(tree=True, max_context=max_context)
+        self.capabilities = Capabilities(tree=True, features=True, max_context=max_context)
         self._model = model.eval()
         self._calling = _calling(model, max_context)
+        self._seen = LastFeatures(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
@@ -41,7 +43,7 @@ class TorchEngine:
     def open(self) -> Session:
         from backend.engines.torch_cache import TorchSession
 
-        return TorchSession(self._model, self._calling)
+        return TorchSession(self._model, self._calling, self._seen)
 
     def warm_up(self) -> Iterator[None]:
         """First passes allocate and, on a GPU, choose kernels."""

@@ -18,9 +18,11 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from backend.constraints.guard import die_after
+from backend.drafting import DraftModelDrafting
 from backend.engines import Engines
 from backend.events import Event, Failed, Finished, from_json, to_json
 from backend.hosts import POLL, all_stopped, turn
+from backend.loading import Loading
 from backend.race import Race, run_to_end
 from backend.schedule import explain
 from backend.types import ModelSpec
@@ -166,7 +168,8 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
         if connection.poll():
             break  # somebody waits: what their race needs comes first
         try:
-            engines.get(spec, log.info)
+            loading = Loading(engines, log.info)
+            loading.prepare(loading.engine(spec), (DraftModelDrafting(),))
         except Exception as error:
             explain(error)
     while True:

@@ -1,0 +1,77 @@
+"""Which W, N and G lookahead should run with here, if any."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.drafters.base import NOTHING, NullDrafter
+from backend.drafters.lookahead import Lookahead
+from backend.engines.costs import Costs
+from backend.types import Outcome, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`expected`: tokens per forward that the built-in model reached with it, the pool seeded."""
+
+    window: int
+    level: int
+    guesses: int
+    expected: float
+
+    @property
+    def rows(self) -> int:
+        """Rows of a full pass: the root, the window's branch and half of the guesses, for few
+        n-grams share no beginning.
+        """
+        ahead = self.window - 1 + self.window * (self.level - 2)
+        return 1 + ahead + self.guesses * (self.level - 1) // 2
+
+
+#: From narrow to wide; measured, see README.
+LADDER = (
+    Setting(3, 3, 3, 1.45),
+    Setting(5, 3, 5, 1.55),
+    Setting(7, 4, 7, 1.7),
+    Setting(15, 5, 15, 2.0),
+)
+
+#: Steps after which the running setting is judged by what it really yields.
+TRIAL = 24
+
+
+def predicted(setting: Setting, costs: Costs) -> float:
+    """The speed-up over plain decoding that T(k) promises."""
+    return setting.expected / costs.relative(setting.rows)
+
+
+def best_setting(costs: Costs) -> Setting | None:
+    """The most promising setting; None if plain decoding is at least as fast."""
+    best = max(LADDER, key=lambda setting: predicted(setting, costs))
+    return best if predicted(best, costs) > 1 else None
+
+
+class TrialLookahead(NullDrafter):
+    """Runs lookahead as long as it pays: judged by its own tokens per forward now and then."""
+
+    def __init__(self, lookahead: Lookahead, costs: Costs) -> None:
+        self._lookahead = lookahead
+        self._costs = costs
+        self._steps = self._tokens = 0
+        self._seconds = 0.0
+        self._pays = True
+
+    def rewind(self, length: int) -> None:
+        self._lookahead.rewind(length)
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        return self._lookahead.propose(context, budget) if self._pays else NOTHING
+
+    def observe(self, outcome: Outcome) -> None:
+        if not self._pays or not outcome.proposal.tokens:
+            return
+        self._lookahead.observe(outcome)
+        self._steps += 1
+        self._tokens += len(outcome.tokens)
+        self._seconds += self._costs(1 + len(outcome.proposal.tokens))
+        if self._steps % TRIAL == 0:
+            self._pays = self._tokens * self._costs.plain > self._seconds

@@ -1,0 +1,123 @@
+"""Drafting with a trained head that reads the target's features (after EAGLE, arXiv 2401.15077)."""
+
+from collections.abc import Sequence, Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.drafters.base import NOTHING, NullDrafter
+from backend.drafters.confidence import Confidence
+from backend.drafters.pace import Pace
+from backend.engines.tapped import TappedSession
+from backend.heads.base import Floats, Head, HeadPass
+from backend.sampling import Sampler
+from backend.types import PREFILL_CHUNK, Outcome, Proposal
+
+HIDDEN = np.float32(-1e9)
+
+
+class TrainedHead(NullDrafter):
+    """Drafts a chain. The head's own cache is a ring of as many rows as it attends to.
+
+    A row stands for a token and the target's feature of the token before it. What the target has
+    computed since the last round is fed in the next round's first pass, never by an extra one;
+    rows made of the head's own guesses are forgotten then.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        target: TappedSession,
+        sampler: Sampler,
+        pace: Pace,
+        eos_ids: Set[int],
+        vocab_size: int,
+    ) -> None:
+        self._head = head
+        self._target = target
+        self._sampler = sampler
+        self._pace = pace
+        self._eos_ids = eos_ids
+        self._scores = np.full(vocab_size, -np.inf, dtype=np.float32)
+        shape = head.shape
+        size = (shape.layers, shape.window, shape.kv_heads, shape.head_dim)
+        self._keys = np.zeros(size, dtype=np.float32)
+        self._values = np.zeros(size, dtype=np.float32)
+        self._positions = np.full(shape.window, -1, dtype=np.int64)  # of the ring's rows
+        self._next = 0  # where the ring's next row goes
+        self._fed = 0  # rows of tokens before this position are in the ring
+        self._confidence = Confidence()
+        self._drafted: list[int] = []
+
+    @property
+    def confidence(self) -> float:
+        """How often the first token of a round was right lately."""
+        return self._confidence.usual
+
+    def rewind(self, length: int) -> None:
+        self._forget(length)
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        self._drafted = []
+        if budget <= 0 or not self._confidence.asks(self._pace):
+            return NOTHING
+        last = self._catch_up(context)
+        if last is None:
+            return NOTHING
+        self._confidence.begin()
+        survivals: list[float] = []
+        while True:
+            position = len(context) + len(survivals)
+            self._scores[self._head.vocabulary] = last.logits
+            choice = self._sampler.choose(self._scores, position)
+            self._drafted.append(choice.token)
+            survival = survivals[-1] if survivals else 1.0
+            survivals.append(survival * self._confidence.chance(choice.gap))
+            ended = len(survivals) == budget or choice.token in self._eos_ids
+            if ended or not self._pace.goes_on(len(survivals), survivals[-1]):
+                kept = self._drafted[: self._pace.worth(survivals)]
+                return Proposal.chain(kept, calls=len(survivals))
+            last = self._run(last.feature[None], [choice.token], position)
+
+    def _catch_up(self, context: Sequence[int]) -> HeadPass | None:
+        """Feed the text up to its last token; None if the target's features of it are unknown."""
+        self._forget(self._fed)
+        window = self._head.shape.window
+        start = max(self._fed, len(context) - window, self._target.known_from + 1, 1)
+        if start >= len(context):
+            return None
+        features = self._target.features_from(start - 1)
+        last = None
+        for at in range(start, len(context), PREFILL_CHUNK):
+            end = min(at + PREFILL_CHUNK, len(context))
+            last = self._run(features[at - start : end - start], context[at:end], at)
+        self._fed = len(context)
+        return last
+
+    def _run(self, features: Floats, tokens: Sequence[int], position: int) -> HeadPass:
+        """Run rows of these tokens from `position` on, and put them into the ring."""
+        n, window = len(tokens), self._head.shape.window
+        positions = np.arange(position, position + n)
+        bias = np.full((n, window + n), HIDDEN)
+        near = self._positions > positions[:, None] - window
+        bias[:, :window][near & (self._positions >= 0)] = 0
+        bias[:, window:][np.tri(n, dtype=bool)] = 0
+        ids: NDArray[np.int64] = np.array(tokens, dtype=np.int64)
+        done = self._head.run(
+            np.ascontiguousarray(features), ids, positions, self._keys, self._values, bias
+        )
+        places = (self._next + np.arange(n)) % window
+        self._keys[:, places] = done.keys
+        self._values[:, places] = done.values
+        self._positions[places] = positions
+        self._next = (self._next + n) % window
+        return done
+
+    def _forget(self, length: int) -> None:
+        """Drop the rows of tokens from position `length` on."""
+        self._positions[self._positions >= length] = -1
+        self._fed = min(self._fed, length)
+
+    def observe(self, outcome: Outcome) -> None:
+        self._confidence.learn(self._drafted, outcome)
+        self._pace.learn(outcome)

@@ -1,0 +1,75 @@
+"""The trained head as a file: safetensors, its matrices as int8 with a scale for each row."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.heads.shape import HeadShape
+from backend.prepared import sha256_of
+from backend.types import DerbyError, ModelSpec
+
+SHIPPED = Path(__file__).parents[2] / "assets" / "draft" / "head.safetensors"
+
+#: Targets that the shipped head was trained for, by name.
+TRAINED_FOR = ("built-in",)
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """`weights` are TorchHead's by name, float32. `tokens` int64 [V'], ascending, are the target's
+    ids that the head can draft. `digest` is the file's SHA-256.
+    """
+
+    shape: HeadShape
+    weights: Weights
+    tokens: NDArray[np.int64]
+    digest: str
+
+
+def head_for(target: ModelSpec) -> Path | None:
+    """The file of the head that was trained for this model, if there is one."""
+    return SHIPPED if target.name in TRAINED_FOR and SHIPPED.is_file() else None
+
+
+def write_head(path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[np.int64]) -> None:
+    """Write `path`, whole or not at all."""
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, NDArray[np.generic]] = {"tokens": tokens.astype(np.int32)}
+    for name, value in weights.items():
+        if value.ndim == 2:
+            scale = np.abs(value).max(1, keepdims=True) / 127
+            arrays[name] = np.round(value / np.maximum(scale, 1e-12)).astype(np.int8)
+            arrays[f"{name}.scale"] = scale.astype(np.float32)
+        else:
+            arrays[name] = value.astype(np.float32)
+    partial = path.with_suffix(".partial")
+    save_file(arrays, partial, metadata={"shape": json.dumps(asdict(shape))})
+    partial.replace(path)
+
+
+def read_head(path: Path) -> HeadFile:
+    """Raises DerbyError if the file is not one that `write_head` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            stated = json.loads(file.metadata()["shape"])
+            shape = HeadShape(**{**stated, "reads": tuple(stated["reads"])})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tokens = arrays.pop("tokens").astype(np.int64)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DerbyError(
+            f"{path.name} is not a trained head ({error}): restore it, or train one anew."
+        ) from error
+    weights = {
+        name: value.astype(np.float32) * arrays[f"{name}.scale"] if value.ndim == 2 else value
+        for name, value in arrays.items()
+        if not name.endswith(".scale")
+    }
+    return HeadFile(shape, weights, tokens, sha256_of(path))

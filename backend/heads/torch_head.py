@@ -1,0 +1,196 @@
+"""The trained head as a torch module: the one that training fits and that both engines run.
+
+A few of the target's own layers, which read what the target thought, after EAGLE (arXiv
+2401.15077): from the embedding of a token and the target's last hidden state at the token before it
+(its feature) they predict the token's own feature, and the target's output embedding makes logits
+of that. Drafting feeds the predicted feature back in.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backend.heads.shape import HeadShape
+
+KeyValue = tuple[Tensor, Tensor]
+
+
+class Norm(nn.Module):
+    """Root mean square normalisation of the last axis, in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self._eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.float()
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self._eps) * self.weight
+
+
+def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Rotary embedding of x [..., n, heads, d] at positions [n], halves paired as Llama does."""
+    half = x.shape[-1] // 2
+    frequencies = theta ** (-torch.arange(half, dtype=torch.float32) / half)
+    angles = (positions[:, None].float() * frequencies)[:, None]  # [n, 1, d / 2]
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x[..., :half].float(), x[..., half:].float()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Layer(nn.Module):
+    """One decoder layer as Llama's, its weights named as they are there."""
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self._shape = shape
+        wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+
+        def linear(inputs: int, outputs: int) -> nn.Linear:
+            return nn.Linear(inputs, outputs, bias=False)
+
+        self.q_proj = linear(shape.hidden, wide)
+        self.k_proj = linear(shape.hidden, narrow)
+        self.v_proj = linear(shape.hidden, narrow)
+        self.o_proj = linear(wide, shape.hidden)
+        self.gate_proj = linear(shape.hidden, shape.intermediate)
+        self.up_proj = linear(shape.hidden, shape.intermediate)
+        self.down_proj = linear(shape.intermediate, shape.hidden)
+        self.input_layernorm = Norm(shape.hidden, shape.eps)
+        self.post_attention_layernorm = Norm(shape.hidden, shape.eps)
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [..., n, heads, d], keys and values [..., n, kv_heads, d] of x [..., n, D]."""
+        shape, h = self._shape, self.input_layernorm(x)
+        q = self.q_proj(h).unflatten(-1, (shape.heads, shape.head_dim))
+        k = self.k_proj(h).unflatten(-1, (shape.kv_heads, shape.head_dim))
+        v = self.v_proj(h).unflatten(-1, (shape.kv_heads, shape.head_dim))
+        turn = shape.theta
+        return rotated(q, positions, turn).to(v), rotated(k, positions, turn).to(v), v
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """What the layer gives for x [..., n, D] whose heads attended to [..., n, heads, d]."""
+        x = x + self.o_proj(attended.flatten(-2)).float()
+        h = self.post_attention_layernorm(x)
+        gated = functional.silu(self.gate_proj(h)) * self.up_proj(h)
+        return x + self.down_proj(gated).float()
+
+    def expand(self, kv: Tensor) -> Tensor:
+        """Keys or values [..., kv_heads, d], repeated for the query heads that share them."""
+        return kv.repeat_interleave(self._shape.heads // self._shape.kv_heads, -2)
+
+
+class TorchHead(nn.Module):
+    """`embedding` [V, D] is the target's; `output` [V', D] holds its output embeddings of those
+    tokens that can be drafted.
+    """
+
+    def __init__(self, shape: HeadShape, embedding: Tensor, output: Tensor) -> None:
+        super().__init__()
+        self.shape = shape
+        self.feature_norm = Norm(shape.hidden, shape.eps)
+        self.reads = nn.ModuleDict(
+            {str(i): nn.Linear(shape.hidden, shape.hidden, bias=False) for i in shape.reads}
+        )
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.hidden, shape.eps)
+        self.embedding = embedding
+        self.output = output
+
+    def entered(self, index: int, x: Tensor, features: Tensor) -> Tensor:
+        """What layer `index` is given: x, and the feature if it reads it."""
+        return x + self.reads[str(index)](features).float() if str(index) in self.reads else x
+
+    def logits(self, features: Tensor) -> Tensor:
+        """float32 [..., V'] of features [..., D]."""
+        return functional.linear(features.to(self.output.dtype), self.output).float()
+
+    def forward(
+        self,
+        features: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        bias: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Run n rows behind a cache of P: logits and feature of the last row, new keys and values.
+
+        `features` [n, D]: the target's (or the head's own) feature at a token; `tokens` [n]: the
+        token after it, which stands at `positions` [n]. `keys`, `values`
+        [layers, P, kv_heads, d]; `bias` [n, P + n] is added to the scores. Gives [1, V'], [1, D]
+        and twice [layers, n, kv_heads, d].
+        """
+        x, seen = functional.embedding(tokens, self.embedding), self.feature_norm(features)
+        new: list[KeyValue] = []
+        for index, module in enumerate(self.layers):
+            layer, x = as_layer(module), self.entered(index, x, seen)
+            q, k, v = layer.project(x, positions)
+            new.append((k, v))
+            all_k = layer.expand(torch.cat([keys[index], k]))
+            all_v = layer.expand(torch.cat([values[index], v]))
+            scores = torch.einsum("ihd,jhd->hij", q, all_k) * self.shape.scale + bias
+            attended = torch.einsum("hij,jhd->ihd", torch.softmax(scores, -1), all_v)
+            x = layer.finish(x, attended)
+        feature = self.norm(x[-1:])
+        return (
+            self.logits(feature),
+            feature,
+            torch.stack([k for k, _ in new]),
+            torch.stack([v for _, v in new]),
+        )
+
+    def draft_step(
+        self,
+        features: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        earlier: Sequence[list[KeyValue]],
+        bias: Tensor,
+    ) -> tuple[Tensor, list[list[KeyValue]]]:
+        """Step s of drafting from every place of whole texts at once, as training needs it.
+
+        A query at place i sees what drafting from place i - s would: keys of step 0 up to there
+        (`bias` [n, n] says which), and one key of each later step, its own included. `earlier`
+        holds each layer's keys and values of steps 0..s-1. Features are [B, n, D], tokens [B, n].
+        Gives the predicted features [B, n, D] and `earlier` with this step added.
+        """
+        x, seen = functional.embedding(tokens, self.embedding), self.feature_norm(features)
+        after: list[list[KeyValue]] = []
+        for index, (module, before) in enumerate(zip(self.layers, earlier, strict=True)):
+            layer, x = as_layer(module), self.entered(index, x, seen)
+            q, k, v = layer.project(x, positions)
+            steps = [*before, (k, v)]
+            x = layer.finish(x, self._attend(layer, q, steps, bias))
+            after.append(steps)
+        return self.norm(x), after
+
+    def _attend(self, layer: Layer, q: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:
+        n, scale = q.shape[1], self.shape.scale
+        first_k, first_v = steps[0]
+        scores = torch.einsum("bihd,bjhd->bhij", q, layer.expand(first_k)).float() * scale + bias
+        later = [
+            (_delayed(layer.expand(k), delay), _delayed(layer.expand(v), delay))
+            for delay, (k, v) in zip(range(len(steps) - 2, -1, -1), steps[1:], strict=True)
+        ]
+        own = [((q * k).sum(-1).float() * scale).transpose(1, 2)[..., None] for k, _ in later]
+        weights = torch.softmax(torch.cat([scores, *own], -1), -1).to(first_v.dtype)
+        attended = torch.einsum("bhij,bjhd->bihd", weights[..., :n], layer.expand(first_v))
+        for index, (_, v) in enumerate(later):
+            attended = attended + weights[..., n + index].transpose(1, 2)[..., None] * v
+        return attended
+
+
+def as_layer(module: nn.Module) -> Layer:
+    """Say to type checkers what a ModuleList holds."""
+    assert isinstance(module, Layer)  # noqa: S101
+    return module
+
+
+def _delayed(x: Tensor, delay: int) -> Tensor:
+    """Put `delay` places of zeros in front of x [B, n, ...] and cut as many off behind."""
+    if delay == 0:
+        return x
+    return torch.cat([torch.zeros_like(x[:, :delay]), x[:, :-delay]], 1)

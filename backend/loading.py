@@ -1,0 +1,57 @@
+"""What a race needs of models: each loaded once, off every clock, and an error told every time."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from backend.drafting import HYBRID, TRAINED, Drafting, DraftModelDrafting, draft_spec
+from backend.engines import Engines
+from backend.engines.base import Engine
+from backend.engines.costs import Costs
+from backend.heads.base import Head
+from backend.types import ModelSpec
+
+Say = Callable[[str], None]
+
+
+class Loading:
+    """One race's view of `engines`. Everything raises DerbyError for what cannot be had."""
+
+    def __init__(self, engines: Engines, say: Say) -> None:
+        self.prefixes = engines.prefixes
+        self._engines = engines
+        self._say = say
+        self._found: dict[ModelSpec, Engine | Exception] = {}
+
+    def engine(self, spec: ModelSpec) -> Engine:
+        if spec not in self._found:
+            try:
+                self._found[spec] = self._engines.get(spec, self._say)
+            except Exception as error:
+                self._found[spec] = error
+        engine = self._found[spec]
+        if isinstance(engine, Exception):
+            raise engine
+        return engine
+
+    def costs(self, engine: Engine) -> Costs:
+        return self._engines.costs(engine, self._say)
+
+    def head(self, target: Engine) -> Head | None:
+        """The head that was trained for this model, if there is one."""
+        return self._engines.head(target, self._say)
+
+    def draft(self, target: Engine, drafting: Drafting) -> Engine | None:
+        """The model that drafts; None where a trained head does, or nothing."""
+        if not isinstance(drafting, DraftModelDrafting):
+            return None
+        if drafting.draft in (TRAINED, HYBRID) and self.head(target) is not None:
+            return None
+        return self.engine(draft_spec(target.spec, drafting.draft))
+
+    def prepare(self, target: Engine, columns: Iterable[Drafting]) -> None:
+        """Load and measure now what these columns will ask for; errors wait for their column."""
+        for drafting in columns:
+            with suppress(Exception):
+                self.costs(target)
+                if (draft := self.draft(target, drafting)) is not None:
+                    self.costs(draft)

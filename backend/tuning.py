@@ -1,0 +1,147 @@
+"""Finds the settings to use here: measured costs, predicted speed-ups, and a check of each.
+
+A speed-up is tokens a forward over what a forward costs. What a smaller K would have yielded can be
+read off a run with a large one, since a round's guesses do not depend on how many are verified.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from backend.bench import run_solo, with_baseline
+from backend.drafters.lookahead_plan import LADDER, predicted
+from backend.engines import Engines
+from backend.engines.costs import Costs
+from backend.metrics import Score
+from backend.prompts import Prompt
+from backend.race import Race
+from backend.strategies import BASELINE, Strategy, parse_column
+from backend.types import DerbyError, ModelSpec, Request
+
+Say = Callable[[str], None]
+
+#: The most tokens a round drafts in the runs that predictions are read off.
+FAR = {"lookup": 16, "speculative:draft=trained": 8, "speculative:draft=int4": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A setting as the command line takes it. Speed-ups over KV reuse, all prompts together;
+    `predicted` from pass costs and acceptance, `measured` 0 where that setting was not run.
+    """
+
+    setting: str
+    tokens_per_forward: float
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """`best` is the measured winner among `rows`; "kv" if nothing beats the cache alone."""
+
+    target: str
+    costs: Costs
+    draft_steps: dict[str, float]
+    rows: tuple[Advice, ...]
+    best: str
+
+
+def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
+    """Tokens a forward, and the speed-up over plain decoding, had rounds drafted `k` tokens at
+    most. `scores` are runs with a fixed, larger K; prefill not counted.
+    """
+    tokens = seconds = plain = passes = 0.0
+    for score in scores:
+        costs = score.costs
+        rounds = sum(score.depths.values())
+        alone = max(score.steps - 1 - rounds, 0)
+        tokens += alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
+        calls = score.calls / max(score.drafted, 1)  # a round's, for each of its tokens
+        for (drafted, _), n in score.depths.items():
+            depth = min(drafted, k)
+            seconds += n * (costs(1 + depth) + depth * calls * score.draft_cost)
+        seconds += alone * costs.plain
+        passes += alone + rounds
+        plain = costs.plain
+    return tokens / max(passes, 1), tokens * plain / seconds if seconds else 0.0
+
+
+def tune(
+    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
+) -> Tuning:
+    """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
+    engine = engines.get(target, say)
+    costs = engines.costs(engine, say, again=True)
+    runs = _Runs(target, prompts, tokens, engines, say)
+    rows: list[Advice] = []
+    draft_steps: dict[str, float] = {}
+    for name, far in FAR.items():
+        try:
+            scores = runs.scores(f"{name}{',' if ':' in name else ':'}k={far}")
+        except DerbyError as error:
+            say(str(error))
+            continue
+        if scores[0].draft_cost:
+            draft_steps[name] = scores[0].draft_cost
+        rows += _family(name, far, scores, runs)
+    for setting in LADDER:
+        text = f"lookahead:window={setting.window},level={setting.level},guesses={setting.guesses}"
+        rows.append(runs.advice(text, predicted(setting, costs)))
+    for text in ("lookup", "speculative", "lookahead"):
+        rows.append(runs.advice(text, 0.0))
+    best = max(rows, key=lambda row: row.measured)
+    winner = best.setting if best.measured > 1 else BASELINE
+    return Tuning(str(target), costs, draft_steps, tuple(rows), winner)
+
+
+def _family(name: str, far: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
+    """Predictions for every K, the run with the largest one and the best checked."""
+    joint = "," if ":" in name else ":"
+    found = {k: predict(scores, k) for k in range(1, far + 1)}
+    best = max(found, key=lambda k: found[k][1])
+    rows: list[Advice] = []
+    for k, (per_forward, speedup) in found.items():
+        setting = f"{name}{joint}k={k}"
+        check = runs.speedup(setting) if k in (best, far // 2, far) else 0.0
+        rows.append(Advice(setting, per_forward, speedup, check))
+    return rows
+
+
+class _Runs:
+    """Runs columns on the prompts, each once; KV reuse first."""
+
+    def __init__(
+        self, target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
+    ) -> None:
+        self._target = target
+        self._prompts = prompts
+        self._tokens = tokens
+        self._engines = engines
+        self._say = say
+        self._known: dict[str, list[Score]] = {}
+        self._base = self.scores("kv")
+
+    def scores(self, text: str) -> list[Score]:
+        """A column's scores, prompt by prompt."""
+        if text not in self._known:
+            self._say(f"running {text}")
+            column = parse_column(text)
+            self._known[text] = [self._run(column, prompt) for prompt in self._prompts]
+        return self._known[text]
+
+    def _run(self, column: Strategy, prompt: Prompt) -> Score:
+        race = Race(Request(prompt.text, self._tokens), with_baseline((column,)), self._target)
+        return run_solo(race, len(race.columns) - 1, self._engines)
+
+    def speedup(self, text: str) -> float:
+        """Time after the first token of KV reuse on all prompts, over this column's."""
+        theirs = sum(score.decode_seconds for score in self._base)
+        return theirs / sum(score.decode_seconds for score in self.scores(text))
+
+    def advice(self, text: str, promised: float) -> Advice:
+        scores = self.scores(text)
+        tokens = sum(s.tokens_per_forward * (s.steps - 1) for s in scores)
+        passes = sum(s.steps - 1 for s in scores)
+        seconds = sum(s.expected_seconds for s in scores)
+        own = tokens * scores[0].costs.plain / seconds if seconds else 0.0
+        return Advice(text, tokens / max(passes, 1), promised or own, self.speedup(text))
