@@ -167,7 +167,8 @@ def verify(
 @app.command()
 def bench(
     experiment: Annotated[
-        str, typer.Option(help="solo, interleaved, program, structure, grammar or peers.")
+        str,
+        typer.Option(help="solo, interleaved, program, structure, grammar, peers or assisted."),
     ] = "solo",
     prompts: Annotated[
         Path | None,
@@ -188,6 +189,7 @@ def bench(
 ) -> None:
     """Measure: solo and warmed up, interleaved against solo, or against the engine's own loop."""
     from backend import bench as benches
+    from backend.assisted_bench import assisted_experiment, assisted_table
     from backend.grammar_bench import grammar_experiment
     from backend.peers import compare
     from backend.program_bench import program_experiment
@@ -211,12 +213,16 @@ def bench(
             rows = structure_experiment(request, target, engines, say, limit or 3)
         case "grammar":
             rows = grammar_experiment(say)
+        case "assisted":
+            rows = assisted_experiment(chosen, max_new_tokens, engines, say)
         case _:
             raise DerbyError(
                 f"There is no experiment {experiment!r}; run solo, interleaved, program, "
-                "structure, grammar or peers."
+                "structure, grammar, peers or assisted."
             )
-    if not as_json:
+    if not as_json and experiment == "assisted":
+        out.print(assisted_table(rows, max_new_tokens))
+    elif not as_json:
         run = f"{target}, {max_new_tokens} new tokens, T={temperature}"
         told = "masks alone, no model" if experiment == "grammar" else run
         out.print(_table(f"{experiment}: {told}", rows))

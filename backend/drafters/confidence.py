@@ -31,7 +31,7 @@ class Confidence:
         return self._first[0]
 
     def asks(self, pace: Pace) -> bool:
-        """Is it worth asking the draft at all? Now and then it is, to see whether things changed."""
+        """Whether to ask the draft at all; now and then it is asked to see if things changed."""
         self._idle = 0 if pace.goes_on(0, self.usual) else self._idle + 1
         return self._idle % PATIENCE == 0
 
