@@ -8,7 +8,7 @@ from backend.engines import Engines
 from backend.engines.base import Engine
 from backend.engines.costs import Costs
 from backend.heads.base import Head
-from backend.types import ModelSpec
+from backend.types import DerbyError, ModelSpec
 
 Say = Callable[[str], None]
 
@@ -33,8 +33,9 @@ class Loading:
             raise engine
         return engine
 
-    def costs(self, engine: Engine) -> Costs:
-        return self._engines.costs(engine, self._say)
+    def costs(self, engine: Engine, *, again: bool = False) -> Costs:
+        """What its passes cost; measured if that was never done, or `again`."""
+        return self._engines.costs(engine, self._say, again=again)
 
     def head(self, target: Engine) -> Head | None:
         """The head that was trained for this model, if there is one."""
@@ -46,12 +47,27 @@ class Loading:
             return None
         if drafting.draft in (TRAINED, HYBRID) and self.head(target) is not None:
             return None
+        if drafting.draft == TRAINED:
+            raise DerbyError(
+                f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, int4, or a model "
+                "with its tokenizer."
+            )
         return self.engine(draft_spec(target.spec, drafting.draft))
 
-    def prepare(self, target: Engine, columns: Iterable[Drafting]) -> None:
-        """Load and measure now what these columns will ask for; errors wait for their column."""
+    def prepare(
+        self, target: Engine, columns: Iterable[Drafting], *, again: bool = False
+    ) -> None:
+        """Load and measure now what these columns will ask for, each model once, and `again` even
+        if it was measured before; errors wait for their column.
+        """
+        fresh: set[ModelSpec] = set()
+
+        def measure(engine: Engine | None) -> None:
+            if engine is not None and engine.spec not in fresh:
+                fresh.add(engine.spec)
+                self.costs(engine, again=again)
+
         for drafting in columns:
             with suppress(Exception):
-                self.costs(target)
-                if (draft := self.draft(target, drafting)) is not None:
-                    self.costs(draft)
+                measure(target)
+                measure(self.draft(target, drafting))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from lib import PROMPT
+from numpy.typing import NDArray
 
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.pace import FixedPace
@@ -45,7 +46,7 @@ class Recorder:
         self.seen: list[set[int]] = []  # positions that each row saw, its own included
 
     def run(
-        self, features: Floats, tokens: Sequence[int], positions: Sequence[int],
+        self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
         keys: Floats, values: Floats, bias: Floats,
     ) -> HeadPass:  # fmt: skip
         n = len(tokens)
