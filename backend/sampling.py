@@ -27,6 +27,14 @@ class Choice(NamedTuple):
     gap: float
 
 
+class Pair(NamedTuple):
+    """A chosen token, how far its score lay above the runner-up's, and the runner-up."""
+
+    token: int
+    gap: float
+    second: int
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`rows`: indices of the accepted drafted tokens, a path from the root. `choices`: one for each
@@ -43,9 +51,11 @@ def noise(seed: int, position: int, size: int) -> NDArray[np.float64]:
     return -np.log(np.random.Generator(bits).standard_exponential(size))
 
 
-def choose(scores: Logits, sampling: Sampling, gumbel: NDArray[np.float64]) -> Choice:
-    """Draw from float32 logits [V] (-inf: ruled out) at temperature > 0 with noise float64 [V]."""
-    return _top(truncate(scores, sampling) / np.float64(sampling.temperature) + gumbel)
+def noised(scores: Logits, sampling: Sampling, gumbel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scores whose largest is a draw from float32 logits [V] (-inf: ruled out) at temperature > 0,
+    with noise float64 [V].
+    """
+    return truncate(scores, sampling) / np.float64(sampling.temperature) + gumbel
 
 
 def truncate(scores: Logits, sampling: Sampling) -> Logits:
@@ -89,9 +99,23 @@ class Sampler:
         `mask`, bool [V], says what is allowed; at least one token must be.
         """
         scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
+        return _top(self._noised(scores, position))
+
+    def choose_two(self, logits: Logits, position: int) -> Pair:
+        """The token that `choose` takes, and the one that it would take without it."""
+        scores = self._noised(logits, position)
+        best, gap = _top(scores)
+        below, above = scores[:best], scores[best + 1 :]
+        low = int(below.argmax()) if below.size else -1
+        high = best + 1 + int(above.argmax()) if above.size else -1
+        second = low if high < 0 or (low >= 0 and scores[low] >= scores[high]) else high
+        return Pair(best, gap, second)
+
+    def _noised(self, scores: Logits, position: int) -> NDArray[np.floating]:
         if self.sampling.temperature < COLDEST:
-            return _top(scores)
-        return choose(scores, self.sampling, self._noise(self.sampling.seed, position, scores.size))
+            return scores
+        gumbel = self._noise(self.sampling.seed, position, scores.size)
+        return noised(scores, self.sampling, gumbel)
 
 
 def _top(scores: NDArray[np.floating]) -> Choice:

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.drafters.confidence import PATIENCE, Confidence
+from backend.drafters.guesses import proposal_of
 from backend.drafters.pace import BestPace, Chances, FixedPace
 from backend.engines.costs import Costs
+from backend.sampling import Pair
 from backend.types import Outcome, Proposal
 
 CURVE = Costs((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -86,21 +88,54 @@ def test_a_draft_that_is_never_right_is_asked_once_in_a_while_only() -> None:
     for _ in range(200):
         asked.append(confidence.asks(pace))
         if asked[-1]:
-            confidence.begin()
-            confidence.chance(0.1)
-            confidence.learn([5], outcome(1, 0))
+            confidence.add(Pair(5, 0.1, 6), second=False)
+            confidence.learn(outcome(1, 0))
     assert all(asked[:3])
     assert 200 / PATIENCE - 2 <= sum(asked[20:]) <= 200 / PATIENCE + 2
 
 
+def chances(confidence: Confidence, *gaps: float) -> list[float]:
+    """What it believes of guesses with such gaps, best and second best, each as a round's first."""
+    found: list[float] = []
+    for gap in gaps:
+        confidence.asks(FixedPace(1))
+        confidence.add(Pair(1, gap, 2), second=True)
+        found += [guess.survival for guess in confidence.guesses]
+    return found
+
+
 def test_only_what_was_judged_is_learnt() -> None:
-    """Of guesses behind the first wrong one nothing is known."""
+    """The first guess right, the second wrong but its runner-up right, the third never seen."""
     confidence = Confidence()
-    confidence.begin()
-    before = [confidence.chance(gap) for gap in (0.1, 7.0, 2.5)]
-    confidence.learn([0, 9, 2], outcome(3, 1))  # the second guess was wrong
-    confidence.begin()
-    after = [confidence.chance(gap) for gap in (0.1, 7.0, 2.5)]
-    assert after[0] > before[0]
-    assert after[1] < before[1]
-    assert after[2] == before[2]
+    gaps = (0.1, 7.0, 2.5)
+    before = chances(confidence, *gaps)
+    confidence.asks(FixedPace(3))
+    for token, gap in zip((0, 9, 2), gaps, strict=True):
+        confidence.add(Pair(token, gap, 99), second=True)
+    confidence.learn(outcome(3, 1))
+    moved = [(b > a) - (b < a) for a, b in zip(before, chances(confidence, *gaps), strict=True)]
+    # A round's guesses in order: the runner-up, then the best.
+    assert moved == [-1, 1, 1, -1, 0, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 9), st.integers(4, 6)), max_size=6))
+def test_what_is_verified_is_a_tree_of_the_best_guesses(
+    found: list[tuple[int, float, int]],
+) -> None:
+    confidence, pace = Confidence(), BestPace(CURVE, 0.1, 16)
+    confidence.asks(pace)
+    for token, gap, second in found:
+        confidence.add(Pair(token, gap, second), second=True)
+    proposal = proposal_of(confidence.guesses, pace, len(found))
+    assert proposal.calls == len(found)
+    paths: list[tuple[int, ...]] = []
+    for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
+        assert -1 <= parent < row
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    known = {guess.path: guess.survival for guess in confidence.guesses}
+    assert len(set(paths)) == len(paths)
+    assert set(paths) <= set(known)
+    left = [survival for path, survival in known.items() if path not in paths]
+    assert max(left, default=0.0) <= min((known[path] for path in paths), default=1.0)
+    chosen = proposal_of(confidence.guesses, FixedPace(3))
+    assert len(chosen.tokens) == len(known)

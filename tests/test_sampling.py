@@ -332,3 +332,18 @@ def test_the_check_above_sees_a_biased_verifier(
     else:
         monkeypatch.setattr(decode, "verify", try_twice)
     assert pvalue(kind, DRAWS // 5) < 1e-6
+
+
+@given(
+    st.lists(st.floats(-9, 9, width=32), min_size=2, max_size=30),
+    st.sampled_from([0.0, 0.6, 1.0]),
+    st.integers(0, 9),
+)
+def test_the_runner_up_is_what_would_be_chosen_without_the_best(
+    logits: list[float], temperature: float, seed: int
+) -> None:
+    sampler, scores = Sampler(Sampling(temperature, seed=seed)), np.array(logits, dtype=np.float32)
+    pair, choice = sampler.choose_two(scores, 5), sampler.choose(scores, 5)
+    assert (pair.token, pair.gap) == choice
+    without = np.arange(len(logits)) != pair.token
+    assert pair.second == sampler.choose(scores, 5, without).token

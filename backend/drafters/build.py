@@ -67,7 +67,7 @@ def build_drafter(drafting: Drafting, session: Session, given: Materials) -> Bui
     """Raises DerbyError for what the target cannot do, and for a draft that does not fit it."""
     match drafting:
         case LookupDrafting():
-            pace = _pace(drafting, given.costs, 0.0)
+            pace = _pace(drafting, given, 0.0)
             return Built(_lookup(drafting, pace, given), session)
         case LookaheadDrafting():
             return Built(_lookahead(drafting, given), session)
@@ -77,8 +77,10 @@ def build_drafter(drafting: Drafting, session: Session, given: Materials) -> Bui
             return Built(NullDrafter(), session)
 
 
-def _pace(drafting: LookupDrafting | DraftModelDrafting, costs: Costs, draft: float) -> Pace:
-    return BestPace(costs, draft, drafting.k) if drafting.auto else FixedPace(drafting.k)
+def _pace(drafting: LookupDrafting | DraftModelDrafting, given: Materials, draft: float) -> Pace:
+    if not drafting.auto:
+        return FixedPace(drafting.k)
+    return BestPace(given.costs, draft, drafting.k, branches=given.target.capabilities.tree)
 
 
 def _lookup(drafting: LookupDrafting, pace: Pace, given: Materials) -> PromptLookup:
@@ -108,13 +110,13 @@ def _speculative(
     tokenizer = given.target.tokenizer
     if given.draft is not None:
         seconds, opened = given.draft.seconds, given.draft
-        pace = _pace(drafting, given.costs, seconds)
+        pace = _pace(drafting, given, seconds)
         model = DraftModel(opened.session, given.sampler, pace, tokenizer.eos_ids, opened.held)
         return Built(_behind_lookup(model, draft, pace, given), session, seconds)
     if given.head is None:
         raise DerbyError(f"{given.target.spec} has no draft {draft!r}: choose int4 or a model.")
     seconds, tapped = given.head.seconds, TappedSession(session)
-    pace = _pace(drafting, given.costs, seconds)
+    pace = _pace(drafting, given, seconds)
     head = TrainedHead(
         given.head, tapped, given.sampler, pace, tokenizer.eos_ids, tokenizer.vocab_size
     )

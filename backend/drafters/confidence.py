@@ -1,58 +1,65 @@
-"""How sure a draft is of its token, and how often that was justified."""
+"""How sure a draft is of its tokens, and how often that was justified."""
 
 from bisect import bisect
-from collections.abc import Sequence
 
+from backend.drafters.guesses import Guess, Path, judged
 from backend.drafters.pace import Chances, Pace
+from backend.sampling import Pair
 from backend.types import Outcome
 
 #: Bounds of the distance between a draft's two best scores, by which its guesses are sorted.
 GAPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
-#: How often a draft was right, by the gap's class, before anything is known of this one.
-PRIOR = (0.2, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
+#: How often a draft's best token was right, by the gap's class, and how often its second best,
+#: before anything is known of this draft.
+PRIOR = (0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.75, 0.85, 0.95)
+SECOND = (0.18, 0.15, 0.15, 0.14, 0.12, 0.1, 0.08, 0.05, 0.02)
 
 #: Of the rounds in which a draft does not seem worth asking, one in so many asks it all the same.
 PATIENCE = 16
 
 
 class Confidence:
-    """Tells from a draft's gap the chance that the target agrees; learns from each round."""
+    """Tells from a draft's gaps the chance that the target agrees; learns from each round."""
 
     def __init__(self) -> None:
-        self._chances = Chances(PRIOR)
+        self._chances = Chances((*PRIOR, *SECOND))
         self._first = Chances((0.5,))
-        self._kinds: list[int] = []
         self._idle = 0  # rounds in which it was not worth asking, in a row
+        self._path: Path = ()
+        self._guesses: list[Guess] = []
+        self.survival = 1.0  # of the chain of best tokens so far
 
     @property
     def usual(self) -> float:
-        """How often the first token of a round was right."""
+        """How often the best first token of a round was right."""
         return self._first[0]
 
     def asks(self, pace: Pace) -> bool:
         """Whether to ask the draft at all; now and then it is asked to see if things changed."""
+        self._path, self._guesses, self.survival = (), [], 1.0
         self._idle = 0 if pace.goes_on(0, self.usual) else self._idle + 1
         return self._idle % PATIENCE == 0
 
-    def begin(self) -> None:
-        """A new round."""
-        self._kinds = []
+    def add(self, pair: Pair, *, second: bool) -> None:
+        """The round's next token, and with `second` the runner-up as a guess beside it."""
+        kind = bisect(GAPS, pair.gap)
+        if second:
+            beside = kind + len(PRIOR)
+            chance = self.survival * self._chances[beside]
+            self._guesses.append(Guess((*self._path, pair.second), chance, beside))
+        self.survival *= self._chances[kind]
+        self._path = (*self._path, pair.token)
+        self._guesses.append(Guess(self._path, self.survival, kind))
 
-    def chance(self, gap: float) -> float:
-        """The chance of the round's next token, whose two best scores lie `gap` apart."""
-        kind = bisect(GAPS, gap)
-        self._kinds.append(kind)
-        return self._chances[kind]
+    @property
+    def guesses(self) -> list[Guess]:
+        return self._guesses
 
-    def learn(self, drafted: Sequence[int], outcome: Outcome) -> None:
-        """The round had drafted these tokens, a chain."""
-        if outcome.proposal.origin != "drafted":
+    def learn(self, outcome: Outcome) -> None:
+        if outcome.proposal.origin != "drafted" or not self._path:
             return
-        pairs = zip(drafted, outcome.tokens, self._kinds, strict=False)
-        for index, (guess, token, kind) in enumerate(pairs):
-            self._chances.learn(kind, right=guess == token)
-            if index == 0:
-                self._first.learn(0, right=guess == token)
-            if guess != token:
-                return
+        for kind, right in judged({g.path: g.kind for g in self._guesses}, outcome):
+            self._chances.learn(kind, right=right)
+        self._first.learn(0, right=self._path[0] == outcome.tokens[0])
+        self._path = ()

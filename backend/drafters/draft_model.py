@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 
 from backend.drafters.base import NOTHING, NullDrafter
 from backend.drafters.confidence import Confidence
+from backend.drafters.guesses import proposal_of
 from backend.drafters.pace import Pace
 from backend.engines.base import Session
 from backend.sampling import Sampler
@@ -37,7 +38,6 @@ class DraftModel(NullDrafter):
         self._cached = list(cached)
         self._agreed = 0  # how many cached tokens are known to be the text's
         self._confidence = Confidence()
-        self._drafted: list[int] = []
 
     @property
     def confidence(self) -> float:
@@ -57,7 +57,6 @@ class DraftModel(NullDrafter):
         self._agreed = min(self._agreed, length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._drafted = []
         if budget <= 0 or not self._confidence.asks(self._pace):
             return NOTHING
         # One token at least is left to be fed.
@@ -65,21 +64,18 @@ class DraftModel(NullDrafter):
         if self._agreed < len(self._cached):
             self._forget()
         pending = list(context[len(self._cached) :])
-        self._confidence.begin()
-        survivals: list[float] = []
+        drafted = 0
         while True:
             rows = (len(pending) - 1,)
             logits = self._session.forward(pending, chain_parents(len(pending)), rows)
             self._keep(pending)
-            choice = self._sampler.choose(logits[0], len(context) + len(survivals))
-            self._drafted.append(choice.token)
-            survival = survivals[-1] if survivals else 1.0
-            survivals.append(survival * self._confidence.chance(choice.gap))
-            ended = len(survivals) == budget or choice.token in self._eos_ids
-            if ended or not self._pace.goes_on(len(survivals), survivals[-1]):
-                kept = self._drafted[: self._pace.worth(survivals)]
-                return Proposal.chain(kept, calls=len(survivals))
-            pending = [choice.token]
+            pair = self._sampler.choose_two(logits[0], len(context) + drafted)
+            self._confidence.add(pair, second=self._pace.branches)
+            drafted += 1
+            ended = drafted == budget or pair.token in self._eos_ids
+            if ended or not self._pace.goes_on(drafted, self._confidence.survival):
+                return proposal_of(self._confidence.guesses, self._pace, drafted)
+            pending = [pair.token]
 
     def _agree(self, context: Sequence[int], end: int) -> None:
         """Find out how many cached tokens, of those before `end`, are the text's."""
@@ -98,7 +94,7 @@ class DraftModel(NullDrafter):
         self._cached += tokens
 
     def observe(self, outcome: Outcome) -> None:
-        self._confidence.learn(self._drafted, outcome)
+        self._confidence.learn(outcome)
         self._pace.learn(outcome)
 
     def close(self) -> None:

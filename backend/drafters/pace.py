@@ -22,6 +22,11 @@ class Pace(Protocol):
         """Tokens that a round may draft at most."""
         ...
 
+    @property
+    def branches(self) -> bool:
+        """Whether a draft's second best tokens may be verified beside the best."""
+        ...
+
     def worth(self, survivals: Sequence[float]) -> int:
         """How many drafted tokens to verify, given each one's chance of being accepted, the best
         first. They are there already: drafting them costs nothing more.
@@ -38,7 +43,9 @@ class Pace(Protocol):
 
 
 class FixedPace:
-    """Always `k` tokens."""
+    """Always `k` tokens, one after another."""
+
+    branches = False
 
     def __init__(self, k: int) -> None:
         self.most = k
@@ -57,8 +64,10 @@ class BestPace:
     call of the draft takes in seconds.
     """
 
-    def __init__(self, costs: Costs, draft: float, k: int) -> None:
+    def __init__(self, costs: Costs, draft: float, k: int, *, branches: bool = True) -> None:
+        """`branches`: the target can verify trees."""
         self.most = k
+        self.branches = branches
         self._costs = costs
         self._draft = draft
         self._rows = 1  # of the last pass

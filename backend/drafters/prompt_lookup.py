@@ -6,9 +6,9 @@ and, if given, earlier texts of the same visitor.
 
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from backend.drafters.base import NOTHING, NullDrafter
+from backend.drafters.base import NullDrafter
+from backend.drafters.guesses import Guess, Path, judged, proposal_of
 from backend.drafters.pace import Chances, Pace
 from backend.types import Outcome, Proposal
 
@@ -21,15 +21,6 @@ OCCURRENCES = 4
 
 #: Tokens of earlier texts that are looked up, the latest ones.
 HISTORY = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A token of the tree: its parent's path and it; its chance of being reached and accepted."""
-
-    path: tuple[int, ...]
-    survival: float
-    kind: int
 
 
 class PromptLookup(NullDrafter):
@@ -53,7 +44,7 @@ class PromptLookup(NullDrafter):
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0
-        self._kinds: dict[tuple[int, ...], int] = {}
+        self._kinds: dict[Path, int] = {}
         self.confidence = 0.0  # in the first token of the last proposal
 
     def prefill(self, context: Sequence[int]) -> None:
@@ -78,35 +69,24 @@ class PromptLookup(NullDrafter):
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._text = [*self._history, *context]
         self._index_up_to(self._text)
-        nodes = self._tree(min(self._pace.most, budget)) if budget > 0 else []
-        nodes = nodes[: self._pace.worth([node.survival for node in nodes])]
-        self._kinds = {node.path: node.kind for node in nodes}
-        if not nodes:
-            return NOTHING
-        self.confidence = nodes[0].survival
-        rows = {node.path: row for row, node in enumerate(nodes)}
-        parents = tuple(rows.get(node.path[:-1], -1) for node in nodes)
-        return Proposal(tuple(node.path[-1] for node in nodes), parents)
+        guesses = self._tree(min(self._pace.most, budget)) if budget > 0 else []
+        self._kinds = {guess.path: guess.kind for guess in guesses}
+        self.confidence = max((guess.survival for guess in guesses), default=0.0)
+        return proposal_of(guesses, self._pace)
 
     def observe(self, outcome: Outcome) -> None:
-        proposal = outcome.proposal
         self._pace.learn(outcome)
-        if proposal.origin != "drafted":
-            return
-        path: tuple[int, ...] = ()
-        for token in outcome.tokens:
-            for known, kind in self._kinds.items():
-                if len(known) == len(path) + 1 and known[:-1] == path:
-                    self._chances.learn(kind, right=known[-1] == token)
-            path = (*path, token)
+        if outcome.proposal.origin == "drafted":
+            for kind, right in judged(self._kinds, outcome):
+                self._chances.learn(kind, right=right)
 
-    def _tree(self, depth: int) -> list[_Node]:
-        """The best guesses as nodes, most probable first, so that parents precede children."""
-        nodes: dict[tuple[int, ...], _Node] = {}
-        unclaimed: dict[tuple[int, ...], float] = {}  # chance that none of the children is right
+    def _tree(self, depth: int) -> list[Guess]:
+        """What the best matches promise, merged at common beginnings."""
+        nodes: dict[Path, Guess] = {}
+        unclaimed: dict[Path, float] = {}  # chance that none of the children is right
         branches = 0
         for start, matched in self._matches():
-            path: tuple[int, ...] = ()
+            path: Path = ()
             survival, new = 1.0, False
             for token in self._continuation(start, depth):
                 kind = min(matched + len(path), len(self._chances)) - 1
@@ -115,13 +95,13 @@ class PromptLookup(NullDrafter):
                     left = unclaimed.get(before, 1.0)
                     chance = self._chances[kind] * left
                     unclaimed[before] = left - chance
-                    nodes[path] = _Node(path, survival * chance, kind)
+                    nodes[path] = Guess(path, survival * chance, kind)
                     new = True
                 survival = nodes[path].survival
             branches += new
             if branches == self._branches:
                 break
-        return sorted(nodes.values(), key=lambda node: -node.survival)
+        return list(nodes.values())
 
     def _matches(self) -> list[tuple[int, int]]:
         """Where the text's ending occurred before: the index behind it, and the match's length.

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from backend.drafters.base import NOTHING, NullDrafter
 from backend.drafters.confidence import Confidence
+from backend.drafters.guesses import proposal_of
 from backend.drafters.pace import Pace
 from backend.engines.tapped import TappedSession
 from backend.heads.base import Floats, Head, HeadPass
@@ -47,7 +48,6 @@ class TrainedHead(NullDrafter):
         self._next = 0  # where the ring's next row goes
         self._fed = 0  # rows of tokens before this position are in the ring
         self._confidence = Confidence()
-        self._drafted: list[int] = []
 
     @property
     def confidence(self) -> float:
@@ -58,26 +58,22 @@ class TrainedHead(NullDrafter):
         self._forget(length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._drafted = []
         if budget <= 0 or not self._confidence.asks(self._pace):
             return NOTHING
         last = self._catch_up(context)
         if last is None:
             return NOTHING
-        self._confidence.begin()
-        survivals: list[float] = []
+        drafted = 0
         while True:
-            position = len(context) + len(survivals)
+            position = len(context) + drafted
             self._scores[self._head.vocabulary] = last.logits
-            choice = self._sampler.choose(self._scores, position)
-            self._drafted.append(choice.token)
-            survival = survivals[-1] if survivals else 1.0
-            survivals.append(survival * self._confidence.chance(choice.gap))
-            ended = len(survivals) == budget or choice.token in self._eos_ids
-            if ended or not self._pace.goes_on(len(survivals), survivals[-1]):
-                kept = self._drafted[: self._pace.worth(survivals)]
-                return Proposal.chain(kept, calls=len(survivals))
-            last = self._run(last.feature[None], [choice.token], position)
+            pair = self._sampler.choose_two(self._scores, position)
+            self._confidence.add(pair, second=self._pace.branches)
+            drafted += 1
+            ended = drafted == budget or pair.token in self._eos_ids
+            if ended or not self._pace.goes_on(drafted, self._confidence.survival):
+                return proposal_of(self._confidence.guesses, self._pace, drafted)
+            last = self._run(last.feature[None], [pair.token], position)
 
     def _catch_up(self, context: Sequence[int]) -> HeadPass | None:
         """Feed the text up to its last token; None if the target's features of it are unknown."""
@@ -119,5 +115,5 @@ class TrainedHead(NullDrafter):
         self._fed = min(self._fed, length)
 
     def observe(self, outcome: Outcome) -> None:
-        self._confidence.learn(self._drafted, outcome)
+        self._confidence.learn(outcome)
         self._pace.learn(outcome)

@@ -1,0 +1,48 @@
+"""A tree of guesses, each with its chance of being reached and accepted."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from backend.drafters.pace import Pace
+from backend.types import Outcome, Proposal
+
+Path = tuple[int, ...]
+
+
+class Guess(NamedTuple):
+    """`path`: the tokens from the root's next to this one. `survival`: the chance that all of them
+    are right. `kind`: by what its own chance was told, for whoever learns from it.
+    """
+
+    path: Path
+    survival: float
+    kind: int
+
+
+def proposal_of(guesses: Sequence[Guess], pace: Pace, calls: int = 0) -> Proposal:
+    """As many of the guesses as are worth verifying, the most probable first.
+
+    No guess is more probable than its parent, so that parents come first.
+    """
+    best = sorted(guesses, key=lambda guess: (-guess.survival, len(guess.path)))
+    best = best[: pace.worth([guess.survival for guess in best])]
+    rows = {guess.path: row for row, guess in enumerate(best)}
+    parents = tuple(rows.get(guess.path[:-1], -1) for guess in best)
+    return Proposal(tuple(guess.path[-1] for guess in best), parents, calls=calls)
+
+
+def judged(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, bool]]:
+    """Of the guesses, kinds by path, those that a sample decided: their kind, and if it was right.
+
+    Of guesses behind a wrong one nothing is known.
+    """
+    found: list[tuple[int, bool]] = []
+    path: Path = ()
+    for token in outcome.tokens:
+        found += [
+            (kind, guess[-1] == token)
+            for guess, kind in guesses.items()
+            if len(guess) == len(path) + 1 and guess[:-1] == path
+        ]
+        path = (*path, token)
+    return found
