@@ -20,6 +20,7 @@ from backend.grammars import GrammarSource, shipped
 from backend.hosts import Host
 from backend.menu import FAKE_MODELS, HUB, Menu, menu
 from backend.models import BUILT_IN
+from backend.production import LIBRARIES
 from backend.strategies import (
     CALL,
     DEFAULT_COLUMNS,
@@ -41,6 +42,18 @@ BARE: dict[str, Any] = {"apply_default_css": False, "padding": False}
 #: Small changes of the page are answered at once and part of no API.
 QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
+#: What comes in is validated in one place, by backend/, which trusts nothing.
+UNREAD: dict[str, Any] = {
+    "preprocess": False,
+    "concurrency_limit": None,
+    "trigger_mode": "multiple",
+    "show_progress": "hidden",
+    "api_visibility": "private",
+}
+
+#: While one answer is awaited, only the last of the changes counts.
+NEWEST: dict[str, Any] = UNREAD | {"trigger_mode": "always_last"}
+
 #: Seconds without a change after which a grammar is looked at.
 PAUSE = 0.3
 
@@ -56,7 +69,8 @@ WORDS: dict[str, dict[str, Any]] = json.loads(_asset("words.json"))
 
 def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> gr.Blocks:
     """The page over `host`. `engines` and `models` are what visitors may choose from."""
-    offered = menu(engines, models)
+    offered, visitors = menu(engines, models), Visitors(host)
+    desk = Desk(visitors, offered)
     with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
         gr.HTML(html_template=_asset("header.html"), js_on_load=_asset("page.js"), **BARE)
         with gr.Row():
@@ -78,28 +92,29 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
                     fields |= _model(offered)
                 with gr.Tab("Save"):
                     shelf = _snapshots()
+                with gr.Tab("Production") as tab:
+                    _production(desk, tab)
         board = gr.HTML(
             _preview(list(DEFAULT_COLUMNS)),
             html_template=_asset("board.html"),
-            js_on_load=_asset("board.js"),
+            js_on_load=_asset("curve.js") + _asset("board.js"),
             elem_id="board",
             **BARE,
         )
         fields["columns"].change(_preview, fields["columns"], board, **QUIET)
-        _wire(demo, Visitors(host), offered, fields, (run, stop, more, board), shelf)
+        _wire(demo, visitors, desk, fields, (run, stop, more, board), shelf)
     return demo
 
 
 def _wire(
     demo: gr.Blocks,
     visitors: Visitors,
-    offered: Menu,
+    desk: Desk,
     fields: Fields,
     parts: tuple[gr.Button, gr.Button, gr.Button, gr.HTML],
     shelf: Fields,
 ) -> None:
     run, stop, more, board = parts
-    desk = Desk(visitors, offered)
 
     async def race(request: gr.Request, *values: Any) -> AsyncIterator[View]:
         asked = dict(zip(fields, values, strict=True))
@@ -124,19 +139,11 @@ def _wire(
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash or "")
 
-    racing: dict[str, Any] = {
-        # What comes in is validated in one place, by backend/, which trusts nothing.
-        "preprocess": False,
-        "concurrency_limit": None,
-        "trigger_mode": "multiple",
-        "show_progress": "hidden",
-        "api_visibility": "private",
-    }
     length = fields["max_new_tokens"]
-    run.click(race, list(fields.values()), board, **racing)
-    more.click(go_on, length, board, **racing)
-    shelf["load"].click(restore, [shelf["snapshot"], length], board, **racing)
-    shelf["save"].click(save, shelf["column"], [shelf["snapshot"], shelf["told"]], **racing)
+    run.click(race, list(fields.values()), board, **UNREAD)
+    more.click(go_on, length, board, **UNREAD)
+    shelf["load"].click(restore, [shelf["snapshot"], length], board, **UNREAD)
+    shelf["save"].click(save, shelf["column"], [shelf["snapshot"], shelf["told"]], **UNREAD)
     stop.click(halt, trigger_mode="multiple", **QUIET)
     demo.unload(leave)
 
@@ -152,6 +159,33 @@ def _snapshots() -> Fields:
         load = gr.Button("Load and go on", elem_id="load", min_width=100)
     told = gr.Textbox(interactive=False, show_label=False, container=False, elem_id="told")
     return {"column": column, "snapshot": snapshot, "save": save, "load": load, "told": told}
+
+
+def _production(desk: Desk, tab: gr.Tab) -> None:
+    """A column of the last race as code for other libraries."""
+    titles = [row.title for row in STRATEGIES.values()]
+    with gr.Row():
+        row = gr.Dropdown(titles, value=titles[1], elem_id="code-column", **WORDS["code column"])
+        library = gr.Dropdown(LIBRARIES, value=LIBRARIES[0], **WORDS["code library"])
+    show = gr.Button("Show the code", elem_id="show", min_width=100)
+    note = gr.Textbox(lines=2, interactive=False, elem_id="code-note", **WORDS["code note"])
+    code = gr.Code(
+        language="python",
+        interactive=False,
+        label="Code",
+        lines=6,
+        max_lines=22,
+        buttons=["copy"],
+        elem_id="code",
+    )
+
+    def write(request: gr.Request, title: Any, library: Any) -> tuple[Any, str]:
+        found = desk.production(request.session_hash or "", title, library)
+        language = "shell" if found.language == "bash" else "python"
+        return gr.update(value=found.code, language=language), found.note
+
+    asked = [tab.select, show.click, row.input, library.input]
+    gr.on(asked, write, [row, library], [code, note], **NEWEST)
 
 
 def _preview(names: list[str]) -> View:
@@ -262,12 +296,7 @@ def _editor(editor: Editor, tab: gr.Tab) -> Fields:
         look,
         [kind, text, sample],
         [sound, fits],
-        preprocess=False,
-        concurrency_limit=None,
-        # While one answer is awaited, only the last of the changes counts.
-        trigger_mode="always_last",
-        show_progress="hidden",
-        api_visibility="private",
+        **NEWEST,
     )
     return {"grammar.kind": kind, "grammar.text": text}
 
@@ -328,7 +357,9 @@ def _model(offered: Menu) -> Fields:
         ]
 
     engine.change(show, engine, [precision, device], **QUIET)
-    return {**fields, "engine": engine, "precision": precision, "device": device}
+    measure = gr.Checkbox(elem_id="measure", **WORDS["measure"])
+    chosen = {"engine": engine, "precision": precision, "device": device, "measure": measure}
+    return fields | chosen
 
 
 def launch_settings() -> dict[str, Any]:

@@ -213,7 +213,9 @@ function draw() {
     drawChart(view.columns);
     drawTable(view.columns);
   }
+  drawCosts(view.costs);
 }
 
+new ResizeObserver(drawCurve).observe(find(".dd-plot"));
 watch("value", draw);
 draw();

@@ -1,5 +1,5 @@
 """The command line: python -m backend setup | race | snapshot | grammar | tune | verify |
-bench.
+bench | train.
 
 What a user can fix ends with one sentence on stderr and exit code 2.
 """
@@ -26,6 +26,7 @@ from backend.race import Race
 from backend.report import curve, summary, texts
 from backend.scoreboard import Scoreboard
 from backend.strategies import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
+from backend.training.command import train
 from backend.types import DerbyError, ModelSpec, Request, Sampling
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(shelf.app, name="snapshot")
+app.command()(train)
 # Piped tables are read in files and logs, which are wider than the 80 columns rich assumes.
 out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)

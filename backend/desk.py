@@ -5,14 +5,18 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+from backend.drafting import DraftModelDrafting
 from backend.form import Values, read_more, read_race, require_offered
 from backend.menu import Menu
+from backend.production import LIBRARIES, won
 from backend.program import is_program
 from backend.race import Race
 from backend.records import asked, earlier_of, longer
 from backend.schedule import explain
 from backend.scoreboard import Scoreboard
 from backend.snapshots import default_folder
+from backend.snippets import Snippet, snippets
+from backend.strategies import Strategy
 from backend.types import DerbyError, Earlier
 from backend.view import View, alert, view
 from backend.visitors import Visitors
@@ -40,7 +44,8 @@ class Desk:
             pairs = [longer(race.request, strategy, more) for strategy in race.columns]
             columns = tuple(strategy for _, strategy in pairs)
             earlier = tuple(map(earlier_of, board.scores))
-            return replace(race, request=pairs[0][0], columns=columns, earlier=earlier)
+            request = pairs[0][0]
+            return replace(race, request=request, columns=columns, earlier=earlier, measure=False)
 
         return self._views(visitor, continued)
 
@@ -67,6 +72,7 @@ class Desk:
                 columns=(race.columns[index],),
                 earlier=(earlier_of(board.scores[index]),),
                 save=True,
+                measure=False,
                 scope=visitor,
             )
             score = (await self._visitors.save(visitor, saving)).scores[0]
@@ -74,6 +80,26 @@ class Desk:
         except Exception as error:
             return "", self._menu.public(explain(error))
         return score.snapshot, self._menu.public(told)
+
+    def production(self, visitor: str, title: Any, library: Any) -> Snippet:
+        """How `library` does what the column called `title` of the visitor's last race did, with
+        the settings that won. Of an error, no code and one sentence.
+        """
+        try:
+            race, board = self._visitors.last(visitor)
+            index = _index(board, title)
+            wanted = _library(library)
+            found = won(race.columns[index], board.scores[index])
+            public = self._menu.public
+            target = replace(race.target, name=public(race.target.name))
+            strategy = _with_draft(found.strategy, public)
+            moved = strategy != found.strategy or target != race.target
+            made = snippets(strategy, race.request, target, found.settings)
+        except Exception as error:
+            return Snippet("", "python", "", self._menu.public(explain(error)))
+        snippet = made[wanted]
+        folder = "Put your own path in the place of the model's name. " if moved else ""
+        return replace(snippet, note=f"{found.note} {folder}{snippet.note}".strip())
 
     async def _views(self, visitor: str, make: Callable[[], Race]) -> AsyncIterator[View]:
         """Views of a race, each unlike the one before it.
@@ -98,6 +124,22 @@ class Desk:
                 last = shown
         except Exception as error:
             yield alert(self._menu.public(explain(error)))
+
+
+def _library(library: Any) -> int:
+    if library not in LIBRARIES:
+        raise DerbyError(
+            f"There is no code for {library!r:.60}; choose from {', '.join(LIBRARIES)}."
+        )
+    return LIBRARIES.index(library)
+
+
+def _with_draft(strategy: Strategy, public: Callable[[str], str]) -> Strategy:
+    """The column with a draft that is named as visitors may see it."""
+    drafting = strategy.drafting
+    if not isinstance(drafting, DraftModelDrafting):
+        return strategy
+    return replace(strategy, drafting=replace(drafting, draft=public(drafting.draft)))
 
 
 def _index(board: Scoreboard, title: Any) -> int:

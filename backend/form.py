@@ -53,6 +53,7 @@ def read_race(values: Values, menu: Menu) -> Race:
         ),
         tuple(_column(name, values, menu) for name in _names(values.get("columns"))),
         _target(values, menu),
+        measure=_flag("measuring pass costs again", values.get("measure")),
     )
 
 

@@ -54,9 +54,7 @@ class Loading:
             )
         return self.engine(draft_spec(target.spec, drafting.draft))
 
-    def prepare(
-        self, target: Engine, columns: Iterable[Drafting], *, again: bool = False
-    ) -> None:
+    def prepare(self, target: Engine, columns: Iterable[Drafting], *, again: bool = False) -> None:
         """Load and measure now what these columns will ask for, each model once, and `again` even
         if it was measured before; errors wait for their column.
         """

@@ -40,6 +40,7 @@ class Race:
     earlier: tuple[Earlier, ...] = ()  # what each column had written already; (): nothing
     scope: str = ""  # whose caches may be used and are kept; "": nobody's
     save: bool = False  # write no more, but save each column's state to disk
+    measure: bool = False  # find out anew, before the race, what passes cost
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.columns) <= MAX_COLUMNS:
@@ -57,7 +58,8 @@ def run_race(
     """
     models = Loading(engines, lambda text: emit(Preparing(text)))
     target = models.engine(race.target)
-    models.prepare(target, (strategy.drafting for strategy in race.columns))
+    drafting = (strategy.drafting for strategy in race.columns)
+    models.prepare(target, drafting, again=race.measure)
     lanes: list[Lane] = []
     for index in range(len(race.columns)):
         clock = Clock(target.synchronize)

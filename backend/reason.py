@@ -1,5 +1,6 @@
 """Why a column is as fast as it is, in one plain sentence."""
 
+from backend.curve import mean_rows
 from backend.drafters.lookahead_plan import LADDER, predicted
 from backend.drafting import LookaheadDrafting
 from backend.headline import TIE, pass_cost
@@ -30,7 +31,7 @@ def reason(board: Scoreboard, index: int) -> str:
         verdict, joint = "slower here: ", ", but a"
     if not score.drafted and score.tokens_per_forward <= 1 + TIE:
         return f"{verdict}a step costs {cost:.2f} plain ones"
-    rows = sum(k * n for k, n in score.widths.items()) / max(score.widths.total(), 1)
+    rows = mean_rows(score)
     told = f"{verdict}{tokens}{joint} {rows:.0f}-row forward costs {cost:.2f} plain steps here"
     drafting = _drafting(board, score)
     if drafting:

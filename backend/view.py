@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from backend.curve import curve
 from backend.headline import headline, pass_cost, rate_text
 from backend.metrics import Score
 from backend.reason import reason
@@ -44,6 +45,7 @@ def view(
         "setup": public(_setup(board)),
         "axis": axis,
         "chart": _chart(board),
+        "costs": curve(board) if phase == "ended" else None,
         "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
     }
 

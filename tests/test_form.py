@@ -38,6 +38,7 @@ def filled(**changes: Any) -> dict[str, Any]:
         "context": 0,
         "shift": False,
         "heal": True,
+        "measure": False,
         "columns": list(DEFAULT_COLUMNS),
         "model": "0",
         "model.hub": "",
@@ -61,6 +62,11 @@ def test_the_untouched_form_is_the_default_race() -> None:
     assert race.target == ModelSpec()
     assert race.request.max_new_tokens == 128
     assert race.request.chat
+    assert not race.measure
+
+
+def test_pass_costs_are_measured_again_if_asked() -> None:
+    assert read_race(filled(measure=True), MENU).measure
 
 
 def test_columns_keep_their_order_and_settings() -> None:
@@ -162,6 +168,8 @@ def test_no_path_passes_for_a_hub_id(path: str) -> None:
         ({"context": None}, "context limit is empty"),
         ({"shift": 1}, "context shift"),
         ({"heal": None}, "token healing"),
+        ({"measure": 1}, "measuring pass costs again is 1; it must be on or off"),
+        ({"measure": None}, "measuring pass costs again"),
         ({"kv__cache": "../../etc/passwd"}, "snapshot's id"),
         ({"kv__cache": ["call"]}, "snapshot's id"),
         ({"stop": "x" * 201}, "stop strings"),

@@ -29,7 +29,7 @@ LATE = {
     "backend.engines.torch_cache",
     "backend.heads.torch_head",
     "backend.heads.torch_weights",
-    "backend.training.fit",
+    *(f"backend.training.{name}" for name in ("features", "fit", "synthesis", "targets", "train")),
 }
 ELSEWHERE = re.compile(
     r"pypi\.org|pythonhosted\.org|--(extra-)?index-url|(?<![\w.])/(root|home|Users|tmp|work)/"

@@ -8,7 +8,11 @@ import pytest
 from browser import LONG, Visitor, chromium, serving
 from playwright.sync_api import BrowserContext, expect
 
+from backend.engines.costs import WIDTHS
 from backend.grammars import shipped
+from backend.snippets import Settings, snippets
+from backend.strategies import STRATEGIES
+from backend.types import ModelSpec, Request
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +27,9 @@ def browser() -> Iterator[BrowserContext]:
 
 @pytest.fixture(scope="module")
 def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving("--fake", cache=tmp_path_factory.mktemp("cache")) as found:
+    with serving(
+        "--fake", "--model", "fake-priced", cache=tmp_path_factory.mktemp("cache")
+    ) as found:
         yield found
 
 
@@ -326,3 +332,69 @@ def test_a_program_shows_fixed_text_and_values(visitor: Visitor) -> None:
     assert values["colour"] in ("red", "blue")
     assert visitor.card("Lookahead").text == f"Colour: {values['colour']}. Done {values['colour']}."
     assert visitor.page.locator(".dd-card .dd-fixed").count() >= 2
+
+
+def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
+    """A point for each width, the same figures as a table, and a disc for each that guessed."""
+    page = visitor.page
+    visitor.columns("KV reuse", "Prompt lookup", "Lookahead")
+    for title in ("Prompt lookup", "Lookahead"):
+        visitor.tab(title)
+        page.get_by_label("Auto", exact=True).filter(visible=True).uncheck()
+    visitor.tab("Model")
+    page.get_by_label("Measure pass costs again before this race").check()
+    visitor.ask(LONG, tokens=48, model="fake-priced")
+    visitor.wait_phase("ended")
+    curve = page.locator(".dd-costs")
+    for width in (390, 1920):
+        page.set_viewport_size({"width": width, "height": 1080})
+        svg = curve.locator(f'svg[viewBox="0 0 {curve_width(visitor)} 280"]')
+        expect(svg.locator(".dd-point")).to_have_count(len(WIDTHS))
+        expect(svg.locator(".dd-mark")).to_have_count(2)
+        box, text = svg.bounding_box(), svg.locator("text").first
+        assert box
+        assert 0 < box["x"] < box["x"] + box["width"] <= width
+        assert text.evaluate("(node) => getComputedStyle(node).fontSize") == "12px"
+    expect(curve.locator(".dd-marks strong")).to_have_text(["Prompt lookup", "Lookahead"])
+    assert "1 row: 1.0 ms, 1.00 plain steps" in curve.locator(".dd-point").first.inner_html()
+    rows = curve.locator("tbody tr").all()
+    assert [int(row.locator("td").first.inner_text()) for row in rows] == list(WIDTHS)
+    assert page.locator(".dd-plot").aria_snapshot().count("img") == 1
+    visitor.ask("Hello", tokens=8)
+    visitor.wait_phase("ended")
+    expect(curve).to_be_hidden()  # nobody knows what this model's passes cost
+    assert visitor.complaints == []
+
+
+def curve_width(visitor: Visitor) -> int:
+    """Pixels that the curve has, which its drawing must be as wide as."""
+    return visitor.page.locator(".dd-plot").evaluate("(place) => place.clientWidth")
+
+
+def test_the_code_of_a_column_can_be_copied(visitor: Visitor) -> None:
+    """Letter by letter, whatever the prompt holds; before a race there is a sentence."""
+    page = visitor.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    note = page.locator("#code-note textarea")
+    visitor.tab("Production")
+    expect(note).to_have_value("Nothing has run yet: run a race first.")
+    visitor.columns("KV reuse", "Prompt lookup")
+    visitor.ask(HOSTILE, tokens=24, model="fake-priced")
+    visitor.wait_phase("ended")
+    visitor.tab("Production")
+    visitor.choose("Column", "Prompt lookup")
+    expect(note).to_have_value(re.compile("^Plain decoding won here"))
+    shown = page.locator("#code .cm-content")
+    for library, place in (("transformers", 0), ("llama.cpp", 3)):
+        visitor.choose("Library", library)
+        request, target = Request(HOSTILE, 24), ModelSpec("fake-priced", "fake")
+        made = snippets(STRATEGIES["kv"], request, target, Settings())[place]
+        expect(shown).to_contain_text(made.code.splitlines()[-1].strip())
+        page.get_by_role("button", name="Copy").filter(visible=True).click()
+        assert page.evaluate("navigator.clipboard.readText()") == made.code.rstrip()  # by gradio
+    assert page.locator("#code img, #code script").count() == 0
+    assert page.evaluate("window.hacked") is None
+    visitor.choose("Column", "Lookahead")
+    expect(note).to_have_value(re.compile("no column 'Lookahead'; it has KV reuse, Prompt lookup"))
+    expect(shown).to_have_count(0)
+    assert visitor.complaints == []

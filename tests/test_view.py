@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from backend.events import Event, Failed, Finished, Prefilled, Prepared, Preparing, Started, Step
+from backend.curve import curve
+from backend.engines.costs import STEEP
+from backend.events import (
+    Event,
+    Failed,
+    Finished,
+    Prefilled,
+    Prepared,
+    Preparing,
+    Priced,
+    Started,
+    Step,
+)
 from backend.headline import headline
 from backend.hosts.inline import InlineHost
 from backend.race import Race
@@ -218,3 +230,62 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
     assert column["status"] == "done: token limit, incomplete"
     for told in ("compiled in 10.0 ms", "2 masks, 2.0 ms on average", "expects '}'", "4 of 5"):
         assert told in column["remark"]
+
+
+def wide(column: int, rows: int, tokens: int, steps: int = 4) -> list[Event]:
+    """A priced column whose passes over so many rows each commit so many tokens."""
+    block = list(range(tokens))
+    priced = Priced(column, list(STEEP.widths), list(STEEP.seconds), STEEP.change, 0.0)
+    passes = [step(column, block, 0.1, tokens - 1) for _ in range(steps)]
+    return [
+        Started(column, 5, "m"),
+        priced,
+        step(column, [0], 1.0),
+        *(replace(one, rows=rows, drafted=rows - 1) for one in passes),
+        Finished(column, "token limit", []),
+    ]
+
+
+def test_the_curve_is_what_was_measured_and_comes_with_the_end() -> None:
+    events = [*wide(0, 1, 1), *wide(1, 5, 4)]
+    board = board_of("kv lookup", *events)
+    found = view(board, race=1, goal=7)["costs"]
+    assert [rows for rows, _, _ in found["points"]] == list(STEEP.widths)
+    for rows, milliseconds, steps in found["points"]:
+        assert milliseconds == pytest.approx(1e3 * STEEP(rows))
+        assert steps == pytest.approx(milliseconds / found["points"][0][1])
+    assert "1.0 ms" in found["note"]
+    assert json.loads(json.dumps(found)) == found
+    running = board_of("kv lookup", *events[:-1])
+    assert view(running, race=1, goal=7)["costs"] is None
+
+
+def test_without_measured_costs_there_is_no_curve(views: list[dict[str, Any]]) -> None:
+    assert all(shown["costs"] is None for shown in views)
+    assert idle(ALL)["costs"] is None
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(4, "it can pay"), (3, "it cannot pay")])
+def test_a_column_lies_above_the_curve_or_below(tokens: int, told: str) -> None:
+    """Five rows cost three plain steps; plain columns have no mark."""
+    found = curve(board_of("kv lookup", *wide(0, 1, 1), *wide(1, 5, tokens)))
+    assert found is not None
+    [[title, rows, yielded, steps, sentence]] = found["marks"]
+    assert (title, rows, yielded, steps) == ("Prompt lookup", 5, tokens, 3)
+    assert sentence.endswith(told)
+
+
+def test_a_mark_between_two_rows_lies_on_the_curve_all_the_same() -> None:
+    events = [*wide(0, 13, 2, steps=1)[:-1], *wide(0, 16, 2, steps=1)[3:]]
+    found = curve(board_of("lookup", *events))
+    assert found is not None
+    [[_, rows, _, steps, _]] = found["marks"]
+    assert rows == 14.5
+    assert steps == pytest.approx((1 + 14.5) / 2)
+
+
+def test_wide_passes_without_guesses_are_no_marks() -> None:
+    """A column without a cache computes many rows, and guesses nothing."""
+    found = curve(board_of("stateless kv", *wide(0, 40, 1), *wide(1, 1, 1)))
+    assert found is not None
+    assert found["marks"] == []

@@ -73,11 +73,14 @@ class Costs:
 #: What an engine costs whose passes are not worth measuring: nothing tells one from another.
 FREE = Costs((1,), (1e-3,))
 
+#: What the model "fake-priced" is said to cost: so much a row that no guess pays.
+STEEP = Costs(WIDTHS, tuple(5e-4 * (1 + rows) for rows in WIDTHS), 1e-4)
+
 
 def costs_of(engine: Engine, say: Say, *, again: bool = False) -> Costs:
     """The engine's costs, from the cache folder or, once and with `again`, measured now."""
     if engine.spec.engine == "fake":
-        return FREE
+        return STEEP if engine.spec.name == "fake-priced" else FREE
     path = _path(engine.fingerprint, engine.spec)
     known = None if again else _read(path)
     if known is None:

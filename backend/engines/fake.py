@@ -145,9 +145,10 @@ class FakeSession:
 
 
 #: What the page and the command line can name: "fake", its disagreeing draft, and those that are
-#: slow, repeat themselves, or do both for ever.
+#: slow, repeat themselves, or do both for ever; passes of "fake-priced" have known costs.
 _NAMED = {
     "fake": FakeEngine,
+    "fake-priced": FakeEngine,
     "fake-draft": lambda: FakeEngine(salt=7),
     "fake-slow": lambda: FakeEngine(step_seconds=0.02),
     "fake-loop": lambda: FakeEngine(period=2, sharpness=4.0),

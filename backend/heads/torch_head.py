@@ -33,7 +33,8 @@ class Norm(nn.Module):
 def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """Rotary embedding of x [..., n, heads, d] at positions [n], halves paired as Llama does."""
     half = x.shape[-1] // 2
-    frequencies = theta ** (-torch.arange(half, dtype=torch.float32) / half)
+    places = torch.arange(half, dtype=torch.float32, device=positions.device)
+    frequencies = theta ** (-places / half)
     angles = (positions[:, None].float() * frequencies)[:, None]  # [n, 1, d / 2]
     cos, sin = angles.cos(), angles.sin()
     a, b = x[..., :half].float(), x[..., half:].float()
@@ -87,6 +88,9 @@ class TorchHead(nn.Module):
     tokens that can be drafted.
     """
 
+    embedding: Tensor
+    output: Tensor
+
     def __init__(self, shape: HeadShape, embedding: Tensor, output: Tensor) -> None:
         super().__init__()
         self.shape = shape
@@ -96,8 +100,9 @@ class TorchHead(nn.Module):
         )
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = Norm(shape.hidden, shape.eps)
-        self.embedding = embedding
-        self.output = output
+        # Buffers go along to another device; they are the target's, so no file holds them.
+        self.register_buffer("embedding", embedding, persistent=False)
+        self.register_buffer("output", output, persistent=False)
 
     def entered(self, index: int, x: Tensor, features: Tensor) -> Tensor:
         """What layer `index` is given: x, and the feature if it reads it."""

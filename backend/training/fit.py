@@ -1,0 +1,221 @@
+"""Fits a head to its target: the target's own distribution is the lesson at every token.
+
+The head starts as a few of the target's layers. Each text is run at once, teacher and features
+given; then, as in drafting, the head's own predictions take the features' place, `steps` times, so
+that it learns to go on from its own guesses (training-time test, EAGLE-3, arXiv 2503.01840).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import cos, pi
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backend.heads.shape import shape_of
+from backend.heads.torch_head import KeyValue, TorchHead, as_layer
+from backend.heads.torch_weights import embeddings, tensor
+from backend.training.shards import Shard, Text
+
+LAYER_TENSORS = {
+    **{f"{name}_proj": f"self_attn.{name}_proj" for name in "qkvo"},
+    **{f"{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    "input_layernorm": "input_layernorm",
+    "post_attention_layernorm": "post_attention_layernorm",
+}
+
+#: Later draft steps count for less: they are reached less often.
+FADE = 0.7
+
+#: Weight of the distance between predicted and true features beside the tokens' cross-entropy.
+FEATURES = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`sources`: the target's layers that the head starts from; `reads`: which of the head's read
+    features. `vocabulary`: how many of the answers' most frequent tokens can be drafted. `batch`:
+    tokens a batch. `steps`: draft steps trained, by share of the training time passed.
+    """
+
+    sources: tuple[int, ...] = (0, 1, 29)
+    reads: tuple[int, ...] = (0, 2)
+    vocabulary: int = 12288
+    batch: int = 1400
+    rate: float = 6e-4
+    steps: tuple[int, ...] = (1, 1, 1, 2, 2, 3)
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Of one draft step: its loss, how often the head's choice was the target's, and of how many
+    tokens.
+    """
+
+    loss: Tensor
+    hit: float
+    tokens: int
+
+
+def new_head(folder: Path, tokens: NDArray[np.int64], recipe: Recipe) -> TorchHead:
+    """A head cut out of the target in `folder`, reading nothing yet."""
+    config = json.loads((folder / "config.json").read_text())
+    table, output = embeddings(folder)
+    shape = shape_of(config, len(recipe.sources), recipe.reads)
+    head = TorchHead(shape, table, output[torch.from_numpy(tokens)])
+    with torch.no_grad():
+        for module, source in zip(head.layers, recipe.sources, strict=True):
+            layer = as_layer(module)
+            for ours, theirs in LAYER_TENSORS.items():
+                found = tensor(folder, f"model.layers.{source}.{theirs}.weight")
+                layer.get_submodule(ours).get_parameter("weight").copy_(found)
+        head.norm.weight.copy_(tensor(folder, "model.norm.weight"))
+        for read in head.reads.values():
+            read.get_parameter("weight").zero_()
+    return head
+
+
+def frequent_tokens(shards: Sequence[Shard], count: int, vocab_size: int) -> NDArray[np.int64]:
+    """The ids that answers hold most often, ascending."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for shard in shards:
+        counts += shard.answer_counts(vocab_size)
+    return np.sort(np.argsort(-counts, kind="stable")[:count])
+
+
+def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
+    """Run a batch of texts through `steps` draft steps; losses keep their graph."""
+    device = head.embedding.device
+    tokens, answers, features = (x.to(device) for x in _padded(batch, head.shape.hidden))
+    n = tokens.shape[1] - 2
+    after, positions = tokens[:, 1 : n + 1], torch.arange(1, n + 1, device=device)
+    truth = features[:, 1 : n + 1]  # what a place's prediction stands for
+    seen = features[:, :n]
+    earlier: list[list[KeyValue]] = [[] for _ in head.layers]
+    found: list[Lesson] = []
+    for step in range(steps):
+        bias = _visible(n, step, head.shape.window).to(device)
+        predicted, earlier = head.draft_step(seen, after, positions, earlier, bias)
+        judged = answers[:, 2 : n + 2].clone()
+        judged[:, :step] = False
+        found.append(_judge(head, predicted[judged], truth[judged]))
+        seen = torch.cat([features[:, :1], predicted[:, :-1].float()], 1)
+    return found
+
+
+def _judge(head: TorchHead, predicted: Tensor, truth: Tensor) -> Lesson:
+    """Compare features [m, D]: by the tokens they mean, and by themselves."""
+    with torch.no_grad():
+        taught = head.logits(truth.bfloat16())
+    logits = head.logits(predicted.bfloat16())
+    entropy = -(taught.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+    distance = functional.smooth_l1_loss(predicted.float(), truth)
+    hit = (logits.detach().argmax(-1) == taught.argmax(-1)).float().mean()
+    return Lesson(entropy + FEATURES * distance, float(hit), len(truth))
+
+
+def _padded(batch: Sequence[Text], hidden: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens int64 [B, n], which of them answers wrote, and features float32 [B, n, D]."""
+    n = max(len(text.tokens) for text in batch)
+    tokens = np.zeros((len(batch), n), dtype=np.int64)
+    answers = np.zeros((len(batch), n), dtype=bool)
+    bits = np.zeros((len(batch), n, hidden), dtype=np.uint16)
+    for row, text in enumerate(batch):
+        length = len(text.tokens)
+        tokens[row, :length], answers[row, :length] = text.tokens, text.answers
+        bits[row, :length] = text.features
+    features = (bits.astype(np.uint32) << 16).view(np.float32)
+    return torch.from_numpy(tokens), torch.from_numpy(answers), torch.from_numpy(features)
+
+
+def _visible(n: int, step: int, window: int) -> Tensor:
+    """The bias [n, n] of draft step `step` over the keys of step 0."""
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    return torch.where((j <= i - step) & (j > i - window), 0.0, -1e9)
+
+
+def batches(
+    shards: Sequence[Shard], recipe: Recipe, rng: np.random.Generator
+) -> Iterator[list[Text]]:
+    """Every text once: a few shards shuffled together, texts of like length side by side."""
+    order = rng.permutation(len(shards))
+    for at in range(0, len(order), 4):
+        texts = [text for index in order[at : at + 4] for text in shards[index].texts()]
+        texts = [text for text in texts if len(text.tokens) > 8 and text.answers[2:].any()]
+        texts.sort(key=lambda text: len(text.tokens) + rng.integers(40))
+        groups: list[list[Text]] = [[]]
+        for text in texts:
+            if (len(groups[-1]) + 1) * len(text.tokens) > recipe.batch and groups[-1]:
+                groups.append([])
+            groups[-1].append(text)
+        rng.shuffle(groups)  # type: ignore[arg-type]
+        yield from groups
+
+
+def fit(
+    head: TorchHead,
+    shards: Sequence[Shard],
+    recipe: Recipe,
+    seconds: float,
+    tell: Callable[[str, TorchHead], None],
+) -> None:
+    """Train `head` in place for so long; `tell` hears of it, and may save it, every minute."""
+    torch.manual_seed(recipe.seed)
+    rng = np.random.default_rng(recipe.seed)
+    optimizer = torch.optim.AdamW(
+        head.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01
+    )
+    began = told = monotonic()
+    done = seen = 0
+    hits: list[float] = []
+    while True:
+        for batch in batches(shards, recipe, rng):
+            passed = (monotonic() - began) / seconds
+            if passed >= 1:
+                return
+            rate = recipe.rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + cos(pi * passed)))
+            steps = recipe.steps[int(passed * len(recipe.steps))]
+            learnt = _learn(head, optimizer, rate, batch, steps)
+            hits = [0.98 * a + 0.02 * b for a, b in zip(hits, learnt, strict=False)] or learnt
+            hits += learnt[len(hits) :]
+            done, seen = done + 1, seen + sum(len(text.tokens) for text in batch)
+            if monotonic() - told > 60:
+                told = monotonic()
+                said = " ".join(f"{hit:.3f}" for hit in hits)
+                speed = seen / (told - began)
+                tell(f"{passed:.0%}: {seen} tokens, {speed:.0f}/s, right at each step {said}", head)
+
+
+def _learn(
+    head: TorchHead, optimizer: Any, rate: float, batch: Sequence[Text], steps: int
+) -> list[float]:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    with torch.autocast(head.embedding.device.type, torch.bfloat16):
+        found = lessons(head, batch, steps)
+    losses = [FADE**step * lesson.loss for step, lesson in enumerate(found)]
+    torch.stack(losses).sum().backward()
+    nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return [lesson.hit for lesson in found]
+
+
+@torch.no_grad()
+def evaluate(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, steps: int) -> list[float]:
+    """How often the head's choice is the target's, at each of `steps` draft steps."""
+    hits, counts = np.zeros(steps), 0
+    for batch in batches(shards, recipe, np.random.default_rng(0)):
+        with torch.autocast(head.embedding.device.type, torch.bfloat16):
+            found = lessons(head, batch, steps)
+        hits += [lesson.hit * found[0].tokens for lesson in found]
+        counts += found[0].tokens
+    return (hits / max(counts, 1)).tolist()

@@ -1,0 +1,55 @@
+"""Synthesised conversations on disk: files of tokens, and beside each its target's features."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Who wrote a token: a template or a given beginning, the target as the user, the target as itself
+#: (greedy, or sampled at temperature 0.7).
+GIVEN, QUESTION, GREEDY, SAMPLED = range(4)
+
+
+class Text(NamedTuple):
+    """One conversation: tokens int64 [n], which of them are an answer's, bool [n], and the
+    target's features of them as bf16 bits, uint16 [n, D].
+    """
+
+    tokens: NDArray[np.int64]
+    answers: NDArray[np.bool_]
+    features: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`path` is the file of tokens: `tokens` uint16 or uint32 [N], `kind` uint8 [N], `offsets`
+    int64 [texts + 1].
+    """
+
+    path: Path
+
+    @property
+    def features_path(self) -> Path:
+        return self.path.with_suffix(".features.npy")
+
+    def texts(self) -> Iterator[Text]:
+        """Its conversations; the features stay on disk until they are read."""
+        with np.load(self.path) as stored:
+            tokens, kind, offsets = stored["tokens"], stored["kind"], stored["offsets"]
+        features = np.load(self.features_path, mmap_mode="r")
+        for a, b in pairwise(offsets):
+            yield Text(tokens[a:b].astype(np.int64), kind[a:b] >= GREEDY, features[a:b])
+
+    def answer_counts(self, vocab_size: int) -> NDArray[np.int64]:
+        """How often each token occurs in answers."""
+        with np.load(self.path) as stored:
+            return np.bincount(stored["tokens"][stored["kind"] >= GREEDY], minlength=vocab_size)
+
+
+def shards_in(folder: Path) -> list[Shard]:
+    """The complete shards of a folder, in order."""
+    return [Shard(path) for path in sorted(folder.glob("shard-?????.npz"))]

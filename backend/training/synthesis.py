@@ -1,0 +1,156 @@
+"""Synthesises conversations with the target: one shard of them at a time, each from its own seed.
+
+A shard is one batch of conversations that all start at once and grow by one token a step. Run
+again, it goes on with the first shard that is missing.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backend.models import Say
+from backend.training.chats import Caps, Chat
+from backend.training.shards import GREEDY, QUESTION, Shard, shards_in
+from backend.training.targets import Target
+from backend.training.whole import alone_in, whole
+from backend.types import DerbyError
+
+#: Shard i is drawn from this plus i.
+SEED = 20_240_000
+
+#: Questions are sampled from the most probable tokens that make up this much.
+NUCLEUS = 0.95
+
+#: Draws until one falls into the nucleus; the most probable token is taken if none does.
+TRIES = 20
+
+#: A batch loses its finished conversations once they are one in so many: a new shape costs time.
+SHRINK = 24
+
+
+def synthesise(
+    folder: Path, answer_tokens: int, target: Target, say: Say, caps: Caps | None = None
+) -> list[Shard]:
+    """Add shards to `folder` until answers make up `answer_tokens`; gives all of them.
+
+    `say` hears of each. Raises DerbyError if another run is at work there.
+    """
+    caps = caps or Caps()
+    if caps.text > target.files.max_context:
+        raise DerbyError(
+            f"This model reads {target.files.max_context} tokens and conversations have up to "
+            f"{caps.text}: choose a model with a longer context."
+        )
+    with alone_in(folder):
+        total = sum(_answered(shard) for shard in shards_in(folder))
+        for number in count():
+            if total >= answer_tokens:
+                break
+            shard = Shard(folder / f"shard-{number:05d}.npz")
+            if shard.path.exists():
+                continue
+            began = monotonic()
+            tokens = _write(shard, conversations(target, SEED + number, caps), target)
+            total += _answered(shard)
+            say(
+                f"{shard.path.name}: {tokens} tokens, {tokens / (monotonic() - began):.0f}/s; "
+                f"answers have {total} of {answer_tokens}"
+            )
+        return shards_in(folder)
+
+
+def _answered(shard: Shard) -> int:
+    with np.load(shard.path) as stored:
+        return int((stored["kind"] >= GREEDY).sum())
+
+
+def _write(shard: Shard, chats: Sequence[Chat], target: Target) -> int:
+    """Gives the number of tokens."""
+    narrow = target.files.vocab_size <= 1 << 16
+    tokens = [token for chat in chats for token in chat.tokens]
+    with whole(shard.path) as file:
+        np.savez_compressed(
+            file,
+            tokens=np.array(tokens, dtype=np.uint16 if narrow else np.uint32),
+            kind=np.array([kind for chat in chats for kind in chat.kinds], dtype=np.uint8),
+            offsets=np.cumsum([0, *(len(chat.tokens) for chat in chats)], dtype=np.int64),
+        )
+    return len(tokens)
+
+
+def conversations(target: Target, seed: int, caps: Caps) -> list[Chat]:
+    """One batch of conversations, led to their ends."""
+    rng = np.random.default_rng(seed)
+    noise = torch.Generator().manual_seed(seed)
+    everyone = [Chat(target.template, rng, caps) for _ in range(caps.batch)]
+    running = everyone
+    shared = min(len(chat.queue) for chat in everyone)
+    for chat in everyone:
+        chat.force(shared)
+    tokens = np.array([chat.tokens for chat in everyone], dtype=np.int64)
+    rows = np.arange(len(everyone), dtype=np.int32)
+    batch = target.batch()
+    while True:
+        _grow(running, batch.step(tokens, rows), noise, target)
+        left = [row for row, chat in enumerate(running) if not chat.done]
+        if not left:
+            return everyone
+        if len(running) - len(left) < max(1, len(running) // SHRINK):
+            left = list(range(len(running)))
+        running = [running[row] for row in left]
+        rows = np.array(left, dtype=np.int32)
+        tokens = np.array([chat.tokens[-1:] for chat in running], dtype=np.int64)
+
+
+def _grow(chats: Sequence[Chat], logits: Tensor, noise: torch.Generator, target: Target) -> None:
+    """Add a token to each chat that is not over: the next forced one, or one sampled from its
+    row of logits [B, V].
+    """
+    free = [row for row, chat in enumerate(chats) if not chat.done and not chat.queue]
+    for chat in chats:
+        if not chat.done and chat.queue:
+            chat.force(1)
+    for start in range(0, len(free), target.together):
+        some = free[start : start + target.together]
+        asked = [chats[row] for row in some]
+        for chat, token in zip(asked, draw(logits[some], asked, noise), strict=True):
+            chat.take(token)
+
+
+def draw(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> list[int]:
+    """The next token of each chat; logits [B, V] are overwritten."""
+    drawn = logits.argmax(1)
+    pick = [row for row, chat in enumerate(chats) if chat.temperature]
+    if pick:
+        drawn[pick] = _sampled(logits[pick], [chats[row] for row in pick], noise)
+    return drawn.tolist()
+
+
+def _sampled(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> Tensor:
+    """int64 [B]: questions from their nucleus, answers from all tokens."""
+    asking = torch.tensor([chat.phase == QUESTION for chat in chats], device=logits.device)
+    for row, chat in enumerate(chats):
+        if chat.phase == QUESTION:
+            logits[row, chat.barred] = -torch.inf
+    heat = torch.tensor([chat.temperature for chat in chats], device=logits.device)
+    p = torch.softmax(logits.div_(heat[:, None]), 1)
+    below = p.cumsum(1)
+    found = p.argmax(1)
+    todo = torch.arange(len(chats), device=logits.device)
+    for _ in range(TRIES):  # drawing again is exact, and cheaper than sorting for the nucleus
+        level = torch.rand(len(todo), 1, generator=noise).to(p.device) * below[todo, -1:]
+        token = torch.searchsorted(below[todo], level, right=True).clamp_(max=p.shape[1] - 1)
+        mine = p[todo]
+        chance = mine.gather(1, token)
+        likelier = (mine * (mine > chance)).sum(1)
+        good = (chance[:, 0] > 0) & (~asking[todo] | (likelier < NUCLEUS))
+        found[todo[good]] = token[good, 0]
+        todo = todo[~good]
+        if not len(todo):
+            break
+    return found

@@ -1,0 +1,198 @@
+"""The target as training runs it: fast rather than exact, many conversations at once.
+
+All conversations of a batch are equally long at every step, so nothing is padded or masked; those
+that are over leave the batch.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from backend.models import ModelFiles, Say, model_files
+from backend.text import HfTokenizer
+from backend.training.chats import Template, template_of
+from backend.types import DerbyError, Features, ModelSpec
+
+#: bf16 throughout. Threads are not bound to cores, because those of torch, which samples, and of
+#: whatever else runs for these hours need theirs too.
+FAST = {
+    "PERFORMANCE_HINT": "LATENCY",
+    "NUM_STREAMS": "1",
+    "ENABLE_CPU_PINNING": False,
+    "INFERENCE_PRECISION_HINT": "bf16",
+    "KV_CACHE_PRECISION": "bf16",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+
+
+class Batch(Protocol):
+    """Texts that grow side by side, and their cache."""
+
+    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
+        """Append tokens [B, n] to those texts of the last step that `rows` [B] names; at first to
+        empty ones, and `rows` counts them. Gives float32 [B, V], valid until the next step.
+        """
+        ...
+
+
+class Target(Protocol):
+    """`together` is how many texts are sampled at a time."""
+
+    @property
+    def files(self) -> ModelFiles: ...
+
+    @property
+    def template(self) -> Template: ...
+
+    @property
+    def together(self) -> int: ...
+
+    def batch(self) -> Batch:
+        """A new one; memory of an earlier one is free once that is dropped."""
+        ...
+
+    def features(self, tokens: NDArray[np.int64]) -> Features:
+        """Features [n, D] of one text."""
+        ...
+
+
+def open_target(name: str, say: Say) -> Target:
+    """The model `name`, on CUDA if there is a device, or else on OpenVINO. Raises DerbyError if
+    there is no such model, or none that a draft can be made of.
+    """
+    files = model_files(name, say)
+    if torch.cuda.is_available():
+        return TorchTarget(files, "cuda")
+    return OpenVINOTarget(name, files, say)
+
+
+def _template(files: ModelFiles) -> Template:
+    return template_of(HfTokenizer(files.folder, files.eos_ids, files.vocab_size).fast)
+
+
+class OpenVINOTarget:
+    """The project's own fp32 IR, computed in bf16."""
+
+    together = 8  # so many rows of logits stay in the processor's cache
+
+    def __init__(self, name: str, files: ModelFiles, say: Say) -> None:
+        from backend.engines.openvino_export import IR, openvino_ir
+
+        self.files, self.template = files, _template(files)
+        self._path = openvino_ir(ModelSpec(name), say) / IR
+
+    def batch(self) -> "OpenVINOBatch":
+        return OpenVINOBatch(self._sampling.create_infer_request())
+
+    def features(self, tokens: NDArray[np.int64]) -> Features:
+        OpenVINOBatch(self._reading).run(tokens[None], np.zeros(1, np.int32), [])
+        return self._reading.get_output_tensor(1).data[0].copy()
+
+    @cached_property
+    def _sampling(self) -> Any:
+        """The model without its output of features: computing both, the plugin rounds the logits
+        in other places, and a seed's conversations would be others than the shipped draft's.
+        """
+        from backend.engines.openvino_engine import core
+
+        model = core().read_model(self._path)
+        model.remove_result(model.get_results()[1])
+        return core().compile_model(model, "CPU", FAST)
+
+    @cached_property
+    def _reading(self) -> Any:
+        from backend.engines.openvino_engine import core
+
+        return core().compile_model(self._path, "CPU", FAST).create_infer_request()
+
+
+class OpenVINOBatch:
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._length = 0
+        request.reset_state()
+
+    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
+        self.run(tokens, rows, [tokens.shape[1] - 1])
+        return torch.from_numpy(self._request.get_output_tensor(0).data)[:, 0]
+
+    def run(
+        self, tokens: NDArray[np.int64], rows: NDArray[np.int32], wanted: Sequence[int]
+    ) -> None:
+        """As `step`, with logits of the `wanted` of the n tokens."""
+        batch, n = tokens.shape
+        end = self._length + n
+        bias = np.triu(np.full((n, end), np.finfo(np.float32).min, np.float32), self._length + 1)
+        positions = np.arange(self._length, end)
+        self._request.infer(
+            {
+                "input_ids": tokens,
+                "position_ids": np.ascontiguousarray(np.broadcast_to(positions, (batch, n))),
+                "beam_idx": rows,
+                "attention_bias": np.ascontiguousarray(np.broadcast_to(bias, (batch, 1, n, end))),
+                "rows": np.array(wanted, dtype=np.int64),
+            },
+            share_inputs=True,
+            share_outputs=True,
+        )
+        self._length = end
+
+
+class TorchTarget:
+    """A transformers model on `device`, in bf16 on CUDA and in fp32 elsewhere."""
+
+    together = 1024  # all of a batch: kernels should be few
+
+    def __init__(self, files: ModelFiles, device: str) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.files, self.template = files, _template(files)
+        dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                files.folder,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise DerbyError(
+                f"The model in {str(files.folder)!r} cannot be loaded ({reason}); choose another."
+            ) from error
+        self._model = model.to(device).eval()
+
+    def batch(self) -> "TorchBatch":
+        return TorchBatch(self._model)
+
+    @torch.inference_mode()
+    def features(self, tokens: NDArray[np.int64]) -> Features:
+        ids = torch.from_numpy(tokens[None]).to(self._model.device)
+        output = self._model.get_decoder()(ids, use_cache=False)
+        return output.last_hidden_state[0].float().cpu().numpy()
+
+
+class TorchBatch:
+    def __init__(self, model: Any) -> None:
+        from transformers import DynamicCache
+
+        self._model = model
+        self._cache = DynamicCache()
+        self._size = 0
+
+    @torch.inference_mode()
+    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
+        device = self._model.device
+        if self._size and len(rows) < self._size:
+            self._cache.batch_select_indices(torch.from_numpy(rows).long().to(device))
+        self._size = len(rows)
+        ids = torch.from_numpy(tokens).to(device)
+        output = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        return output.logits[:, -1].float()

@@ -1,0 +1,213 @@
+"""From a target's name to its draft: synthesis, features, fitting, and a report of all three."""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from backend.heads.file import read_head, write_head
+from backend.heads.torch_head import TorchHead
+from backend.models import Say
+from backend.prepared import sha256_of
+from backend.training.chats import Caps
+from backend.training.features import add_features
+from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
+from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard
+from backend.training.synthesis import SEED, synthesise
+from backend.training.targets import Target
+from backend.training.whole import alone_in, whole
+from backend.types import DerbyError
+
+HEAD = "head.safetensors"
+REPORT = "report.json"
+
+#: Draft steps that the report judges.
+JUDGED = 4
+
+LIBRARIES = ("torch", "transformers", "openvino", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run does: at least so many tokens of answers, so long a fit, in seconds, and whether
+    the fit goes on from the folder's head.
+    """
+
+    answer_tokens: int
+    seconds: float
+    recipe: Recipe
+    resume: bool = False
+
+
+def train(
+    folder: Path, work: Work, target: Target, say: Say, caps: Caps | None = None
+) -> dict[str, Any]:
+    """Fill `folder` with shards, features, a head and a report; gives the report.
+
+    What an earlier run finished is kept, so that an interrupted one goes on when it is run again.
+    Shard 0 is held out: its hit rates are the report's. Raises DerbyError for a target or a folder
+    that will not do.
+    """
+    _require_sources(work.recipe, target)
+    with alone_in(folder):
+        began = monotonic()
+        shards = synthesise(folder, work.answer_tokens, target, say, caps)
+        if len(shards) < 2:
+            raise DerbyError(
+                f"{work.answer_tokens} tokens of answers make only the one file that is held out: "
+                "ask for twice as many or more."
+            )
+        synthesised = monotonic()
+        for number, shard in enumerate(shards, 1):
+            add_features(shard, target)
+            say(f"features of {number} of {len(shards)} files")
+        read = monotonic()
+        head, tokens = _started(folder, work, shards[1:], target)
+        _fit(folder, head, tokens, work, shards[1:], say)
+        fitted = monotonic()
+        hits = evaluate(_as_shipped(head, folder / HEAD), shards[:1], work.recipe, JUDGED)
+        seconds = {
+            "synthesis": round(synthesised - began),
+            "features": round(read - synthesised),
+            "fit": round(fitted - read),
+        }
+        report = _report(folder, work, shards, target, hits, seconds)
+        with whole(folder / REPORT) as file:
+            file.write(json.dumps(report, indent=1).encode() + b"\n")
+        return report
+
+
+def recipe_for(target: Target) -> Recipe:
+    """The default recipe with the target's own last layer. Raises DerbyError if it has no layers
+    that a head can start from.
+    """
+    usual = Recipe()
+    *most, _ = usual.sources
+    fitting = replace(usual, sources=(*most, _layers(target) - 1))
+    _require_sources(fitting, target)
+    return fitting
+
+
+def _require_sources(recipe: Recipe, target: Target) -> None:
+    layers = _layers(target)
+    if max(recipe.sources) >= layers:
+        raise DerbyError(
+            f"The recipe starts from layer {max(recipe.sources)} and the target's {layers} layers "
+            f"are 0 to {layers - 1}: choose sources among these, or a larger target."
+        )
+
+
+def _layers(target: Target) -> int:
+    config = json.loads((target.files.folder / "config.json").read_text())
+    kind = config.get("model_type")
+    if kind != "llama":
+        raise DerbyError(
+            "A draft is cut out of its target's layers, which must be those of model_type 'llama' "
+            f"and not {kind!r}: choose a Llama-shaped target."
+        )
+    return config["num_hidden_layers"]
+
+
+def _started(
+    folder: Path, work: Work, shards: Sequence[Shard], target: Target
+) -> tuple[TorchHead, NDArray[np.int64]]:
+    """The head to fit and the tokens that it can draft: new, or that of an earlier run."""
+    path, model = folder / HEAD, target.files.folder
+    if not (work.resume and path.exists()):
+        tokens = frequent_tokens(shards, work.recipe.vocabulary, target.files.vocab_size)
+        return _placed(new_head(model, tokens, work.recipe)), tokens
+    file = read_head(path)
+    head = new_head(model, file.tokens, work.recipe)
+    if file.shape != head.shape:
+        raise DerbyError(
+            f"{path.name} in {str(folder)!r} was trained by another recipe ({file.shape}): "
+            "start anew, without resuming, or use its recipe."
+        )
+    return _placed(_as_shipped(head, path)), file.tokens
+
+
+def _placed(head: TorchHead) -> TorchHead:
+    return head.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _as_shipped(head: TorchHead, path: Path) -> TorchHead:
+    """The head with the weights that the file holds, rounded to int8 as they are there."""
+    weights = read_head(path).weights
+    head.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    return head
+
+
+def _fit(
+    folder: Path,
+    head: TorchHead,
+    tokens: NDArray[np.int64],
+    work: Work,
+    shards: Sequence[Shard],
+    say: Say,
+) -> None:
+    def save(fitted: TorchHead) -> None:
+        state = fitted.state_dict().items()
+        weights = {name: value.float().cpu().numpy() for name, value in state}
+        write_head(folder / HEAD, fitted.shape, weights, tokens)
+
+    def tell(said: str, fitted: TorchHead) -> None:
+        say(said)
+        save(fitted)
+
+    fit(head, shards, work.recipe, work.seconds, tell)
+    save(head)
+
+
+def _report(
+    folder: Path,
+    work: Work,
+    shards: Sequence[Shard],
+    target: Target,
+    hits: Sequence[float],
+    seconds: dict[str, int],
+) -> dict[str, Any]:
+    head = folder / HEAD
+    return {
+        "target": {"fingerprint": target.files.fingerprint},
+        "data": {
+            "shards": len(shards),
+            "trained": _sizes(shards[1:]),
+            "held out": _sizes(shards[:1]),
+        },
+        "seconds of this run": seconds,
+        "right at each draft step": [round(hit, 4) for hit in hits],
+        "head": {"bytes": head.stat().st_size, "sha256": sha256_of(head)},
+        "recipe": asdict(work.recipe),
+        "resumed": work.resume,
+        "seeds": {"synthesis": SEED, "fit": work.recipe.seed},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in LIBRARIES},
+        },
+    }
+
+
+def _sizes(shards: Sequence[Shard]) -> dict[str, int]:
+    """Conversations, and tokens by who wrote them."""
+    kinds, texts = np.zeros(4, dtype=np.int64), 0
+    for shard in shards:
+        with np.load(shard.path) as stored:
+            kinds += np.bincount(stored["kind"], minlength=4)
+            texts += len(stored["offsets"]) - 1
+    return {
+        "conversations": texts,
+        "tokens": int(kinds.sum()),
+        "given": int(kinds[GIVEN]),
+        "questions": int(kinds[QUESTION]),
+        "greedy answers": int(kinds[GREEDY]),
+        "sampled answers": int(kinds[SAMPLED]),
+    }
