@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from backend.drafting import HYBRID, TRAINED, Drafting, DraftModelDrafting, draft_spec
 from backend.engines import Engines
 from backend.engines.base import Engine
 from backend.engines.costs import Costs
 from backend.heads.base import Head
+from backend.heads.file import HEAD_SUFFIX, head_for
 from backend.types import DerbyError, ModelSpec
 
 Say = Callable[[str], None]
@@ -37,21 +39,17 @@ class Loading:
         """What its passes cost; measured if that was never done, or `again`."""
         return self._engines.costs(engine, self._say, again=again)
 
-    def head(self, target: Engine) -> Head | None:
-        """The head that was trained for this model, if there is one."""
-        return self._engines.head(target, self._say)
+    def head(self, target: Engine, drafting: Drafting) -> Head | None:
+        """The trained head that drafts; None where a model does, or nothing."""
+        if not isinstance(drafting, DraftModelDrafting):
+            return None
+        path = _head_file(target, drafting.draft)
+        return None if path is None else self._engines.head(target, path, self._say)
 
     def draft(self, target: Engine, drafting: Drafting) -> Engine | None:
         """The model that drafts; None where a trained head does, or nothing."""
-        if not isinstance(drafting, DraftModelDrafting):
+        if not isinstance(drafting, DraftModelDrafting) or _head_file(target, drafting.draft):
             return None
-        if drafting.draft in (TRAINED, HYBRID) and self.head(target) is not None:
-            return None
-        if drafting.draft == TRAINED:
-            raise DerbyError(
-                f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, int4, or a model "
-                "with its tokenizer."
-            )
         return self.engine(draft_spec(target.spec, drafting.draft))
 
     def prepare(self, target: Engine, columns: Iterable[Drafting], *, again: bool = False) -> None:
@@ -69,3 +67,23 @@ class Loading:
             with suppress(Exception):
                 measure(target)
                 measure(self.draft(target, drafting))
+                self.head(target, drafting)
+
+
+def _head_file(target: Engine, draft: str) -> Path | None:
+    """The file that a draft's name stands for; None if it is a model's. Raises DerbyError where
+    none was trained.
+    """
+    named = Path(draft).expanduser() if draft.endswith(HEAD_SUFFIX) else None
+    path = named or (head_for(target.spec) if draft in (TRAINED, HYBRID) else None)
+    if draft == TRAINED and path is None:
+        raise DerbyError(
+            f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, int4, or a model "
+            "with its tokenizer."
+        )
+    if path is not None and not target.capabilities.features:
+        raise DerbyError(
+            f"{target.spec} does not show its hidden states, which a trained draft reads: choose "
+            "int4, or a model with its tokenizer."
+        )
+    return path

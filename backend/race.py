@@ -235,7 +235,7 @@ class _Column:
             require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
             inner, held = self._caches.open(draft, "draft", context, file, self._clock)
             opened = OpenDraft(inner, held, models.costs(draft).plain)
-        head = None if draft is not None else models.head(target)
+        head = models.head(target, drafting)
         texts = self._caches.texts(target)
         given = Materials(target, models.costs(target), sampler, head, opened, texts)
         return build_drafter(drafting, session, given)

@@ -101,9 +101,15 @@ class Sampler:
         scores = logits if mask is None else np.where(mask, logits, np.float32(-np.inf))
         return _top(self._noised(scores, position))
 
-    def choose_two(self, logits: Logits, position: int) -> Pair:
-        """The token that `choose` takes, and the one that it would take without it."""
-        scores = self._noised(logits, position)
+    def choose_two(
+        self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
+    ) -> Pair:
+        """The token that `choose` takes, and the one that it would take without it.
+
+        With `among`, logits [len(among)] are those of these tokens of `size` ones; what is given
+        back are indices into it.
+        """
+        scores = self._noised(logits, position, among, size)
         best, gap = _top(scores)
         below, above = scores[:best], scores[best + 1 :]
         low = int(below.argmax()) if below.size else -1
@@ -111,11 +117,17 @@ class Sampler:
         second = low if high < 0 or (low >= 0 and scores[low] >= scores[high]) else high
         return Pair(best, gap, second)
 
-    def _noised(self, scores: Logits, position: int) -> NDArray[np.floating]:
+    def _noised(
+        self,
+        scores: Logits,
+        position: int,
+        among: NDArray[np.int64] | None = None,
+        size: int = 0,
+    ) -> NDArray[np.floating]:
         if self.sampling.temperature < COLDEST:
             return scores
-        gumbel = self._noise(self.sampling.seed, position, scores.size)
-        return noised(scores, self.sampling, gumbel)
+        gumbel = self._noise(self.sampling.seed, position, size or scores.size)
+        return noised(scores, self.sampling, gumbel if among is None else gumbel[among])
 
 
 def _top(scores: NDArray[np.floating]) -> Choice:

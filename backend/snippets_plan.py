@@ -17,6 +17,7 @@ from backend.drafting import (
     LookupDrafting,
 )
 from backend.grammars import GrammarSource
+from backend.heads.file import HEAD_SUFFIX
 from backend.models import BUILT_IN
 from backend.sampling import COLDEST
 from backend.strategies import CALL, Strategy
@@ -124,10 +125,14 @@ def plan(strategy: Strategy, request: Request, target: ModelSpec, settings: Sett
     return _drafting(plain, strategy, settings)
 
 
+def _trained(draft: str) -> bool:
+    return draft in (HYBRID, TRAINED) or draft.endswith(HEAD_SUFFIX)
+
+
 def _drafting(plain: Plan, strategy: Strategy, settings: Settings) -> Plan:
     """The plan with what the strategy drafts, or what comes nearest to it."""
     match strategy.drafting:
-        case DraftModelDrafting(k=k, draft=draft) if draft in (HYBRID, TRAINED):
+        case DraftModelDrafting(k=k, draft=draft) if _trained(draft):
             lost = (
                 f"The trained head{' beside prompt lookup' * (draft == HYBRID)} is Decode Derby's "
                 "own and no library loads it: this is prompt lookup alone, and an int4 copy as "

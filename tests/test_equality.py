@@ -26,10 +26,10 @@ def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings() -> None:
     """The int4 copy stores the fp32 weights' own codes; only its fast arithmetic can disagree."""
     from backend.bench import run_solo
     from backend.race import Race
-    from backend.strategies import STRATEGIES
+    from backend.strategies import parse_column
     from backend.types import Request
 
-    race = Race(Request(PROMPTS[2].text, 64), (STRATEGIES["speculative"],))
+    race = Race(Request(PROMPTS[2].text, 64), (parse_column("speculative:draft=int4,k=7"),))
     score = run_solo(race, 0, Engines(idle_warm_up=True))
     assert score.acceptance > 0.85
     assert score.tokens_per_forward > 2.5

@@ -347,3 +347,17 @@ def test_the_runner_up_is_what_would_be_chosen_without_the_best(
     assert (pair.token, pair.gap) == choice
     without = np.arange(len(logits)) != pair.token
     assert pair.second == sampler.choose(scores, 5, without).token
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 99), st.sampled_from([0.0, 0.8]))
+def test_a_part_of_the_vocabulary_has_the_same_noise(
+    seed: int, position: int, temperature: float
+) -> None:
+    """A draft that knows few tokens must be as lucky with them as the target is."""
+    among = np.arange(3, 300, 7)
+    scores = np.full(300, -np.inf, dtype=np.float32)
+    scores[among] = np.random.default_rng(seed % 1000).normal(size=len(among))
+    sampler = Sampler(Sampling(temperature, seed=seed))
+    whole = sampler.choose_two(scores, position)
+    part = sampler.choose_two(scores[among], position, among, 300)
+    assert (among[part.token], part.gap, among[part.second]) == whole

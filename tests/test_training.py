@@ -207,7 +207,7 @@ def test_a_head_comes_back_from_its_file_within_a_rounding_to_int8(
 ) -> None:
     head, tokens = a_head(tiny), np.arange(100, 300)
     weights = {name: value.numpy() for name, value in head.state_dict().items()}
-    write_head(tmp_path / HEAD, head.shape, weights, tokens)
+    write_head(tmp_path / HEAD, head.shape, weights, tokens, "its target")
     file = read_head(tmp_path / HEAD)
     assert file.shape == head.shape
     assert np.array_equal(file.tokens, tokens)
@@ -222,7 +222,7 @@ def test_a_head_comes_back_from_its_file_within_a_rounding_to_int8(
 def test_a_damaged_file_of_a_head_is_told(tiny: TorchTarget, tmp_path: Path, kept: int) -> None:
     head = a_head(tiny)
     weights = {name: value.numpy() for name, value in head.state_dict().items()}
-    write_head(tmp_path / HEAD, head.shape, weights, np.arange(200))
+    write_head(tmp_path / HEAD, head.shape, weights, np.arange(200), "its target")
     whole_file = (tmp_path / HEAD).read_bytes()
     (tmp_path / HEAD).write_bytes(whole_file[:kept])
     with pytest.raises(DerbyError, match="not a trained head"):

@@ -11,7 +11,7 @@ from backend.drafters.guesses import proposal_of
 from backend.drafters.pace import Pace
 from backend.engines.tapped import TappedSession
 from backend.heads.base import Floats, Head, HeadPass
-from backend.sampling import Sampler
+from backend.sampling import Pair, Sampler
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
 
 HIDDEN = np.float32(-1e9)
@@ -39,7 +39,7 @@ class TrainedHead(NullDrafter):
         self._sampler = sampler
         self._pace = pace
         self._eos_ids = eos_ids
-        self._scores = np.full(vocab_size, -np.inf, dtype=np.float32)
+        self._vocab_size = vocab_size
         shape = head.shape
         size = (shape.layers, shape.window, shape.kv_heads, shape.head_dim)
         self._keys = np.zeros(size, dtype=np.float32)
@@ -66,14 +66,19 @@ class TrainedHead(NullDrafter):
         drafted = 0
         while True:
             position = len(context) + drafted
-            self._scores[self._head.vocabulary] = last.logits
-            pair = self._sampler.choose_two(self._scores, position)
+            pair = self._choose(last, position)
             self._confidence.add(pair, second=self._pace.branches)
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
             if ended or not self._pace.goes_on(drafted, self._confidence.survival):
                 return proposal_of(self._confidence.guesses, self._pace, drafted)
             last = self._run(last.feature[None], [pair.token], position)
+
+    def _choose(self, done: HeadPass, position: int) -> Pair:
+        """The request's own choice among the tokens that the head knows, with its noise."""
+        known = self._head.vocabulary
+        pair = self._sampler.choose_two(done.logits, position, known, self._vocab_size)
+        return Pair(int(known[pair.token]), pair.gap, int(known[pair.second]))
 
     def _catch_up(self, context: Sequence[int]) -> HeadPass | None:
         """Feed the text up to its last token; None if the target's features of it are unknown."""

@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from backend.engines.base import Engine
 from backend.engines.costs import Costs, costs_of
 from backend.heads.base import Head
-from backend.heads.file import head_for, read_head
+from backend.heads.file import SHIPPED, read_head
 from backend.prefixes import PrefixStore
 from backend.types import DerbyError, ModelSpec
 
@@ -32,7 +33,7 @@ class Engines:
         self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()
         self._costs: dict[ModelSpec, Costs] = {}
-        self._heads: dict[str, Head | None] = {}
+        self._heads: dict[tuple[str, Path], Head] = {}
 
     def get(self, spec: ModelSpec, say: Callable[[str], None]) -> Engine:
         """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time.
@@ -57,16 +58,20 @@ class Engines:
             self._costs[engine.spec] = costs_of(engine, say, again=again)
         return self._costs[engine.spec]
 
-    def head(self, target: Engine, say: Callable[[str], None]) -> Head | None:
-        """The head that was trained for the target, if there is one and the target can feed it."""
-        name, path = target.spec.name, head_for(target.spec)
-        if path is None or not target.capabilities.features:
-            return None
-        if name not in self._heads:
+    def head(self, target: Engine, path: Path, say: Callable[[str], None]) -> Head:
+        """The trained head in a file. Raises DerbyError if it is not one, or another model's."""
+        key = target.spec.name, path
+        if key not in self._heads:
             from backend.heads.openvino_head import open_openvino_head
 
-            self._heads[name] = open_openvino_head(read_head(path), target.spec, say)
-        return self._heads[name]
+            file = read_head(path)
+            if path != SHIPPED and file.target != target.fingerprint:
+                raise DerbyError(
+                    f"The draft {path.name} was trained for another model than "
+                    f"{target.spec.name!r}: train one for it with python -m backend train."
+                )
+            self._heads[key] = open_openvino_head(file, target.spec, say)
+        return self._heads[key]
 
     def warm_up(self, bits: int | None = 1) -> bool:
         """Do so many bits of warming up (None: all); False if nothing is left to do."""

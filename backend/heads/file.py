@@ -13,6 +13,9 @@ from backend.types import DerbyError, ModelSpec
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "draft" / "head.safetensors"
 
+#: How the name of a draft ends that is a trained head's file.
+HEAD_SUFFIX = ".safetensors"
+
 #: Targets that the shipped head was trained for, by name.
 TRAINED_FOR = ("built-in",)
 
@@ -22,13 +25,15 @@ Weights = dict[str, NDArray[np.float32]]
 @dataclass(frozen=True, slots=True)
 class HeadFile:
     """`weights` are TorchHead's by name, float32. `tokens` int64 [V'], ascending, are the target's
-    ids that the head can draft. `digest` is the file's SHA-256.
+    ids that the head can draft. `digest` is the file's SHA-256, `target` the fingerprint of the
+    model that it was trained for.
     """
 
     shape: HeadShape
     weights: Weights
     tokens: NDArray[np.int64]
     digest: str
+    target: str
 
 
 def head_for(target: ModelSpec) -> Path | None:
@@ -36,8 +41,10 @@ def head_for(target: ModelSpec) -> Path | None:
     return SHIPPED if target.name in TRAINED_FOR and SHIPPED.is_file() else None
 
 
-def write_head(path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[np.int64]) -> None:
-    """Write `path`, whole or not at all."""
+def write_head(
+    path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[np.int64], target: str
+) -> None:
+    """Write `path`, whole or not at all. `target` is the fingerprint of the model it is for."""
     from safetensors.numpy import save_file
 
     arrays: dict[str, NDArray[np.generic]] = {"tokens": tokens.astype(np.int32)}
@@ -49,7 +56,7 @@ def write_head(path: Path, shape: HeadShape, weights: Weights, tokens: NDArray[n
         else:
             arrays[name] = value.astype(np.float32)
     partial = path.with_suffix(".partial")
-    save_file(arrays, partial, metadata={"shape": json.dumps(asdict(shape))})
+    save_file(arrays, partial, metadata={"shape": json.dumps(asdict(shape)), "target": target})
     partial.replace(path)
 
 
@@ -59,6 +66,7 @@ def read_head(path: Path) -> HeadFile:
 
     try:
         with safe_open(path, framework="numpy") as file:
+            target = file.metadata()["target"]
             stated = json.loads(file.metadata()["shape"])
             shape = HeadShape(**{**stated, "reads": tuple(stated["reads"])})
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -72,4 +80,4 @@ def read_head(path: Path) -> HeadFile:
         for name, value in arrays.items()
         if not name.endswith(".scale")
     }
-    return HeadFile(shape, weights, tokens, sha256_of(path))
+    return HeadFile(shape, weights, tokens, sha256_of(path), target)

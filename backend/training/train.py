@@ -71,7 +71,7 @@ def train(
             say(f"features of {number} of {len(shards)} files")
         read = monotonic()
         head, tokens = _started(folder, work, shards[1:], target)
-        _fit(folder, head, tokens, work, shards[1:], say)
+        _fit(folder, head, tokens, work, shards[1:], target, say)
         fitted = monotonic()
         hits = evaluate(_as_shipped(head, folder / HEAD), shards[:1], work.recipe, JUDGED)
         seconds = {
@@ -151,12 +151,15 @@ def _fit(
     tokens: NDArray[np.int64],
     work: Work,
     shards: Sequence[Shard],
+    target: Target,
     say: Say,
 ) -> None:
+    fingerprint = target.files.fingerprint
+
     def save(fitted: TorchHead) -> None:
         state = fitted.state_dict().items()
         weights = {name: value.float().cpu().numpy() for name, value in state}
-        write_head(folder / HEAD, fitted.shape, weights, tokens)
+        write_head(folder / HEAD, fitted.shape, weights, tokens, fingerprint)
 
     def tell(said: str, fitted: TorchHead) -> None:
         say(said)
