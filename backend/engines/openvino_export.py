@@ -70,9 +70,14 @@ def available_devices() -> list[str]:
 
 
 def prepare_all(say: Say) -> None:
-    """Prepare what the app needs to start: the built-in model, its fp32 and its int4 IR."""
+    """Prepare what the app needs to start: the built-in model's fp32 and int4 IR, and its draft."""
+    # It needs this file's conversions itself.
+    from backend.heads.file import SHIPPED, read_head
+    from backend.heads.openvino_head import head_ir
+
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
+    head_ir(read_head(SHIPPED), ModelSpec(), say)
 
 
 def _architecture(files: ModelFiles) -> str:

@@ -1,5 +1,6 @@
 """The trained head on OpenVINO: int8 weights, a window of fixed size, and so fixed shapes."""
 
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -25,19 +26,23 @@ ORDER = ("features", "tokens", "positions", "keys", "values", "bias")
 
 def open_openvino_head(file: HeadFile, target: ModelSpec, say: Say) -> "OpenVINOHead":
     """The head of `target`, compiled for the CPU; converted first if need be."""
+    settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
+    model = core().compile_model(head_ir(file, target, say) / IR, "CPU", settings)
+    return OpenVINOHead(file.shape, file.tokens, model)
+
+
+def head_ir(file: HeadFile, target: ModelSpec, say: Say) -> Path:
+    """The folder with the head's IR, made if need be."""
     files = model_files(target.name, say)
 
-    def build(folder: Any) -> None:
+    def build(folder: Path) -> None:
         say("Converting the trained draft to OpenVINO...")
         import openvino as ov
 
         ov.save_model(_converted(file, target, say), folder / IR, compress_to_fp16=False)
 
     key = f"{file.digest} {files.fingerprint}"
-    folder = prepared(f"head-{file.digest[:16]}", f"{RECIPE} {key}", build)
-    settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
-    model = core().compile_model(folder / IR, "CPU", settings)
-    return OpenVINOHead(file.shape, file.tokens, model)
+    return prepared(f"head-{file.digest[:16]}", f"{RECIPE} {key}", build)
 
 
 def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
