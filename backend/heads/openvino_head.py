@@ -1,5 +1,7 @@
 """The trained head on OpenVINO: int8 weights, a window of fixed size, and so fixed shapes."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -72,7 +74,9 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
         example_input=example,
         input=[(name, ov.PartialShape(shapes[name])) for name in ORDER],
     )
-    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    # Its progress bars would end up in somebody's pipe.
+    with redirect_stdout(sys.stderr):
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 
 class OpenVINOHead:
