@@ -2,16 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from backend.drafting import DraftModelDrafting
 from backend.engines import Engines
 from backend.engines.base import Engine
 from backend.engines.costs import Costs
+from backend.engines.fake import FakeEngine
 from backend.events import Event, Started
+from backend.heads.file import write_head
+from backend.heads.shape import HeadShape
+from backend.loading import Loading
 from backend.race import Race, run_race
 from backend.strategies import STRATEGIES
-from backend.types import ModelSpec, Request
+from backend.types import Capabilities, DerbyError, ModelSpec, Request
 
 
 @dataclass
@@ -40,3 +47,28 @@ def test_a_race_prices_each_model_anew_if_asked_and_only_before_it_begins(*, mea
     anew = [name for name, again, _ in engines.priced if again]
     assert anew == (["fake", "fake-draft"] if measure else [])
     assert all(not begun for _, again, begun in engines.priced if again)
+
+
+SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
+
+
+@pytest.mark.parametrize(
+    ("features", "draft", "said"),
+    [
+        (True, "theirs.safetensors", "trained for another model than 'fake'"),
+        (True, "missing.safetensors", "missing.safetensors is not a trained head"),
+        (True, "text.safetensors", "text.safetensors is not a trained head"),
+        (False, "theirs.safetensors", "does not show its hidden states"),
+        (True, "trained", "No draft was trained for 'fake'"),
+    ],
+)
+def test_a_head_that_cannot_draft_here_is_refused(
+    *, features: bool, draft: str, said: str, tmp_path: Path
+) -> None:
+    weights = {"norm.weight": np.ones(4, np.float32)}
+    write_head(tmp_path / "theirs.safetensors", SMALL, weights, np.arange(3), "somebody else")
+    (tmp_path / "text.safetensors").write_text("not a tensor")
+    name = draft if draft == "trained" else str(tmp_path / draft)
+    target = FakeEngine(capabilities=Capabilities(features=features))
+    with pytest.raises(DerbyError, match=said):
+        Loading(Engines(), print).head(target, DraftModelDrafting(draft=name))
