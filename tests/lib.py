@@ -92,7 +92,7 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
 
     def hybrid(model: FakeEngine, k: int) -> Drafter:
         pace = BestPace(STEEP, 1e-4, k)
-        return Hybrid(PromptLookup(pace, 3, 2), draft_model(model, pace))
+        return Hybrid(PromptLookup(pace, 3, 2), draft_model(model, pace), pace)
 
     made: dict[str, Callable[[], Drafter]] = {"none": NullDrafter}
     for k in (1, 2, 4, 8):

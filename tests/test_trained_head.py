@@ -8,9 +8,10 @@ from lib import PROMPT
 from numpy.typing import NDArray
 
 from backend.drafters.hybrid import Hybrid
-from backend.drafters.pace import FixedPace
+from backend.drafters.pace import BestPace, FixedPace
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.drafters.trained_head import HIDDEN, TrainedHead
+from backend.engines.costs import Costs
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.engines.tapped import TappedSession
 from backend.heads.base import Floats, HeadPass
@@ -159,8 +160,8 @@ def test_the_tap_follows_the_session() -> None:
 
 def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewhere() -> None:
     tapped, head, drafter = opened(2)
-    lookup = PromptLookup(FixedPace(2), 3)
-    hybrid = Hybrid(lookup, drafter)
+    pace = FixedPace(2)
+    hybrid = Hybrid(PromptLookup(pace, 3), drafter, pace)
     loop = [5, 6, 7] * 6
     commit(tapped, loop[:-1], range(len(loop) - 1))
     assert hybrid.propose(loop, 9).tokens == (5, 6)
@@ -170,3 +171,21 @@ def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewh
     proposal = hybrid.propose(fresh, 9)
     assert proposal.tokens == (151, 152)
     assert proposal.calls == 2
+
+
+def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
+    """A lookup that is right again and again must not keep an even better draft from being asked,
+    nor a bad draft's calls go uncounted.
+    """
+    tapped, _, drafter = opened(1)
+    pace = BestPace(Costs((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
+    hybrid = Hybrid(PromptLookup(pace, 3), drafter, pace)
+    text, before = list(range(20)), drafter.confidence
+    for step in range(12):
+        commit(tapped, text[tapped.length : -1], range(len(text) - 1 - tapped.length))
+        proposal = hybrid.propose(text, 9)
+        assert proposal.calls == 1, step
+        token = 199 - step  # never what the head drafts
+        hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
+        text.append(token)
+    assert drafter.confidence < before / 2

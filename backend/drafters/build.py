@@ -124,4 +124,6 @@ def _speculative(
 
 
 def _behind_lookup(drafter: ModelDrafter, draft: str, pace: Pace, given: Materials) -> Drafter:
-    return Hybrid(_lookup(LookupDrafting(), pace, given), drafter) if draft == HYBRID else drafter
+    if draft != HYBRID:
+        return drafter
+    return Hybrid(_lookup(LookupDrafting(), pace, given), drafter, pace)

@@ -94,8 +94,12 @@ class DraftModel(NullDrafter):
         self._cached += tokens
 
     def observe(self, outcome: Outcome) -> None:
-        self._confidence.learn(outcome)
         self._pace.learn(outcome)
+        self.learn(outcome)
+
+    def learn(self, outcome: Outcome) -> None:
+        """See which of the last guesses were right, verified or not."""
+        self._confidence.learn(outcome)
 
     def close(self) -> None:
         self._session.close()

@@ -1,9 +1,11 @@
 """Lookup where it matches, a draft where it does not."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from backend.drafters.base import Drafter
+from backend.drafters.pace import Pace
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 
@@ -14,14 +16,20 @@ class Drafting(Drafter, Protocol):
         """How often the first token of a round was right lately."""
         ...
 
+    def learn(self, outcome: Outcome) -> None:
+        """See which of the last guesses were right, verified or not."""
+        ...
+
 
 class Hybrid:
-    """Takes what `lookup` found unless `draft` is usually more often right. Both share a pace."""
+    """Takes what `lookup` found unless `draft` is usually more often right. They share `pace`, and
+    both learn from every round, whoever was believed.
+    """
 
-    def __init__(self, lookup: PromptLookup, draft: Drafting) -> None:
+    def __init__(self, lookup: PromptLookup, draft: Drafting, pace: Pace) -> None:
         self._lookup = lookup
         self._draft = draft
-        self._last: Drafter = lookup
+        self._pace = pace
 
     def prefill(self, context: Sequence[int]) -> None:
         self._lookup.prefill(context)
@@ -34,14 +42,14 @@ class Hybrid:
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         found = self._lookup.propose(context, budget)
         if found.tokens and self._lookup.confidence >= self._draft.confidence:
-            self._last = self._lookup
             return found
         drafted = self._draft.propose(context, budget)
-        self._last = self._draft if drafted.tokens else self._lookup
-        return drafted if drafted.tokens else found
+        return drafted if drafted.tokens else replace(found, calls=drafted.calls)
 
     def observe(self, outcome: Outcome) -> None:
-        self._last.observe(outcome)
+        self._pace.learn(outcome)
+        self._lookup.learn(outcome)
+        self._draft.learn(outcome)
 
     def close(self) -> None:
         self._lookup.close()

@@ -76,6 +76,10 @@ class PromptLookup(NullDrafter):
 
     def observe(self, outcome: Outcome) -> None:
         self._pace.learn(outcome)
+        self.learn(outcome)
+
+    def learn(self, outcome: Outcome) -> None:
+        """See which of the last guesses were right, verified or not."""
         if outcome.proposal.origin == "drafted":
             for kind, right in judged(self._kinds, outcome):
                 self._chances.learn(kind, right=right)

@@ -120,5 +120,9 @@ class TrainedHead(NullDrafter):
         self._fed = min(self._fed, length)
 
     def observe(self, outcome: Outcome) -> None:
-        self._confidence.learn(outcome)
         self._pace.learn(outcome)
+        self.learn(outcome)
+
+    def learn(self, outcome: Outcome) -> None:
+        """See which of the last guesses were right, verified or not."""
+        self._confidence.learn(outcome)
