@@ -54,15 +54,15 @@ class Recorder:
         assert bias.shape == (n, WINDOW + n)
         for i in range(n):
             self.rows.append((int(positions[i]), int(tokens[i]), tuple(features[i].tolist())))
-            cached = [int(keys[0, j, 0, 0]) for j in range(WINDOW) if bias[i, j] == 0]
+            cached = [int(keys[0, 0, j, 0]) for j in range(WINDOW) if bias[i, j] == 0]
             own = [int(positions[j]) for j in range(n) if bias[i, WINDOW + j] == 0]
             assert len(set(cached + own)) == len(cached + own), "no position twice"
             assert set(np.unique(bias)) <= {0.0, HIDDEN}
             self.seen.append({*cached, *own})
         logits = np.zeros(200, dtype=np.float32)
         logits[(int(tokens[-1]) + 1) % 200] = 5.0
-        keys = np.zeros((1, n, 1, 2), dtype=np.float32)
-        keys[0, :, 0, 0] = positions
+        keys = np.zeros((1, 1, n, 2), dtype=np.float32)
+        keys[0, 0, :, 0] = positions
         own_feature = np.array([-1.0, -1.0], dtype=np.float32)
         return HeadPass(logits, own_feature, keys, keys)
 

@@ -131,18 +131,18 @@ class ByHand:
 
     def __init__(self, head: TorchHead, tokens: Tensor) -> None:
         shape = head.shape
-        self.keys = torch.zeros(shape.layers, 0, shape.kv_heads, shape.head_dim)
+        self.keys = torch.zeros(shape.layers, shape.kv_heads, 0, shape.head_dim)
         self.values, self.head, self.tokens = self.keys, head, tokens
 
     @torch.no_grad()
     def row(self, feature: Tensor) -> Tensor:
         """The feature [D] of the next token, predicted from that of the token before it."""
-        place = self.keys.shape[1]
+        place = self.keys.shape[2]
         behind = torch.arange(place, -1, -1)
         bias = torch.where(behind < self.head.shape.window, 0.0, -1e9)[None]
         token, position = self.tokens[place + 1][None], torch.tensor([place + 1])
         _, found, k, v = self.head(feature[None], token, position, self.keys, self.values, bias)
-        self.keys, self.values = torch.cat([self.keys, k], 1), torch.cat([self.values, v], 1)
+        self.keys, self.values = torch.cat([self.keys, k], 2), torch.cat([self.values, v], 2)
         return found[0]
 
 

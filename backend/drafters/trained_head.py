@@ -41,7 +41,7 @@ class TrainedHead(NullDrafter):
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
         shape = head.shape
-        size = (shape.layers, shape.window, shape.kv_heads, shape.head_dim)
+        size = (shape.layers, shape.kv_heads, shape.window, shape.head_dim)
         self._keys = np.zeros(size, dtype=np.float32)
         self._values = np.zeros(size, dtype=np.float32)
         self._positions = np.full(shape.window, -1, dtype=np.int64)  # of the ring's rows
@@ -108,8 +108,8 @@ class TrainedHead(NullDrafter):
             np.ascontiguousarray(features), ids, positions, self._keys, self._values, bias
         )
         places = (self._next + np.arange(n)) % window
-        self._keys[:, places] = done.keys
-        self._values[:, places] = done.values
+        self._keys[:, :, places] = done.keys
+        self._values[:, :, places] = done.values
         self._positions[places] = positions
         self._next = (self._next + n) % window
         return done

@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 
 class HeadPass(NamedTuple):
     """Of one pass over n rows: logits [V'] and feature [D] of the last row, and the rows' keys and
-    values, [layers, n, kv_heads, d] each.
+    values, [layers, kv_heads, n, d] each.
     """
 
     logits: Floats

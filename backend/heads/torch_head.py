@@ -125,20 +125,24 @@ class TorchHead(nn.Module):
 
         `features` [n, D]: the target's (or the head's own) feature at a token; `tokens` [n]: the
         token after it, which stands at `positions` [n]. `keys`, `values`
-        [layers, P, kv_heads, d]; `bias` [n, P + n] is added to the scores. Gives [1, V'], [1, D]
-        and twice [layers, n, kv_heads, d].
+        [layers, kv_heads, P, d]; `bias` [n, P + n] is added to the scores. Gives [1, V'], [1, D]
+        and twice [layers, kv_heads, n, d].
         """
         x, seen = functional.embedding(tokens, self.embedding), self.feature_norm(features)
         new: list[KeyValue] = []
         for index, module in enumerate(self.layers):
             layer, x = as_layer(module), self.entered(index, x, seen)
             q, k, v = layer.project(x, positions)
-            new.append((k, v))
-            all_k = layer.expand(torch.cat([keys[index], k]))
-            all_v = layer.expand(torch.cat([values[index], v]))
-            scores = torch.einsum("ihd,jhd->hij", q, all_k) * self.shape.scale + bias
-            attended = torch.einsum("hij,jhd->ihd", torch.softmax(scores, -1), all_v)
-            x = layer.finish(x, attended)
+            new.append((k.transpose(0, 1), v.transpose(0, 1)))
+            all_k = torch.cat([keys[index], new[-1][0]], 1)  # [kv_heads, P + n, d]
+            all_v = torch.cat([values[index], new[-1][1]], 1)
+            # Query heads that share keys stand together, so that the cache is read as it lies.
+            grouped = q.unflatten(1, (self.shape.kv_heads, -1)).permute(1, 2, 0, 3)
+            scores = grouped.flatten(1, 2) @ all_k.transpose(1, 2) * self.shape.scale
+            scores = scores + bias.repeat(grouped.shape[1], 1)  # [kv_heads, group * n, P + n]
+            attended = torch.softmax(scores, -1) @ all_v
+            attended = attended.unflatten(1, (grouped.shape[1], -1)).permute(2, 0, 1, 3)
+            x = layer.finish(x, attended.flatten(1, 2))
         feature = self.norm(x[-1:])
         return (
             self.logits(feature),
