@@ -50,7 +50,7 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Priced:
     """What the column's passes are known to cost, in seconds: over each of `widths` rows, on top
-    when the width changes, and for a call of the draft (0: it has none).
+    when the width changes, and for a call of the draft (0: it has none). `growth`: see Costs.
     """
 
     column: int
@@ -58,6 +58,7 @@ class Priced:
     passes: list[float]
     change: float
     draft: float
+    growth: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

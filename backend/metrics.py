@@ -64,7 +64,9 @@ class Score:
     draft_cost: float = 0.0  # seconds of a call of the draft
     calls: int = 0  # of the draft
     widths: Counter[int] = field(default_factory=Counter)  # rows of the passes after the first
+    last_rows: int = 1  # of the last pass
     expected_seconds: float = 0.0  # that those passes should take, drafting included
+    plain_seconds: float = 0.0  # that plain decoding should take for as many tokens
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # drafted and accepted
 
     def add(self, event: Event) -> None:
@@ -80,7 +82,8 @@ class Score:
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case Priced():
-                self.costs = Costs(tuple(event.widths), tuple(event.passes), event.change)
+                growth = tuple(event.growth)
+                self.costs = Costs(tuple(event.widths), tuple(event.passes), event.change, growth)
                 self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
@@ -123,8 +126,9 @@ class Score:
         else:
             self.widths[step.rows] += 1
             self.calls += step.calls
-            self.expected_seconds += self.costs(step.rows) + step.calls * self.draft_cost
+            self._expect(step)
         self.state, self.prefilled = "decoding", self.prompt_tokens
+        self.last_rows = step.rows if self.steps else 1
         self.tokens += step.tokens
         self.gaps += step.gaps
         self.steps += 1
@@ -138,6 +142,14 @@ class Score:
             self.depths[step.drafted, step.accepted] += 1
         for part in ("draft", "mask", "forward", "rest"):
             self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
+
+    def _expect(self, step: Step) -> None:
+        """What the step should have taken, and a plain one in its place for each of its tokens."""
+        context = self.prompt_tokens + len(self.tokens)
+        changed = self.costs.change * (step.rows != self.last_rows)
+        own = self.costs(step.rows, context) + changed + step.calls * self.draft_cost
+        self.expected_seconds += own
+        self.plain_seconds += len(step.tokens) * self.costs(1, context)
 
     @property
     def text(self) -> str:
@@ -179,9 +191,8 @@ class Score:
         """The speed-up over plain decoding that the measured costs of passes promise for the rows
         and draft calls there were; 0 while unknown.
         """
-        later = self.written - self.first_block
-        known = self.costs.known and self.steps > 1 and later > 0
-        return later * self.costs.plain / self.expected_seconds if known else 0.0
+        known = self.costs.known and self.expected_seconds > 0
+        return self.plain_seconds / self.expected_seconds if known else 0.0
 
     @property
     def acceptance(self) -> float:

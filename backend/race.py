@@ -141,7 +141,8 @@ class _Column:
             costs = self._models.costs(self._target)
             if costs.known:
                 widths, passes = list(costs.widths), list(costs.seconds)
-                yield Priced(self._index, widths, passes, costs.change, built.seconds)
+                growth = list(costs.growth)
+                yield Priced(self._index, widths, passes, costs.change, built.seconds, growth)
             if self._clock.seconds:
                 yield Prepared(self._index, len(held), self._clock.seconds, self._compiled)
             parts = Parts(

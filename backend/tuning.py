@@ -11,6 +11,7 @@ from backend.bench import run_solo, with_baseline
 from backend.drafters.lookahead_plan import LADDER, predicted
 from backend.engines import Engines
 from backend.engines.costs import Costs
+from backend.loading import Loading
 from backend.metrics import Score
 from backend.prompts import Prompt
 from backend.race import Race
@@ -20,7 +21,7 @@ from backend.types import DerbyError, ModelSpec, Request
 Say = Callable[[str], None]
 
 #: The most tokens a round drafts in the runs that predictions are read off.
-FAR = {"lookup": 16, "speculative:draft=trained": 8, "speculative:draft=int4": 8}
+FAR = {"lookup:branches=1": 16, "speculative:draft=trained": 8, "speculative:draft=int4": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +53,37 @@ def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
     """
     tokens = seconds = plain = passes = 0.0
     for score in scores:
-        costs = score.costs
+        costs, context = score.costs, score.prompt_tokens + len(score.tokens) // 2
         rounds = sum(score.depths.values())
         alone = max(score.steps - 1 - rounds, 0)
-        tokens += alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
         calls = score.calls / max(score.drafted, 1)  # a round's, for each of its tokens
         for (drafted, _), n in score.depths.items():
             depth = min(drafted, k)
-            seconds += n * (costs(1 + depth) + depth * calls * score.draft_cost)
-        seconds += alone * costs.plain
+            seconds += n * (costs(1 + depth, context) + depth * calls * score.draft_cost)
+        seconds += alone * costs(1, context)
+        # Between rounds that guess and those that do not, the width changes to and fro.
+        seconds += costs.change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
+        mine = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
+        tokens += mine
+        plain += mine * costs(1, context)
         passes += alone + rounds
-        plain = costs.plain
-    return tokens / max(passes, 1), tokens * plain / seconds if seconds else 0.0
+    return tokens / max(passes, 1), plain / seconds if seconds else 0.0
 
 
 def tune(
     target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
 ) -> Tuning:
     """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
-    engine = engines.get(target, say)
-    costs = engines.costs(engine, say, again=True)
+    loading = Loading(engines, say)
+    engine = loading.engine(target)
+    loading.prepare(engine, [parse_column(name).drafting for name in FAR], again=True)
+    costs = loading.costs(engine)
     runs = _Runs(target, prompts, tokens, engines, say)
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}
     for name, far in FAR.items():
         try:
-            scores = runs.scores(f"{name}{',' if ':' in name else ':'}k={far}")
+            scores = runs.scores(f"{name},k={far}")
         except DerbyError as error:
             say(str(error))
             continue
@@ -96,12 +102,11 @@ def tune(
 
 def _family(name: str, far: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
     """Predictions for every K, the run with the largest one and the best checked."""
-    joint = "," if ":" in name else ":"
     found = {k: predict(scores, k) for k in range(1, far + 1)}
     best = max(found, key=lambda k: found[k][1])
     rows: list[Advice] = []
     for k, (per_forward, speedup) in found.items():
-        setting = f"{name}{joint}k={k}"
+        setting = f"{name},k={k}"
         check = runs.speedup(setting) if k in (best, far // 2, far) else 0.0
         rows.append(Advice(setting, per_forward, speedup, check))
     return rows
@@ -143,5 +148,5 @@ class _Runs:
         tokens = sum(s.tokens_per_forward * (s.steps - 1) for s in scores)
         passes = sum(s.steps - 1 for s in scores)
         seconds = sum(s.expected_seconds for s in scores)
-        own = tokens * scores[0].costs.plain / seconds if seconds else 0.0
+        own = sum(s.plain_seconds for s in scores) / seconds if seconds else 0.0
         return Advice(text, tokens / max(passes, 1), promised or own, self.speedup(text))

@@ -127,11 +127,17 @@ def test_tuning_measures_every_family_and_names_the_fastest() -> None:
     found = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:2], 200, Engines(), lambda _: None)
     names = [row.setting for row in found.rows]
     assert len(set(names)) == len(names)
-    assert {"lookup:k=1", "lookup:k=16", "speculative", "lookahead", "lookup"} <= set(names)
+    assert {
+        "lookup:branches=1,k=1",
+        "lookup:branches=1,k=16",
+        "speculative",
+        "lookahead",
+        "lookup",
+    } <= set(names)
     assert not any("trained" in name for name in names), "the fake has no trained draft"
     measured = {row.setting: row.measured for row in found.rows if row.measured}
     assert found.best == (
         max(measured, key=measured.__getitem__) if max(measured.values()) > 1 else "kv"
     )
-    far = replace(found.rows[names.index("lookup:k=16")], measured=0.0)
+    far = replace(found.rows[names.index("lookup:branches=1,k=16")], measured=0.0)
     assert far.tokens_per_forward > 1.5, "this model repeats itself"

@@ -57,6 +57,7 @@ class DraftModel(NullDrafter):
         self._agreed = min(self._agreed, length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        self._pace.begin(len(context))
         if budget <= 0 or not self._confidence.asks(self._pace):
             return NOTHING
         # One token at least is left to be fed.

@@ -9,7 +9,7 @@ rule of renewal-reward processes).
 from collections.abc import Sequence
 from typing import Protocol
 
-from backend.engines.costs import Costs
+from backend.engines.costs import CONTEXT, Costs
 from backend.types import Outcome
 
 #: Rounds that the running average of a token's cost remembers.
@@ -37,6 +37,10 @@ class Pace(Protocol):
         """Draft another token behind `drafted` ones, all right with probability `survival`?"""
         ...
 
+    def begin(self, context: int) -> None:
+        """A round behind so many tokens."""
+        ...
+
     def learn(self, outcome: Outcome) -> None:
         """See what a round cost and committed."""
         ...
@@ -56,6 +60,8 @@ class FixedPace:
     def goes_on(self, drafted: int, survival: float) -> bool:
         return drafted < self.most
 
+    def begin(self, context: int) -> None: ...
+
     def learn(self, outcome: Outcome) -> None: ...
 
 
@@ -71,12 +77,14 @@ class BestPace:
         self._costs = costs
         self._draft = draft
         self._rows = 1  # of the last pass
+        self._context = CONTEXT
         self._seconds = costs.plain * MEMORY
         self._tokens = float(MEMORY)
 
     def _cost(self, drafted: int) -> float:
         rows = 1 + drafted
-        return self._costs(rows) + self._costs.change * (rows != self._rows)
+        change = self._costs.change * (rows != self._rows)
+        return self._costs(rows, self._context) + change
 
     @property
     def _earned(self) -> float:
@@ -96,8 +104,12 @@ class BestPace:
             return False
         # The slope over a few rows: T(k) rises in steps, and a single one may be flat or steep.
         rows = 1 + drafted
-        slope = (self._costs(rows + 4) - self._costs(rows)) / 4
+        context = self._context
+        slope = (self._costs(rows + 4, context) - self._costs(rows, context)) / 4
         return self._earned * survival > self._draft + slope
+
+    def begin(self, context: int) -> None:
+        self._context = context
 
     def learn(self, outcome: Outcome) -> None:
         fade, proposal = 1 - 1 / MEMORY, outcome.proposal

@@ -67,6 +67,7 @@ class PromptLookup(NullDrafter):
             self._starts.append(end)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        self._pace.begin(len(context))
         self._text = [*self._history, *context]
         self._index_up_to(self._text)
         guesses = self._tree(min(self._pace.most, budget)) if budget > 0 else []

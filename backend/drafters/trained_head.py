@@ -58,6 +58,7 @@ class TrainedHead(NullDrafter):
         self._forget(length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        self._pace.begin(len(context))
         if budget <= 0 or not self._confidence.asks(self._pace):
             return NOTHING
         last = self._catch_up(context)

@@ -22,13 +22,19 @@ from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
 log = logging.getLogger(__name__)
 
 #: Raise it whenever the measurement changes.
-RECIPE = "costs v1"
+RECIPE = "costs v2"
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48)
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 
-#: Tokens before the measured rows, and how often each width is measured.
+#: Tokens before the measured rows: what T(k) is quoted at, and what its growth is told by.
 CONTEXT = 128
-ROUNDS = 7
+FAR = 512
+
+#: How often each width is measured at either.
+ROUNDS = 5
+
+#: Rows after which a session is begun anew: those forgotten may lie in its cache and be read.
+STALE = 64
 
 Say = Callable[[str], None]
 
@@ -37,22 +43,31 @@ Say = Callable[[str], None]
 class Costs:
     """Seconds of a forward pass over each of `widths` rows, ascending, the first 1.
 
-    `change` is what a pass costs on top when the one before it had another number of rows.
+    They are those behind CONTEXT tokens; each token more costs a pass over that many rows `growth`
+    seconds more ((): nothing). `change` is what a pass costs on top when the one before it had
+    another number of rows.
     """
 
     widths: tuple[int, ...]
     seconds: tuple[float, ...]
     change: float = 0.0
+    growth: tuple[float, ...] = ()
 
-    def __call__(self, rows: int) -> float:
-        """Seconds of a pass over so many rows: between the measured ones, and beyond them, on
-        straight lines.
+    def __call__(self, rows: int, context: int = CONTEXT) -> float:
+        """Seconds of a pass over so many rows behind so many tokens: between the measured widths,
+        and beyond them, on straight lines.
         """
+        near = self._between(self.seconds, rows)
+        if not self.growth:
+            return near
+        return near + (context - CONTEXT) * max(0.0, self._between(self.growth, rows))
+
+    def _between(self, values: tuple[float, ...], rows: int) -> float:
         last = len(self.widths) - 2
-        index = next((i for i in range(last) if rows <= self.widths[i + 1]), max(last, 0))
         if last < 0:
-            return self.seconds[0]
-        (a, b), (low, high) = self.widths[index : index + 2], self.seconds[index : index + 2]
+            return values[0]
+        index = next((i for i in range(last) if rows <= self.widths[i + 1]), last)
+        (a, b), (low, high) = self.widths[index : index + 2], values[index : index + 2]
         return low + (high - low) * (rows - a) / (b - a)
 
     @property
@@ -91,27 +106,53 @@ def costs_of(engine: Engine, say: Say, *, again: bool = False) -> Costs:
 
 
 def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> Costs:
-    """Time passes of each width, in another order each round; takes a few seconds.
+    """Time passes of each width, in another order each round; takes some ten seconds on a CPU."""
+    near, change = _measured(engine, widths, rounds, CONTEXT)
+    far, _ = _measured(engine, widths, rounds, FAR)
+    growth = tuple((b - a) / (FAR - CONTEXT) for a, b in zip(near, far, strict=True))
+    return Costs(tuple(widths), near, change, growth)
 
-    Of each width, two passes in a row: the first tells what the change of width costs.
+
+def _measured(
+    engine: Engine, widths: Sequence[int], rounds: int, context: int
+) -> tuple[tuple[float, ...], float]:
+    """Seconds by width behind so many tokens, and what a change of width costs.
+
+    Of each width, two passes in a row: the first tells what the change costs.
     """
     order = random.Random(0)
     first: dict[int, list[float]] = {k: [] for k in widths}
     steady: dict[int, list[float]] = {k: [] for k in widths}
+    session = _begun(engine, context)
+    kept, stale = session.export(context), 0
     for _ in range(rounds):
-        session = engine.open()
-        _timed(engine, session, CONTEXT)
-        session.keep(range(CONTEXT))
         for k in order.sample(widths, len(widths)):
+            if stale > STALE:
+                session.close()
+                session, stale = engine.open(), 0
+                session.load(context, kept)
+                _timed(engine, session, 1)
+                session.truncate(context)
             for found in (first, steady):
                 found[k].append(_timed(engine, session, k))
-                session.truncate(CONTEXT)
-        session.close()
+                session.truncate(context)
+            stale += 2 * k
+    session.close()
     usual = [_quartile(steady[k]) for k in widths]
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
-    seconds = [max(usual[: i + 1]) for i in range(len(usual))]
+    seconds = tuple(max(usual[: i + 1]) for i in range(len(usual)))
     change = median(_quartile(first[k]) - _quartile(steady[k]) for k in widths)
-    return Costs(tuple(widths), tuple(seconds), max(0.0, change))
+    return seconds, max(0.0, change)
+
+
+def _begun(engine: Engine, context: int) -> Session:
+    """A session that holds so many tokens."""
+    session = engine.open()
+    while session.length < context:
+        rows = min(PREFILL_CHUNK, context - session.length)
+        session.forward([7] * rows, chain_parents(rows), ())
+        session.keep(range(rows))
+    return session
 
 
 def _quartile(times: Sequence[float]) -> float:
@@ -120,11 +161,10 @@ def _quartile(times: Sequence[float]) -> float:
 
 
 def _timed(engine: Engine, session: Session, rows: int) -> float:
-    """Seconds of a pass over `rows` tokens whose logits are all wanted, the prompt's apart."""
-    wanted = range(rows) if rows < PREFILL_CHUNK else ()
+    """Seconds of a pass over `rows` tokens whose logits are all wanted."""
     engine.synchronize()
     start = perf_counter()
-    session.forward([7] * rows, chain_parents(rows), wanted)
+    session.forward([7] * rows, chain_parents(rows), range(rows))
     engine.synchronize()
     return perf_counter() - start
 
@@ -139,7 +179,8 @@ def _path(fingerprint: str, spec: ModelSpec) -> Path:
 def _read(path: Path) -> Costs | None:
     try:
         found = json.loads(path.read_text())
-        return Costs(tuple(found["widths"]), tuple(found["seconds"]), found["change"])
+        growth = tuple(found["growth"])
+        return Costs(tuple(found["widths"]), tuple(found["seconds"]), found["change"], growth)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
