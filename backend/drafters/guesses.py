@@ -22,13 +22,16 @@ class Guess(NamedTuple):
 def proposal_of(guesses: Sequence[Guess], pace: Pace, calls: int = 0) -> Proposal:
     """As many of the guesses as are worth verifying, the most probable first.
 
-    No guess is more probable than its parent, so that parents come first.
+    No guess is more probable than its parent, so that parents come first. Idle rows repeat the
+    first guess and are never looked at.
     """
     best = sorted(guesses, key=lambda guess: (-guess.survival, len(guess.path)))
     best = best[: pace.worth([guess.survival for guess in best])]
     rows = {guess.path: row for row, guess in enumerate(best)}
     parents = tuple(rows.get(guess.path[:-1], -1) for guess in best)
-    return Proposal(tuple(guess.path[-1] for guess in best), parents, calls=calls)
+    tokens = tuple(guess.path[-1] for guess in best)
+    idle = pace.idle(len(best))
+    return Proposal(tokens + tokens[:1] * idle, parents + (-1,) * idle, scratch=idle, calls=calls)
 
 
 def judged(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, bool]]:

@@ -33,6 +33,10 @@ class Pace(Protocol):
         """
         ...
 
+    def idle(self, drafted: int) -> int:
+        """Rows to send along for nothing, for a pass of another width than the last costs more."""
+        ...
+
     def goes_on(self, drafted: int, survival: float) -> bool:
         """Draft another token behind `drafted` ones, all right with probability `survival`?"""
         ...
@@ -56,6 +60,9 @@ class FixedPace:
 
     def worth(self, survivals: Sequence[float]) -> int:
         return len(survivals)
+
+    def idle(self, drafted: int) -> int:
+        return 0
 
     def goes_on(self, drafted: int, survival: float) -> bool:
         return drafted < self.most
@@ -83,7 +90,8 @@ class BestPace:
 
     def _cost(self, drafted: int) -> float:
         rows = 1 + drafted
-        change = self._costs.change * (rows != self._rows)
+        # Away and, sooner or later, back.
+        change = 2 * self._costs.change * (rows != self._rows)
         return self._costs(rows, self._context) + change
 
     @property
@@ -99,6 +107,12 @@ class BestPace:
                 best, gain = drafted, earned - self._cost(drafted)
         return best
 
+    def idle(self, drafted: int) -> int:
+        more = self._rows - (1 + drafted)
+        if drafted == 0 or more <= 0:
+            return 0
+        return more if self._cost(drafted + more) < self._cost(drafted) else 0
+
     def goes_on(self, drafted: int, survival: float) -> bool:
         if drafted >= self.most:
             return False
@@ -113,10 +127,10 @@ class BestPace:
 
     def learn(self, outcome: Outcome) -> None:
         fade, proposal = 1 - 1 / MEMORY, outcome.proposal
-        spent = self._cost(proposal.drafted) + proposal.calls * self._draft
+        spent = self._cost(len(proposal.tokens)) + proposal.calls * self._draft
         self._seconds = fade * self._seconds + spent
         self._tokens = fade * self._tokens + len(outcome.tokens)
-        self._rows = 1 + proposal.drafted
+        self._rows = 1 + len(proposal.tokens)
 
 
 class Chances:
