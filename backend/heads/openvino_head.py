@@ -156,15 +156,15 @@ class OpenVINOHead:
 
 
 def step_seconds(head: Head, repeats: int = 40) -> float:
-    """Mean seconds of a pass over one row as rounds make them: the first one finds the processor's
-    caches full of the target, the second does not.
+    """Mean seconds of a pass as rounds make them: the first feeds a few rows and finds the
+    processor's caches full of the target, the second is of one row and does not.
     """
     shape = head.shape
     cache = np.zeros((shape.layers, shape.kv_heads, shape.window, shape.head_dim), np.float32)
     others = np.zeros(CACHES, np.uint8)
     times: list[float] = []
-    for turn, rows in enumerate((*range(1, 17), PREFILL_CHUNK, *[1] * repeats)):
-        if turn % 2:
+    for rows in (*range(1, 17), PREFILL_CHUNK, *[FEW, 1] * (repeats // 2)):
+        if rows == FEW:
             others += 1
         features = np.zeros((rows, shape.hidden), np.float32)
         ids = np.zeros(rows, np.int64)
