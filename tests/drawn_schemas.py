@@ -184,7 +184,8 @@ def _string(schema: Schema, dice: Random) -> str:
 def _number(kind: str, schema: Schema, dice: Random) -> int | float:
     low = schema.get("minimum", schema.get("maximum", 0) - 50)
     high = schema.get("maximum", low + 50)
-    if kind == "number" and dice.random() < 0.5:
+    # Between equal whole bounds llguidance writes a whole number only: 0, and not 0.0.
+    if kind == "number" and low < high and dice.random() < 0.5:
         number = min(high, max(low, round(dice.uniform(low, high), dice.randint(1, 3))))
         return number or 0.0  # llguidance has no -0.0 between bounds
     whole = range(ceil(low), floor(high) + 1)
