@@ -55,8 +55,8 @@ def _declined(strategy: Strategy, score: Score) -> str:
     if not isinstance(strategy.drafting, LookaheadDrafting) or not score.costs.known:
         return "as KV reuse: no guess promised to pay here"
     best = max(LADDER, key=lambda setting: predicted(setting, score.costs))
+    cost = best.expected / predicted(best, score.costs)
     return (
-        f"as KV reuse: lookahead would not pay, its {best.rows}-row forward costs "
-        f"{score.costs.relative(best.rows):.1f} plain steps here and yields about "
-        f"{best.expected:.1f} tokens"
+        f"as KV reuse: lookahead would not pay enough, its {best.rows}-row forward costs "
+        f"{cost:.2f} plain steps here and yields about {best.expected:.1f} tokens"
     )

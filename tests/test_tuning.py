@@ -97,7 +97,7 @@ def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measuremen
 
 def test_a_column_that_declines_says_why() -> None:
     steps = [[t] for t in range(13)]
-    assert "would not pay" in told("lookahead", steps, 1, 10.0)
+    assert "would not pay enough" in told("lookahead", steps, 1, 10.0)
     assert "no guess promised to pay" in told("speculative", steps, 1, 10.0)
     assert "would not pay" not in told("lookahead:window=5", steps, 1, 10.0)
 
