@@ -17,7 +17,7 @@ from backend.drafting import (
     LookupDrafting,
 )
 from backend.grammars import GrammarSource
-from backend.heads.file import HEAD_SUFFIX
+from backend.heads.file import HEAD_SUFFIX, head_for
 from backend.models import BUILT_IN
 from backend.sampling import COLDEST
 from backend.strategies import CALL, Strategy
@@ -25,6 +25,9 @@ from backend.types import DerbyError, ModelSpec, Request
 
 #: The Hub's name of the built-in model.
 BUILT_IN_ON_THE_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+#: What is lost of a hybrid draft whose model is a copy of the target.
+BOTH = "Decode Derby looks the text up first and asks the copy elsewhere: no library does both."
 
 _ABROAD = re.compile(r"%import\s+\.")
 
@@ -122,17 +125,19 @@ def plan(strategy: Strategy, request: Request, target: ModelSpec, settings: Sett
         grammar=strategy.grammar,
         notes=tuple(notes),
     )
-    return _drafting(plain, strategy, settings)
+    return _drafting(plain, strategy, target, settings)
 
 
-def _trained(draft: str) -> bool:
-    return draft in (HYBRID, TRAINED) or draft.endswith(HEAD_SUFFIX)
+def _trained(draft: str, target: ModelSpec) -> bool:
+    if draft == HYBRID:
+        return head_for(target) is not None
+    return draft == TRAINED or draft.endswith(HEAD_SUFFIX)
 
 
-def _drafting(plain: Plan, strategy: Strategy, settings: Settings) -> Plan:
+def _drafting(plain: Plan, strategy: Strategy, target: ModelSpec, settings: Settings) -> Plan:
     """The plan with what the strategy drafts, or what comes nearest to it."""
     match strategy.drafting:
-        case DraftModelDrafting(k=k, draft=draft) if _trained(draft):
+        case DraftModelDrafting(k=k, draft=draft) if _trained(draft, target):
             lost = (
                 f"The trained head{' beside prompt lookup' * (draft == HYBRID)} is Decode Derby's "
                 "own and no library loads it: this is prompt lookup alone, and an int4 copy as "
@@ -142,6 +147,9 @@ def _drafting(plain: Plan, strategy: Strategy, settings: Settings) -> Plan:
             notes = (lost, *plain.notes)
             return replace(plain, kind="lookup", k=settings.k or k, ngram=ngram, notes=notes)
         case DraftModelDrafting(k=k, draft=draft):
+            if draft == HYBRID:  # lookup, and where nothing was trained the int4 copy
+                plain = replace(plain, notes=(BOTH, *plain.notes))
+            draft = "int4" if draft == HYBRID else draft
             copied = replace(plain.model, precision=draft)
             made = copied if draft in PRECISIONS else replace(plain.model, name=_published(draft))
             return replace(plain, kind="draft", k=settings.k or k, draft=made)

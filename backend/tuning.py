@@ -27,7 +27,9 @@ FAR = {"lookup:branches=1": 16, "speculative:draft=trained": 8, "speculative:dra
 @dataclass(frozen=True, slots=True)
 class Advice:
     """A setting as the command line takes it. Speed-ups over KV reuse, all prompts together;
-    `predicted` from pass costs and acceptance, `measured` 0 where that setting was not run.
+    `predicted` from pass costs and from the acceptance of a run with the largest K, of that run
+    itself in the case of auto, or from what lookahead usually yields; `measured` 0 where that
+    setting was not run.
     """
 
     setting: str
@@ -113,7 +115,9 @@ def _family(name: str, far: int, scores: Sequence[Score], runs: "_Runs") -> list
 
 
 class _Runs:
-    """Runs columns on the prompts, each once; KV reuse first."""
+    """Runs columns on the prompts, each once, and beside each run one of KV reuse: on a machine
+    whose speed drifts, only neighbours compare.
+    """
 
     def __init__(
         self, target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
@@ -123,27 +127,39 @@ class _Runs:
         self._tokens = tokens
         self._engines = engines
         self._say = say
-        self._known: dict[str, list[Score]] = {}
-        self._base = self.scores("kv")
+        self._known: dict[str, list[tuple[Score, Score]]] = {}
 
     def scores(self, text: str) -> list[Score]:
         """A column's scores, prompt by prompt."""
+        return [score for _, score in self._pairs(text)]
+
+    def _pairs(self, text: str) -> list[tuple[Score, Score]]:
+        """KV reuse's score and the column's on each prompt."""
         if text not in self._known:
             self._say(f"running {text}")
-            column = parse_column(text)
-            self._known[text] = [self._run(column, prompt) for prompt in self._prompts]
+            columns = with_baseline((parse_column(text),))
+            self._known[text] = [
+                self._pair(columns, prompt, turn) for turn, prompt in enumerate(self._prompts)
+            ]
         return self._known[text]
 
-    def _run(self, column: Strategy, prompt: Prompt) -> Score:
-        race = Race(Request(prompt.text, self._tokens), with_baseline((column,)), self._target)
-        return run_solo(race, len(race.columns) - 1, self._engines)
+    def _pair(
+        self, columns: tuple[Strategy, ...], prompt: Prompt, turn: int
+    ) -> tuple[Score, Score]:
+        race = Race(Request(prompt.text, self._tokens), columns, self._target)
+        found: dict[int, Score] = {}
+        for index in (0, 1) if turn % 2 else (1, 0):
+            found[index] = run_solo(race, index, self._engines)
+        return found[0], found[1]
 
     def speedup(self, text: str) -> float:
         """Time after the first token of KV reuse on all prompts, over this column's."""
-        theirs = sum(score.decode_seconds for score in self._base)
-        return theirs / sum(score.decode_seconds for score in self.scores(text))
+        pairs = self._pairs(text)
+        ours = sum(score.decode_seconds for _, score in pairs)
+        return sum(base.decode_seconds for base, _ in pairs) / ours
 
     def advice(self, text: str, promised: float) -> Advice:
+        """`promised` is the prediction; 0: what the costs say of the passes that there were."""
         scores = self.scores(text)
         tokens = sum(s.tokens_per_forward * (s.steps - 1) for s in scores)
         passes = sum(s.steps - 1 for s in scores)

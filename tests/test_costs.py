@@ -67,7 +67,7 @@ def test_it_is_measured_once_and_again_when_asked(
     measured: list[Costs] = []
 
     def counting(_engine: object) -> Costs:
-        measured.append(Costs((1, 2), (1.0, 2.0 + len(measured)), 0.0))
+        measured.append(Costs((1, 2), (1.0, 2.0 + len(measured)), 0.0, (0.0, 0.0)))
         return measured[-1]
 
     monkeypatch.setattr(module, "measure", counting)
@@ -85,6 +85,11 @@ def test_it_is_measured_once_and_again_when_asked(
         file.write_text(json.dumps({"widths": [1]}))
     costs_of(engine, print)
     assert len(measured) == 4
+    for file in (tmp_path / "costs").iterdir():
+        empty: dict[str, object] = {"widths": [], "seconds": [], "growth": [], "change": 0.0}
+        file.write_text(json.dumps(empty))
+    costs_of(engine, print)
+    assert len(measured) == 5
 
 
 def test_what_cannot_be_kept_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -72,6 +72,15 @@ def test_a_change_of_width_is_paid_for() -> None:
     assert pace.worth([0.9]) == 1, "now staying is what costs nothing"
 
 
+def test_what_a_token_cost_counts_a_change_of_width_once() -> None:
+    """It was counted twice, as in planning: tokens seemed dear, and too much was drafted."""
+    steep = Costs(CURVE.widths, CURVE.seconds, change=5.0)
+    pace = BestPace(steep, 0.0, 16)
+    for turn in range(400):
+        pace.learn(outcome(turn % 2, 0))  # one row, two rows, and so on: one token each
+    assert pace._earned == pytest.approx((10.0 + 11.0) / 2 + 5.0, rel=0.02)
+
+
 @given(st.lists(st.booleans(), max_size=400), st.floats(0, 1))
 def test_beliefs_move_towards_what_happens(found: list[bool], prior: float) -> None:
     chances = Chances([prior], weight=8.0)

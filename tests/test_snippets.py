@@ -409,3 +409,15 @@ def test_the_openvino_genai_snippets_run(
     assert run("grammar", day).startswith("{")
     warm = Sampling(temperature=0.7, top_p=0.9, seed=3)
     assert run("kv", replace(QUESTION, sampling=warm))
+
+
+def test_a_hybrid_draft_is_told_by_what_there_is_for_the_target() -> None:
+    """Where no head was trained the column asks an int4 copy, and the code must not say otherwise."""
+    row, request = STRATEGIES["speculative"], Request("Hi")
+    ours = snippets(row, request, ModelSpec(), Settings())[0]
+    theirs = snippets(row, request, ModelSpec("owner/model"), Settings())[0]
+    assert "prompt_lookup_num_tokens" in ours.code
+    assert "trained head" in ours.note
+    assert "assistant_model" in theirs.code
+    assert "trained head" not in theirs.note
+    assert "no library does both" in theirs.note

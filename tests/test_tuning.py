@@ -16,7 +16,7 @@ from backend.metrics import Score
 from backend.prompts import PROMPTS
 from backend.reason import reason
 from backend.scoreboard import Scoreboard
-from backend.strategies import parse_column
+from backend.strategies import WIDEST, parse_column
 from backend.tuning import predict, tune
 from backend.types import ModelSpec, Outcome, Proposal, Request
 
@@ -106,6 +106,10 @@ def test_lookahead_is_chosen_where_rows_are_free_and_declined_where_they_cost() 
     steep = Costs((1, 16), (10.0, 40.0))
     assert best_setting(steep) is None
     assert best_setting(FLAT) == max(LADDER, key=lambda setting: setting.expected)
+
+
+def test_the_context_has_room_for_whatever_auto_may_choose() -> None:
+    assert max(setting.window + setting.level for setting in LADDER) == WIDEST
 
 
 def test_lookahead_that_does_not_keep_its_promise_ends() -> None:

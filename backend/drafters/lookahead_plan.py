@@ -25,7 +25,7 @@ class Setting:
         return 1 + ahead + self.guesses * (self.level - 1)
 
 
-#: From narrow to wide; measured, see README.
+#: From narrow to wide.
 LADDER = (
     Setting(3, 3, 3, 1.6),
     Setting(5, 3, 5, 1.7),
@@ -48,7 +48,7 @@ def predicted(setting: Setting, costs: Costs) -> float:
 
 
 def best_setting(costs: Costs) -> Setting | None:
-    """The most promising setting; None if plain decoding is at least as fast."""
+    """The most promising setting; None if it does not promise MARGIN."""
     best = max(LADDER, key=lambda setting: predicted(setting, costs))
     return best if predicted(best, costs) > MARGIN else None
 

@@ -89,10 +89,11 @@ class BestPace:
         self._tokens = float(MEMORY)
 
     def _cost(self, drafted: int) -> float:
-        rows = 1 + drafted
-        # Away and, sooner or later, back.
-        change = 2 * self._costs.change * (rows != self._rows)
-        return self._costs(rows, self._context) + change
+        """What such a pass costs in the long run: a change of width, sooner or later, twice."""
+        return self._costs(1 + drafted, self._context) + 2 * self._change(drafted)
+
+    def _change(self, drafted: int) -> float:
+        return self._costs.change * (1 + drafted != self._rows)
 
     @property
     def _earned(self) -> float:
@@ -127,10 +128,12 @@ class BestPace:
 
     def learn(self, outcome: Outcome) -> None:
         fade, proposal = 1 - 1 / MEMORY, outcome.proposal
-        spent = self._cost(len(proposal.tokens)) + proposal.calls * self._draft
+        sent = len(proposal.tokens)
+        passed = self._costs(1 + sent, self._context) + self._change(sent)
+        spent = passed + proposal.calls * self._draft
         self._seconds = fade * self._seconds + spent
         self._tokens = fade * self._tokens + len(outcome.tokens)
-        self._rows = 1 + len(proposal.tokens)
+        self._rows = 1 + sent
 
 
 class Chances:

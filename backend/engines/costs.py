@@ -6,6 +6,7 @@ plain steps, so it pays only while it commits more tokens than that.
 
 import json
 import logging
+import os
 import platform
 import random
 from collections.abc import Callable, Sequence
@@ -171,7 +172,7 @@ def _timed(engine: Engine, session: Session, rows: int) -> float:
 
 def _path(fingerprint: str, spec: ModelSpec) -> Path:
     """One file for each model, engine, precision, device and machine."""
-    machine = f"{platform.node()} {platform.machine()} {platform.processor()}"
+    machine = f"{platform.node()} {platform.machine()} {platform.processor()} {os.cpu_count()}"
     key = f"{RECIPE} {fingerprint} {spec} {machine}"
     return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
@@ -179,8 +180,9 @@ def _path(fingerprint: str, spec: ModelSpec) -> Path:
 def _read(path: Path) -> Costs | None:
     try:
         found = json.loads(path.read_text())
-        growth = tuple(found["growth"])
-        return Costs(tuple(found["widths"]), tuple(found["seconds"]), found["change"], growth)
+        widths, seconds, growth = (tuple(found[k]) for k in ("widths", "seconds", "growth"))
+        whole = len(widths) == len(seconds) == len(growth) > 1
+        return Costs(widths, seconds, found["change"], growth) if whole else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

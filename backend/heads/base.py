@@ -24,7 +24,8 @@ class HeadPass(NamedTuple):
 class Head(Protocol):
     """A loaded head; it holds no text.
 
-    `vocabulary` int64 [V'] are the target's ids of its logits; `seconds` is what one row takes.
+    `vocabulary` int64 [V'] are the target's ids of its logits; `seconds` is what a call takes
+    in a round, on average.
     """
 
     @property
