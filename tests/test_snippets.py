@@ -412,7 +412,7 @@ def test_the_openvino_genai_snippets_run(
 
 
 def test_a_hybrid_draft_is_told_by_what_there_is_for_the_target() -> None:
-    """Where no head was trained the column asks an int4 copy, and the code must not say otherwise."""
+    """Where no head was trained the column asks an int4 copy; the code must not say otherwise."""
     row, request = STRATEGIES["speculative"], Request("Hi")
     ours = snippets(row, request, ModelSpec(), Settings())[0]
     theirs = snippets(row, request, ModelSpec("owner/model"), Settings())[0]
