@@ -1,12 +1,11 @@
 """Going on from where a column stopped: the same text as if it had never stopped."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.engines import Engines
@@ -229,13 +228,6 @@ def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_deman
             assert score.tokens[count] == int(logits[0].argmax())
 
 
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DECODE_DERBY_CACHE", str(tmp_path_factory.mktemp("disk")))
-        yield
-
-
 def _new(data: st.DataObject) -> Race:
     """A race of one column; a small context that shifts only where steps are single tokens."""
     name = data.draw(st.sampled_from(["kv", "kv", "speculative:k=3", "lookup", "lookahead"]))
@@ -260,12 +252,18 @@ def _saved(race: Race, score: Score, engines: Engines) -> Earlier:
     return Earlier(snapshot=saved.snapshot) if saved.snapshot else earlier_of(score)
 
 
-@settings(max_examples=80, deadline=None)
+# All examples may write to one folder; no test after them may, or it would prepare models there.
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
 def test_any_sequence_of_uses_equals_a_recompute_from_scratch(
-    disk: None, data: st.DataObject
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
     """Run, borrow, fork, continue, evict, save and load, and shift, in any order."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
     engines = Engines()
     left: list[tuple[Race, Score]] = []
     for _ in range(data.draw(st.integers(2, 7))):

@@ -1,6 +1,7 @@
 """The trained head on OpenVINO: int8 weights, a window of fixed size, and so fixed shapes."""
 
 import sys
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
@@ -91,11 +92,14 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
     for name in ("features", "tokens", "positions", "bias"):
         shapes[name][0] = -1
     shapes["bias"][1] = -1
-    model = ov.convert_model(
-        head,
-        example_input=example,
-        input=[(name, ov.PartialShape(shapes[name])) for name in ORDER],
-    )
+    with warnings.catch_warnings():
+        # The converter traces the module in a way that torch advises against.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = ov.convert_model(
+            head,
+            example_input=example,
+            input=[(name, ov.PartialShape(shapes[name])) for name in ORDER],
+        )
     # Its progress bars would end up in somebody's pipe.
     with redirect_stdout(sys.stderr):
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
