@@ -58,7 +58,7 @@ class Priced:
     passes: list[float]
     change: float
     draft: float
-    growth: list[float] = field(default_factory=list)
+    growth: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,9 @@ class Score:
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
             case Priced():
-                growth = tuple(event.growth)
-                self.costs = Costs(tuple(event.widths), tuple(event.passes), event.change, growth)
+                each, row = event.growth
+                widths, passes = tuple(event.widths), tuple(event.passes)
+                self.costs = Costs(widths, passes, event.change, (each, row))
                 self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.engines import costs as module
-from backend.engines.costs import FREE, Costs, costs_of, measure
+from backend.engines.costs import CONTEXT, FAR, FREE, Costs, costs_of, measure
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.types import Logits, ModelSpec
 
@@ -34,7 +35,7 @@ def test_between_and_beyond_lie_straight_lines() -> None:
 
 
 class Ticking(FakeEngine):
-    """A fake whose passes take as long as `clock` says: 1 + rows / 10 of its own seconds."""
+    """A fake whose passes take 1 + rows / 10 of its own seconds, and more behind longer texts."""
 
     now = 0.0
 
@@ -43,7 +44,8 @@ class Ticking(FakeEngine):
         forward = session.forward
 
         def ticking(tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-            self.now += 1 + len(tokens) / 10
+            behind = session.length - CONTEXT
+            self.now += 1 + len(tokens) / 10 + behind * (2e-4 + 3e-5 * len(tokens))
             return forward(tokens, parents, rows)
 
         session.forward = ticking  # type: ignore[method-assign]
@@ -57,6 +59,8 @@ def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.widths == (1, 4, 16)
     assert found.seconds == pytest.approx((1.1, 1.4, 2.6))
     assert found.change == pytest.approx(0.0, abs=1e-9)
+    assert found.growth == pytest.approx((2e-4, 3e-5))
+    assert found(4, FAR) == pytest.approx(1.4 + (FAR - CONTEXT) * 3.2e-4)
     assert engine.open_sessions == 0
 
 
@@ -86,10 +90,14 @@ def test_it_is_measured_once_and_again_when_asked(
     costs_of(engine, print)
     assert len(measured) == 4
     for file in (tmp_path / "costs").iterdir():
+        file.write_text(json.dumps({**asdict(measured[0]), "growth": [0.0, 0.0, 0.0]}))
+    costs_of(engine, print)
+    assert len(measured) == 5
+    for file in (tmp_path / "costs").iterdir():
         empty: dict[str, object] = {"widths": [], "seconds": [], "growth": [], "change": 0.0}
         file.write_text(json.dumps(empty))
     costs_of(engine, print)
-    assert len(measured) == 5
+    assert len(measured) == 6
 
 
 def test_what_cannot_be_kept_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import numpy as np
+
 from backend.engines.base import Engine, Session
 from backend.prepared import cache_dir
 from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
@@ -23,7 +25,7 @@ from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
 log = logging.getLogger(__name__)
 
 #: Raise it whenever the measurement changes.
-RECIPE = "costs v2"
+RECIPE = "costs v3"
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 
@@ -44,31 +46,29 @@ Say = Callable[[str], None]
 class Costs:
     """Seconds of a forward pass over each of `widths` rows, ascending, the first 1.
 
-    They are those behind CONTEXT tokens; each token more costs a pass over that many rows `growth`
-    seconds more ((): nothing). `change` is what a pass costs on top when the one before it had
+    They are those behind CONTEXT tokens. `growth`: seconds that each token more adds to any pass,
+    and to it for each of its rows. `change` is what a pass costs on top when the one before it had
     another number of rows.
     """
 
     widths: tuple[int, ...]
     seconds: tuple[float, ...]
     change: float = 0.0
-    growth: tuple[float, ...] = ()
+    growth: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, rows: int, context: int = CONTEXT) -> float:
         """Seconds of a pass over so many rows behind so many tokens: between the measured widths,
         and beyond them, on straight lines.
         """
-        near = self._between(self.seconds, rows)
-        if not self.growth:
-            return near
-        return near + (context - CONTEXT) * max(0.0, self._between(self.growth, rows))
+        each, row = self.growth
+        return self._near(rows) + (context - CONTEXT) * (each + row * rows)
 
-    def _between(self, values: tuple[float, ...], rows: int) -> float:
+    def _near(self, rows: int) -> float:
         last = len(self.widths) - 2
         if last < 0:
-            return values[0]
+            return self.plain
         index = next((i for i in range(last) if rows <= self.widths[i + 1]), last)
-        (a, b), (low, high) = self.widths[index : index + 2], values[index : index + 2]
+        (a, b), (low, high) = self.widths[index : index + 2], self.seconds[index : index + 2]
         return low + (high - low) * (rows - a) / (b - a)
 
     @property
@@ -110,8 +110,18 @@ def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
     """Time passes of each width, in another order each round; takes some ten seconds on a CPU."""
     near, change = _measured(engine, widths, rounds, CONTEXT)
     far, _ = _measured(engine, widths, rounds, FAR)
-    growth = tuple((b - a) / (FAR - CONTEXT) for a, b in zip(near, far, strict=True))
-    return Costs(tuple(widths), near, change, growth)
+    return Costs(tuple(widths), near, change, _growth(widths, near, far))
+
+
+def _growth(
+    widths: Sequence[int], near: Sequence[float], far: Sequence[float]
+) -> tuple[float, float]:
+    """A line through what FAR costs more than CONTEXT: of a single width it would be mostly noise,
+    which is taken to be proportional to the time.
+    """
+    more = np.subtract(far, near) / (FAR - CONTEXT)
+    row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(near))
+    return max(0.0, float(each)), max(0.0, float(row))
 
 
 def _measured(
@@ -180,9 +190,10 @@ def _path(fingerprint: str, spec: ModelSpec) -> Path:
 def _read(path: Path) -> Costs | None:
     try:
         found = json.loads(path.read_text())
-        widths, seconds, growth = (tuple(found[k]) for k in ("widths", "seconds", "growth"))
-        whole = len(widths) == len(seconds) == len(growth) > 1
-        return Costs(widths, seconds, found["change"], growth) if whole else None
+        widths, seconds = tuple(found["widths"]), tuple(found["seconds"])
+        each, row = found["growth"]
+        whole = len(widths) == len(seconds) > 1
+        return Costs(widths, seconds, found["change"], (each, row)) if whole else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
