@@ -103,13 +103,13 @@ def tune(
 
 
 def _family(name: str, far: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
-    """Predictions for every K, the run with the largest one and the best checked."""
+    """Predictions for every K; a few, the best among them, are checked by runs of their own."""
     found = {k: predict(scores, k) for k in range(1, far + 1)}
     best = max(found, key=lambda k: found[k][1])
     rows: list[Advice] = []
     for k, (per_forward, speedup) in found.items():
         setting = f"{name},k={k}"
-        check = runs.speedup(setting) if k in (best, far // 2, far) else 0.0
+        check = runs.speedup(setting) if k in (2, best, far // 2, far) else 0.0
         rows.append(Advice(setting, per_forward, speedup, check))
     return rows
 

@@ -21,7 +21,7 @@ from backend.tuning import predict, tune
 from backend.types import ModelSpec, Outcome, Proposal, Request
 
 CURVE = Costs((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
-FLAT = Costs((1, 64), (10.0, 10.1), 0.0)
+FLAT = Costs((1, 64), (10.0, 10.0), 0.0)
 
 
 def scripted(k: int, wrong: int, costs: Costs = CURVE, call: float = 0.0) -> Score:
