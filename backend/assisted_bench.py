@@ -164,7 +164,9 @@ def our_answer(
 def assisted_experiment(
     prompts: Sequence[Prompt], max_new_tokens: int, engines: Engines, say: Say
 ) -> list[Row]:
-    """Prompt lookup and a draft model, ours and transformers', on every prompt in turn."""
+    """Prompt lookup and a draft model, ours and transformers', on every prompt in turn; and lookup
+    once more, ours free to verify fewer than K tokens or none.
+    """
     from transformers import AutoModelForCausalLM
 
     draft = draft_folder(say)
@@ -173,23 +175,25 @@ def assisted_experiment(
     model = AutoModelForCausalLM.from_pretrained(built_in_folder(say), dtype="float32")
     assistant = AutoModelForCausalLM.from_pretrained(draft, dtype="float32")
 
-    def duel(column: Strategy, k: int, options: Mapping[str, Any]) -> Row:
-        say(f"{column.title} against transformers")
+    def duel(name: str, column: Strategy, k: int, options: Mapping[str, Any]) -> Row:
+        say(f"{name} against transformers")
         pairs = alternate(
             prompts,
             lambda text: our_answer(text, column, max_new_tokens, TARGET, engines),
             lambda text: generated(model, encode(text, chat=True), max_new_tokens, options),
             say,
         )
-        return row(column.title, k, pairs)
+        return row(name, k, pairs)
 
     # With more than one branch a pass would verify more than K tokens.
     lookup = parse_column(f"lookup:k={LOOKUP_K},ngram={NGRAM},branches=1")
+    auto = lookup.with_settings({"auto": True})
     looked_up = {"prompt_lookup_num_tokens": LOOKUP_K, "max_matching_ngram_size": NGRAM}
     speculative = parse_column(f"speculative:k={DRAFT_K}").with_settings({"draft": str(draft)})
     return [
-        duel(lookup, LOOKUP_K, looked_up),
-        duel(speculative, DRAFT_K, assisted_by(assistant, DRAFT_K)),
+        duel(lookup.title, lookup, LOOKUP_K, looked_up),
+        duel(f"{lookup.title}, auto", auto, LOOKUP_K, looked_up),
+        duel(speculative.title, speculative, DRAFT_K, assisted_by(assistant, DRAFT_K)),
     ]
 
 

@@ -193,16 +193,17 @@ def test_a_rounded_group_has_few_values_and_keeps_its_range() -> None:
 
 
 @pytest.mark.model
-def test_both_duels_on_the_built_in_model() -> None:
+def test_all_duels_on_the_built_in_model() -> None:
     engines, count, said = Engines(), 12, list[str]()
-    lookup, speculative = assisted_experiment(PROMPTS[1:2], count, engines, said.append)
-    for found, k in ((lookup, LOOKUP_K), (speculative, DRAFT_K)):
+    rows = assisted_experiment(PROMPTS[1:2], count, engines, said.append)
+    lookup, auto, speculative = rows
+    for found, k in ((lookup, LOOKUP_K), (auto, LOOKUP_K), (speculative, DRAFT_K)):
         assert (found.k, found.prompts, found.equal) == (k, 1, 1)
         assert all(1 <= value <= k + 1 for value in (*found.per_forward, *found.rows))
     # Both ask the same draft after the same text: what is accepted differs by the first block's.
     assert speculative.rows[0] > 4
     assert speculative.rows[1] > 4
-    assert said.count("warming up") == 2
+    assert said.count("warming up") == 3
     console = Console(width=120, record=True, file=StringIO())
-    console.print(assisted_table([lookup, speculative], count))
+    console.print(assisted_table(rows, count))
     assert str(TARGET) in console.export_text()
