@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,11 @@ RECIPE = "head v2"
 #: With the plugin's default, bf16, a step takes a quarter longer.
 SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": "f32"}
 
-#: Rows of the second fixed shape: what a round commits is rarely more.
-FEW = 8
+#: Rows of the passes whose shapes are fixed: what a round commits is rarely more than the last.
+FIXED = (1, 4, 8)
+
+#: Rows that a round's first pass usually feeds.
+USUAL = 3
 
 #: More bytes than a processor's caches hold.
 CACHES = 1 << 26
@@ -39,10 +43,11 @@ ORDER = ("features", "tokens", "positions", "keys", "values", "bias")
 def open_openvino_head(file: HeadFile, target: ModelSpec, say: Say) -> "OpenVINOHead":
     """The head of `target`, compiled for the CPU; converted first if need be."""
     model = core().read_model(head_ir(file, target, say) / IR)
-    many = core().compile_model(model, "CPU", SETTINGS)
     # A draft step is so short that working out shapes would take a third of it.
-    single, few = (_fixed(model, rows, file.shape.window) for rows in (1, FEW))
-    return OpenVINOHead(file.shape, file.tokens, single, few, many)
+    fixed = {rows: _fixed(model, rows, file.shape.window) for rows in FIXED}
+    return OpenVINOHead(
+        file.shape, file.tokens, fixed, core().compile_model(model, "CPU", SETTINGS)
+    )
 
 
 def _fixed(model: Any, rows: int, window: int) -> Any:
@@ -106,18 +111,22 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
 
 
 class OpenVINOHead:
-    """Three infer requests, for one row, a few and many, serve all columns: they hold nothing
-    between passes.
+    """A few infer requests, each for so many rows and one for more, serve all columns: they hold
+    nothing between passes.
     """
 
     def __init__(
-        self, shape: HeadShape, vocabulary: NDArray[np.int64], single: Any, few: Any, many: Any
+        self,
+        shape: HeadShape,
+        vocabulary: NDArray[np.int64],
+        fixed: Mapping[int, Any],
+        other: Any,
     ) -> None:
+        """`fixed`: the head compiled for so many rows; `other`: for any number."""
         self.shape = shape
         self.vocabulary = vocabulary
-        self._single = single.create_infer_request()
-        self._few = few.create_infer_request()
-        self._many = many.create_infer_request()
+        self._fixed = {rows: model.create_infer_request() for rows, model in fixed.items()}
+        self._other = other.create_infer_request()
         self.seconds = step_seconds(self)
 
     def run(
@@ -131,19 +140,20 @@ class OpenVINOHead:
     ) -> HeadPass:
         inputs = (features, tokens, positions, keys, values, bias)
         n = len(tokens)
-        if 1 < n < FEW:
-            return self._run_few(inputs, n)
-        request = self._single if n == 1 else self._few if n == FEW else self._many
+        rows = next((rows for rows in sorted(self._fixed) if rows >= n), n)
+        if rows > n:
+            return self._padded(inputs, n, rows - n)
+        request = self._fixed.get(n, self._other)
         request.infer(dict(zip(ORDER, inputs, strict=True)), share_inputs=True, share_outputs=True)
         # The output tensors are overwritten by the next pass.
         logits, feature, k, v = (request.get_output_tensor(i).data.copy() for i in range(4))
         return HeadPass(logits[0], feature[0], k, v)
 
-    def _run_few(self, inputs: tuple[NDArray[Any], ...], n: int) -> HeadPass:
-        """Put rows that see nothing but themselves in front, so that there are FEW."""
+    def _padded(self, inputs: tuple[NDArray[Any], ...], n: int, more: int) -> HeadPass:
+        """Put `more` rows that see nothing but themselves in front."""
         features, tokens, positions, keys, values, bias = inputs
-        more, window = FEW - n, self.shape.window
-        padded = np.full((FEW, window + FEW), -1e9, np.float32)
+        window = self.shape.window
+        padded = np.full((n + more, window + n + more), -1e9, np.float32)
         np.fill_diagonal(padded[:, window:], 0)
         padded[more:, :window] = bias[:, :window]
         padded[more:, window + more :] = bias[:, window:]
@@ -167,8 +177,8 @@ def step_seconds(head: Head, repeats: int = 40) -> float:
     cache = np.zeros((shape.layers, shape.kv_heads, shape.window, shape.head_dim), np.float32)
     others = np.zeros(CACHES, np.uint8)
     times: list[float] = []
-    for rows in (*range(1, 17), PREFILL_CHUNK, *[FEW, 1] * (repeats // 2)):
-        if rows == FEW:
+    for rows in (*range(1, 17), PREFILL_CHUNK, *[USUAL, 1] * (repeats // 2)):
+        if rows == USUAL:
             others += 1
         features = np.zeros((rows, shape.hidden), np.float32)
         ids = np.zeros(rows, np.int64)
