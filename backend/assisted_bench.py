@@ -164,15 +164,13 @@ def our_answer(
 def assisted_experiment(
     prompts: Sequence[Prompt], max_new_tokens: int, engines: Engines, say: Say
 ) -> list[Row]:
-    """Prompt lookup and a draft model, ours and transformers', on every prompt in turn; and lookup
-    once more, ours free to verify fewer than K tokens or none.
-    """
+    """Prompt lookup, then with ours free to verify fewer than K tokens, then a draft model."""
     from transformers import AutoModelForCausalLM
 
-    draft = draft_folder(say)
     # Ours comes first: it also sets the number of torch's threads, for both sides.
     encode = engines.get(TARGET, say).tokenizer.encode
     model = AutoModelForCausalLM.from_pretrained(built_in_folder(say), dtype="float32")
+    draft = draft_folder(say)
     assistant = AutoModelForCausalLM.from_pretrained(draft, dtype="float32")
 
     def duel(name: str, column: Strategy, k: int, options: Mapping[str, Any]) -> Row:
@@ -187,12 +185,11 @@ def assisted_experiment(
 
     # With more than one branch a pass would verify more than K tokens.
     lookup = parse_column(f"lookup:k={LOOKUP_K},ngram={NGRAM},branches=1")
-    auto = lookup.with_settings({"auto": True})
     looked_up = {"prompt_lookup_num_tokens": LOOKUP_K, "max_matching_ngram_size": NGRAM}
     speculative = parse_column(f"speculative:k={DRAFT_K}").with_settings({"draft": str(draft)})
     return [
         duel(lookup.title, lookup, LOOKUP_K, looked_up),
-        duel(f"{lookup.title}, auto", auto, LOOKUP_K, looked_up),
+        duel(f"{lookup.title}, auto", lookup.with_settings({"auto": True}), LOOKUP_K, looked_up),
         duel(speculative.title, speculative, DRAFT_K, assisted_by(assistant, DRAFT_K)),
     ]
 
@@ -262,12 +259,11 @@ def assisted_table(rows: Sequence[Row], max_new_tokens: int) -> Table:
     table.add_column("column")
     for name in ("K", "t/fwd", "x t/fwd", "rows/fwd", "TPOT", "x speed", "equal"):
         table.add_column(name, justify="right", no_wrap=True)
-    both, ratio = "{:.2f} / {:.2f}", "{:.2f} ({:.2f}-{:.2f})"
+    both, ratio = "{:.2f} / {:.2f}".format, "{:.2f} ({:.2f}-{:.2f})".format
     for r in rows:
-        forward, speed = ratio.format(*r.forward_ratio), ratio.format(*r.speed_ratio)
-        each = [both.format(*figures) for figures in (r.per_forward, r.rows, r.tpot)]
-        told = (each[0], forward, each[1], each[2], speed, f"{r.equal} of {r.prompts}")
-        table.add_row(r.column, str(r.k), *told)
+        each = both(*r.per_forward), ratio(*r.forward_ratio), both(*r.rows), both(*r.tpot)
+        equal = f"{r.equal} of {r.prompts}"
+        table.add_row(r.column, str(r.k), *each, ratio(*r.speed_ratio), equal)
     return table
 
 
