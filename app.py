@@ -12,26 +12,20 @@ import gradio as gr
 import typer
 from gradio import themes
 
-from backend import form
-from backend.desk import Desk
-from backend.drafting import HYBRID, TRAINED
-from backend.editor import Editor, page_tokenizer
-from backend.grammars import GrammarSource, shipped
-from backend.hosts import Host
-from backend.menu import FAKE_MODELS, HUB, Menu, menu
-from backend.models import BUILT_IN
-from backend.production import LIBRARIES
-from backend.strategies import (
-    CALL,
-    DEFAULT_COLUMNS,
-    FREE,
-    SESSION,
-    STRATEGIES,
-    Strategy,
-)
-from backend.types import DerbyError, ModelSpec, Request
-from backend.view import View, idle
-from backend.visitors import Visitors
+from backend.errors import DerbyError
+from backend.export.production import LIBRARIES
+from backend.grammar.sources import GrammarSource, shipped
+from backend.models.files import BUILT_IN
+from backend.racing.hosts.host import Host
+from backend.strategies.registry import CALL, DEFAULT_COLUMNS, FREE, SESSION, STRATEGIES, Strategy
+from backend.strategies.settings import HYBRID, TRAINED
+from backend.types import ModelSpec, Request
+from backend.web import form
+from backend.web.controller import Desk
+from backend.web.editor import Editor, page_tokenizer
+from backend.web.offer import FAKE_MODELS, HUB, Menu, menu
+from backend.web.view import View, idle
+from backend.web.visitors import Visitors
 
 #: The components of the form by their names in backend/form.py.
 Fields = dict[str, Any]
@@ -391,11 +385,11 @@ def main(
     model: list[str] = typer.Option([], help="Offer a folder or Hub id too; repeatable."),  # noqa: B008
 ) -> None:
     """Serve the page. --fake offers an engine without a model, --share opens a public link."""
-    from backend.hosts.process import ProcessHost
+    from backend.racing.hosts.process import ProcessHost
 
     engines, models, warm = ("fake",), (*FAKE_MODELS, *model), ()
     if not fake:
-        from backend.engines.openvino_export import prepare_all
+        from backend.engines.openvino.export import prepare_all
 
         try:
             prepare_all(print)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from backend.types import DerbyError
+from backend.errors import DerbyError
 
 #: Tokenizer classes that add nothing to tokenizer.json.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")

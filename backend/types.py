@@ -7,6 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.errors import DerbyError, check_range
+
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
 Logits = NDArray[np.float32]
 
@@ -22,10 +24,6 @@ PREFILL_CHUNK = 64
 
 
 MAX_NEW_TOKENS = 8192
-
-
-class DerbyError(Exception):
-    """Something the user can fix, said in one sentence: the value, the limit and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +164,3 @@ class Capabilities:
 def chain_parents(n: int) -> tuple[int, ...]:
     """Parent links of n tokens that follow one another."""
     return tuple(range(-1, n - 1))
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raise DerbyError unless low <= value <= high (NaN is refused too)."""
-    if not low <= value <= high:
-        raise DerbyError(f"{name} is {value}; it must lie between {low} and {high}.")

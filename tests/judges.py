@@ -15,7 +15,7 @@ from parse_c import parse_c
 from parse_python import parse_python
 from parse_sql import parse_sql
 
-from backend.grammars import shipped
+from backend.grammar.sources import shipped
 
 #: Raises ValueError for a text that is not of the language.
 Judge = Callable[[str], None]

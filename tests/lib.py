@@ -6,19 +6,19 @@ from functools import partial
 
 import numpy as np
 
-from backend.clock import Clock
-from backend.decode import Parts, decode
-from backend.drafters.base import Drafter, NullDrafter
+from backend.costs.pass_costs import Costs
+from backend.decoding.clock import Clock
+from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.loop import Parts, decode
+from backend.decoding.sampling import Sampler
+from backend.drafters.draft_length import BestPace, FixedPace, Pace
 from backend.drafters.draft_model import DraftModel
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.lookahead import Lookahead
-from backend.drafters.pace import BestPace, FixedPace, Pace
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.engines.costs import Costs
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Finished, Step
-from backend.metrics import Score
-from backend.sampling import Sampler
+from backend.results.metrics import Score
 from backend.types import Logits, Outcome, Proposal, Request, Sampling
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")

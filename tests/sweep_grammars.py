@@ -14,12 +14,12 @@ from pathlib import Path
 
 from judges import JUDGES
 
-from backend.bench import run_solo
-from backend.engines import Engines
-from backend.grammars import examples, shipped
-from backend.prompts import PROMPTS
-from backend.race import Race
-from backend.strategies import parse_column
+from backend.bench.prompts import PROMPTS
+from backend.bench.solo import run_solo
+from backend.grammar.sources import examples, shipped
+from backend.racing.models import Engines
+from backend.racing.race import Race
+from backend.strategies.registry import parse_column
 from backend.types import ModelSpec, Request, Sampling
 
 TEMPERATURES = (0.0, 0.7, 1.0)

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backend.text import (
-    ByteTokenizer,
-    HfTokenizer,
-    StopStrings,
-    TextStream,
-    require_same_tokenizer,
-)
-from backend.types import DerbyError
+from backend.errors import DerbyError
+from backend.text import ByteTokenizer, HfTokenizer, StopStrings, TextStream, require_same_tokenizer
 
 SAMPLES = (
     "plain words, 12345 digits\tand\ttabs\r\nand lines\n\n  indented",
@@ -139,7 +133,7 @@ def test_two_tokenizers_must_agree_and_the_sentence_says_where_they_do_not() -> 
 
 @pytest.fixture(scope="module")
 def built_in() -> HfTokenizer:
-    from backend.models import model_files
+    from backend.models.files import model_files
 
     files = model_files("built-in", lambda text: None)
     return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
@@ -199,7 +193,7 @@ def test_a_model_without_a_template_says_what_to_do(built_in: HfTokenizer, tmp_p
 
 @pytest.mark.model
 def test_tokens_that_extend_another_begin_with_its_text() -> None:
-    from backend.models import model_files
+    from backend.models.files import model_files
 
     files = model_files("built-in", lambda text: None)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)

@@ -6,8 +6,8 @@ from random import Random
 import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from backend.constraints.grammar import GrammarConstraint
-from backend.grammars import GrammarSource
+from backend.grammar.constraint import GrammarConstraint
+from backend.grammar.sources import GrammarSource
 from backend.types import Proposal
 
 EOS = 256

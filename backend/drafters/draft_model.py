@@ -6,12 +6,12 @@ the equality rule of verification.
 
 from collections.abc import Sequence, Set
 
-from backend.drafters.base import NOTHING, NullDrafter
-from backend.drafters.confidence import Confidence
+from backend.decoding.drafter import NOTHING, NullDrafter
+from backend.decoding.sampling import Sampler
+from backend.drafters.acceptance import Confidence
+from backend.drafters.draft_length import Pace
 from backend.drafters.guesses import proposal_of
-from backend.drafters.pace import Pace
 from backend.engines.base import Session
-from backend.sampling import Sampler
 from backend.types import PREFILL_CHUNK, Outcome, Proposal, chain_parents
 
 

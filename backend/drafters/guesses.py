@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from backend.drafters.pace import Pace
+from backend.drafters.draft_length import Pace
 from backend.types import Outcome, Proposal
 
 Path = tuple[int, ...]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from backend.drafters.base import Drafter
-from backend.drafters.pace import Pace
+from backend.decoding.drafter import Drafter
+from backend.drafters.draft_length import Pace
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 

@@ -22,7 +22,7 @@ from random import Random
 
 import numpy as np
 
-from backend.drafters.base import NullDrafter
+from backend.decoding.drafter import NullDrafter
 from backend.types import Outcome, Proposal
 
 #: Tokens whose continuations a pool holds.

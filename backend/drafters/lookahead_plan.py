@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.drafters.base import NOTHING, NullDrafter
+from backend.costs.pass_costs import Costs
+from backend.decoding.drafter import NOTHING, NullDrafter
 from backend.drafters.lookahead import Lookahead
-from backend.engines.costs import Costs
 from backend.types import Outcome, Proposal
 
 

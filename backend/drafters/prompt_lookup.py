@@ -7,9 +7,9 @@ and, if given, earlier texts of the same visitor.
 from bisect import bisect
 from collections.abc import Sequence
 
-from backend.drafters.base import NullDrafter
+from backend.decoding.drafter import NullDrafter
+from backend.drafters.draft_length import Chances, Pace
 from backend.drafters.guesses import Guess, Path, judged, proposal_of
-from backend.drafters.pace import Chances, Pace
 from backend.types import Outcome, Proposal
 
 #: How often the next token was that of the last occurrence, by the length of the match (1, 2, ...,

@@ -5,13 +5,13 @@ from collections.abc import Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.drafters.base import NOTHING, NullDrafter
-from backend.drafters.confidence import Confidence
+from backend.decoding.drafter import NOTHING, NullDrafter
+from backend.decoding.sampling import Pair, Sampler
+from backend.drafters.acceptance import Confidence
+from backend.drafters.draft_length import Pace
 from backend.drafters.guesses import proposal_of
-from backend.drafters.pace import Pace
-from backend.engines.tapped import TappedSession
+from backend.engines.hidden_states import TappedSession
 from backend.heads.base import Floats, Head, HeadPass
-from backend.sampling import Pair, Sampler
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
 
 HIDDEN = np.float32(-1e9)

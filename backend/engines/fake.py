@@ -12,8 +12,9 @@ from time import sleep
 
 import numpy as np
 
+from backend.errors import DerbyError
 from backend.text import ByteTokenizer
-from backend.types import Arrays, Capabilities, DerbyError, Features, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, Features, Logits, ModelSpec
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.errors import DerbyError
 from backend.heads.shape import HeadShape
-from backend.prepared import sha256_of
-from backend.types import DerbyError, ModelSpec
+from backend.models.prepared import sha256_of
+from backend.types import ModelSpec
 
 SHIPPED = Path(__file__).parents[2] / "assets" / "draft" / "head.safetensors"
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.openvino_engine import core
+from backend.engines.openvino.engine import core
 from backend.heads.base import Floats, Head, HeadPass
 from backend.heads.file import HeadFile
 from backend.heads.shape import HeadShape
-from backend.models import Say, model_files
-from backend.prepared import prepared
+from backend.models.files import Say, model_files
+from backend.models.prepared import prepared
 from backend.types import PREFILL_CHUNK, ModelSpec
 
 IR = "head.xml"

@@ -7,10 +7,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from backend.errors import DerbyError
 from backend.heads.file import HeadFile
 from backend.heads.torch_head import TorchHead
-from backend.models import Say, model_files
-from backend.types import DerbyError, ModelSpec
+from backend.models.files import Say, model_files
+from backend.types import ModelSpec
 
 INPUT = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from backend.errors import DerbyError
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED
-from backend.types import DerbyError
 
 #: What is rendered to see how a template joins turns.
 ROLES = ("system", "user", "assistant", "user")

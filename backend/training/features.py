@@ -6,10 +6,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.errors import DerbyError
 from backend.training.shards import Shard
 from backend.training.targets import Target
-from backend.training.whole import whole
-from backend.types import DerbyError, Features
+from backend.training.whole_files import whole
+from backend.types import Features
 
 
 def add_features(shard: Shard, target: Target) -> None:

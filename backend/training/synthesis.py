@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.models import Say
+from backend.errors import DerbyError
+from backend.models.files import Say
 from backend.training.chats import Caps, Chat
 from backend.training.shards import GREEDY, QUESTION, Shard, shards_in
 from backend.training.targets import Target
-from backend.training.whole import alone_in, whole
-from backend.types import DerbyError
+from backend.training.whole_files import alone_in, whole
 
 #: Shard i is drawn from this plus i.
 SEED = 20_240_000

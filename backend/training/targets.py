@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from backend.models import ModelFiles, Say, model_files
+from backend.errors import DerbyError
+from backend.models.files import ModelFiles, Say, model_files
 from backend.text import HfTokenizer
 from backend.training.chats import Template, template_of
-from backend.types import DerbyError, Features, ModelSpec
+from backend.types import Features, ModelSpec
 
 #: bf16 throughout. Threads are not bound to cores, because those of torch, which samples, and of
 #: whatever else runs for these hours need theirs too.
@@ -81,7 +82,7 @@ class OpenVINOTarget:
     together = 8  # so many rows of logits stay in the processor's cache
 
     def __init__(self, name: str, files: ModelFiles, say: Say) -> None:
-        from backend.engines.openvino_export import IR, openvino_ir
+        from backend.engines.openvino.export import IR, openvino_ir
 
         self.files, self.template = files, _template(files)
         self._path = openvino_ir(ModelSpec(name), say) / IR
@@ -98,7 +99,7 @@ class OpenVINOTarget:
         """The model without its output of features: computing both, the plugin rounds the logits
         in other places, and a seed's conversations would be others than the shipped draft's.
         """
-        from backend.engines.openvino_engine import core
+        from backend.engines.openvino.engine import core
 
         model = core().read_model(self._path)
         model.remove_result(model.get_results()[1])
@@ -106,7 +107,7 @@ class OpenVINOTarget:
 
     @cached_property
     def _reading(self) -> Any:
-        from backend.engines.openvino_engine import core
+        from backend.engines.openvino.engine import core
 
         return core().compile_model(self._path, "CPU", FAST).create_infer_request()
 

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from backend.errors import DerbyError
 from backend.heads.file import read_head, write_head
 from backend.heads.torch_head import TorchHead
-from backend.models import Say
-from backend.prepared import sha256_of
+from backend.models.files import Say
+from backend.models.prepared import sha256_of
 from backend.training.chats import Caps
 from backend.training.features import add_features
 from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard
 from backend.training.synthesis import SEED, synthesise
 from backend.training.targets import Target
-from backend.training.whole import alone_in, whole
-from backend.types import DerbyError
+from backend.training.whole_files import alone_in, whole
 
 HEAD = "head.safetensors"
 REPORT = "report.json"

@@ -1,0 +1,60 @@
+"""Prompts to measure with: a few of our own, or a file in Spec-Bench's format."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.errors import DerbyError
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    category: str
+    text: str
+
+
+PROMPTS = (
+    Prompt("explain", "Explain to a student how a key-value cache speeds up a language model."),
+    Prompt(
+        "quote",
+        "Repeat this notice word for word, then add one sentence: The library opens at nine on "
+        "weekdays and at ten on Saturdays. On Sundays the library is closed. Books are lent for "
+        "three weeks; films are lent for one week.",
+    ),
+    Prompt("code", "Write a Python function that returns the n-th Fibonacci number, with tests."),
+    Prompt("list", "List ten European capitals, one a line, each with its country."),
+    Prompt("story", "Tell a short story about a horse that wins its first race."),
+    Prompt("reason", "A train leaves at 9:40 and arrives at 12:05. How long is the ride, and why?"),
+)
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """The first turn of every question in a JSON Lines file with `category` and `turns`.
+
+    Raises DerbyError naming the line that is not of that form.
+    """
+    prompts: list[Prompt] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DerbyError(f"Cannot read prompts from {path}: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            prompts.append(Prompt(str(entry["category"]), str(entry["turns"][0])))
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise DerbyError(
+                f"{path}, line {number} is not a question: it needs a category and turns."
+            ) from error
+    if not prompts:
+        raise DerbyError(f"{path} holds no questions.")
+    return tuple(prompts)
+
+
+def sample(prompts: tuple[Prompt, ...], count: int) -> tuple[Prompt, ...]:
+    """`count` of the prompts, spread evenly over the file, so that every category is in."""
+    if not 0 < count < len(prompts):
+        return prompts
+    return tuple(prompts[i * len(prompts) // count] for i in range(count))

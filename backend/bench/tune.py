@@ -1,0 +1,169 @@
+"""Finds the settings to use here: measured costs, predicted speed-ups, and a check of each.
+
+A speed-up is tokens a forward over what a forward costs. What a smaller K would have yielded can be
+read off a run with a large one, since a round's guesses do not depend on how many are verified.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from backend.bench.prompts import Prompt
+from backend.bench.solo import run_solo, with_baseline
+from backend.costs.pass_costs import Costs
+from backend.drafters.lookahead_plan import LADDER, predicted
+from backend.errors import DerbyError
+from backend.racing.loading import Loading
+from backend.racing.models import Engines
+from backend.racing.race import Race
+from backend.results.metrics import Score
+from backend.strategies.registry import BASELINE, Strategy, parse_column
+from backend.types import ModelSpec, Request
+
+Say = Callable[[str], None]
+
+#: The most tokens a round drafts in the runs that predictions are read off.
+FAR = {"lookup:branches=1": 16, "speculative:draft=trained": 8, "speculative:draft=int4": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A setting as the command line takes it. Speed-ups over KV reuse, all prompts together;
+    `predicted` from pass costs and from the acceptance of a run with the largest K, of that run
+    itself in the case of auto, or from what lookahead usually yields; `measured` 0 where that
+    setting was not run.
+    """
+
+    setting: str
+    tokens_per_forward: float
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """`best` is the measured winner among `rows`; "kv" if nothing beats the cache alone."""
+
+    target: str
+    costs: Costs
+    draft_steps: dict[str, float]
+    rows: tuple[Advice, ...]
+    best: str
+
+
+def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
+    """Tokens a forward, and the speed-up over plain decoding, had rounds drafted `k` tokens at
+    most. `scores` are runs with a fixed, larger K; prefill not counted.
+    """
+    tokens = seconds = plain = passes = 0.0
+    for score in scores:
+        costs, context = score.costs, score.prompt_tokens + len(score.tokens) // 2
+        rounds = sum(score.depths.values())
+        alone = max(score.steps - 1 - rounds, 0)
+        calls = score.calls / max(score.drafted, 1)  # a round's, for each of its tokens
+        for (drafted, _), n in score.depths.items():
+            depth = min(drafted, k)
+            seconds += n * (costs(1 + depth, context) + depth * calls * score.draft_cost)
+        seconds += alone * costs(1, context)
+        # Between rounds that guess and those that do not, the width changes to and fro.
+        seconds += costs.change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
+        mine = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
+        tokens += mine
+        plain += mine * costs(1, context)
+        passes += alone + rounds
+    return tokens / max(passes, 1), plain / seconds if seconds else 0.0
+
+
+def tune(
+    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
+) -> Tuning:
+    """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
+    loading = Loading(engines, say)
+    engine = loading.engine(target)
+    loading.prepare(engine, [parse_column(name).drafting for name in FAR], again=True)
+    costs = loading.costs(engine)
+    runs = _Runs(target, prompts, tokens, engines, say)
+    rows: list[Advice] = []
+    draft_steps: dict[str, float] = {}
+    for name, far in FAR.items():
+        try:
+            scores = runs.scores(f"{name},k={far}")
+        except DerbyError as error:
+            say(str(error))
+            continue
+        if scores[0].draft_cost:
+            draft_steps[name] = scores[0].draft_cost
+        rows += _family(name, far, scores, runs)
+    for setting in LADDER:
+        text = f"lookahead:window={setting.window},level={setting.level},guesses={setting.guesses}"
+        rows.append(runs.advice(text, predicted(setting, costs)))
+    for text in ("lookup", "speculative", "lookahead"):
+        rows.append(runs.advice(text, 0.0))
+    best = max(rows, key=lambda row: row.measured)
+    winner = best.setting if best.measured > 1 else BASELINE
+    return Tuning(str(target), costs, draft_steps, tuple(rows), winner)
+
+
+def _family(name: str, far: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
+    """Predictions for every K; a few, the best among them, are checked by runs of their own."""
+    found = {k: predict(scores, k) for k in range(1, far + 1)}
+    best = max(found, key=lambda k: found[k][1])
+    rows: list[Advice] = []
+    for k, (per_forward, speedup) in found.items():
+        setting = f"{name},k={k}"
+        check = runs.speedup(setting) if k in (2, best, far // 2, far) else 0.0
+        rows.append(Advice(setting, per_forward, speedup, check))
+    return rows
+
+
+class _Runs:
+    """Runs columns on the prompts, each once, and beside each run one of KV reuse: on a machine
+    whose speed drifts, only neighbours compare.
+    """
+
+    def __init__(
+        self, target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
+    ) -> None:
+        self._target = target
+        self._prompts = prompts
+        self._tokens = tokens
+        self._engines = engines
+        self._say = say
+        self._known: dict[str, list[tuple[Score, Score]]] = {}
+
+    def scores(self, text: str) -> list[Score]:
+        """A column's scores, prompt by prompt."""
+        return [score for _, score in self._pairs(text)]
+
+    def _pairs(self, text: str) -> list[tuple[Score, Score]]:
+        """KV reuse's score and the column's on each prompt."""
+        if text not in self._known:
+            self._say(f"running {text}")
+            columns = with_baseline((parse_column(text),))
+            self._known[text] = [
+                self._pair(columns, prompt, turn) for turn, prompt in enumerate(self._prompts)
+            ]
+        return self._known[text]
+
+    def _pair(
+        self, columns: tuple[Strategy, ...], prompt: Prompt, turn: int
+    ) -> tuple[Score, Score]:
+        race = Race(Request(prompt.text, self._tokens), columns, self._target)
+        found: dict[int, Score] = {}
+        for index in (0, 1) if turn % 2 else (1, 0):
+            found[index] = run_solo(race, index, self._engines)
+        return found[0], found[1]
+
+    def speedup(self, text: str) -> float:
+        """Time after the first token of KV reuse on all prompts, over this column's."""
+        pairs = self._pairs(text)
+        ours = sum(score.decode_seconds for _, score in pairs)
+        return sum(base.decode_seconds for base, _ in pairs) / ours
+
+    def advice(self, text: str, promised: float) -> Advice:
+        """`promised` is the prediction; 0: what the costs say of the passes that there were."""
+        scores = self.scores(text)
+        tokens = sum(s.tokens_per_forward * (s.steps - 1) for s in scores)
+        passes = sum(s.steps - 1 for s in scores)
+        seconds = sum(s.expected_seconds for s in scores)
+        own = sum(s.plain_seconds for s in scores) / seconds if seconds else 0.0
+        return Advice(text, tokens / max(passes, 1), promised or own, self.speedup(text))

@@ -1,0 +1,140 @@
+"""The command line's snapshots: python -m backend snapshot save | load | info | list | rm."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from backend.cli.tables import summary, texts
+from backend.errors import DerbyError
+from backend.kvcache.snapshots import Info, default_folder
+from backend.racing.models import Engines
+from backend.racing.race import Race, run_race
+from backend.racing.records import asked, earlier_of, longer
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import Strategy, parse_column
+from backend.types import Earlier, ModelSpec, Request, Sampling
+
+app = typer.Typer(help="Columns saved to disk, and resumed exactly.", no_args_is_help=True)
+out = Console()
+
+#: Whose caches one command keeps in memory: its own.
+SCOPE = "command line"
+
+Id = Annotated[str, typer.Argument(help="A snapshot's id.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command()
+def save(
+    prompt: Annotated[str, typer.Argument(help="The prompt.")],
+    column: Annotated[str, typer.Option("--column", "-c", help="name[:setting=value,...]")] = "kv",
+    model: str = "built-in",
+    engine: str = "openvino",
+    precision: str = "fp32",
+    device: str = "CPU",
+    max_new_tokens: int = 32,
+    temperature: float = 0.0,
+    seed: int = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one column and save it where it stops."""
+    request = Request(prompt, max_new_tokens, Sampling(temperature, seed=seed), not raw)
+    target = ModelSpec(model, engine, precision, device)
+    _run(Race(request, (parse_column(column),), target), as_json=as_json, save=True)
+
+
+@app.command()
+def load(
+    name: Id,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens to go on for.")] = 32,
+    save: Annotated[bool, typer.Option("--save", help="Save it again where it stops.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on from exactly where a column was saved."""
+    request, strategy, target = asked(default_folder().info(name).record)
+    request, strategy = longer(request, strategy, max_new_tokens)
+    race = Race(request, (strategy,), target, (Earlier(snapshot=name),))
+    _run(race, as_json=as_json, save=save)
+
+
+@app.command()
+def info(name: Id) -> None:
+    """Print what a snapshot holds, as JSON."""
+    print(json.dumps(asdict(default_folder().info(name)), indent=1))  # noqa: T201 (the output)
+
+
+@app.command(name="list")
+def list_all(as_json: AsJson = False) -> None:
+    """List the snapshots, newest first."""
+    found = default_folder().list()
+    if as_json:
+        print(json.dumps([asdict(entry) for entry in found]))  # noqa: T201 (the output)
+        return
+    table = Table(Column("id", no_wrap=True), "saved", "MB", "tokens", "column", "prompt")
+    for entry in found:
+        table.add_row(*_row(entry))
+    out.print(table)
+
+
+@app.command()
+def rm(names: Annotated[list[str], typer.Argument(help="Snapshots' ids.")]) -> None:
+    """Remove snapshots."""
+    for name in names:
+        default_folder().remove(name)
+
+
+def _row(entry: Info) -> Sequence[str]:
+    tokens = f"{entry.prompt_tokens} + {entry.answer_tokens}"
+    prompt = str(entry.record.get("request", {}).get("prompt", ""))[:40]
+    column = str(entry.record.get("strategy", ""))
+    return entry.id, entry.created[:19], f"{entry.bytes / 1e6:.1f}", tokens, column, prompt
+
+
+def _run(race: Race, *, as_json: bool, save: bool) -> None:
+    """Run the race's one column, print it, and save it if asked to."""
+    engines = Engines(idle_warm_up=True)
+    board, snapshot = run_column(race, engines), ""
+    score = board.scores[0]
+    if save:
+        snapshot = save_column(race, score, engines)
+    if as_json:
+        print(json.dumps(_result(race.columns[0], score, snapshot)))  # noqa: T201 (the output)
+        return
+    out.print(texts(board))
+    out.print(summary(board))
+    if snapshot:
+        out.print(f"Saved as {snapshot}.", highlight=False)
+
+
+def run_column(race: Race, engines: Engines) -> Scoreboard:
+    """Run a race of one column to its end. Raises DerbyError if it fails."""
+    board = Scoreboard(race.columns)
+    run_race(replace(race, scope=SCOPE), engines, board.add, lambda: False)
+    if board.scores[0].state == "failed":
+        raise DerbyError(board.scores[0].message)
+    return board
+
+
+def save_column(race: Race, score: Score, engines: Engines) -> str:
+    """Save where the race's one column stands; its id. Raises DerbyError if that fails."""
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    return run_column(saving, engines).scores[0].snapshot
+
+
+def _result(strategy: Strategy, score: Score, snapshot: str) -> dict[str, Any]:
+    return {
+        "column": strategy.label,
+        "tokens": score.tokens,
+        "earlier": score.earlier,
+        "reused": score.reused,
+        "rows": score.rows,
+        "text": score.text,
+        "snapshot": snapshot,
+    }

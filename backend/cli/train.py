@@ -1,0 +1,46 @@
+"""The command line's training: python -m backend train."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from backend.models.files import BUILT_IN
+
+out = Console()
+err = Console(stderr=True)
+
+
+def train(
+    folder: Annotated[
+        Path, typer.Argument(help="Where data and head are kept; about 1.2 kB a token.")
+    ],
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of answers to synthesise, at least.")
+    ] = 12_000_000,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long to fit.")] = 240.0,
+    model: Annotated[
+        str, typer.Option(help="The target: built-in, a folder, or a Hub id.")
+    ] = BUILT_IN,
+    *,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Fit on from the folder's head, not from the target.")
+    ] = False,
+) -> None:
+    """Train a draft for a model on conversations that the model writes; goes on if interrupted."""
+    # Torch's idle threads should sleep, not spin beside OpenVINO's. The variable is read when torch
+    # is first imported, hence up here.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from backend.training.targets import open_target
+    from backend.training.train import Work, recipe_for
+    from backend.training.train import train as run
+
+    def say(text: str) -> None:
+        err.print(text, style="dim", highlight=False)
+
+    target = open_target(model, say)
+    work = Work(answer_tokens, minutes * 60, recipe_for(target), resume)
+    out.print_json(json.dumps(run(folder, work, target, say)))

@@ -1,0 +1,79 @@
+"""The seam for what restricts the text, and the constraint that restricts nothing."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.decoding.drafter import NOTHING
+from backend.types import Proposal
+
+
+class Masks(NamedTuple):
+    """`allowed`: one row per logits row, True where a token is allowed, bool [1 + drafted, V]; no
+    rows at all mean that everything is. `seconds`: what each row took to compute, if it did.
+    """
+
+    allowed: NDArray[np.bool_]
+    seconds: tuple[float, ...] = ()
+
+
+UNMASKED = Masks(np.ones((0, 0), dtype=np.bool_))
+
+
+class Constraint(Protocol):
+    """Its state moves in `advance` only, over committed tokens only."""
+
+    def forced(self, budget: int) -> Proposal:
+        """The only legal continuation, at most `budget` tokens, as a chain to be verified."""
+        ...
+
+    def cut(self, proposal: Proposal) -> Proposal:
+        """The proposal without drafted tokens that the constraint rules out; scratch untouched."""
+        ...
+
+    def masks_along(self, proposal: Proposal) -> Masks:
+        """Allowed tokens after the root (row 0) and after drafted token i (row i + 1)."""
+        ...
+
+    def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
+        """Begin `masks_along`; what is returned waits for it. Nothing else may be called between
+        the two: the target's forward pass runs there.
+        """
+        ...
+
+    def advance(self, tokens: Sequence[int]) -> None: ...
+
+    def finished(self) -> bool:
+        """True when nothing but the end of the text may follow."""
+        ...
+
+    def expected(self) -> str:
+        """What must follow before the text may end, in words; "" if it may end here."""
+        ...
+
+
+class NullConstraint:
+    """Allows everything."""
+
+    def forced(self, budget: int) -> Proposal:
+        return NOTHING
+
+    def cut(self, proposal: Proposal) -> Proposal:
+        return proposal
+
+    def masks_along(self, proposal: Proposal) -> Masks:
+        return UNMASKED
+
+    def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
+        masks = self.masks_along(proposal)
+        return lambda: masks
+
+    def advance(self, tokens: Sequence[int]) -> None: ...
+
+    def finished(self) -> bool:
+        return False
+
+    def expected(self) -> str:
+        return ""

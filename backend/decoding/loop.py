@@ -1,0 +1,274 @@
+"""The decoding loop. Every strategy is this loop with other parts plugged in:
+
+propose -> constrain -> forward -> verify -> commit
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.decoding.clock import Clock
+from backend.decoding.constraint import Constraint, NullConstraint
+from backend.decoding.context import Bounds, Context
+from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.sampling import Choice, Sampler, Verdict, verify
+from backend.engines.base import Session
+from backend.events import Event, Finished, Prefilled, Reason, Resumed, Shifted, Step
+from backend.text import TextStream, Tokenizer
+from backend.types import (
+    PREFILL_CHUNK,
+    Earlier,
+    Logits,
+    Origin,
+    Outcome,
+    Proposal,
+    Request,
+    chain_parents,
+)
+
+
+@dataclass
+class Parts:
+    """What one column plugs into the loop. The loop closes `session` and `drafter`.
+
+    The session may hold the first tokens of the text already; they are not computed again.
+    """
+
+    session: Session
+    tokenizer: Tokenizer
+    sampler: Sampler
+    clock: Clock
+    drafter: Drafter = field(default_factory=NullDrafter)
+    constraint: Constraint = field(default_factory=NullConstraint)
+    cache: bool = True
+    limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def context(self, tokens: Sequence[int]) -> Context:
+        return Context(tokens, self.session, self.drafter, cache=self.cache)
+
+
+def decode(
+    column: int,
+    prompt: Sequence[int],
+    request: Request,
+    parts: Parts,
+    earlier: Earlier = Earlier(),  # noqa: B008 (frozen)
+) -> Iterator[Event]:
+    """Decode one answer to the token ids `prompt`, yielding events between steps.
+
+    With `earlier` it goes on where an answer had stopped. Advances `parts` in place and closes its
+    session and drafter when exhausted, closed or failed.
+    """
+    try:
+        context = parts.context(earlier.context(prompt))
+        context.dropped = earlier.dropped
+        answer = Answer(column, context, request, parts)
+        if earlier.tokens:
+            yield answer.resume(earlier)
+        yield from answer.run()
+        yield answer.finish()
+    finally:
+        parts.session.close()
+        parts.drafter.close()
+
+
+class Answer:
+    """One stretch of text being decoded: the mutable record of a running column."""
+
+    def __init__(
+        self, column: int, context: Context, request: Request, parts: Parts, skip: int = 0
+    ) -> None:
+        """`skip`: characters at the start in which no stop string is looked for."""
+        self.reason: Reason | None = None
+        self.tokens: list[int] = []  # those of this answer
+        self.text = TextStream(parts.tokenizer, request.stop, skip)
+        self._context = context
+        self._column = column
+        self._parts = parts
+        self._own_limit = 0 < parts.limit < request.max_new_tokens
+        self._room = parts.limit if self._own_limit else request.max_new_tokens
+        self._first = True
+        self._rows = 0  # rows computed since the last step
+        self._last_origin: Origin = "sampled"
+
+    def run(self) -> Iterator[Event]:
+        """Every event up to the one with which `reason` is known."""
+        self._context.require_pending()
+        while self.reason is None:
+            while self._parts.bounds.room(len(self._context.tokens)) <= 0:
+                if (shifted := self._make_room()) is None:
+                    return
+                yield shifted
+            while len(self._context.pending) > PREFILL_CHUNK:
+                yield self._prefill()
+            yield self._step()
+
+    def resume(self, earlier: Earlier) -> Resumed:
+        """Stand where the answer stood after these tokens, of which nothing is computed."""
+        pieces: list[str] = []
+        with self._parts.clock.step():
+            for token in earlier.tokens:
+                pieces.append("" if self._ends(token) else self.text.push(token))
+                self._count(token)
+            with self._parts.clock.part("mask"):
+                self._parts.constraint.advance(earlier.tokens)
+                self._end_with_constraint()
+        self.tokens += earlier.tokens
+        spans = [["earlier", "".join(pieces)]]
+        seconds = self._parts.clock.last["total"]
+        shifts = [list(shift) for shift in earlier.shifts]
+        return Resumed(self._column, list(earlier.tokens), spans, shifts, seconds)
+
+    def _make_room(self) -> Shifted | None:
+        """Shift a full context, or end the answer."""
+        bounds, context = self._parts.bounds, self._context
+        drop = bounds.dropped() if bounds.shift else 0
+        if drop == 0:
+            self.reason = "context full"
+            return None
+        with self._parts.clock.step():
+            gone = context.shift(bounds.sink, drop)
+        self._first = True
+        text = "".join(map(self._parts.tokenizer.stream().push, gone))
+        return Shifted(
+            self._column, len(self.tokens), bounds.sink, drop, text, self._parts.clock.last["total"]
+        )
+
+    def _prefill(self) -> Prefilled:
+        """Run one chunk of pending tokens that nobody samples from."""
+        parts, context = self._parts, self._context
+        chunk = context.pending[:PREFILL_CHUNK]
+        done = parts.session.length + len(chunk)
+        with parts.clock.step():
+            if self._first:
+                with parts.clock.part("draft"):
+                    parts.drafter.prefill(context.tokens[:done])
+            with parts.clock.part("forward"):
+                parts.session.forward(chunk, chain_parents(len(chunk)), ())
+            parts.session.keep(range(len(chunk)))
+        self._rows += len(chunk)
+        return Prefilled(self._column, done, len(context.tokens), parts.clock.last["total"])
+
+    def _step(self) -> Step:
+        """One turn of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
+        clock = self._parts.clock
+        with clock.step():
+            pending = self._context.pending
+            proposal = self._propose()
+            with clock.part("mask"):
+                masks = self._parts.constraint.start_masks(proposal)
+            logits = self._forward(pending, proposal)  # [1 + d + feedback, V] of n + d + s rows
+            with clock.part("mask"):
+                allowed, mask_seconds = masks()  # [1 + d, V], or no rows
+            verdict = self._verify(proposal, logits, allowed)
+            tokens, origins, pieces = self._commit(proposal, verdict)
+            accepted = min(len(verdict.rows), len(tokens))
+            n = len(pending)
+            kept = [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])]
+            self._context.commit(kept, tokens)
+            with clock.part("draft"):
+                feedback = logits[1 + proposal.drafted :]
+                self._parts.drafter.observe(Outcome(tuple(tokens), accepted, proposal, feedback))
+        self.tokens += tokens
+        rows, self._rows, self._first = self._rows, 0, False
+        return Step(
+            self._column,
+            tokens,
+            list(origins),
+            [choice.gap for choice in verdict.choices[: len(tokens)]],
+            [[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
+            rows,
+            proposal.drafted,
+            accepted,
+            dict(clock.last),
+            list(mask_seconds),
+            proposal.calls,
+        )
+
+    def _propose(self) -> Proposal:
+        """Forced tokens if the constraint knows some, else what the drafter suggests, made legal.
+
+        Nothing is drafted in the first step, so that TTFT means the same in every column.
+        """
+        parts, clock, tokens = self._parts, self._parts.clock, self._context.tokens
+        budget = min(self._room, parts.bounds.room(len(tokens))) - 1
+        with clock.part("mask"):
+            forced = parts.constraint.forced(budget)
+        if self._first:
+            with clock.part("draft"):
+                parts.drafter.prefill(tokens)
+        if self._first or forced.tokens:
+            return forced
+        with clock.part("draft"):
+            proposal = parts.drafter.propose(tokens, budget)
+        with clock.part("mask"):
+            return parts.constraint.cut(proposal)
+
+    def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
+        """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""
+        n, d = len(pending), proposal.drafted
+        total = n + len(proposal.tokens)
+        parents = chain_parents(n) + tuple(n + parent for parent in proposal.parents)
+        rows = [*range(n - 1, n + d), *range(total - proposal.feedback, total)]
+        self._rows += total
+        with self._parts.clock.part("forward"):
+            return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
+
+    def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
+        def sample(row: int, depth: int) -> Choice:
+            mask = allowed[row] if allowed.size else None
+            return self._parts.sampler.choose(logits[row], self._context.position + depth, mask)
+
+        return verify(proposal, sample)
+
+    def _commit(
+        self, proposal: Proposal, verdict: Verdict
+    ) -> tuple[list[int], list[Origin], list[str]]:
+        """Take the chosen tokens one by one until one of them ends the text.
+
+        Returns tokens, origins, and the text each made showable. Nothing after the cut was ever
+        part of the answer, wherever in the block the cut falls.
+        """
+        tokens: list[int] = []
+        origins: list[Origin] = []
+        pieces: list[str] = []
+        own: Origin = "bonus" if proposal.drafted else "sampled"
+        for i, choice in enumerate(verdict.choices):
+            tokens.append(choice.token)
+            origins.append(proposal.origin if i < len(verdict.rows) else own)
+            pieces.append("" if self._ends(choice.token) else self.text.push(choice.token))
+            self._count(choice.token)
+            with self._parts.clock.part("mask"):
+                self._parts.constraint.advance([choice.token])
+                self._end_with_constraint()
+            if self.reason is not None:
+                break
+        self._last_origin = origins[-1]
+        return tokens, origins, pieces
+
+    def _ends(self, token: int) -> bool:
+        return token in self._parts.tokenizer.eos_ids
+
+    def _count(self, token: int) -> None:
+        """Count one committed token whose text was pushed; `reason` says if it is the last."""
+        self._room -= 1
+        if self._ends(token):
+            self.reason = "end of text"
+        elif self.text.stopped:
+            self.reason = "stop string"
+        elif self._room <= 0:
+            self.reason = "column limit" if self._own_limit else "token limit"
+
+    def _end_with_constraint(self) -> None:
+        if self.reason is None and self._parts.constraint.finished():
+            self.reason = "end of text"
+
+    def finish(self) -> Finished:
+        assert self.reason is not None  # noqa: S101 (decode asks only then)
+        tail = self.text.flush()
+        spans = [[self._last_origin, tail]] if tail else []
+        expected = self._parts.constraint.expected() if self.reason != "end of text" else ""
+        return Finished(self._column, self.reason, spans, expected)

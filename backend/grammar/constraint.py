@@ -1,0 +1,294 @@
+"""Grammar-constrained decoding: an llguidance matcher behind the Constraint seam.
+
+llguidance (https://github.com/guidance-ai/llguidance) walks a trie of the vocabulary with an
+Earley parser over derivative-based lexemes; a mask costs tens to hundreds of microseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.decoding.constraint import Masks
+from backend.decoding.drafter import NOTHING
+from backend.errors import DerbyError
+from backend.grammar.compile import compile_matcher, matcher_tokenizer, parts_of
+from backend.grammar.compiled import NOTHING_KEPT, Compiled
+from backend.grammar.guard import guarded
+from backend.grammar.slices import slices_of
+from backend.grammar.sources import GrammarSource
+from backend.text import Tokenizer
+from backend.types import Proposal, chain_parents
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+#: Lark attributes after which llguidance refuses to roll back. Finding one that is not there, in a
+#: quoted text say, costs a little time and nothing else.
+_COUNTS_TOKENS = re.compile(r"\b(max_tokens|stop)\s*=")
+
+#: Computes masks while the caller's thread waits for the target's forward pass; llguidance works
+#: without the interpreter lock. One thread: races run one at a time, and so do their columns.
+_BEHIND = ThreadPoolExecutor(1, thread_name_prefix="masks")
+
+#: How many continuations are named when a text is cut.
+_NAMED = 8
+
+
+class GrammarConstraint:
+    """Allows exactly the texts of one grammar, and the end of the text where it accepts.
+
+    Raises DerbyError where the grammar is wrong, and from the step methods where it cannot
+    continue or outgrows the engine's limits; after that it is unusable.
+    """
+
+    def __init__(
+        self,
+        source: GrammarSource,
+        matcher_tokenizer: LLTokenizer,
+        vocab_size: int,
+        kept: Compiled = NOTHING_KEPT,
+    ) -> None:
+        """Computes the first mask, so that a grammar which no token fits fails here."""
+        self._tokenizer = matcher_tokenizer
+        self._vocab_size = vocab_size
+        self._eos = frozenset(matcher_tokenizer.eos_tokens)
+        self._known = min(vocab_size, matcher_tokenizer.vocab_size)
+        self._committed: list[int] = []
+        self._ended = False
+        self._matcher = compile_matcher(source, matcher_tokenizer, kept)
+        self._rolls_back = not any(_COUNTS_TOKENS.search(part.text) for part in parts_of(source))
+        self.masks_along(NOTHING)
+
+    @guarded()
+    def forced(self, budget: int) -> Proposal:
+        """See Constraint. The forced text as the tokenizer itself would spell it.
+
+        Where text is forced, llguidance's masks allow that spelling alone, so a proposal is always
+        accepted; it is still verified, so the text is that of the plain loop under the same grammar
+        whatever the engine does.
+        """
+        if budget <= 0 or self.finished():
+            return NOTHING
+        tokens: list[int] = []
+        for token in self._matcher.compute_ff_tokens()[:budget]:
+            if not self.plain(token):
+                break
+            tokens.append(token)
+        self.check(self._matcher)
+        return Proposal.chain(tokens, origin="forced") if tokens else NOTHING
+
+    @guarded()
+    def cut(self, proposal: Proposal) -> Proposal:
+        """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
+        with self._walk(proposal) as walk:
+            if not self._ended and walk.is_plain_chain() and walk.to(proposal.drafted - 1):
+                return proposal
+            kept: list[bool] = []
+            for i, parent in enumerate(proposal.parents[: proposal.drafted]):
+                kept.append((parent < 0 or kept[parent]) and self._fits(walk, i, parent))
+        return proposal if all(kept) else _without(proposal, kept)
+
+    @guarded()
+    def masks_along(self, proposal: Proposal) -> Masks:
+        """See Constraint. Call it on a proposal that `cut` returned, else ValueError.
+
+        After an end of the text only another one is allowed, so that every row can be sampled.
+        """
+        masks = np.zeros((1 + proposal.drafted, self._vocab_size), dtype=np.bool_)
+        seconds: list[float] = []
+        with self._walk(proposal) as walk:
+            for row, node in enumerate(range(-1, proposal.drafted)):
+                start = perf_counter()
+                if self._ended or (node >= 0 and proposal.tokens[node] in self._eos):
+                    masks[row, list(self._eos)] = True
+                elif walk.to(node):
+                    self._fill(masks[row], walk)
+                else:
+                    raise ValueError(f"drafted token {node} breaks the grammar: cut first")
+                seconds.append(perf_counter() - start)
+        return Masks(masks, tuple(seconds))
+
+    def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
+        """See Constraint. On a thread of its own."""
+        return _BEHIND.submit(self.masks_along, proposal).result
+
+    @guarded()
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Move over committed tokens; what follows an end of the text is ignored.
+
+        Raises ValueError for a token that the masks did not allow.
+        """
+        for token in tokens:
+            if self._ended:
+                return
+            if token in self._eos:
+                self._ended = True
+            elif self.plain(token) and self._matcher.try_consume_tokens([token]) == 1:
+                self._committed.append(token)
+            else:
+                self.check(self._matcher)
+                raise ValueError(f"committed token {token} breaks the grammar")
+
+    def finished(self) -> bool:
+        """See Constraint."""
+        return self._ended or self._matcher.is_stopped()
+
+    @guarded()
+    def expected(self) -> str:
+        """See Constraint. The forced text, or some of the pieces that may come next."""
+        if self.finished() or self._matcher.is_accepting():
+            return ""
+        if forced := self._matcher.compute_ff_bytes():
+            return repr(forced.decode(errors="replace"))
+        (row,), _ = self.masks_along(NOTHING)
+        pieces = (self._tokenizer.decode_str([int(token)]) for token in np.flatnonzero(row))
+        named = sorted({piece for piece in pieces if piece}, key=lambda piece: (len(piece), piece))
+        more = ", ..." if len(named) > _NAMED else ""
+        return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
+
+    def plain(self, token: int) -> bool:
+        """True for a token that the matcher may be shown: it has text and is in its vocabulary."""
+        return 0 <= token < self._known and token not in self._eos
+
+    @contextmanager
+    def _walk(self, proposal: Proposal) -> Iterator[_Walk]:
+        walk = _Walk(self, self._matcher, proposal, rolls_back=self._rolls_back)
+        try:
+            yield walk
+        finally:
+            walk.to(-1)
+
+    def _fits(self, walk: _Walk, node: int, parent: int) -> bool:
+        """True if drafted token `node` may follow `parent`, which is the root or kept."""
+        if self._ended or (parent >= 0 and walk.proposal.tokens[parent] in self._eos):
+            return False
+        if walk.proposal.tokens[node] in self._eos:
+            return walk.to(parent) and walk.matcher.is_accepting()
+        return walk.to(node)
+
+    def _fill(self, row: NDArray[np.bool_], walk: _Walk) -> None:
+        """Set `row`, bool [V] of zeros, where the walk's present state allows a token."""
+        bits = np.frombuffer(walk.matcher.compute_bitmask(), dtype=np.uint8)
+        self.check(walk.matcher, walk.path_tokens())
+        n = min(self._known, 8 * len(bits))
+        row[:n] = np.unpackbits(bits, count=n, bitorder="little")
+        row[list(self._eos)] = walk.matcher.is_accepting()
+        if not row.any():
+            raise self._dead_end(walk.path_tokens(), "no token of this model fits")
+
+    def check(self, matcher: LLMatcher, drafted: Sequence[int] = ()) -> None:
+        """Raise DerbyError if the matcher has failed, which it never says by itself."""
+        if not matcher.is_error():
+            return
+        # stop_reason() says InternalError in either case.
+        if matcher.get_error().startswith("NoExtension"):
+            raise self._dead_end(drafted, "no text at all may follow; give it a rule that ends")
+        raise self._dead_end(drafted, "it is too ambiguous there to follow; simplify it")
+
+    def _dead_end(self, drafted: Sequence[int], why: str) -> DerbyError:
+        text = self._tokenizer.decode_str([*self._committed, *drafted])
+        place = f"after {text[-60:]!r}" if text else "at the start of the text"
+        return DerbyError(f"The grammar cannot continue {place}: {why}.")
+
+
+class _Walk:
+    """Stands a matcher after any node of a proposal's tree; ends, like it began, at the root.
+
+    Going down a chain costs one consumed token a node. A branch rolls back to the fork or, under a
+    grammar that cannot roll back, starts over on a copy of the root.
+    """
+
+    def __init__(
+        self,
+        constraint: GrammarConstraint,
+        root: LLMatcher,
+        proposal: Proposal,
+        *,
+        rolls_back: bool,
+    ) -> None:
+        self.proposal = proposal
+        self.matcher = root if rolls_back else root.deep_copy()
+        self._constraint = constraint
+        self._root = root
+        self._rolls_back = rolls_back
+        self._at: list[int] = []
+
+    def path_tokens(self) -> list[int]:
+        """Tokens from below the root to where the matcher stands."""
+        return [self.proposal.tokens[i] for i in self._at]
+
+    def is_plain_chain(self) -> bool:
+        """True if the drafted tokens follow one another and none of them ends the text."""
+        n = self.proposal.drafted
+        return self.proposal.parents[:n] == chain_parents(n) and all(
+            map(self._constraint.plain, self.proposal.tokens[:n])
+        )
+
+    def to(self, node: int) -> bool:
+        """Stand after drafted token `node`, -1 for the root; False if the grammar forbids it.
+
+        When it does, the matcher stands after the last token on the way that was allowed.
+        """
+        path = self._path(node)
+        self._back_towards(path)
+        for i in path[len(self._at) :]:
+            token = self.proposal.tokens[i]
+            # Not validate_tokens: it overlooks max_tokens beyond its first token.
+            if not self._constraint.plain(token) or self.matcher.try_consume_tokens([token]) != 1:
+                self._constraint.check(self.matcher, self.path_tokens())
+                return False
+            self._at.append(i)
+        return True
+
+    def _back_towards(self, path: Sequence[int]) -> None:
+        """Leave the nodes that are not on `path`."""
+        pairs = zip(path, self._at, strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if shared == len(self._at):
+            return
+        if self._rolls_back:
+            self.matcher.rollback(len(self._at) - shared)
+            del self._at[shared:]
+        else:
+            self.matcher = self._root.deep_copy()
+            self._at.clear()
+
+    def _path(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            path.append(node)
+            node = self.proposal.parents[node]
+        return path[::-1]
+
+
+def _without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
+    """The proposal's kept drafted rows and all its scratch rows, parents numbered anew."""
+    rows = [i for i, keep in enumerate(kept) if keep]
+    rows += range(proposal.drafted, len(proposal.tokens))
+    new = {-1: -1} | {old: i for i, old in enumerate(rows)}
+    return dataclasses.replace(
+        proposal,
+        tokens=tuple(proposal.tokens[i] for i in rows),
+        parents=tuple(new[proposal.parents[i]] for i in rows),
+    )
+
+
+def compile_grammar(
+    source: GrammarSource, tokenizer: Tokenizer, kept: Compiled = NOTHING_KEPT
+) -> GrammarConstraint:
+    """A fresh constraint for one text; what `kept` holds already is not compiled again.
+
+    Raises DerbyError with line and column where known.
+    """
+    built = matcher_tokenizer(tokenizer, slices_of(source))
+    return GrammarConstraint(source, built, tokenizer.vocab_size, kept)

@@ -1,0 +1,219 @@
+"""The sandbox's child process: compiles one grammar at a time, and may die of it.
+
+`python -m backend.grammar.sandbox.child` answers JSON lines with JSON lines until its standard
+input ends. Nothing heavy is imported: it starts in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from backend.grammar.compile import limits, matcher_tokenizer
+from backend.grammar.lark.rules import dead_after
+from backend.grammar.slices import SLICES
+from backend.text import ByteTokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+#: Tokens that a grammar's probe walk goes, to meet states that explode only after a while.
+PROBE = 32
+#: Pieces of text told as what may follow.
+SHOWN = 12
+_LONGEST = 60
+_NO_TEXT = "no text that this model can write fits it"
+
+
+class Grammars:
+    """What the jobs need: the tokenizers received so far, by name."""
+
+    def __init__(self) -> None:
+        self._tokenizers: dict[str, LLTokenizer] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The reply to one request of the parent's."""
+        if request["job"] == "load":
+            self._tokenizers[request["tokenizer"]] = _tokenizer(request)
+            return {}
+        if request["job"] == "dead":
+            return {"dead": dead_after(request["definition"], request["words"])}
+        tokenizer = self._tokenizers[request["tokenizer"]]
+        matcher = _compiled(request["definition"], tokenizer)
+        if request["job"] == "check":
+            return {"error": _wrong(matcher) or _probe(matcher, tokenizer)}
+        return _explore(matcher, tokenizer, request["text"])
+
+
+def _tokenizer(request: dict[str, Any]) -> LLTokenizer:
+    if "hf" not in request:
+        return matcher_tokenizer(ByteTokenizer())
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(
+        request["hf"], n_vocab=request["width"], eos_token=request["eos"], slices=list(SLICES)
+    )
+
+
+def _compiled(definition: str, tokenizer: LLTokenizer) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(tokenizer, definition, log_level=0, limits=limits())
+
+
+def _is_dead_end(matcher: LLMatcher) -> bool:
+    """True if it failed because nothing may follow. stop_reason() does not tell."""
+    return matcher.get_error().startswith("NoExtension")
+
+
+def _wrong(matcher: LLMatcher) -> str:
+    """What is wrong with a grammar as it stands at the start, or ""."""
+    if _is_dead_end(matcher):
+        return _NO_TEXT
+    return matcher.get_error().split("\n<state>")[0]  # a dump follows
+
+
+def _probe(matcher: LLMatcher, tokenizer: LLTokenizer) -> str:
+    """Walk at random, the same way each time; what the matcher failed of, or "".
+
+    A walk that comes to a dead end is no failure unless it never began.
+    """
+    dice = random.Random(0)
+    for step in range(PROBE):
+        allowed = _allowed(matcher, tokenizer)
+        if not len(allowed):
+            if step and _is_dead_end(matcher):
+                return ""
+            return _wrong(matcher) or ("" if step or matcher.is_accepting() else _NO_TEXT)
+        matcher.try_consume_tokens([int(dice.choice(allowed))])
+    return ""
+
+
+def _allowed(matcher: LLMatcher, tokenizer: LLTokenizer) -> Any:
+    """Ids of the tokens that may come next, int64 [n] ascending; no end where it is optional."""
+    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+    if matcher.is_error():
+        return np.empty(0, dtype=np.int64)
+    ids = np.flatnonzero(np.unpackbits(bits, bitorder="little")[: tokenizer.vocab_size])
+    return ids[~np.isin(ids, tokenizer.eos_tokens)] if matcher.is_accepting() else ids
+
+
+def _explore(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> dict[str, Any]:
+    if wrong := _wrong(matcher):
+        return {"accepted": 0, "accepting": False, "expected": [], "error": wrong}
+    accepted = _accepted(matcher, tokenizer, text)
+    there = _after(matcher, tokenizer, text[:accepted]) or matcher
+    expected = _expected(there, tokenizer)
+    return {
+        "accepted": accepted,
+        "accepting": there.is_accepting(),
+        "expected": expected,
+        "error": "" if accepted and _is_dead_end(there) else _wrong(there),
+    }
+
+
+def _expected(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[str]:
+    # From 0xFF on, what is forced is special tokens by number.
+    forced = matcher.compute_ff_bytes().split(b"\xff")[0].decode(errors="ignore")
+    if forced:
+        return [forced[:_LONGEST]]
+    return choose(tokenizer.decode_bytes([int(i)]) for i in _allowed(matcher, tokenizer))
+
+
+def _after(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> LLMatcher | None:
+    """A copy that has read `text`, None if the grammar, or the vocabulary, has no such text."""
+    tokens = tokenizer.greedy_tokenize(text)
+    if tokenizer.decode_bytes(tokens) != text.encode():  # a byte may have no token
+        return None
+    copy = matcher.deep_copy()
+    return copy if copy.try_consume_tokens(tokens) == len(tokens) else None
+
+
+def _accepted(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> int:
+    """How many characters of `text` are the beginning of a text of the grammar."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _after(matcher, tokenizer, text[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def choose(pieces: Iterable[bytes]) -> list[str]:
+    """At most SHOWN texts that tell much about `pieces`, all that may follow.
+
+    One a first character: the longest piece if the others are beginnings of it, as in a keyword,
+    else the shortest. ASCII goes first, taken evenly where there is more.
+    """
+    starts: dict[str, list[str]] = {}
+    broken: list[str] = []
+    for piece in pieces:
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError:  # part of a character
+            broken.append(piece.decode(errors="backslashreplace"))
+        else:
+            starts.setdefault(text[:1], []).append(text)
+    plain = sorted(start for start in starts if start.isascii())
+    firsts = plain if len(plain) >= SHOWN else sorted(starts)
+    step = max(len(firsts) / SHOWN, 1)
+    told = [_told(starts[firsts[int(i * step)]]) for i in range(min(len(firsts), SHOWN))]
+    return told or broken[:SHOWN]
+
+
+def _told(texts: list[str]) -> str:
+    longest = max(texts, key=len)
+    return longest if all(longest.startswith(text) for text in texts) else min(texts, key=len)
+
+
+def _limit_memory(extra: int) -> None:
+    """Allow `extra` bytes of address space above what is in use now, and no core dumps."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + extra, hard))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    # Whatever native code prints must not end up between two answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    grammars = Grammars()
+    for line in sys.stdin:
+        request = json.loads(line)
+        _arm(request["seconds"])
+        try:
+            reply = grammars.answer(request)
+        except BaseException as error:  # a panic in native code is no Exception
+            reply = {"failed": type(error).__name__}
+        _arm(0)
+        if request["job"] == "load":
+            _limit_memory(request["memory"])
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+
+
+def _arm(seconds: float) -> None:
+    """Die by SIGALRM after `seconds` unless armed anew; its default action needs no interpreter."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Grammars as text: what a constraint is compiled from, and the ones that ship."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from backend.errors import DerbyError
+
+Kind = Literal["lark", "json_schema", "regex", "gbnf"]
+
+#: Longest grammar taken, in UTF-8 bytes: far above what people write, small enough that
+#: compiling a hostile one stays cheap.
+MAX_BYTES = 16 * 1024
+
+FOLDER = Path(__file__).resolve().parents[2] / "grammars"
+_SUFFIXES: dict[str, Kind] = {
+    ".lark": "lark",
+    ".schema.json": "json_schema",
+    ".regex": "regex",
+    ".gbnf": "gbnf",
+}
+
+
+_IMPORT = re.compile(r"%import\s+\.([\w-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """A grammar as written. Raises DerbyError if it is empty, too long or of an unknown kind.
+
+    A Lark grammar starts at the rule `start`, a GBNF one at `root`. A JSON Schema may choose its
+    layout in `x-guidance`. Line ends after a regular expression are not part of it. `modules` are
+    the files that a user's own Lark file imports beside those that ship.
+    """
+
+    kind: Kind
+    text: str
+    name: str
+    modules: tuple["GrammarSource", ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise DerbyError(
+                f"The grammar kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}."
+            )
+        if not self.text.strip():
+            raise DerbyError("The grammar is empty: write one or pick one of those that ship.")
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError as error:
+            raise DerbyError(
+                f"The grammar's character {error.start + 1} is half of a surrogate pair: remove it."
+            ) from error
+        if size > MAX_BYTES:
+            raise DerbyError(
+                f"The grammar is {size} bytes long; the limit is {MAX_BYTES}: shorten it."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarExamples:
+    """Texts that a shipped grammar accepts and rejects, and a prompt that suits it."""
+
+    accept: tuple[str, ...]
+    reject: tuple[str, ...]
+    prompt: str
+
+
+@cache
+def shipped() -> dict[str, GrammarSource]:
+    """The grammars of the repository's `grammars/` folder by name, in alphabetical order."""
+    found = {
+        path.name.removesuffix(suffix): GrammarSource(
+            kind, path.read_text(encoding="utf-8"), path.name.removesuffix(suffix)
+        )
+        for suffix, kind in _SUFFIXES.items()
+        for path in FOLDER.glob(f"*{suffix}")
+    }
+    return dict(sorted(found.items()))
+
+
+def grammar_from_file(path: Path) -> GrammarSource:
+    """A user's own grammar; its kind is told by the file's name, as for the shipped ones.
+
+    Files of its folder that it imports, directly or not, come along as `modules`. Raises DerbyError
+    if a file cannot be read or the name ends in none of the known suffixes.
+    """
+    source = _read(path)
+    modules: dict[str, GrammarSource] = {}
+    wanted = _imported(source)
+    while wanted:
+        name = wanted.pop()
+        beside = [path.with_name(f"{name}{suffix}") for suffix in _SUFFIXES]
+        if name not in modules and (file := next(filter(Path.is_file, beside), None)):
+            modules[name] = _read(file)
+            wanted |= _imported(modules[name])
+    return replace(source, modules=tuple(modules.values()))
+
+
+def _imported(source: GrammarSource) -> set[str]:
+    """Names of files that a grammar seems to import; one too many, in a comment, does no harm."""
+    return set(_IMPORT.findall(source.text)) if source.kind == "lark" else set()
+
+
+def _read(path: Path) -> GrammarSource:
+    for suffix, kind in _SUFFIXES.items():
+        if path.name.endswith(suffix):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
+            return GrammarSource(kind, text, path.name.removesuffix(suffix))
+    raise DerbyError(
+        f"What kind of grammar {path.name!r} is cannot be told: its name must end in one of "
+        f"{', '.join(_SUFFIXES)}."
+    )
+
+
+def examples(name: str) -> GrammarExamples:
+    """What `NAME.examples.json` beside a shipped grammar says."""
+    record = json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8"))
+    return GrammarExamples(tuple(record["accept"]), tuple(record["reject"]), record["prompt"])

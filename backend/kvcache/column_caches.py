@@ -1,0 +1,116 @@
+"""Which KV cache a column starts from: an empty one, an earlier run's, or a file's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.decoding.clock import Clock
+from backend.engines.base import Engine, Session
+from backend.errors import DerbyError
+from backend.kvcache.prefix_cache import Prefix, PrefixStore
+from backend.kvcache.recording import RememberingSession, leave_in, model_key
+from backend.kvcache.snapshots import (
+    Binding,
+    Snapshot,
+    StoredCache,
+    default_folder,
+    layout_of,
+    require_fit,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Opens one column's sessions. `scope` is the visitor whose caches may be used and are kept
+    ("": none are kept); `borrow` says whether to look there for a beginning of the text;
+    `snapshot` is the id of a file to begin from instead ("": none).
+    """
+
+    store: PrefixStore
+    scope: str
+    borrow: bool
+    snapshot: str = ""
+
+    def load(self) -> Snapshot | None:
+        """The file to begin from. Raises DerbyError if it is damaged or gone."""
+        return default_folder().load(self.snapshot) if self.snapshot else None
+
+    def open(
+        self,
+        engine: Engine,
+        kind: str,
+        context: Sequence[int],
+        file: Snapshot | None,
+        clock: Clock,
+    ) -> tuple[Session, list[int]]:
+        """A session for a text that begins with `context`, and the tokens that it holds already.
+
+        Taking them over counts on `clock`. At least the last token of `context` is left to be
+        computed. Raises DerbyError if the file's cache is not this engine's.
+        """
+        known = context[:-1]
+        prefix = self._prefix(engine, kind, known, file)
+        held = list(known[: prefix.length])
+        session: Session = engine.open()
+        if held:
+            try:
+                with clock.step():
+                    session.load(len(held), prefix.arrays)
+            except BaseException:
+                session.close()
+                raise
+        if self.scope:
+            leave = leave_in(self.store, self.scope, engine)
+            session = RememberingSession(session, held, leave)
+        return session, held
+
+    def _prefix(
+        self, engine: Engine, kind: str, known: Sequence[int], file: Snapshot | None
+    ) -> Prefix:
+        if file is not None:
+            stored = file.caches.get(kind)
+            if stored is None:
+                return Prefix(0, {})
+            require_fit(kind, stored.binding, binding_of(engine))
+            text = [*file.prompt, *file.answer][: stored.length]
+            length = _common(text, known)
+            return Prefix(length, {name: a[:, :, :length] for name, a in stored.arrays.items()})
+        if self.borrow:
+            return self.store.find(self.scope, model_key(engine), known)
+        return Prefix(0, {})
+
+    def texts(self, engine: Engine) -> list[list[int]]:
+        """The visitor's earlier texts, if this column may borrow of them, the latest last."""
+        if not (self.borrow and self.scope):
+            return []
+        return self.store.texts(self.scope, model_key(engine))
+
+    def stored(self, engine: Engine, context: Sequence[int], least: int) -> StoredCache:
+        """What the store holds of this text, to be saved.
+
+        Raises DerbyError if that is less than its first `least` tokens, one at least.
+        """
+        prefix = self.store.find(self.scope, model_key(engine), context[:-1])
+        if prefix.length < max(1, least):
+            raise DerbyError(
+                "The cache of this column is no longer held: run it again, then save it."
+            )
+        return StoredCache(binding_of(engine), prefix.length, prefix.arrays)
+
+
+def binding_of(engine: Engine) -> Binding:
+    """What caches of this engine fit to. Runs one token, for the layout is not known before."""
+    session = engine.open()
+    try:
+        session.forward([0], [-1], ())
+        session.keep([0])
+        layout = layout_of(session.export(1))
+    finally:
+        session.close()
+    spec = engine.spec
+    return Binding(engine.fingerprint, spec.engine, spec.precision, layout)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts share from the start."""
+    n = min(len(a), len(b))
+    return next((i for i in range(n) if a[i] != b[i]), n)

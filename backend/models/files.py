@@ -1,0 +1,209 @@
+"""What a model's name means and where its files are: built-in, a local folder, or the Hub."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.errors import DerbyError
+from backend.models.prepared import sha256_of
+
+BUILT_IN = "built-in"
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+
+#: What is fetched from the Hub: data only, top folder only, never pickles or code.
+WANTED = [
+    "*.json",
+    "*.safetensors",
+    "*.jinja",
+    "tokenizer.model",
+    "merges.txt",
+    "vocab.txt",
+]
+UNWANTED = ["*/*", "consolidated*"]
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A Hugging Face folder with safetensors weights, and what every engine must know of it.
+
+    `fingerprint` is the SHA-256 over those of config.json and the weight files: equal
+    fingerprints mean the same model. Of `max_context` positions, full causal attention is right
+    for the first `full_attention`: all of them, or a sliding window's width.
+    """
+
+    folder: Path
+    fingerprint: str
+    max_context: int
+    full_attention: int
+    vocab_size: int
+    eos_ids: frozenset[int]
+
+
+def model_files(name: str, say: Say) -> ModelFiles:
+    """Find the model called `name`, downloading and converting it if need be.
+
+    `name` is "built-in", a folder (absolute, or starting with "." or "~") or a Hub id
+    "owner/model". `say` receives short sentences about what takes long. Raises DerbyError when
+    there is no such model, or none that can be loaded safely.
+    """
+    return _describe(_folder(name, say))
+
+
+def _folder(name: str, say: Say) -> Path:
+    if name == BUILT_IN:
+        from backend.models.builtin import built_in_folder
+
+        return built_in_folder(say)
+    if name.startswith((".", "~")) or Path(name).is_absolute():
+        return _local(Path(name).expanduser().absolute())
+    if HUB_ID.fullmatch(name):
+        return _local(_hub(name, say))
+    raise DerbyError(
+        f"There is no model {name!r}: write {BUILT_IN!r}, a folder starting with '/', '.' or '~', "
+        "or a Hub id such as owner/model."
+    )
+
+
+def _local(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise DerbyError(f"There is no model folder {str(folder)!r}: check the path.")
+    if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
+        _require_every_shard(folder)
+        return folder
+    pickled = sorted(p.name for p in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
+    if pickled:
+        raise DerbyError(
+            f"The model in {str(folder)!r} has its weights in {pickled[0]}, a pickle that can run "
+            "code when loaded: convert it to safetensors first."
+        )
+    raise DerbyError(
+        f"{str(folder)!r} is not a model folder: it needs config.json and *.safetensors files."
+    )
+
+
+def _require_every_shard(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text())["weight_map"].values())
+        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if missing:
+            raise DerbyError(
+                f"The model in {str(folder)!r} lacks {missing[0]}, which its index names: "
+                "finish the download."
+            )
+
+
+def _hub(name: str, say: Say) -> Path:
+    """The local snapshot of a Hub model; the one already here if the Hub cannot be reached."""
+    import httpx
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        siblings = HfApi().model_info(name, files_metadata=True, timeout=20).siblings or []
+    except (httpx.HTTPError, OSError) as error:
+        try:
+            return Path(snapshot_download(name, local_files_only=True))
+        except OSError:
+            raise DerbyError(_unreachable(name, error)) from error
+    weights = [s.size or 0 for s in siblings if re.fullmatch(r"[^/]+\.safetensors", s.rfilename)]
+    _require_loadable(name, len(weights), sum(weights))
+    say(f"Downloading {name} ({sum(weights) / 1e6:,.0f} MB)...")
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+    except (httpx.HTTPError, OSError) as error:
+        raise DerbyError(_unreachable(name, error)) from error
+
+
+def _require_loadable(name: str, files: int, size: int) -> None:
+    """Refuse, before anything is downloaded, weights that are unsafe or exceed memory."""
+    import psutil
+
+    if not files:
+        raise DerbyError(f"The Hub model {name!r} has no safetensors weights: choose one that has.")
+    available = psutil.virtual_memory().available
+    if size > available:
+        raise DerbyError(
+            f"The weights of {name!r} take {size / 1e9:.1f} GB and only {available / 1e9:.1f} GB "
+            "of memory are available: choose a smaller model."
+        )
+
+
+def _unreachable(name: str, error: Exception) -> str:
+    return (
+        f"The Hub model {name!r} could not be fetched ({type(error).__name__}): check the id and "
+        f"the network, log in if the model is gated, or use {BUILT_IN!r}."
+    )
+
+
+def _describe(folder: Path) -> ModelFiles:
+    config = _text_config(folder)
+    context, vocabulary = config["max_position_embeddings"], config["vocab_size"]
+    # Qwen states a window and says beside it that it is not used.
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    return ModelFiles(
+        folder=folder,
+        fingerprint=_fingerprint(folder),
+        max_context=context,
+        full_attention=min(context, window or context),
+        vocab_size=vocabulary,
+        eos_ids=_eos_ids(folder, config.get("eos_token_id")),
+    )
+
+
+def _text_config(folder: Path) -> dict[str, Any]:
+    """The language model's configuration, with context length and vocabulary size stated."""
+    try:
+        stated = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise DerbyError(f"The config.json in {str(folder)!r} is not JSON: {error}.") from error
+    if _is_complete(stated):
+        return stated
+    # Where sizes are left to the architecture's defaults, or nested, transformers knows them; it
+    # takes seconds to import, so it is asked only then.
+    from transformers import AutoConfig
+
+    try:
+        whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        raise DerbyError(
+            f"The config.json in {str(folder)!r} describes no model that can be loaded without "
+            "running code of its own: choose a standard architecture."
+        ) from error
+    text = whole.get_text_config(decoder=True)
+    # Some architectures keep the length under a name of their own (GPT-2: n_positions).
+    length = getattr(text, "max_position_embeddings", None)
+    config = {**text.to_dict(), "max_position_embeddings": length}
+    if not _is_complete(config):
+        raise DerbyError(
+            f"The {whole.model_type} model in {str(folder)!r} does not state its context length "
+            "and vocabulary size: choose a causal language model."
+        )
+    return config
+
+
+def _is_complete(config: Any) -> bool:
+    return isinstance(config, dict) and all(
+        isinstance(config.get(name), int) and config[name] > 0
+        for name in ("max_position_embeddings", "vocab_size")
+    )
+
+
+def _fingerprint(folder: Path) -> str:
+    files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    return hashlib.sha256("\n".join(map(sha256_of, files)).encode()).hexdigest()
+
+
+def _eos_ids(folder: Path, fallback: int | list[int] | None) -> frozenset[int]:
+    """Every id that ends a text: generation_config.json's, or else the model config's."""
+    path = folder / "generation_config.json"
+    stated = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    ids = fallback if stated is None else stated
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)

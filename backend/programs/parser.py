@@ -1,0 +1,296 @@
+"""The parser of prompt programs: text with {{tags}} becomes frozen nodes; nothing runs here."""
+
+import re
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from backend.errors import DerbyError
+
+MAX_NODES = 1_000
+MAX_TEXT = 65_536
+MAX_DEPTH = 10
+MAX_TIMES = 1_000
+MAX_CHOICES = 64
+MAX_REGEX = 1_000
+
+OPTIONS = ("max_tokens", "stop", "temperature", "regex")
+TAGS = ("gen", "select", "repeat", "end", "assistant")
+
+_PROGRAM = re.compile(r"\{\{[ \t\r\n]*(?:gen|select|repeat|assistant)\b")
+# In {{{x}} the tag is the inner pair, so that a JSON object may begin right before a tag.
+_OPEN = re.compile(r"\{\{(?!\{)")
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_CLOSE = re.compile("}}")
+_CLOSE_LINE = re.compile(r"}}(?:\r?\n)?")
+_EQUALS = re.compile("=")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
+_BARE = re.compile(r'[^ \t\r\n"{}]++')
+_STRING = re.compile(r'"((?:[^"\\\n]++|\\[^\n])*+)"')
+_ESCAPE = re.compile(r'\\([nt"\\])')
+_ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
+# Bounded digits: no number in range needs more, and converting very long ones is slow.
+_WHOLE = re.compile(r"[0-9]{1,9}")
+_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,17})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Fixed text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gen:
+    """Text that the model writes. temperature None is the request's; regex "" is any text."""
+
+    name: str
+    max_tokens: int = 32
+    stop: tuple[str, ...] = ()
+    temperature: float | None = None
+    regex: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """One of the options, whichever the model prefers."""
+
+    name: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What the latest slot of this name holds."""
+
+    name: str
+
+
+Slot = Gen | Select
+Node = Text | Gen | Select | Value
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Repeats are expanded, adjacent texts merged, none is empty. user "" is no turn of its own."""
+
+    nodes: tuple[Node, ...]
+    user: str = ""
+
+
+def is_program(text: str) -> bool:
+    """Whether a tag other than {{name}} or {{end}} occurs; templates of other kinds have none."""
+    return _PROGRAM.search(text) is not None
+
+
+def parse_program(text: str) -> Program:
+    """Raises DerbyError, in one sentence with line and column, for the first flaw."""
+    return _Parser(text).parse()
+
+
+@dataclass(slots=True)
+class _Block:
+    """The outermost level, or what stands between a {{repeat}} (at `at`) and its {{end}}."""
+
+    at: int = 0
+    times: int = 1
+    nodes: list[Node] = field(default_factory=list)  # adjacent texts unmerged: joined once, at last
+    size: int = 0  # how many nodes there are once merged
+    characters: int = 0
+
+    def text(self) -> str:
+        return "".join(node.text for node in self.nodes if isinstance(node, Text))
+
+    def merged(self) -> list[Node]:
+        merged: list[Node] = []
+        for kind, group in groupby(self.nodes, type):
+            run = list(group)
+            merged += [Text(_Block(nodes=run).text())] if kind is Text else run
+        return merged
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0  # the next character to read
+        self.tag = 0  # where the tag being read begins
+        self.blocks = [_Block()]
+        self.slots: dict[str, int] = {}  # where each name first stands
+        self.user: str | None = None
+
+    def parse(self) -> Program:
+        while opening := _OPEN.search(self.text, self.at):
+            self._add(Text(self.text[self.at : opening.start()]), self.at)
+            self.tag, self.at = opening.span()
+            self._read_tag()
+        self._add(Text(self.text[self.at :]), self.at)
+        block = self.blocks[-1]
+        self._check(len(self.blocks) == 1, block.at, "this {{repeat}} is never closed: add {{end}}")
+        self._check(self.slots, 0, "the program has no slot: add a {{gen}} or {{select}}")
+        return Program(tuple(block.merged()), self.user or "")
+
+    def _read_tag(self) -> None:
+        word = self._match(_WORD)
+        match word and word[0]:
+            case "gen":
+                self._slot(self._gen())
+            case "select":
+                self._slot(self._select())
+            case "repeat":
+                self._repeat()
+            case "end":
+                self._end()
+            case "assistant":
+                self._assistant()
+            case str(name):
+                self._close()
+                problem = f"no earlier slot is named {name!r:.60}: correct the name, fill the slot"
+                problem += " first, or put a space between the braces if no tag is meant"
+                self._check(name in self.slots, self.tag, problem)
+                self._add(Value(name), self.tag)
+            case _:
+                raise self._expected(f"one of {', '.join(TAGS)} or the name of an earlier slot")
+
+    def _slot(self, slot: Slot) -> None:
+        self._close()
+        self.slots.setdefault(slot.name, self.tag)
+        self._add(slot, self.tag)
+
+    def _gen(self) -> Gen:
+        name = self._name()
+        max_tokens, temperature, regex = 32, None, ""
+        stop: list[str] = []
+        seen: set[str] = set()
+        while word := self._match(_WORD):
+            key, at = word[0], word.start()
+            known = ", ".join(OPTIONS)
+            self._check(key in OPTIONS, at, f"no option is named {key!r:.60}: choose from {known}")
+            self._check(key == "stop" or key not in seen, at, f"{key} is given twice: remove one")
+            seen.add(key)
+            if not self._match(_EQUALS):
+                raise self._expected(f"the = of {key}")
+            match key:
+                case "max_tokens":
+                    max_tokens = int(self._number(key, _WHOLE, 1, 4096))
+                case "temperature":
+                    temperature = self._number(key, _DECIMAL, 0, 5)
+                case "stop":
+                    stop.append(self._filled(key, MAX_TEXT))
+                case _:
+                    regex = self._filled(key, MAX_REGEX)
+        return Gen(name, max_tokens, tuple(stop), temperature, regex)
+
+    def _select(self) -> Select:
+        name = self._name()
+        at, text = self._string('the options in double quotes, such as "yes|no",')
+        options = text.split("|")
+        given = f"{len(options):,} options are given; it must be 2 to {MAX_CHOICES}, split at |"
+        self._check(2 <= len(options) <= MAX_CHOICES, at, given)
+        self._check("" not in options, at, "an option is empty: remove the | that is too many")
+        for i, option in enumerate(options):
+            twice = f"the option {option!r:.60} is given twice: remove one"
+            self._check(option not in options[:i], at, twice)
+        return Select(name, tuple(options))
+
+    def _repeat(self) -> None:
+        times = int(self._number("repeat", _WHOLE, 1, MAX_TIMES))
+        self._close(_CLOSE_LINE)
+        deep = f"repeats are nested deeper than {MAX_DEPTH} levels: take this one out"
+        self._check(len(self.blocks) <= MAX_DEPTH, self.tag, deep)
+        self.blocks.append(_Block(self.tag, times))
+
+    def _end(self) -> None:
+        self._close(_CLOSE_LINE)
+        self._check(len(self.blocks) > 1, self.tag, "this {{end}} closes no {{repeat}}: remove it")
+        block = self.blocks.pop()
+        # Copies are added one node at a time, so that the first one past a limit ends it.
+        nodes = block.merged()
+        for _ in range(block.times if nodes else 0):
+            for node in nodes:
+                self._add(node, block.at)
+
+    def _assistant(self) -> None:
+        self._close()
+        self._check(self.user is None, self.tag, "{{assistant}} is given twice: remove one")
+        inside = "{{assistant}} stands inside a {{repeat}}: move it before or after"
+        self._check(len(self.blocks) == 1, self.tag, inside)
+        early = "a slot stands in the user's turn: move it after {{assistant}}"
+        self._check(not self.slots, min(self.slots.values(), default=0), early)
+        user = self.blocks[0]
+        self.user = user.text()
+        empty = "the user's turn is empty: write it before {{assistant}}, or remove the tag"
+        self._check(self.user.strip(), self.tag, empty)
+        self.blocks = [_Block(characters=user.characters)]
+
+    def _add(self, node: Node, at: int) -> None:
+        block = self.blocks[-1]
+        is_text = isinstance(node, Text)
+        if is_text and not node.text:
+            return
+        block.characters += len(node.text) if is_text else 0
+        block.size += not (is_text and block.nodes and isinstance(block.nodes[-1], Text))
+        block.nodes.append(node)
+        many = f"the program grows past {MAX_NODES:,} pieces here: repeat less or use fewer tags"
+        self._check(block.size <= MAX_NODES, at, many)
+        long = f"the fixed text grows past {MAX_TEXT:,} characters here: shorten it or repeat less"
+        self._check(block.characters <= MAX_TEXT, at, long)
+
+    def _name(self) -> str:
+        at, name = self._string("the slot's name in double quotes")
+        problem = f"{name!r:.60} is no name: use letters, digits and _, beginning with no digit"
+        self._check(_WORD.fullmatch(name), at, problem)
+        self._check(name not in TAGS, at, f"{name!r} is a tag's name: choose another for the slot")
+        return name
+
+    def _filled(self, key: str, limit: int) -> str:
+        at, text = self._string(f"the text of {key} in double quotes")
+        self._check(text, at, f"{key} is empty: remove it or give it at least one character")
+        long = f"{key} has {len(text):,} characters; {limit:,} are allowed: shorten it"
+        self._check(len(text) <= limit, at, long)
+        return text
+
+    def _number(self, key: str, form: re.Pattern[str], low: int, high: int) -> float:
+        bare = self._match(_BARE)
+        if not bare:
+            raise self._expected(f"the number of {key}")
+        value = float(bare[0]) if form.fullmatch(bare[0]) else -1
+        kind = "whole number" if form is _WHOLE else "plain number"
+        problem = f"{key} is {bare[0]!r:.60}; it must be a {kind} from {low:,} to {high:,}"
+        self._check(low <= value <= high, bare.start(), problem)
+        return value
+
+    def _string(self, what: str) -> tuple[int, str]:
+        found = self._match(_STRING)
+        if found:
+            return found.start(), _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], found[1])
+        opened = self.text.startswith('"', self.at)
+        self._check(not opened, self.at, 'this string is never closed: end it with " on its line')
+        raise self._expected(what)
+
+    def _close(self, pattern: re.Pattern[str] = _CLOSE) -> None:
+        if not self._match(pattern):
+            raise self._expected("}}")
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """What the pattern finds after any space, which is read in either case."""
+        space = _SPACE.match(self.text, self.at)
+        self.at = space.end() if space else self.at
+        found = pattern.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found
+
+    def _check(self, fine: object, at: int, problem: str) -> None:
+        if not fine:
+            raise self._error(at, problem)
+
+    def _expected(self, what: str) -> DerbyError:
+        if self.at == len(self.text):
+            return self._error(self.tag, "this {{ is never closed: end the tag with }}")
+        return self._error(
+            self.at, f"{self.text[self.at]!r} stands where {what} should: correct it"
+        )
+
+    def _error(self, at: int, problem: str) -> DerbyError:
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
+        return DerbyError(f"Line {line}, column {column}: {problem}.")

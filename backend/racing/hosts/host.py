@@ -1,0 +1,42 @@
+"""Where a race runs. The page never cares: a host turns a race into a stream of events."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from backend.events import Event, Finished
+from backend.racing.race import Race
+
+#: Seconds between two looks at whether a race was stopped.
+POLL = 0.05
+
+
+class Host(Protocol):
+    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+        """Run a race and yield its events; within a second of `stopped()` it ends.
+
+        One race at a time: a second one waits. Every column ends in Finished or Failed.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def turn(lock: threading.Lock, stopped: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
+    while not (held := lock.acquire(timeout=POLL)):
+        if stopped():
+            break
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
+
+
+def all_stopped(race: Race) -> Iterator[Event]:
+    """The end of every column of a race that was stopped before it began."""
+    for column in range(len(race.columns)):
+        yield Finished(column, "stopped", [])

@@ -1,0 +1,43 @@
+"""Runs races in this process, on a thread: for the command line, and where no child may start."""
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+from backend.events import Event
+from backend.racing.hosts.host import all_stopped, turn
+from backend.racing.models import Engines
+from backend.racing.race import Race, run_to_end
+
+
+class InlineHost:
+    def __init__(self) -> None:
+        self.engines = Engines()
+        self._one_at_a_time = threading.Lock()
+
+    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+        queue: SimpleQueue[Event | None] = SimpleQueue()
+        gone = threading.Event()
+
+        def ended() -> bool:
+            return gone.is_set() or stopped()
+
+        def run() -> None:
+            try:
+                with turn(self._one_at_a_time, ended) as mine:
+                    if mine:
+                        run_to_end(race, self.engines, queue.put, ended)
+                    else:
+                        for event in all_stopped(race):
+                            queue.put(event)
+            finally:
+                queue.put(None)
+
+        threading.Thread(target=run, name="race", daemon=True).start()
+        try:
+            while (event := queue.get()) is not None:
+                yield event
+        finally:
+            gone.set()
+
+    def close(self) -> None: ...

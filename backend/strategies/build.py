@@ -1,0 +1,129 @@
+"""How a column's drafter is put together from its settings and what there is to run it with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.costs.pass_costs import Costs
+from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.sampling import Sampler
+from backend.drafters.draft_length import BestPace, FixedPace, Pace
+from backend.drafters.draft_model import DraftModel
+from backend.drafters.hybrid import Drafting as ModelDrafter
+from backend.drafters.hybrid import Hybrid
+from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead_plan import TrialLookahead, best_setting
+from backend.drafters.prompt_lookup import PromptLookup, latest
+from backend.drafters.trained_head import TrainedHead
+from backend.engines.base import Engine, Session
+from backend.engines.hidden_states import TappedSession
+from backend.errors import DerbyError
+from backend.heads.base import Head
+from backend.strategies.settings import (
+    HYBRID,
+    Drafting,
+    DraftModelDrafting,
+    LookaheadDrafting,
+    LookupDrafting,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Materials:
+    """What a column's drafter may be made of.
+
+    `head` is the target's trained head and `draft` an open draft model; None where there is none.
+    `texts` are the visitor's earlier ones, the latest last.
+    """
+
+    target: Engine
+    costs: Costs
+    sampler: Sampler
+    head: Head | None
+    draft: "OpenDraft | None"
+    texts: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDraft:
+    """A draft model's session, the tokens that it holds, and the seconds of a pass over one row."""
+
+    session: Session
+    held: Sequence[int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A drafter, the target's session as it must be run with it, and what a call of the draft
+    costs in seconds.
+    """
+
+    drafter: Drafter
+    session: Session
+    seconds: float = 0.0
+
+
+def build_drafter(drafting: Drafting, session: Session, given: Materials) -> Built:
+    """Raises DerbyError for what the target cannot do, and for a draft that does not fit it."""
+    match drafting:
+        case LookupDrafting():
+            pace = _pace(drafting, given, 0.0)
+            return Built(_lookup(drafting, pace, given), session)
+        case LookaheadDrafting():
+            return Built(_lookahead(drafting, given), session)
+        case DraftModelDrafting(draft=draft):
+            return _speculative(drafting, draft, session, given)
+        case _:
+            return Built(NullDrafter(), session)
+
+
+def _pace(drafting: LookupDrafting | DraftModelDrafting, given: Materials, draft: float) -> Pace:
+    if not drafting.auto:
+        return FixedPace(drafting.k)
+    return BestPace(given.costs, draft, drafting.k, branches=given.target.capabilities.tree)
+
+
+def _lookup(drafting: LookupDrafting, pace: Pace, given: Materials) -> PromptLookup:
+    branches = drafting.branches if given.target.capabilities.tree else 1
+    return PromptLookup(pace, drafting.ngram, branches, latest(given.texts))
+
+
+def _lookahead(drafting: LookaheadDrafting, given: Materials) -> Drafter:
+    if not given.target.capabilities.tree:
+        raise DerbyError(
+            f"Lookahead needs tree attention, which {given.target.spec} does not have."
+        )
+    seed, seeded = given.sampler.sampling.seed, drafting.seeded
+    if not drafting.auto:
+        sizes = drafting.window, drafting.level, drafting.guesses
+        return Lookahead(*sizes, seeded=seeded, seed=seed)
+    best = best_setting(given.costs)
+    if best is None:
+        return NullDrafter()
+    made = Lookahead(best.window, best.level, best.guesses, seeded=seeded, seed=seed)
+    return TrialLookahead(made, given.costs)
+
+
+def _speculative(
+    drafting: DraftModelDrafting, draft: str, session: Session, given: Materials
+) -> Built:
+    tokenizer = given.target.tokenizer
+    if given.draft is not None:
+        seconds, opened = given.draft.seconds, given.draft
+        pace = _pace(drafting, given, seconds)
+        model = DraftModel(opened.session, given.sampler, pace, tokenizer.eos_ids, opened.held)
+        return Built(_behind_lookup(model, draft, pace, given), session, seconds)
+    if given.head is None:
+        raise DerbyError(f"{given.target.spec} has no draft {draft!r}: choose int4 or a model.")
+    seconds, tapped = given.head.seconds, TappedSession(session)
+    pace = _pace(drafting, given, seconds)
+    head = TrainedHead(
+        given.head, tapped, given.sampler, pace, tokenizer.eos_ids, tokenizer.vocab_size
+    )
+    return Built(_behind_lookup(head, draft, pace, given), tapped, seconds)
+
+
+def _behind_lookup(drafter: ModelDrafter, draft: str, pace: Pace, given: Materials) -> Drafter:
+    if draft != HYBRID:
+        return drafter
+    return Hybrid(_lookup(LookupDrafting(), pace, given), drafter, pace)

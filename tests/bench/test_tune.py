@@ -1,0 +1,147 @@
+"""Predictions from costs and acceptance; what is told of a column; which lookahead would pay."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from lib import PROMPT, Script, naive, run
+
+from backend.bench.prompts import PROMPTS
+from backend.bench.tune import predict, tune
+from backend.costs.pass_costs import Costs
+from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead_plan import LADDER, TRIAL, TrialLookahead, best_setting
+from backend.engines.fake import FakeEngine
+from backend.events import Event, Finished, Priced, Started, Step
+from backend.racing.models import Engines
+from backend.results.metrics import Score
+from backend.results.reason import reason
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import WIDEST, parse_column
+from backend.types import ModelSpec, Outcome, Proposal, Request
+
+CURVE = Costs((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
+FLAT = Costs((1, 64), (10.0, 10.0), 0.0)
+
+
+def scripted(k: int, wrong: int, costs: Costs = CURVE, call: float = 0.0) -> Score:
+    """A run whose every round of k guesses goes wrong at the same place."""
+    engine = FakeEngine()
+    request = Request("x", max_new_tokens=81)
+    drafter = Script(naive(engine, PROMPT, request), len(PROMPT), k, wrong)
+    score = run(engine, request, drafter).score
+    score.costs, score.draft_cost, score.calls = costs, call, score.drafted * (call > 0)
+    return score
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+def test_a_smaller_k_is_predicted_from_a_run_with_a_larger_one(k: int) -> None:
+    """Guesses right for four tokens and then wrong: K above 4 buys nothing and costs rows."""
+    per_forward, speedup = predict([scripted(8, 4)], k)
+    right = 1 + min(k, 4)
+    assert per_forward == pytest.approx(right, rel=0.05)
+    assert speedup == pytest.approx(right * CURVE.plain / CURVE(1 + k), rel=0.05)
+
+
+def test_a_prediction_for_k_is_what_a_run_with_k_finds() -> None:
+    far = scripted(8, 4)
+    for k in (1, 2, 3, 4):
+        assert predict([far], k)[0] == pytest.approx(scripted(k, 4).tokens_per_forward, rel=0.06)
+
+
+def test_calls_of_the_draft_are_paid_for() -> None:
+    free, dear = predict([scripted(8, 4)], 4)[1], predict([scripted(8, 4, call=2.0)], 4)[1]
+    assert dear == pytest.approx(free * CURVE(5) / (CURVE(5) + 4 * 2.0), rel=0.05)
+
+
+def test_a_column_that_guessed_nothing_is_predicted_to_be_plain() -> None:
+    assert predict([scripted(0, 0)], 4) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
+def priced(column: int, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> list[Event]:
+    """A finished column whose passes over `rows` rows took so long each."""
+    parts = {"total": seconds, "draft": 0.0, "mask": 0.0, "forward": seconds, "rest": 0.0}
+    drafted = rows - 1
+    events: list[Event] = [
+        Started(column, 3, "m"),
+        Priced(column, list(CURVE.widths), list(CURVE.seconds), 0.0, 0.0),
+    ]
+    for tokens in steps:
+        n = len(tokens)
+        accepted = min(drafted, n - 1)
+        events.append(
+            Step(
+                column, list(tokens), ["sampled"] * n, [1.0] * n, [], rows, drafted, accepted, parts
+            )
+        )
+    return [*events, Finished(column, "token limit", [])]
+
+
+def told(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> str:
+    board = Scoreboard([parse_column("kv"), parse_column(column)])
+    for event in (*priced(0, [[t] for t in range(13)], 1, 10.0), *priced(1, steps, rows, seconds)):
+        board.add(event)
+    return reason(board, 1)
+
+
+def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
+    blocks = [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    assert told("lookup", blocks, 4, 15.0) == (
+        "2.00\u00d7: 3.00 tokens per forward, and a 4-row forward costs 1.50 plain steps here; "
+        "predicted 2.50\u00d7"
+    )
+    assert told("lookup", blocks, 4, 45.0).startswith("slower here: 3.00 tokens per forward, but a")
+    assert told("lookup", blocks, 4, 30.0).startswith("as fast as KV reuse here")
+    assert told("kv", [[t] for t in range(13)], 1, 10.0).startswith("as fast")
+
+
+def test_a_column_that_declines_says_why() -> None:
+    steps = [[t] for t in range(13)]
+    assert "would not pay enough" in told("lookahead", steps, 1, 10.0)
+    assert "no guess promised to pay" in told("speculative", steps, 1, 10.0)
+    assert "would not pay" not in told("lookahead:window=5", steps, 1, 10.0)
+
+
+def test_lookahead_is_chosen_where_rows_are_free_and_declined_where_they_cost() -> None:
+    steep = Costs((1, 16), (10.0, 40.0))
+    assert best_setting(steep) is None
+    assert best_setting(FLAT) == max(LADDER, key=lambda setting: setting.expected)
+
+
+def test_the_context_has_room_for_whatever_auto_may_choose() -> None:
+    assert max(setting.window + setting.level for setting in LADDER) == WIDEST
+
+
+def test_lookahead_that_does_not_keep_its_promise_ends() -> None:
+    """Each step yields a single token while its rows cost more than a plain one."""
+    trial = TrialLookahead(Lookahead(5, 3, 5, seeded=True, seed=1), CURVE)
+    context = list(range(20))
+    proposals: list[Proposal] = []
+    for token in range(100, 100 + 3 * TRIAL):
+        proposal = trial.propose(context, 50)
+        proposals.append(proposal)
+        context.append(token)
+        feedback = FakeEngine().open().forward([1], [-1], [0] * proposal.feedback)
+        trial.observe(Outcome((token,), 0, proposal, feedback))
+    assert all(proposal.tokens for proposal in proposals[:TRIAL])
+    assert not any(proposal.tokens for proposal in proposals[TRIAL:])
+
+
+def test_tuning_measures_every_family_and_names_the_fastest() -> None:
+    found = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:2], 200, Engines(), lambda _: None)
+    names = [row.setting for row in found.rows]
+    assert len(set(names)) == len(names)
+    assert {
+        "lookup:branches=1,k=1",
+        "lookup:branches=1,k=16",
+        "speculative",
+        "lookahead",
+        "lookup",
+    } <= set(names)
+    assert not any("trained" in name for name in names), "the fake has no trained draft"
+    measured = {row.setting: row.measured for row in found.rows if row.measured}
+    assert found.best == (
+        max(measured, key=measured.__getitem__) if max(measured.values()) > 1 else "kv"
+    )
+    far = replace(found.rows[names.index("lookup:branches=1,k=16")], measured=0.0)
+    assert far.tokens_per_forward > 1.5, "this model repeats itself"

@@ -1,0 +1,192 @@
+"""A grammar with any drafter writes what the plain loop writes under that grammar."""
+
+import re
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lib import Run
+
+from backend.decoding.clock import Clock
+from backend.decoding.constraint import Masks
+from backend.decoding.loop import Parts, decode
+from backend.decoding.sampling import Sampler
+from backend.engines.fake import FakeEngine, FakeSession
+from backend.grammar.constraint import GrammarConstraint, compile_grammar
+from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.racing.models import Engines
+from backend.racing.race import Race, run_race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import parse_column
+from backend.types import Logits, ModelSpec, Proposal, Request, Sampling
+
+DRAFTED = ("lookup", "lookup:k=3,ngram=1", "lookahead", "lookahead:window=3,level=2", "speculative")
+#: Loops, choices, forced runs and free text, all quickly written by a model that knows nothing.
+LOOPS = 'start: item+\nitem: "<li>" /[a-z ]{1,9}/ "</li>" | "<hr width=\'100\'/>"'
+ENGINES = Engines()
+
+
+def written(grammar: str, target: ModelSpec, request: Request, names: Sequence[str]) -> Scoreboard:
+    """A finished race of the plain grammar column and `names` under the same grammar."""
+    source = shipped().get(grammar) or GrammarSource("lark", grammar, "test")
+    columns = [parse_column(n).with_settings({"grammar": source}) for n in ("grammar", *names)]
+    board = Scoreboard(columns)
+    run_race(Race(request, tuple(columns), target), ENGINES, board.add, lambda: False)
+    assert [score.message for score in board.scores] == [""] * len(columns)
+    return board
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    grammar=st.sampled_from([LOOPS, "person", "json", "arithmetic", "yes_no", "function_call"]),
+    model=st.sampled_from(["fake", "fake-loop"]),
+    temperature=st.sampled_from([0.0, 0.7, 1.5]),
+    seed=st.integers(0, 2**40),
+)
+def test_every_drafter_keeps_the_text_of_its_grammar(
+    grammar: str, model: str, temperature: float, seed: int
+) -> None:
+    request = Request(
+        "<li>one</li><li>two</li> Say", 48, Sampling(temperature, seed=seed), chat=False
+    )
+    board = written(grammar, ModelSpec(model, "fake"), request, DRAFTED)
+    plain = board.scores[0]
+    for index, score in enumerate(board.scores[1:], 1):
+        assert score.tokens == plain.tokens, board.columns[index].label
+        assert (score.reason, score.expected) == (plain.reason, plain.expected)
+        assert board.bound(index)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_so_it_is_on_the_built_in_model(engine: str, temperature: float) -> None:
+    for grammar in ("person", "sql"):
+        request = Request(examples(grammar).prompt, 24, Sampling(temperature, seed=3))
+        names = ("lookup", "lookahead", "speculative")
+        board = written(grammar, ModelSpec(engine=engine), request, names)
+        assert [score.tokens for score in board.scores] == [board.scores[0].tokens] * 4
+        assert len(board.scores[0].masks) >= board.scores[0].steps
+
+
+def test_a_grammar_begins_from_an_earlier_cache_and_writes_the_same() -> None:
+    """The second of two equal questions computes one row of its prompt, under any drafter."""
+    columns = tuple(parse_column(f"{name}:grammar=person,cache=session") for name in DRAFTED[::2])
+    race = Race(
+        Request("Who?", 40, chat=False), columns, ModelSpec("fake", "fake"), scope="visitor"
+    )
+    boards = [Scoreboard(columns) for _ in range(2)]
+    for board in boards:
+        run_race(race, ENGINES, board.add, lambda: False)
+    for first, second in zip(boards[0].scores, boards[1].scores, strict=True):
+        assert second.tokens == first.tokens
+        assert len(first.tokens) > 10
+        assert second.reused == second.prompt_tokens - 1 > 0
+
+
+def test_slots_have_grammars_of_their_own_under_any_drafter() -> None:
+    program = 'A {{gen "n" regex="[0-9]{2,4}" max_tokens=6}} B {{select "s" "red|green"}} {{n}}'
+    columns = tuple(parse_column(name) for name in ("kv", *DRAFTED))
+    board = Scoreboard(columns)
+    race = Race(Request(program, 40), columns, ModelSpec("fake-loop", "fake"))
+    run_race(race, ENGINES, board.add, lambda: False)
+    values = board.scores[0].values
+    assert re.fullmatch("[0-9]{2,4}", str(values["n"]))
+    assert values["s"] in ("red", "green")
+    assert [score.values for score in board.scores] == [values] * len(columns)
+    assert all(score.masks for score in board.scores)
+
+
+class Meeting(FakeSession):
+    """A forward pass that ends only when the step's masks are there."""
+
+    masked = threading.Event()
+
+    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
+        logits = super().forward(tokens, parents, rows)
+        if rows:
+            assert self.masked.wait(30), "the masks wait for the pass"
+            self.masked.clear()
+        return logits
+
+
+def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were they begun after the pass, it would wait for them in vain."""
+    compute = GrammarConstraint.masks_along
+
+    def tell(self: GrammarConstraint, proposal: Proposal) -> Masks:
+        masks = compute(self, proposal)
+        Meeting.masked.set()
+        return masks
+
+    monkeypatch.setattr(GrammarConstraint, "masks_along", tell)
+    engine = FakeEngine()
+    constraint = compile_grammar(GrammarSource("lark", LOOPS, "test"), engine.tokenizer)
+    Meeting.masked.clear()
+    request = Request("Say", 20, chat=False)
+    parts = Parts(
+        Meeting(engine), engine.tokenizer, Sampler(Sampling()), Clock(), constraint=constraint
+    )
+    score = Run(list(decode(0, list(b"Say"), request, parts))).score
+    assert len(score.tokens) == 20
+    # One mask for each sampled row: the root, and each forced token.
+    assert len(score.masks) == score.steps + score.drafted
+
+
+def test_a_text_that_is_cut_says_what_the_grammar_still_wanted() -> None:
+    def cut(source: str, tokens: int) -> tuple[str, str]:
+        engine = FakeEngine()
+        constraint = compile_grammar(GrammarSource("lark", source, "test"), engine.tokenizer)
+        request = Request("Say", tokens, chat=False)
+        parts = Parts(
+            engine.open(), engine.tokenizer, Sampler(Sampling()), Clock(), constraint=constraint
+        )
+        score = Run(list(decode(0, list(b"Say"), request, parts))).score
+        return score.reason, score.expected
+
+    assert cut('start: "abcdef"', 4) == ("token limit", "'ef'")
+    assert cut('start: "abc" /[xyz]/ "."', 3) == ("token limit", "one of 'x', 'y', 'z'")
+    assert cut('start: "ab" /[a-z]/ "."', 2)[1].startswith("one of 'a', 'b', 'c', ")
+    assert cut('start: "abc" "def"?', 3) == ("token limit", "")
+    assert cut('start: "abc"', 8) == ("end of text", "")
+
+
+def test_a_block_that_completes_the_grammar_ends_with_it() -> None:
+    """Once, the token after a block was an end of the text that single steps never write."""
+    request = Request("abab abab abab ", 30, chat=False)
+    board = written('start: "ab" /[ab]b/', ModelSpec("fake", "fake"), request, DRAFTED)
+    for score in board.scores:
+        assert len(score.tokens) == 4
+        assert score.reason == "end of text"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(1.0), Sampling(0.6), Sampling(1.4, top_k=3), Sampling(0.9, top_p=0.7)],
+    ids=str,
+)
+def test_a_mask_leaves_the_other_probabilities_as_they_were(sampling: Sampling) -> None:
+    """Draws under a mask follow the masked distribution, renormalised: chi-square at 1e-6."""
+    from scipy.stats import chisquare
+
+    logits = np.array([2.0, 1.0, 0.5, 0.0, 1.7, -1.0, 0.9], dtype=np.float32)
+    mask = np.array([0, 1, 1, 1, 0, 1, 1], dtype=np.bool_)
+    scores = np.where(mask, logits.astype(np.float64), -np.inf)
+    if sampling.top_k:
+        scores[scores < np.sort(scores)[-sampling.top_k]] = -np.inf
+    exact = np.exp(scores / sampling.temperature)
+    exact /= exact.sum()
+    if sampling.top_p < 1:
+        order = np.argsort(-exact)
+        needed = int(np.searchsorted(np.cumsum(exact[order]), sampling.top_p)) + 1
+        exact[order[needed:]] = 0
+        exact /= exact.sum()
+    sampler, draws = Sampler(sampling), 20_000
+    drawn = [sampler.choose(logits, position, mask).token for position in range(draws)]
+    counts = np.bincount(drawn, minlength=7)
+    assert not counts[exact == 0].any()
+    possible = exact > 0
+    assert chisquare(counts[possible], draws * exact[possible]).pvalue > 1e-6

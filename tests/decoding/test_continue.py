@@ -1,0 +1,336 @@
+"""Going on from where a column stopped: the same text as if it had never stopped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backend.engines.base import Engine
+from backend.engines.fake import FakeEngine
+from backend.events import Event
+from backend.racing.models import Engines
+from backend.racing.race import Race, run_to_end
+from backend.racing.records import earlier_of, longer
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import STRATEGIES, Strategy, parse_column
+from backend.types import Earlier, ModelSpec, Request, Sampling, chain_parents
+
+FAKE = ModelSpec("fake", "fake")
+COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup", "grammar")
+
+
+def play(race: Race, engines: Engines, most: int = 1 << 30) -> Scoreboard:
+    """Run a race, stopping it after `most` events."""
+    board, events = Scoreboard(race.columns), list[Event]()
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        board.add(event)
+
+    run_to_end(race, engines, emit, lambda: len(events) >= most)
+    return board
+
+
+def column(name: str) -> Strategy:
+    strategy = parse_column(name)
+    return replace(strategy, limit=0) if strategy.limit else strategy
+
+
+def asked(tokens: int, temperature: float, name: str, **more: object) -> Race:
+    request = Request("Tell me about the sea", tokens, Sampling(temperature, seed=3))
+    return Race(replace(request, **more), (column(name),), FAKE, scope="me")
+
+
+def on(race: Race, score: Score, tokens: int) -> Race:
+    """The race that goes on for so many tokens more."""
+    request, strategy = longer(race.request, race.columns[0], tokens)
+    return replace(race, request=request, columns=(strategy,), earlier=(earlier_of(score),))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_an_answer_in_parts_is_the_answer_in_one(name: str, temperature: float) -> None:
+    engines = Engines()
+    whole = play(asked(40, temperature, name), Engines()).scores[0]
+    race = asked(9, temperature, name)
+    score = play(race, engines).scores[0]
+    for tokens in (1, 13, 17):
+        race = on(race, score, tokens)
+        score = play(race, engines).scores[0]
+    assert score.state == "done", score.message
+    assert (score.tokens, score.text, score.reason) == (whole.tokens, whole.text, whole.reason)
+
+
+@pytest.mark.parametrize("name", ["kv", "speculative:k=3", "lookahead", "lookup", "grammar"])
+def test_nothing_is_computed_twice(name: str) -> None:
+    """Only the last token, which never was in the cache, is left of prompt and answer."""
+    engines = Engines()
+    race = asked(9, 0.0, name)
+    first = play(race, engines).scores[0]
+    score = play(on(race, first, 1), engines).scores[0]
+    assert score.reused == first.prompt_tokens + 9 - 1
+    assert score.rows == 1
+
+
+@pytest.mark.parametrize("events", [1, 2, 3, 5, 8, 13])
+def test_a_stopped_race_goes_on_to_the_same_text(events: int) -> None:
+    whole = play(asked(30, 0.5, "speculative:k=3"), Engines()).scores[0]
+    engines = Engines()
+    race = asked(30, 0.5, "speculative:k=3")
+    stopped = play(race, engines, events).scores[0]
+    again = replace(race, earlier=(earlier_of(stopped),))
+    assert play(again, engines).scores[0].tokens == whole.tokens
+
+
+def test_a_text_that_has_ended_does_not_go_on() -> None:
+    race = asked(4000, 0.0, "kv")
+    engines = Engines()
+    first = play(race, engines).scores[0]
+    assert first.reason == "end of text"
+    second = play(on(race, first, 50), engines).scores[0]
+    assert (second.tokens, second.reason) == (first.tokens, "end of text")
+
+
+def test_what_one_visitor_left_no_other_finds() -> None:
+    engines = Engines()
+    ours = asked(9, 0.0, "kv:cache=session")
+    play(ours, engines)
+    again = play(ours, engines).scores[0]
+    other = play(replace(ours, scope="you"), engines).scores[0]
+    assert again.reused == again.prompt_tokens - 1
+    assert other.reused == 0
+
+
+def test_only_the_scope_that_was_chosen_is_looked_into() -> None:
+    engines = Engines()
+    race = asked(9, 0.0, "kv")
+    play(race, engines)
+    assert play(race, engines).scores[0].reused == 0
+
+
+@pytest.mark.parametrize("name", COLUMNS[:1] + COLUMNS[2:])
+def test_a_saved_column_goes_on_in_another_process(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    whole = play(asked(40, 0.8, name), Engines()).scores[0]
+    engines = Engines()
+    race = asked(15, 0.8, name)
+    score = play(race, engines).scores[0]
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    saved = play(saving, engines).scores[0]
+    assert saved.snapshot, saved.message
+    # New engines share nothing with the old ones but the disk.
+    going_on = replace(on(race, score, 25), earlier=(Earlier(snapshot=saved.snapshot),))
+    restored = play(going_on, Engines()).scores[0]
+    assert (restored.tokens, restored.text) == (whole.tokens, whole.text)
+    assert restored.reused == score.prompt_tokens + 15 - 1
+
+
+def test_a_snapshot_of_another_model_names_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    engines = Engines()
+    race = asked(9, 0.0, "kv")
+    score = play(race, engines).scores[0]
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    saved = play(saving, engines).scores[0].snapshot
+    other = replace(
+        race, target=ModelSpec("fake-draft", "fake"), earlier=(Earlier(snapshot=saved),)
+    )
+    failed = play(other, Engines()).scores[0]
+    assert failed.state == "failed"
+    assert FakeEngine(salt=0).fingerprint in failed.message
+    assert FakeEngine(salt=7).fingerprint in failed.message
+
+
+def test_saving_what_is_no_longer_held_says_so() -> None:
+    race = asked(9, 0.0, "kv")
+    engines = Engines()
+    score = play(race, engines).scores[0]
+    engines.prefixes.forget("me")
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    assert "no longer held" in play(saving, engines).scores[0].message
+
+
+def test_a_full_context_ends_the_answer_and_says_so() -> None:
+    score = play(asked(200, 0.0, "kv", context=64), Engines()).scores[0]
+    assert score.reason == "context full"
+    assert score.prompt_tokens + len(score.tokens) == 64
+
+
+@pytest.mark.parametrize("name", COLUMNS[:-1])
+def test_after_a_shift_every_token_follows_from_what_is_left(name: str) -> None:
+    """The definition: each token is chosen from the logits of the shifted text, and of no other."""
+    race = asked(150, 0.0, name, context=72, shift=True)
+    score = play(race, Engines()).scores[0]
+    assert score.shifts, score.reason
+    engine = FakeEngine()
+    prompt = engine.tokenizer.encode(race.request.prompt, chat=True)
+    for count, token in enumerate(score.tokens):
+        shifts = [s for s in earlier_of(score).shifts if s[0] <= count]
+        seen = Earlier(tuple(score.tokens[:count]), tuple(shifts)).context(prompt)
+        assert len(seen) <= 72
+        assert token == int(engine.logits(seen).argmax())
+    kept = len(b"User: ")
+    assert all(shift.sink == kept for shift in score.shifts)
+
+
+def test_a_shifted_answer_goes_on() -> None:
+    engines = Engines()
+    whole = play(asked(150, 0.7, "kv", context=72, shift=True), Engines()).scores[0]
+    race = asked(110, 0.7, "kv", context=72, shift=True)
+    first = play(race, engines).scores[0]
+    assert first.shifts
+    assert play(on(race, first, 40), engines).scores[0].tokens == whole.tokens
+
+
+def test_a_shifted_answer_goes_on_again_and_again() -> None:
+    """What was dropped before an earlier Continue was forgotten by the next one: the text was
+    right, for it was shifted anew, but all of it was computed again.
+    """
+    engines = Engines()
+    race = asked(110, 0.7, "kv", context=72, shift=True)
+    score = play(race, engines).scores[0]
+    for _ in range(3):
+        race = on(race, score, 10)
+        before, score = score, play(race, engines).scores[0]
+        assert score.shifts[: len(before.shifts)] == [
+            replace(s, text="", seconds=0.0) for s in before.shifts
+        ]
+        prompt = before.prompt_tokens + len(before.tokens)
+        assert score.reused == prompt - earlier_of(before).dropped - 1
+    whole = play(asked(140, 0.7, "kv", context=72, shift=True), Engines()).scores[0]
+    assert score.tokens == whole.tokens
+
+
+@pytest.mark.model
+def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_demands() -> None:
+    engines = Engines(idle_warm_up=True)
+    request = Request("Tell me how the tide works.", 60, context=96, shift=True)
+    score = play(Race(request, (column("kv"),), ModelSpec()), engines).scores[0]
+    engine = engines.get(ModelSpec(), lambda text: None)
+    prompt = engine.tokenizer.encode(request.prompt, chat=True)
+    shifts = earlier_of(score).shifts
+    assert shifts
+    for at, _, _ in shifts:
+        for count in range(at, min(at + 4, len(score.tokens))):
+            done = tuple(s for s in shifts if s[0] <= count)
+            seen = Earlier(tuple(score.tokens[:count]), done).context(prompt)
+            session = engine.open()
+            logits = session.forward(seen, chain_parents(len(seen)), (len(seen) - 1,))
+            session.close()
+            assert score.tokens[count] == int(logits[0].argmax())
+
+
+def _new(data: st.DataObject) -> Race:
+    """A race of one column; a small context that shifts only where steps are single tokens."""
+    name = data.draw(st.sampled_from(["kv", "kv", "speculative:k=3", "lookup", "lookahead"]))
+    race = asked(data.draw(st.integers(1, 40)), 0.6, name)
+    if name == "kv" and data.draw(st.booleans()):
+        race = replace(race, request=replace(race.request, context=48, shift=True))
+    prompt = data.draw(st.sampled_from(["The sea", "The sea is", "The sea is deep", "A"]))
+    values = {"cache": data.draw(st.sampled_from(["call", "session"]))}
+    return replace(
+        race,
+        request=replace(race.request, prompt=prompt),
+        columns=(race.columns[0].with_settings(values),),
+        scope=data.draw(st.sampled_from(["me", "you"])),
+    )
+
+
+def _saved(race: Race, score: Score, engines: Engines) -> Earlier:
+    """Where the column stands on disk; in memory still, if its cache was evicted."""
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    saved = play(saving, engines).scores[0]
+    assert saved.snapshot or "no longer held" in saved.message
+    return Earlier(snapshot=saved.snapshot) if saved.snapshot else earlier_of(score)
+
+
+# All examples may write to one folder; no test after them may, or it would prepare models there.
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_any_sequence_of_uses_equals_a_recompute_from_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    """Run, borrow, fork, continue, evict, save and load, and shift, in any order."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    engines = Engines()
+    left: list[tuple[Race, Score]] = []
+    for _ in range(data.draw(st.integers(2, 7))):
+        act = data.draw(st.sampled_from(["run", "continue", "load", "evict"]))
+        if act == "evict":
+            engines.prefixes.budget = data.draw(st.sampled_from([0, 2000, 1 << 20]))
+            engines.prefixes.forget(data.draw(st.sampled_from(["me", "you"])))
+            continue
+        race = _new(data)
+        if act != "run" and left:
+            before, score = data.draw(st.sampled_from(left))  # the same one twice: a fork
+            race = on(before, score, data.draw(st.integers(1, 20)))
+            if act == "load":
+                race = replace(race, earlier=(_saved(before, score, engines),))
+        score = play(race, engines).scores[0]
+        plain = Race(race.request, (STRATEGIES["kv"],), FAKE)
+        assert score.tokens == play(plain, Engines()).scores[0].tokens, score.message
+        left.append((race, score))
+
+
+def _logits(engine: Engine, tokens: list[int], cut: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits after `tokens`, plainly and from an exported cache of the first `cut` tokens."""
+    session = engine.open()
+    session.forward(tokens, chain_parents(len(tokens)), ())
+    session.keep(range(len(tokens)))
+    arrays = session.export(cut)
+    session.truncate(cut)
+    rest = tokens[cut:]
+    plain = session.forward(rest, chain_parents(len(rest)), (len(rest) - 1,))
+    other = engine.open()
+    other.load(cut, arrays)
+    loaded = other.forward(rest, chain_parents(len(rest)), (len(rest) - 1,))
+    return plain, loaded
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+def test_an_exported_cache_gives_the_logits_of_the_session_it_came_from(engine: str) -> None:
+    opened = Engines(idle_warm_up=True).get(ModelSpec(engine=engine), lambda text: None)
+    tokens = opened.tokenizer.encode(
+        "The tide comes in twice a day, and nobody asks why.", chat=True
+    )
+    plain, loaded = _logits(opened, tokens, len(tokens) - 3)
+    np.testing.assert_allclose(plain, loaded, atol=2e-3)
+    assert plain.argmax() == loaded.argmax()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+@pytest.mark.parametrize("name", ["kv", "speculative", "lookahead", "lookup", "grammar"])
+def test_real_engines_go_on_exactly_from_disk(
+    engine: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ModelSpec(engine=engine)
+    loaded = Engines(idle_warm_up=True)
+    loaded.get(target, lambda text: None)
+    request = Request("How does the tide work?", 24, Sampling(0.7, seed=1))
+    whole = play(Race(request, (column(name),), target), loaded).scores[0]
+    race = Race(replace(request, max_new_tokens=10), (column(name),), target, scope="me")
+    score = play(race, loaded).scores[0]
+    # The models stay where they are; the snapshots go to a folder of their own.
+    monkeypatch.setattr("backend.kvcache.snapshots.cache_dir", lambda: tmp_path)
+    saving = replace(race, earlier=(earlier_of(score),), save=True)
+    saved = play(saving, loaded).scores[0]
+    assert saved.snapshot, saved.message
+    loaded.prefixes.forget("me")
+    going_on = replace(on(race, score, 14), earlier=(Earlier(snapshot=saved.snapshot),))
+    restored = play(going_on, loaded).scores[0]
+    assert restored.tokens == whole.tokens
+    assert restored.reused == score.prompt_tokens + len(score.tokens) - 1

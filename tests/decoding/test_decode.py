@@ -1,0 +1,189 @@
+"""The loop: every lossless composition writes what the definition says, and cuts where it must."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lib import PROMPT, Script, drafters, naive, run
+
+from backend.decoding.clock import Clock
+from backend.decoding.loop import Parts, decode
+from backend.decoding.sampling import Sampler
+from backend.drafters.draft_length import FixedPace
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.fake import FakeEngine
+from backend.events import Finished, Prefilled, Step
+from backend.text import ByteTokenizer
+from backend.types import Request, Sampling
+
+MODELS = {
+    "varied": FakeEngine(),
+    "repetitive": FakeEngine(period=2, sharpness=4.0),
+    "short-lived": FakeEngine(period=1, sharpness=1.0),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", [0, 1, 2**62])
+def test_every_lossless_composition_equals_the_definition(
+    model: str, temperature: float, seed: int
+) -> None:
+    engine = MODELS[model]
+    sampling = Sampling(temperature, seed=seed)
+    request = Request("x", max_new_tokens=80, sampling=sampling)
+    expected = naive(engine, PROMPT, request)
+    plain = run(engine, request).score.text
+    for name, make in drafters(engine, sampling).items():
+        for cache in (True, False) if seed == 1 else (True,):
+            found = run(engine, request, make(), cache=cache)
+            assert found.tokens == expected, (name, cache)
+            assert found.score.text == plain
+    assert engine.open_sessions == 0
+
+
+@pytest.mark.parametrize("wrong", range(9))
+def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> None:
+    engine = MODELS["varied"]
+    request = Request("x", max_new_tokens=60, sampling=Sampling(0.8, seed=3))
+    truth = naive(engine, PROMPT, request)
+    drafter = Script(truth, len(PROMPT), k=8, wrong=wrong)
+    found = run(engine, request, drafter)
+    assert found.tokens == truth
+    full = [o for o in drafter.outcomes[1:] if o.proposal.drafted == 8]
+    assert {o.accepted for o in full} == {min(8, wrong)}
+
+
+@given(
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    top_k=st.sampled_from([0, 1, 5]),
+    top_p=st.sampled_from([0.5, 0.9, 1.0]),
+    seed=st.integers(0, 2**63 - 1),
+    prompt=st.binary(min_size=1, max_size=200),
+    length=st.integers(1, 40),
+    pick=st.integers(0, 10**6),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_request_any_drafter(
+    temperature: float, top_k: int, top_p: float, seed: int, prompt: bytes, length: int, pick: int
+) -> None:
+    engine = MODELS["repetitive"]
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    request = Request("x", max_new_tokens=length, sampling=sampling)
+    made = list(drafters(engine, sampling).items())
+    name, make = made[pick % len(made)]
+    found = run(engine, request, make(), prompt=tuple(prompt))
+    assert found.tokens == naive(engine, tuple(prompt), request), name
+
+
+class EndAt(FakeEngine):
+    """Ends its text at a fixed length, so that EOS can fall on every offset of a block."""
+
+    end: int = 0
+
+    def logits(self, prefix):
+        values = super().logits(prefix)
+        values[ByteTokenizer.EOS] = 1e4 if len(prefix) - len(PROMPT) == self.end else -1e4
+        return values
+
+
+@pytest.mark.parametrize("offset", range(10))
+def test_eos_inside_an_accepted_block_ends_the_text_there(offset: int) -> None:
+    """Trap: accepted tokens after EOS were once kept, or EOS was counted twice."""
+    engine = EndAt()
+    engine.end = 9 + offset
+    request = Request("x", max_new_tokens=60)
+    truth = naive(engine, PROMPT, request)
+    assert len(truth) == engine.end + 1
+    drafter = Script([*truth, *range(65, 75)], len(PROMPT), k=8, wrong=99)
+    found = run(engine, request, drafter)
+    assert found.tokens == truth
+    assert found.reason == "end of text"
+    assert sum(found.score.rounds.values()) == sum(1 for s in found.steps if s.drafted)
+    assert sum(n * c for n, c in found.score.rounds.items()) == found.score.accepted
+
+
+@pytest.mark.parametrize("start", range(1, 22))
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, length: int) -> None:
+    engine = MODELS["varied"]
+    plain = Request("x", max_new_tokens=40)
+    text = run(engine, plain).score.text
+    stop = text[start : start + length]
+    request = replace(plain, stop=(stop, "never there"))
+    expected = run(engine, request)
+    assert expected.score.text == text[: text.index(stop)]
+    assert expected.reason == "stop string"
+    for name, make in drafters(engine, request.sampling).items():
+        found = run(engine, request, make())
+        assert (found.tokens, found.score.text) == (expected.tokens, expected.score.text), name
+
+
+def test_every_limit_is_exact() -> None:
+    engine = MODELS["varied"]
+    for limit in range(1, 20):
+        request = Request("x", max_new_tokens=limit)
+        for name, make in drafters(engine, request.sampling).items():
+            found = run(engine, request, make())
+            assert (len(found.tokens), found.reason) == (limit, "token limit"), name
+    found = run(engine, Request("x", max_new_tokens=20), limit=7)
+    assert (len(found.tokens), found.reason) == (7, "column limit")
+    found = run(engine, Request("x", max_new_tokens=7), limit=7)
+    assert found.reason == "token limit"
+
+
+def test_bookkeeping_adds_up() -> None:
+    engine = MODELS["repetitive"]
+    request = Request("x", max_new_tokens=100, sampling=Sampling(0.7))
+    for name, make in drafters(engine, request.sampling).items():
+        before = engine.forwards
+        found = run(engine, request, make())
+        score = found.score
+        assert sum(score.rounds.values()) == sum(1 for s in found.steps if s.drafted), name
+        assert sum(n * c for n, c in score.rounds.items()) == score.accepted, name
+        for step in found.steps:
+            assert len(step.tokens) == len(step.origins) == len(step.gaps)
+            assert step.origins.count("drafted") == step.accepted <= step.drafted
+            assert len(step.tokens) - step.accepted in (0, 1)
+        if "same" not in name:  # the draft's forwards count on the same engine there
+            prefills = sum(isinstance(e, Prefilled) for e in found.events)
+            assert engine.forwards - before == len(found.steps) + prefills, name
+
+
+def test_a_stateless_column_computes_the_whole_prefix_for_every_token() -> None:
+    engine = FakeEngine()
+    request = Request("x", max_new_tokens=20)
+    cached = run(engine, request)
+    assert engine.rows == len(PROMPT) + len(cached.tokens) - 1
+    engine.rows = 0
+    run(engine, request, cache=False)
+    assert engine.rows == sum(len(PROMPT) + i for i in range(len(cached.tokens)))
+
+
+def test_closing_the_stream_at_any_point_closes_every_session() -> None:
+    request = Request("x", max_new_tokens=10)
+    for taken in range(12):
+        engine = FakeEngine()
+        drafter = drafters(engine, request.sampling)["same draft k=4"]()
+        parts = Parts(engine.open(), engine.tokenizer, Sampler(request.sampling), Clock(), drafter)
+        stream = decode(0, PROMPT * 3, request, parts)
+        for _ in range(taken + 1):
+            next(stream, None)
+        stream.close()
+        assert engine.open_sessions == 0
+
+
+def test_long_prompts_are_prefilled_in_chunks_that_report_progress() -> None:
+    engine = MODELS["varied"]
+    events = run(engine, Request("x", max_new_tokens=3), prompt=PROMPT * 5).events
+    done = [event.done for event in events if isinstance(event, Prefilled)]
+    assert done == [64 * i for i in range(1, (len(PROMPT) * 5 - 1) // 64 + 1)]
+    assert isinstance(events[-1], Finished)
+    assert all(isinstance(event, Step) for event in events[len(done) : -1])
+
+
+def test_lookup_commits_several_tokens_a_forward_where_text_repeats() -> None:
+    engine = FakeEngine(period=1, sharpness=8.0)
+    found = run(engine, Request("x", max_new_tokens=80), PromptLookup(FixedPace(8), 2))
+    assert found.score.tokens_per_forward > 3

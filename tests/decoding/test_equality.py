@@ -1,0 +1,35 @@
+"""A slice of the equality matrix on the real engines; `make verify` runs the whole of it."""
+
+import pytest
+
+from backend.bench.prompts import PROMPTS
+from backend.bench.verify import COLUMNS, cases, verify
+from backend.racing.models import Engines
+from backend.types import ModelSpec
+
+pytestmark = pytest.mark.model
+
+
+@pytest.mark.parametrize(
+    ("engine", "prompts", "tokens"), [("openvino", PROMPTS[1:3], 48), ("torch", PROMPTS[1:2], 32)]
+)
+def test_every_lossless_column_writes_what_kv_reuse_writes(engine, prompts, tokens) -> None:
+    chosen = cases((ModelSpec(engine=engine),), prompts, (0.0, 0.9), (7,))
+    engines = Engines(idle_warm_up=True)
+    for result in verify(chosen, engines, tokens):
+        assert result.equal, (result.case, result.verdicts)
+        assert len(result.verdicts) == len(COLUMNS)
+        assert result.tokens > 10
+
+
+def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings() -> None:
+    """The int4 copy stores the fp32 weights' own codes; only its fast arithmetic can disagree."""
+    from backend.bench.solo import run_solo
+    from backend.racing.race import Race
+    from backend.strategies.registry import parse_column
+    from backend.types import Request
+
+    race = Race(Request(PROMPTS[2].text, 64), (parse_column("speculative:draft=int4,k=7"),))
+    score = run_solo(race, 0, Engines(idle_warm_up=True))
+    assert score.acceptance > 0.85
+    assert score.tokens_per_forward > 2.5

@@ -1,0 +1,364 @@
+"""Choosing tokens: keyed noise, truncation as defined, and a verification that cannot bias."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from math import exp
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from lib import Noisy, run
+from scipy.stats import chisquare, kstest
+
+from backend.decoding import loop as decode
+from backend.decoding import sampling
+from backend.decoding.clock import Clock, Part
+from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.sampling import Choice, Sampler, noise, truncate, verify
+from backend.drafters.draft_length import FixedPace
+from backend.drafters.draft_model import DraftModel
+from backend.drafters.lookahead import Lookahead
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.fake import FakeEngine
+from backend.types import Logits, Proposal, Request, Sampling
+
+SEEDS = st.integers(0, 2**63 - 1)
+POSITIONS = st.integers(0, 10**6)
+# Few distinct values, so that ties are common; far enough apart that no rounding decides.
+SCORES = st.lists(st.integers(-12, 12).map(lambda n: n / 4), min_size=1, max_size=30)
+MASKED = st.lists(st.one_of(st.just(-np.inf), st.integers(-8, 8)), min_size=1, max_size=30)
+
+
+@given(SEEDS, POSITIONS, st.integers(1, 300), st.integers(0, 300))
+def test_noise_depends_on_seed_and_position_only(
+    seed: int, position: int, size: int, more: int
+) -> None:
+    first = noise(seed, position, size)
+    np.random.default_rng(seed).random(7)  # whatever else draws numbers changes nothing
+    assert np.array_equal(first, noise(seed, position, size))
+    assert np.array_equal(first, noise(seed, position, size + more)[:size])
+    assert not np.array_equal(first, noise(seed, position + 1, size))
+    assert not np.array_equal(first, noise(seed ^ 1, position, size))
+
+
+def test_noise_is_gumbel_along_positions_seeds_and_tokens() -> None:
+    along = {
+        "positions": [noise(5, position, 1)[0] for position in range(4000)],
+        "seeds": [noise(seed, 9, 1)[0] for seed in range(4000)],
+        "tokens": noise(5, 9, 4000),
+    }
+    for name, values in along.items():
+        assert kstest(values, "gumbel_r").pvalue > 1e-3, name
+        assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.05, name
+
+
+@given(SCORES, st.integers(0, 9), st.sampled_from([0.5, 0.9, 1.0]), SEEDS, st.data())
+def test_greedy_is_the_first_largest_allowed_score_whatever_else_is_set(
+    scores: list[float], top_k: int, top_p: float, seed: int, data: st.DataObject
+) -> None:
+    sampler = Sampler(Sampling(0.0, top_k, top_p, seed))
+    allowed = [data.draw(st.booleans()) for _ in scores]
+    assume(any(allowed))
+    logits = np.array(scores, np.float32)
+    assert sampler.choose(logits, 3).token == scores.index(max(scores))
+    best = max(score for score, ok in zip(scores, allowed, strict=True) if ok)
+    expected = [s == best and ok for s, ok in zip(scores, allowed, strict=True)].index(True)
+    assert sampler.choose(logits, 3, np.array(allowed)).token == expected
+
+
+def slow_truncate(scores: Sequence[float], wanted: Sampling) -> tuple[set[int], float]:
+    """Tokens that top-k and then top-p leave, by the definition; and how near p was to a tie."""
+    left = [i for i, score in enumerate(scores) if score > -np.inf]
+    if wanted.top_k:
+        kth = sorted((scores[i] for i in left), reverse=True)[: wanted.top_k][-1]
+        left = [i for i in left if scores[i] >= kth]
+    if wanted.top_p == 1:
+        return set(left), 1.0
+    weights = {i: exp((scores[i] - max(scores)) / wanted.temperature) for i in left}
+    total, running, kept, nearest = sum(weights.values()), 0.0, set(), 1.0
+    for i in sorted(left, key=lambda i: (-scores[i], i)):
+        nearest = min(nearest, abs(running / total - wanted.top_p))
+        if running >= wanted.top_p * total:
+            break
+        kept.add(i)
+        running += weights[i]
+    return kept, nearest
+
+
+@given(
+    st.one_of(SCORES, MASKED),
+    st.integers(0, 32),
+    st.one_of(st.just(1.0), st.floats(0.01, 1.0)),
+    st.sampled_from([0.2, 0.7, 1.0, 3.0]),
+)
+@example([1.0] * 9 + [0.75], 0, 0.33, 1.0)  # all tokens light, and nearly alike
+@example([0.0] * 30, 0, 0.05, 1.0)
+@example([3.0] + [0.0] * 29, 0, 0.995, 3.0)
+def test_top_k_and_top_p_leave_what_the_definition_leaves(
+    scores: list[float], top_k: int, top_p: float, temperature: float
+) -> None:
+    assume(max(scores) > -np.inf)
+    wanted = Sampling(temperature, top_k, top_p)
+    kept, nearest = slow_truncate(scores, wanted)
+    assume(nearest > 1e-5)  # otherwise float32 may decide either way
+    logits = np.array(scores, np.float32)
+    found = truncate(logits, wanted)
+    assert {int(i) for i in np.flatnonzero(found > -np.inf)} == kept
+    assert all(found[i] == logits[i] for i in kept)
+    assert np.array_equal(logits, np.array(scores, np.float32)), "the logits were changed"
+
+
+@given(
+    SCORES,
+    st.sampled_from([0.0, 1e-50, 1e-9, 0.3, 1.0, 5.0]),
+    st.integers(0, 5),
+    st.sampled_from([0.3, 0.9, 1.0]),
+    SEEDS,
+    st.data(),
+)
+def test_only_allowed_tokens_are_ever_chosen(
+    scores: list[float],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    allowed = [data.draw(st.booleans()) for _ in scores]
+    assume(any(allowed))
+    wanted = Sampling(temperature, top_k, top_p, seed)
+    sampler = Sampler(wanted)
+    choice = sampler.choose(np.array(scores, np.float32), 11, np.array(allowed))
+    ruled = [s if ok else -np.inf for s, ok in zip(scores, allowed, strict=True)]
+    assert allowed[choice.token]
+    assert choice.gap >= 0
+    assert (choice.gap == np.inf) <= (sum(allowed) == 1 or top_k == 1 or top_p < 1)
+    if temperature in (0.0, 1e-50, 1e-9):
+        assert ruled[choice.token] == max(ruled)
+    elif temperature > 0:
+        kept, nearest = slow_truncate(ruled, wanted)
+        assert choice.token in kept or nearest < 1e-5
+
+
+# Verification -----------------------------------------------------------------------------------
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Proposal:
+    """Any tree over three tokens: chains, branches, siblings that are duplicates, scratch rows."""
+    n = draw(st.integers(0, 14))
+    parents = tuple(draw(st.integers(-1, i - 1)) for i in range(n))
+    tokens = tuple(draw(st.integers(0, 2)) for _ in range(n))
+    return Proposal(tokens, parents, scratch=draw(st.integers(0, n)))
+
+
+def branch(proposal: Proposal, row: int) -> tuple[int, ...]:
+    """The tokens from the root down to drafted token `row`; () for the root, -1."""
+    if row < 0:
+        return ()
+    return (*branch(proposal, proposal.parents[row]), proposal.tokens[row])
+
+
+@given(trees(), st.integers(0, 2**32))
+def test_verification_accepts_a_path_that_the_model_would_have_written(
+    proposal: Proposal, model: int
+) -> None:
+    def token_after(path: tuple[int, ...]) -> int:
+        return (hash((model, path)) >> 7) % 3
+
+    asked: list[tuple[int, int]] = []
+
+    def sample(row: int, depth: int) -> Choice:
+        asked.append((row, depth))
+        return Choice(token_after(branch(proposal, row - 1)), 1.0)
+
+    verdict = verify(proposal, sample)
+    chosen = tuple(choice.token for choice in verdict.choices)
+    truth: tuple[int, ...] = ()
+    for _ in chosen:
+        truth += (token_after(truth),)
+    assert chosen == truth
+    assert len(chosen) == len(verdict.rows) + 1
+    above = -1
+    for row in verdict.rows:
+        assert row < proposal.drafted
+        assert proposal.parents[row] == above
+        above = row
+    assert branch(proposal, above) == chosen[:-1]
+    assert asked == [(row + 1, depth) for depth, row in enumerate((-1, *verdict.rows))]
+    drafted = [branch(proposal, row) for row in range(proposal.drafted)]
+    if len(set(drafted)) == len(drafted):  # no duplicates: it is the longest such path, too
+        assert chosen not in drafted
+    else:
+        last = (i for i in range(proposal.drafted) if proposal.parents[i] == above)
+        assert chosen[-1] not in {proposal.tokens[i] for i in last}
+
+
+def test_an_equal_draft_is_always_accepted_and_a_foreign_one_hardly_ever() -> None:
+    for temperature in (0.0, 1.0):
+        wanted = Sampling(temperature, seed=4)
+        request = Request("x", max_new_tokens=200, sampling=wanted)
+        engine = FakeEngine(vocab_size=200, sharpness=1.0)
+        prompt = tuple(range(10))
+        shares = {}
+        for name, model in {"same": engine, "far": replace(engine, salt=1)}.items():
+            drafter = DraftModel(model.open(), Sampler(wanted), FixedPace(4), set())
+            shares[name] = run(engine, request, drafter, prompt).score.acceptance
+        assert shares["same"] == 1.0
+        assert shares["far"] < (0.05 if temperature == 0 else 0.5)
+
+
+# The distribution of sampled text -----------------------------------------------------------------
+
+# The next token depends on the last one alone, so every token is a draw from one of 8 known
+# distributions: those of the 8 tokens that it may follow.
+VOCABULARY = 8
+MODEL = FakeEngine(vocab_size=VOCABULARY, period=1, sharpness=1.0)
+TEMPERATURE = 0.8
+START = (0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3)
+DRAWS = 50_000
+RUN = 600
+shared_noise = lru_cache(maxsize=None)(noise)
+
+
+class Timeless(Clock):
+    """Measures nothing, which is faster: these tests take a hundred thousand steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = dict.fromkeys(("draft", "mask", "forward", "rest", "total"), 0.0)
+
+    def step(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def part(self, name: Part) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def made(kind: str, seed: int) -> Drafter:
+    own = Sampling(TEMPERATURE, seed=seed)
+    match kind:
+        case "plain":
+            return NullDrafter()
+        case "lookup":
+            return PromptLookup(FixedPace(4), 2)
+        case "lookahead":
+            return Lookahead(4, 3, 4, seeded=True, seed=seed)
+        case "greedy draft":
+            return DraftModel(MODEL.open(), Sampler(Sampling(0.0)), FixedPace(2), set())
+    model = {"same": MODEL, "near": Noisy(MODEL, 0.7), "far": replace(MODEL, salt=1)}[kind]
+    return DraftModel(model.open(), Sampler(own), FixedPace(2), set())
+
+
+KINDS = ("plain", "same", "near", "far", "greedy draft", "lookup", "lookahead")
+
+
+def pvalue(kind: str, draws: int) -> float:
+    """Chi-square of the tokens of verified blocks against the model's exact probabilities."""
+    counts = np.zeros((VOCABULARY, VOCABULARY))
+    seed = 0
+    while counts.sum() < draws:
+        wanted = Sampling(TEMPERATURE, seed=seed)
+        request = Request("x", max_new_tokens=RUN, sampling=wanted)
+        steps = run(MODEL, request, made(kind, seed), START, clock=Timeless()).steps
+        last = steps[0].tokens[-1]
+        for step in steps[1:]:
+            # Whether anything was drafted is settled before these tokens' noise is looked at.
+            if step.drafted or kind == "plain":
+                for before, token in pairwise([last, *step.tokens]):
+                    counts[before, token] += 1
+            last = step.tokens[-1]
+        seed += 1
+    scores = np.stack([MODEL.logits([token]) for token in range(VOCABULARY)]) / TEMPERATURE
+    exact = np.exp(scores.astype(np.float64))
+    exact /= exact.sum(axis=1, keepdims=True)
+    expected = exact * counts.sum(axis=1, keepdims=True)
+    return float(chisquare(counts, expected, axis=None, ddof=VOCABULARY - 1).pvalue)
+
+
+@pytest.fixture
+def quick_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every strategy draws at the same seeds and positions: compute their noise only once."""
+    monkeypatch.setattr(sampling, "noise", shared_noise)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampled_tokens_have_exactly_the_models_distribution(kind: str, quick_noise: None) -> None:
+    assert pvalue(kind, DRAWS) > 1e-3
+
+
+def accept_argmax(
+    answer: decode.Answer, proposal: Proposal, logits: Logits, allowed: object
+) -> sampling.Verdict:
+    """A wrong verifier: a drafted token passes where it is the target's most likely one."""
+
+    def sample(row: int, depth: int) -> Choice:
+        children = {
+            proposal.tokens[i] for i in range(proposal.drafted) if proposal.parents[i] == row - 1
+        }
+        best = int(logits[row].argmax())
+        if best in children:
+            return Choice(best, 0.0)
+        return answer._parts.sampler.choose(logits[row], answer._context.position + depth)
+
+    return verify(proposal, sample)
+
+
+def try_twice(proposal: Proposal, sample: Callable[[int, int], Choice]) -> sampling.Verdict:
+    """A wrong verifier: a draft that fails at first is given a second sample."""
+
+    def second_chance(row: int, depth: int) -> Choice:
+        first = sample(row, depth)
+        again = sample(row, depth + 1000)
+        children = {
+            proposal.tokens[i] for i in range(proposal.drafted) if proposal.parents[i] == row - 1
+        }
+        return again if first.token not in children and again.token in children else first
+
+    return verify(proposal, second_chance)
+
+
+# A far draft shares the noise too, so what it proposes is hardly ever what a mistake would favour.
+@pytest.mark.parametrize("kind", ["near", "greedy draft", "lookup", "lookahead"])
+@pytest.mark.parametrize("mistake", ["argmax passes", "a second try"])
+def test_the_check_above_sees_a_biased_verifier(
+    mistake: str, kind: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mistake == "argmax passes":
+        monkeypatch.setattr(decode.Answer, "_verify", accept_argmax)
+    else:
+        monkeypatch.setattr(decode, "verify", try_twice)
+    assert pvalue(kind, DRAWS // 5) < 1e-6
+
+
+@given(
+    st.lists(st.floats(-9, 9, width=32), min_size=2, max_size=30),
+    st.sampled_from([0.0, 0.6, 1.0]),
+    st.integers(0, 9),
+)
+def test_the_runner_up_is_what_would_be_chosen_without_the_best(
+    logits: list[float], temperature: float, seed: int
+) -> None:
+    sampler, scores = Sampler(Sampling(temperature, seed=seed)), np.array(logits, dtype=np.float32)
+    pair, choice = sampler.choose_two(scores, 5), sampler.choose(scores, 5)
+    assert (pair.token, pair.gap) == choice
+    without = np.arange(len(logits)) != pair.token
+    assert pair.second == sampler.choose(scores, 5, without).token
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 99), st.sampled_from([0.0, 0.8]))
+def test_a_part_of_the_vocabulary_has_the_same_noise(
+    seed: int, position: int, temperature: float
+) -> None:
+    """A draft that knows few tokens must be as lucky with them as the target is."""
+    among = np.arange(3, 300, 7)
+    scores = np.full(300, -np.inf, dtype=np.float32)
+    scores[among] = np.random.default_rng(seed % 1000).normal(size=len(among))
+    sampler = Sampler(Sampling(temperature, seed=seed))
+    whole = sampler.choose_two(scores, position)
+    part = sampler.choose_two(scores[among], position, among, 300)
+    assert (among[part.token], part.gap, among[part.second]) == whole

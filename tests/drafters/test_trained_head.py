@@ -1,0 +1,191 @@
+"""The head's drafter feeds it exactly the text, once, and what the target thought of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from lib import PROMPT
+from numpy.typing import NDArray
+
+from backend.costs.pass_costs import Costs
+from backend.decoding.sampling import Sampler
+from backend.drafters.draft_length import BestPace, FixedPace
+from backend.drafters.hybrid import Hybrid
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.drafters.trained_head import HIDDEN, TrainedHead
+from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.hidden_states import TappedSession
+from backend.heads.base import Floats, HeadPass
+from backend.heads.shape import HeadShape
+from backend.types import Features, Outcome, Proposal, Sampling, chain_parents
+
+WINDOW = 16
+SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
+
+
+class ThinkingSession(FakeSession):
+    """A fake whose feature at a token is (its position, the token)."""
+
+    def features(self) -> Features:
+        tokens, parents = self._pending
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        pairs = [(len(self._kept) + d, t) for d, t in zip(depths, tokens, strict=True)]
+        return np.array(pairs, dtype=np.float32).reshape(-1, 2)
+
+
+class Recorder:
+    """A head that notes what it is shown and always drafts the token after the last one."""
+
+    shape = SHAPE
+    vocabulary = np.arange(200, dtype=np.int64)
+    seconds = 1e-3
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, feature
+        self.seen: list[set[int]] = []  # positions that each row saw, its own included
+
+    def run(
+        self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
+        keys: Floats, values: Floats, bias: Floats,
+    ) -> HeadPass:  # fmt: skip
+        n = len(tokens)
+        assert bias.shape == (n, WINDOW + n)
+        for i in range(n):
+            self.rows.append((int(positions[i]), int(tokens[i]), tuple(features[i].tolist())))
+            cached = [int(keys[0, 0, j, 0]) for j in range(WINDOW) if bias[i, j] == 0]
+            own = [int(positions[j]) for j in range(n) if bias[i, WINDOW + j] == 0]
+            assert len(set(cached + own)) == len(cached + own), "no position twice"
+            assert set(np.unique(bias)) <= {0.0, HIDDEN}
+            self.seen.append({*cached, *own})
+        logits = np.zeros(200, dtype=np.float32)
+        logits[(int(tokens[-1]) + 1) % 200] = 5.0
+        keys = np.zeros((1, 1, n, 2), dtype=np.float32)
+        keys[0, 0, :, 0] = positions
+        own_feature = np.array([-1.0, -1.0], dtype=np.float32)
+        return HeadPass(logits, own_feature, keys, keys)
+
+
+def opened(k: int) -> tuple[TappedSession, Recorder, TrainedHead]:
+    tapped = TappedSession(ThinkingSession(FakeEngine()))
+    head = Recorder()
+    drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedPace(k), frozenset(), 257)
+    return tapped, head, drafter
+
+
+def commit(tapped: TappedSession, tokens: Sequence[int], kept: Sequence[int]) -> None:
+    tapped.forward(tokens, chain_parents(len(tokens)), ())
+    tapped.keep(kept)
+
+
+def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
+    tapped, head, drafter = opened(3)
+    text = list(PROMPT[:10])
+    commit(tapped, text[:9], range(9))  # the last token is never computed yet
+    proposal = drafter.propose(text, 8)
+    last = text[-1]
+    assert proposal.tokens == (last + 1, last + 2, last + 3)
+    assert proposal.calls == 3
+    fed = head.rows[:9]
+    assert [(p, t) for p, t, _ in fed] == [(i, text[i]) for i in range(1, 10)]
+    assert [f for _, _, f in fed] == [(i - 1.0, float(text[i - 1])) for i in range(1, 10)]
+    assert head.rows[9:] == [(10, last + 1, (-1.0, -1.0)), (11, last + 2, (-1.0, -1.0))]
+    # The target took one guess and its own next token: only these are new to the head.
+    commit(tapped, [last, *proposal.tokens], [0, 1])
+    drafter.observe(Outcome((last + 1, 50), 1, proposal, np.zeros((0, 1), np.float32)))
+    text += [last + 1, 50]
+    head.rows.clear()
+    drafter.propose(text, 8)
+    assert [(p, t) for p, t, _ in head.rows[:2]] == [(10, last + 1), (11, 50)]
+    assert head.rows[0][2] == (9.0, float(last)), "the guess's own feature gave way to the true one"
+    assert all({10, 11} & seen for seen in head.seen[-3:])
+
+
+def test_a_row_sees_the_last_window_of_what_was_fed_and_nothing_rejected() -> None:
+    tapped, head, drafter = opened(2)
+    text = list(range(40))
+    commit(tapped, text[:39], range(39))
+    drafter.propose(text, 8)
+    assert head.seen[-2] == set(range(40 - WINDOW, 40)), "the row of the last token"
+    assert head.seen[-1] == set(range(41 - WINDOW, 41))
+    commit(tapped, [39, 7, 7], [0])  # all rejected
+    text.append(99)
+    head.seen.clear()
+    drafter.propose(text, 8)
+    assert head.seen[0] <= set(range(41 - WINDOW, 41))
+    assert 40 in head.seen[0]
+    assert 41 not in head.seen[0]
+
+
+def test_a_shift_takes_away_what_it_dropped() -> None:
+    tapped, head, drafter = opened(1)
+    text = list(range(30))
+    commit(tapped, text[:29], range(29))
+    drafter.propose(text, 4)
+    text = text[:4] + text[20:]
+    tapped.truncate(4)
+    drafter.rewind(4)
+    commit(tapped, text[4:-1], range(len(text) - 5))
+    head.rows.clear()
+    drafter.propose(text, 4)
+    assert [(p, t) for p, t, _ in head.rows] == [(i, text[i]) for i in range(4, len(text))]
+
+
+def test_what_the_target_did_not_compute_here_is_not_read() -> None:
+    """A borrowed cache has no features: the head begins behind it."""
+    inner = ThinkingSession(FakeEngine())
+    inner.forward(range(20), chain_parents(20), ())
+    inner.keep(range(20))
+    tapped = TappedSession(inner)
+    head = Recorder()
+    drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedPace(2), frozenset(), 257)
+    assert drafter.propose(range(21), 4) == Proposal()
+    commit(tapped, [20], [0])
+    drafter.propose(range(22), 4)
+    assert [p for p, _, _ in head.rows] == [21, 22]
+    with pytest.raises(RuntimeError, match="known from 20"):
+        tapped.features_from(19)
+
+
+def test_the_tap_follows_the_session() -> None:
+    tapped, _, _ = opened(1)
+    commit(tapped, range(300), range(300))  # more than it reserves at first
+    commit(tapped, [1, 2, 3], [0])
+    assert tapped.length == 301
+    assert tapped.features_from(298).tolist() == [[298, 298], [299, 299], [300, 1]]
+    tapped.truncate(299)
+    assert tapped.features_from(298).tolist() == [[298, 298]]
+
+
+def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewhere() -> None:
+    tapped, head, drafter = opened(2)
+    pace = FixedPace(2)
+    hybrid = Hybrid(PromptLookup(pace, 3), drafter, pace)
+    loop = [5, 6, 7] * 6
+    commit(tapped, loop[:-1], range(len(loop) - 1))
+    assert hybrid.propose(loop, 9).tokens == (5, 6)
+    assert not head.rows, "the draft was not asked"
+    fresh = [*loop, 150]
+    commit(tapped, [loop[-1]], [0])
+    proposal = hybrid.propose(fresh, 9)
+    assert proposal.tokens == (151, 152)
+    assert proposal.calls == 2
+
+
+def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
+    """A lookup that is right again and again must not keep an even better draft from being asked,
+    nor a bad draft's calls go uncounted.
+    """
+    tapped, _, drafter = opened(1)
+    pace = BestPace(Costs((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
+    hybrid = Hybrid(PromptLookup(pace, 3), drafter, pace)
+    text, before = list(range(20)), drafter.confidence
+    for step in range(12):
+        commit(tapped, text[tapped.length : -1], range(len(text) - 1 - tapped.length))
+        proposal = hybrid.propose(text, 9)
+        assert proposal.calls == 1, step
+        token = 199 - step  # never what the head drafts
+        hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
+        text.append(token)
+    assert drafter.confidence < before / 2

@@ -1,0 +1,424 @@
+"""Snippets for production: they parse, keep every literal, and run on the installed libraries."""
+
+import ast
+import json
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.errors import DerbyError
+from backend.export.snippets import Settings, Snippet, snippets
+from backend.grammar.sources import GrammarSource, shipped
+from backend.models.builtin import built_in_folder
+from backend.strategies.registry import SCOPES, STRATEGIES, Strategy, parse_column
+from backend.types import ModelSpec, Request, Sampling
+
+LIBRARIES = ("transformers", "openvino-genai", "vLLM", "llama.cpp")
+WARM = Sampling(temperature=1, top_k=20, top_p=0.9, seed=2**63 - 1)
+QUESTION = Request("Count: 1 2 3 1 2 3", max_new_tokens=12)
+
+hostile = st.one_of(
+    st.sampled_from(
+        ["'", '"""', "\\", "$(date)", "`date`", "'; date #", "\n# x\nimport os", "\x1b"]
+    ),
+    st.text(st.characters(), max_size=30),
+    st.text("'\"\\\n\r\u2028$`{}#", max_size=30),
+).map(lambda text: f"{text}?{text}")
+names = hostile.filter(lambda text: not re.search("[\0\ud800-\udfff]", text)).map("./{}".format)
+COLUMNS = """kv lookup stateless lookahead restart single kv:cache=session lookup:grammar=arithmetic
+    speculative:draft=int4 speculative:draft=int8 speculative:draft=./model grammar
+    grammar:grammar=list grammar:grammar=date"""
+columns = st.sampled_from(COLUMNS.split()).map(parse_column)
+requests = st.builds(
+    Request,
+    hostile,
+    st.just(50),
+    st.sampled_from([Sampling(), WARM]),
+    st.booleans(),
+    st.lists(hostile, max_size=2).map(tuple),
+)
+
+
+def written(
+    column: Strategy | str,
+    request: Request = QUESTION,
+    target: ModelSpec | None = None,
+    won: Settings | None = None,
+) -> dict[str, Snippet]:
+    row = parse_column(column) if isinstance(column, str) else column
+    made = snippets(row, request, target or ModelSpec(), won or Settings())
+    assert tuple(snippet.library for snippet in made) == LIBRARIES
+    return {snippet.library: snippet for snippet in made}
+
+
+def execute(code: str) -> dict[str, Any]:
+    """Run a snippet; what it leaves behind."""
+    space: dict[str, Any] = {}
+    exec(compile(code, "snippet", "exec"), space)  # noqa: S102 - running it is the check
+    return space
+
+
+def drafted_by(draft: str) -> Strategy:
+    row = STRATEGIES["speculative"]
+    return replace(row, drafting=replace(row.drafting, draft=draft))  # pyright: ignore[reportCallIssue]
+
+
+def shape(code: str) -> str:
+    """A program without the text of its strings."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.dump(tree)
+
+
+def strings(code: str) -> list[str]:
+    found = (node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant))
+    return [value for value in found if isinstance(value, str)]
+
+
+def keywords(code: str, function: str) -> dict[str, Any]:
+    """The named arguments of a function's one call, variables as None."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    (found,) = (call for call in calls if ast.unparse(call.func) == function)
+    return {
+        word.arg: ast.literal_eval(word.value) if not isinstance(word.value, ast.Name) else None
+        for word in found.keywords
+        if word.arg
+    }
+
+
+@given(columns, requests, names)
+@settings(max_examples=150, deadline=None)
+def test_untrusted_text_stays_a_literal_in_python(
+    column: Strategy, request: Request, name: str
+) -> None:
+    found = written(column, request, ModelSpec(name))
+    tame = replace(request, prompt="x", stop=("x",) * len(request.stop))
+    same = written(column, tame, ModelSpec("./x"))
+    for library in LIBRARIES[:3]:
+        code = found[library].code
+        assert shape(code) == shape(same[library].code)
+        if code:
+            assert request.prompt in strings(code)
+            assert set(request.stop) <= set(strings(code))
+            assert all(line.isprintable() for line in code.split("\n"))
+    for library in ("transformers", "vLLM"):
+        assert not found[library].code or name in strings(found[library].code)
+
+
+BASH = shutil.which("bash") or "bash"
+RECORDING = """
+record() { printf '%s\\0' "$@"; printf '\\0'; }
+hf() { record hf "$@"; }
+python() { record python "$@"; }
+llama-quantize() { :; }
+llama-server() { :; }
+curl() { [ "$2" = --fail ] || record curl "$@"; }
+"""
+
+
+@given(columns, requests, names)
+@settings(max_examples=60, deadline=None)
+def test_untrusted_text_stays_one_word_in_bash(
+    column: Strategy, request: Request, name: str
+) -> None:
+    code = written(column, request, ModelSpec(name))["llama.cpp"].code
+    assert all(line.isprintable() for line in code.split("\n"))
+    subprocess.run([BASH, "-n"], input=code.encode(), check=True)
+    done = subprocess.run(
+        [BASH, "-c", f"{RECORDING}\n{code}\nwait"], capture_output=True, check=True
+    )
+    assert not done.stderr
+    ran = [call.split("\0") for call in done.stdout.decode().split("\0\0") if call]
+    if not code:
+        return
+    assert [call[0] for call in ran if call[0] != "python"] == ["curl"]
+    assert ran[0][:3] == ["python", "convert_hf_to_gguf.py", name]
+    body = json.loads(ran[-1][-1])
+    asked = body["messages"][0]["content"] if request.chat else body["prompt"]
+    assert asked == request.prompt
+    assert body.get("stop", []) == list(request.stop)
+
+
+def test_a_hostile_grammar_stays_a_literal() -> None:
+    text = 'root ::= "\'" # """ $(date) \x1b\n'
+    column = replace(STRATEGIES["kv"], grammar=GrammarSource("gbnf", text, "own"))
+    found = written(column)
+    for library in ("openvino-genai", "vLLM"):
+        assert text in strings(found[library].code)
+    data = shlex.split(found["llama.cpp"].code)[-1]
+    assert json.loads(data)["grammar"] == text
+
+
+@pytest.mark.parametrize("name", ["./a\0b", "./\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(DerbyError, match="no file"):
+        written("kv", target=ModelSpec(name))
+
+
+def test_a_schema_that_is_not_json_is_refused() -> None:
+    broken = GrammarSource("json_schema", "{", "own")
+    with pytest.raises(DerbyError, match="'own' is not JSON"):
+        written(replace(STRATEGIES["kv"], grammar=broken))
+
+
+def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
+    lacking = {
+        "stateless": LIBRARIES[1:],
+        "lookahead": LIBRARIES,
+        "grammar": LIBRARIES[:1],
+        "grammar:grammar=date": ("transformers", "llama.cpp"),
+        "grammar:grammar=json": ("transformers", "openvino-genai"),
+        "grammar:grammar=sql_block": LIBRARIES,
+        "kv": (),
+        "lookup": (),
+        "speculative:draft=int4": (),
+        "restart": (),
+        "single": (),
+    }
+    for column, libraries in lacking.items():
+        found = written(column)
+        assert {library for library in LIBRARIES if not found[library].code} == set(libraries)
+        for library in libraries:
+            assert re.fullmatch(r"[^\n]+: [^\n]+\.", found[library].note), found[library].note
+
+
+def test_every_strategy_has_snippets() -> None:
+    for row in STRATEGIES.values():
+        assert all(snippet.code or snippet.note for snippet in written(row).values())
+
+
+def test_the_settings_that_won_are_written_and_nought_means_the_strategys_own() -> None:
+    def numbers(column: str, won: Settings) -> list[list[str]]:
+        return [re.findall(r"\d+", s.code + s.note) for s in written(column, won=won).values()]
+
+    for column in ("lookup:k=9", "speculative:k=9,draft=int4"):
+        assert all("9" in found and "11" not in found for found in numbers(column, Settings()))
+        assert all("11" in found and "9" not in found for found in numbers(column, Settings(k=11)))
+    assert all("(W=5, N=3, G=5)" in s.note for s in written("lookahead").values())
+    for snippet in written("lookahead", won=Settings(window=7, level=4, guesses=6)).values():
+        assert "(W=7, N=4, G=6)" in snippet.note
+        assert "3" in re.findall(r"\d+", snippet.note.partition(")")[2])
+
+
+def test_the_stateless_columns_limit_and_a_caches_scope_are_kept() -> None:
+    assert "max_new_tokens=8" in written("stateless:limit=8")["transformers"].code
+    for scope in SCOPES:
+        reuse = scope == "session"
+        found = written(f"kv:cache={scope}")
+        assert f"enable_prefix_caching = {reuse}" in found["openvino-genai"].code
+        assert f"enable_prefix_caching={reuse}" in found["vLLM"].code
+        assert f'"cache_prompt": {str(reuse).lower()}' in found["llama.cpp"].code
+
+
+@pytest.mark.parametrize("draft", ["hybrid", "trained"])
+def test_drafts_of_our_own_become_prompt_lookup_and_the_loss_is_told(draft: str) -> None:
+    ours = written(drafted_by(draft), won=Settings(k=4))
+    lookup = written("lookup", won=Settings(k=4))
+    for library in LIBRARIES:
+        assert ours[library].code == lookup[library].code
+        assert "Decode Derby's own" in ours[library].note
+
+
+def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> None:
+    for name, told in (("built-in", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("a/b", "a/b")):
+        for snippet in written("kv", target=ModelSpec(name)).values():
+            assert told in snippet.code
+            assert "built-in" not in snippet.code
+    both = written("speculative:draft=c/d", target=ModelSpec("a/b"))
+    assert all("a/b" in snippet.code and "c/d" in snippet.code for snippet in both.values())
+
+
+@pytest.mark.parametrize("column", ["kv", "stateless", "lookup", "speculative:draft=int4"])
+@pytest.mark.parametrize("sampling", [Sampling(), WARM])
+def test_transformers_knows_every_setting(column: str, sampling: Sampling) -> None:
+    from transformers import BitsAndBytesConfig, GenerationConfig
+
+    code = written(column, replace(QUESTION, sampling=sampling))["transformers"].code
+    given_ones = keywords(code, "model.generate")
+    given_ones.pop("assistant_model", None)
+    given_ones |= {
+        name: ast.literal_eval(value)
+        for name, value in re.findall(r"draft\.generation_config\.(\w+) = (.+)", code)
+    }
+    special = {"lookup": "prompt_lookup_num_tokens", "stateless": "use_cache"}
+    assert special.get(column, "max_new_tokens") in given_ones
+    assert ("num_assistant_tokens" in given_ones) == column.startswith("speculative")
+    # A config keeps whatever it is given, so a fresh one tells what it knows.
+    assert set(given_ones) <= set(vars(GenerationConfig()))
+    GenerationConfig(**given_ones).validate(strict=True)
+    if column.startswith("speculative"):
+        assert BitsAndBytesConfig(**keywords(code, "BitsAndBytesConfig")).load_in_4bit
+
+
+GENAI = ["kv", "lookup", "speculative:draft=int4", "grammar", "kv:grammar=list", "kv:grammar=date"]
+
+
+@pytest.mark.parametrize("column", GENAI)
+@pytest.mark.parametrize("sampling", [Sampling(), replace(WARM, temperature=0.7)])
+def test_openvino_genai_knows_every_setting(
+    column: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its objects refuse unknown attributes; what needs a model is taken down instead."""
+    import openvino_genai
+
+    made: list[dict[str, Any]] = []
+
+    class Pipeline:
+        def __init__(self, folder: str, device: str, **properties: Any) -> None:
+            made.append(properties)
+
+        def generate(self, prompt: str, config: Any) -> str:
+            config.validate()
+            return prompt
+
+    monkeypatch.setattr(openvino_genai, "LLMPipeline", Pipeline)
+    monkeypatch.setattr(openvino_genai, "draft_model", lambda *place: place)
+    request = replace(QUESTION, sampling=sampling, stop=("a", "b"), chat=False)
+    code = written(column, request, won=Settings(k=4))["openvino-genai"].code
+    config = execute(code)["config"]
+    drafting = not column.startswith(("kv", "grammar"))
+    assert config.num_assistant_tokens == (4 if drafting else None)
+    assert config.is_prompt_lookup() == (column == "lookup")
+    assert ("draft_model" in made[0]) == column.startswith("speculative")
+    assert config.is_multinomial() == (sampling.temperature > 0)
+    assert config.stop_strings == {"a", "b"}
+    assert not config.apply_chat_template
+    assert (config.structured_output_config is not None) == ("grammar" in column)
+
+
+@pytest.mark.parametrize("name", sorted(set(shipped()) - {"sql_block"}))
+def test_grammars_are_what_llguidance_reads_inside_vllm_and_llama_cpp(name: str) -> None:
+    from llguidance import LLMatcher, grammar_from
+
+    found = written(f"kv:grammar={name}")
+    code = found["vLLM"].code
+    (kind,) = keywords(code, "StructuredOutputsParams")
+    assert kind in ("json", "regex", "grammar")
+    assert keywords(code, "LLM")["structured_outputs_config"] == {"backend": "guidance"}
+    (text,) = re.findall(r"^grammar = (.+?)^llm = ", code, re.MULTILINE | re.DOTALL)
+    assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
+    if shipped()[name].kind == "lark":
+        sent = json.loads(shlex.split(found["llama.cpp"].code)[-1])["grammar"]
+        assert sent.startswith("%llguidance")  # how the server tells it from GBNF
+        assert not LLMatcher.validate_grammar(grammar_from("lark", sent))
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return built_in_folder(print)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Forward passes of each model that is loaded, by the object's id."""
+    from transformers import LlamaForCausalLM
+
+    counted: Counter[int] = Counter()
+    forward: Callable[..., Any] = LlamaForCausalLM.forward
+
+    @wraps(forward)
+    def counting(model: Any, *args: Any, **kwargs: Any) -> Any:
+        counted[id(model)] += 1
+        return forward(model, *args, **kwargs)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", counting)
+    return counted
+
+
+@pytest.mark.model
+def test_the_transformers_snippets_run_and_write_one_text(
+    folder: Path,
+    passes: Counter[int],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A draft that is the target itself is always right, so K drafted tokens are K + 1 accepted:
+    generate() ignored a K among its own arguments, and then fell back on one of its own.
+    """
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    target = ModelSpec(str(folder))
+    texts: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    rows: list[Strategy] = [parse_column(name) for name in ("kv", "stateless", "lookup")]
+    for row in [*rows, drafted_by(str(folder))]:
+        code = written(row, QUESTION, target, Settings(k=3))["transformers"].code
+        with caplog.at_level(logging.WARNING, "transformers"):
+            space = execute(code)
+        texts[row.name] = capsys.readouterr().out
+        counts[row.name] = passes[id(space["model"])]
+        passes.clear()
+    assert len(set(texts.values())) == 1
+    assert texts["kv"].strip()
+    assert counts["kv"] == counts["stateless"] == QUESTION.max_new_tokens
+    assert counts["speculative"] == QUESTION.max_new_tokens / (3 + 1)
+    # The library's own complaint about how it calls itself for a draft.
+    said = [r.getMessage() for r in caplog.records if "generation_config" not in r.getMessage()]
+    assert not said
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the command in the snippet's first lines has put the model, for target and draft."""
+    place = tmp_path_factory.mktemp("genai")
+    code = written("kv", target=ModelSpec(str(folder)))["openvino-genai"].code
+    command = shlex.split(code.splitlines()[1].removeprefix("# "))
+    command[0] = str(Path(sys.executable).with_name(command[0]))
+    subprocess.run(command, cwd=place, check=True, capture_output=True)
+    (place / "draft-fp32").symlink_to(place / "target-fp32")
+    return place
+
+
+@pytest.mark.model
+def test_the_openvino_genai_snippets_run(
+    folder: Path,
+    exported: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(exported)
+    target = ModelSpec(str(folder))
+
+    def run(column: str, request: Request = QUESTION) -> str:
+        code = written(column, request, target, Settings(k=3))["openvino-genai"].code
+        execute(code)
+        return capsys.readouterr().out.removesuffix("\n")
+
+    texts = {run(column) for column in ("kv", "kv:cache=session", "lookup")}
+    texts.add(run("speculative:draft=fp32"))
+    assert len(texts) == 1
+    day = replace(QUESTION, prompt="When was Ada Lovelace born?", max_new_tokens=30)
+    date = shipped()["date"].text.rstrip("\n")
+    assert re.fullmatch(date, run("kv:grammar=date", day))
+    assert re.fullmatch(date, run("lookup:grammar=date", day))
+    assert re.match(r"- \w", run("kv:grammar=list", day))
+    assert run("grammar", day).startswith("{")
+    warm = Sampling(temperature=0.7, top_p=0.9, seed=3)
+    assert run("kv", replace(QUESTION, sampling=warm))
+
+
+def test_a_hybrid_draft_is_told_by_what_there_is_for_the_target() -> None:
+    """Where no head was trained the column asks an int4 copy; the code must not say otherwise."""
+    row, request = STRATEGIES["speculative"], Request("Hi")
+    ours = snippets(row, request, ModelSpec(), Settings())[0]
+    theirs = snippets(row, request, ModelSpec("owner/model"), Settings())[0]
+    assert "prompt_lookup_num_tokens" in ours.code
+    assert "trained head" in ours.note
+    assert "assistant_model" in theirs.code
+    assert "trained head" not in theirs.note
+    assert "no library does both" in theirs.note

@@ -1,0 +1,264 @@
+"""GBNF becomes Lark with exactly the same texts, or an error that says where it cannot."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from backend.errors import DerbyError
+from backend.grammar.gbnf.convert import MAX_COUNT, MAX_DEPTH, gbnf_to_lark
+from backend.grammar.sources import MAX_BYTES, examples, shipped
+
+BYTES = LLTokenizer("byte")
+LETTERS = "abc"
+TEXTS = ["".join(word) for n in range(5) for word in itertools.product(LETTERS, repeat=n)]
+
+
+def matcher(gbnf: str) -> LLMatcher:
+    lark = {"lark_grammar": gbnf_to_lark(gbnf)}
+    made = LLMatcher(BYTES, json.dumps({"grammars": [lark]}), log_level=0)
+    assert not made.is_error(), made.get_error()
+    return made
+
+
+def accepts(made: LLMatcher, text: str) -> bool:
+    """True if the grammar has the text; the matcher is as before."""
+    made.reset()
+    data = list(text.encode())
+    return made.try_consume_tokens(data) == len(data) and made.is_accepting()
+
+
+@dataclass(frozen=True)
+class Node:
+    """An expression of the test's own: `op` is text, class, any, rule, row, choice or count."""
+
+    op: str
+    text: str = ""
+    inner: tuple[Node, ...] = ()
+    low: int = 1
+    high: int | None = 1
+
+
+def spelled(node: Node) -> str:
+    """The expression in GBNF."""
+    parts = [spelled(inner) for inner in node.inner]
+    if node.op == "count":
+        low, high = node.low, node.high
+        signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+        exact = f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
+        return f"({parts[0]}){signs.get((low, high), exact)}"
+    return {
+        "text": f'"{node.text}"',
+        "class": f"[{node.text}]",
+        "any": ".",
+        "rule": node.text,
+        "row": f"({' '.join(parts)})",
+        "choice": f"({' | '.join(parts)})",
+    }[node.op]
+
+
+Table = dict[tuple[str, int], frozenset[int]]
+
+
+def ends(node: Node, at: int, text: str, known: Table) -> frozenset[int]:
+    """Where the expression can end if it begins at `at`, by what is known so far of the rules."""
+    if node.op == "rule":
+        return known[node.text, at]
+    if node.op in ("text", "class", "any"):
+        if node.op == "text":
+            return frozenset({at + len(node.text)} if text.startswith(node.text, at) else ())
+        negated = node.text.startswith("^")
+        fits = at < len(text) and (node.op == "any" or (text[at] in node.text) != negated)
+        return frozenset({at + 1} if fits else ())
+    if node.op == "choice":
+        return frozenset().union(*(ends(i, at, text, known) for i in node.inner))
+    steps = node.inner if node.op == "row" else node.inner * (node.high or node.low + len(text))
+    reached = frozenset({at})
+    enough = reached if node.op == "count" and node.low == 0 else frozenset[int]()
+    for n, step in enumerate(steps, 1):
+        reached = frozenset().union(*(ends(step, i, text, known) for i in reached))
+        enough |= reached if node.op == "count" and n >= node.low else frozenset()
+    return enough if node.op == "count" else reached
+
+
+def recognises(rules: dict[str, Node], text: str) -> bool:
+    """The oracle: rounds over all rules and places until nothing new is found."""
+    places = [(name, at) for at in reversed(range(len(text) + 1)) for name in rules]
+    known: Table = dict.fromkeys(places, frozenset[int]())
+    while True:
+        before = dict(known)
+        for name, at in places:
+            known[name, at] = ends(rules[name], at, text, known)
+        if known == before:
+            return len(text) in known["root", 0]
+
+
+def leaves(names: Sequence[str]) -> st.SearchStrategy[Node]:
+    texts = st.text(LETTERS, max_size=3).map(lambda text: Node("text", text))
+    classes = st.sampled_from(["a", "ab", "bc", "^a", "^bc"]).map(lambda text: Node("class", text))
+    rules = st.sampled_from(names).map(lambda name: Node("rule", name))
+    return st.one_of(texts, texts, classes, classes, st.just(Node("any")), rules)
+
+
+def larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    rows = st.lists(inner, min_size=2, max_size=3).map(lambda parts: Node("row", "", tuple(parts)))
+    choices = st.lists(inner, min_size=2, max_size=3).map(
+        lambda parts: Node("choice", "", tuple(parts))
+    )
+    counts = st.sampled_from([(0, None), (1, None), (0, 1), (2, 2), (0, 2), (1, 3), (2, None)])
+    repeats = st.tuples(inner, counts).map(lambda p: Node("count", "", (p[0],), *p[1]))
+    return st.one_of(rows, rows, choices, repeats)
+
+
+@st.composite
+def grammars(draw: st.DrawFn) -> dict[str, Node]:
+    """Up to three rules that may be recursive, ambiguous, empty or of no text at all."""
+    names = ["root", "x", "Y-1"][: draw(st.integers(1, 3))]
+    return {name: draw(st.recursive(leaves(names), larger, max_leaves=6)) for name in names}
+
+
+@settings(max_examples=100, deadline=None)
+@given(grammars())
+def test_random_grammars_have_the_texts_that_a_plain_recogniser_finds(
+    rules: dict[str, Node],
+) -> None:
+    gbnf = "\n".join(f"{name} ::= {spelled(node)}" for name, node in rules.items())
+    made = matcher(gbnf)
+    wrong = [text for text in TEXTS if accepts(made, text) != recognises(rules, text)]
+    assert wrong == [], gbnf_to_lark(gbnf)
+
+
+@pytest.mark.parametrize(
+    ("gbnf", "accepted", "rejected"),
+    [
+        (r'root ::= "\x41\u00e9\U0001F600\t\"\\\[\]\-"', ['Aé😀\t"\\[]-'], ["A", "41"]),
+        (r"root ::= [^\x00-\x60\]é]", ["a", "}", "è", "😀"], ["]", "^", "`", "é", "", "ab"]),
+        ("root ::= [a-] [-a] [a\\-c]", ["-a-", "a-c"], ["--b"]),
+        ("root ::= .", ["\n", "é", "😀"], ["", "ab"]),
+        ('root ::= "a" # b\n\t# c\n', ["a"], ["a "]),
+        ('x::="a"\nroot ::= x\nx-1 ::= "b"', ["a"], ["b"]),
+        (
+            'root ::= (x\r\n  | "b" # c ::= "d"\n  )+ |\n  "c"\r\n\r\nx ::= "a"',
+            ["ab", "c"],
+            ["", "ac"],
+        ),
+        (
+            "root ::= start Start\nstart ::= [s]\nStart ::= 1-x | S_\n1-x ::= [1]\nS_ ::= [S]",
+            ["s1", "sS"],
+            ["ss", "1"],
+        ),
+        (
+            "root ::= oR o-r or OR\noR::=[1]\no-r::=[2]\nor::=[3]\nOR::=[4]",
+            ["1234"],
+            ["1111", "3333"],
+        ),
+        ('root ::= "a" |\n "" | "bc"?', ["a", "", "bc"], ["b"]),
+        ('root ::= "ab"{2} [c]{0} "d"{1,} "e"{0,2}', ["ababd", "ababddee"], ["abbd", "ababcd"]),
+        ('root ::= "a"* "ab" "b"*', ["ab", "aab", "aaabb"], ["aa", "abab"]),
+        ('root ::= "a" [b]+ "d" | [ae] "b" "bc"', ["abbd", "abbc", "ebbc"], ["abbbc", "ebd"]),
+        ('root ::= [a]+ "x"? "ab"', ["aab", "aaxab"], ["ab"]),
+        ('root ::= root "a" | "b"', ["b", "baa"], ["a"]),
+    ],
+)
+def test_what_llama_cpp_writes_means_the_same(
+    gbnf: str, accepted: list[str], rejected: list[str]
+) -> None:
+    made = matcher(gbnf)
+    assert [text for text in accepted if not accepts(made, text)] == []
+    assert [text for text in rejected if accepts(made, text)] == []
+
+
+JSON = r"""root ::= object
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
+array ::= "[" ws (value ("," ws value)*)? "]" ws
+string ::= "\"" ([^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
+number ::= "-"? ("0" | [1-9] [0-9]{0,14}) ("." [0-9]+)? ([eE] [-+]? [0-9]+)? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+
+
+def test_long_texts_stay_one_lexeme_where_nothing_hides_behind_them() -> None:
+    """A parser's step for every character of a string made masks 600 times as slow."""
+    lark = gbnf_to_lark(JSON)
+    assert '"true"' in lark
+    assert re.search(r'^string: "\\"" T\d\? "\\"" ws$', lark, re.MULTILINE)
+    text = '{"true": [0, -1.5e3, "a\\u00e9\\"", null],\n\t "": {} }'
+    assert accepts(matcher(JSON), text)
+    assert not accepts(matcher(JSON), text.replace("1.5", "01.5"))
+
+
+def test_shipped_lists_are_told_from_other_texts() -> None:
+    made = matcher(shipped()["list"].text)
+    assert [text for text in examples("list").accept if not accepts(made, text)] == []
+    assert [text for text in examples("list").reject if accepts(made, text)] == []
+
+
+def test_rules_stay_on_their_lines() -> None:
+    lark = gbnf_to_lark('# first\nroot ::= (\n  x\n)\n\nx ::= "a"\n').split("\n")
+    assert [line.split(":")[0] for line in lark] == ["", "start", "", "", "", "x", ""]
+
+
+@pytest.mark.parametrize(
+    ("gbnf", "place", "word"),
+    [
+        ('root ::= "a" <think>', (1, 14), "<think>"),
+        ('root ::= "a"\nx ::= !<[12]>*', (2, 7), r"!<\[12\]>"),
+        ('root ::= "a\\q"', (1, 12), "escape"),
+        ('root ::= "\\u12"', (1, 11), "escape"),
+        ('root ::= "\\uD800"', (1, 11), "character"),
+        ('root ::= "\\U00110000"', (1, 11), "character"),
+        ('root ::= "é" "a', (1, 14), "quote"),
+        ("root ::=\n  [a", (2, 3), "bracket"),
+        ("root ::= []", (1, 10), "no characters"),
+        ("root ::= [a-cz-x]", (1, 14), "exchange"),
+        ("root ::= a-b", (1, 10), "'a-b'"),
+        ('root ::= "a"\n\nroot ::= "b"', (3, 1), "twice"),
+        ('root ::= * "a"', (1, 10), "nothing before"),
+        ('root ::= "a"+*', (1, 14), "parentheses"),
+        ('root ::= ("a"\n\n', (1, 10), "left open"),
+        ('root ::= "a")', (1, 13), "closes nothing"),
+        ('root ::= "a"{3,2}', (1, 13), "exchange"),
+        ('root ::= "a"{,2}', (1, 13), "count"),
+        ('root ::= "a"{1 2}', (1, 13), "count"),
+        (f'root ::= "a"{{{MAX_COUNT + 1}}}', (1, 13), str(MAX_COUNT)),
+        ('root ::= "a"{' + "9" * 5000 + "}", (1, 13), str(MAX_COUNT)),
+        ('root = "a"', (1, 6), "'='"),
+        ('root ::= "a" b ::= "c"', (1, 16), "line of its own"),
+        ('"a"', (1, 1), "expected"),
+        ("root ::= " + "(" * 60000, (1, 10 + MAX_DEPTH), str(MAX_DEPTH)),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(gbnf: str, place: tuple[int, int], word: str) -> None:
+    where = rf"is wrong at line {place[0]}, column {place[1]}: .*{word}"
+    with pytest.raises(DerbyError, match=where):
+        gbnf_to_lark(gbnf)
+
+
+def test_a_grammar_without_root_is_refused() -> None:
+    with pytest.raises(DerbyError, match="'root'"):
+        gbnf_to_lark('start ::= "a"')
+
+
+@pytest.mark.parametrize(
+    "gbnf",
+    [
+        "root ::= " + "(" * MAX_DEPTH + '"a"' + ")*" * MAX_DEPTH,
+        "root ::= a0*\n"
+        + "".join(f"a{i} ::= a{i + 1} a{i + 1}\n" for i in range(600))
+        + "a600 ::= .",
+        "root ::= (" + " ".join(f"([a-z{chr(200 + i)}]+ [b])*" for i in range(120)) + ")*",
+        "root ::= (" + " | ".join(f'"word {i}"' for i in range(900)) + ")*",
+    ],
+)
+def test_large_grammars_are_converted_without_recursion_or_growth(gbnf: str) -> None:
+    assert len(gbnf) < MAX_BYTES
+    assert len(gbnf_to_lark(gbnf)) < 4 * MAX_BYTES

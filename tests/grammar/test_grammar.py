@@ -1,0 +1,251 @@
+"""Grammar constraints agree with brute force, on byte and on real vocabularies."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.grammar.constraint import GrammarConstraint, compile_grammar
+from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.models.prepared import cache_dir
+from backend.text import ByteTokenizer, HfTokenizer
+from backend.types import Proposal
+
+EOS = ByteTokenizer.EOS
+#: Wider than the byte vocabulary, as padded logits are; token 10 is a second end of the text.
+WIDE = ByteTokenizer(300)
+WIDE.eos_ids = frozenset({10, EOS})
+
+#: A grammar whose language can be listed, so that plain string functions are the oracle.
+WORDS = ("ab", "abc", "b", "cab")
+LISTED = GrammarSource("lark", 'start: W ("," W)?\nW: "ab" | "abc" | "b" | "cab"\n', "listed")
+TEXTS = frozenset(WORDS) | {f"{a},{b}" for a, b in itertools.product(WORDS, WORDS)}
+PREFIXES = sorted({text[:n] for text in TEXTS for n in range(len(text) + 1)})
+
+
+def lark(text: str) -> GrammarSource:
+    return GrammarSource("lark", text, "test")
+
+
+def spelled(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def legal(path: list[int]) -> bool:
+    """The oracle: may these tokens stand at the start of a text of LISTED?"""
+    body = path[: next((i for i, t in enumerate(path) if t in WIDE.eos_ids), len(path))]
+    text = "".join(map(chr, body))
+    if len(path) > len(body):
+        return len(path) == len(body) + 1 and text in TEXTS
+    return text in PREFIXES
+
+
+def after(prefix: str, source: GrammarSource = LISTED) -> GrammarConstraint:
+    constraint = compile_grammar(source, WIDE)
+    constraint.advance(spelled(prefix))
+    return constraint
+
+
+def path_to(proposal: Proposal, node: int) -> list[int]:
+    return [*path_to(proposal, proposal.parents[node]), proposal.tokens[node]] if node >= 0 else []
+
+
+def root_mask(constraint: GrammarConstraint) -> np.ndarray:
+    return constraint.masks_along(Proposal()).allowed[0]
+
+
+def accepts(source: GrammarSource, text: str) -> bool:
+    """True if every byte is allowed in turn and the text may end there."""
+    constraint = compile_grammar(source, ByteTokenizer())
+    for token in [*spelled(text), EOS]:
+        if not root_mask(constraint)[token]:
+            return False
+        constraint.advance([token])
+    return constraint.finished()
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> Proposal:
+    """Random trees with scratch rows; tokens are mostly of LISTED's alphabet."""
+    drafted = draw(st.integers(0, 8))
+    scratch = draw(st.integers(0, 4))
+    chain = draw(st.booleans())
+    tokens = draw(
+        st.lists(
+            st.sampled_from([*b"abcabc,,b", EOS, 10, 299, 1]),
+            min_size=drafted + scratch,
+            max_size=drafted + scratch,
+        )
+    )
+    parents = [i - 1 if chain else draw(st.integers(-1, i - 1)) for i in range(drafted)]
+    for i in range(drafted, drafted + scratch):
+        above = draw(st.integers(drafted - 1, i - 1))
+        parents.append(above if above >= drafted else -1)
+    feedback = draw(st.integers(0, scratch))
+    return Proposal(tuple(tokens), tuple(parents), scratch, feedback)
+
+
+@pytest.mark.parametrize("name", ["json", "person", "sql", "date"])
+def test_masks_equal_trying_each_token(name: str) -> None:
+    source = shipped()[name]
+    # A line break is an end of the text here.
+    text = [text for text in examples(name).accept if "\n" not in text][-1]
+    masks = compile_grammar(source, WIDE).masks_along(Proposal.chain(spelled(text))).allowed
+    assert masks.shape == (1 + len(spelled(text)), WIDE.vocab_size)
+    for n in range(0, len(masks), 3):
+        constraint = after("", source)
+        constraint.advance(spelled(text)[:n])
+        tried = [constraint.cut(Proposal.chain([t])).tokens != () for t in range(WIDE.vocab_size)]
+        np.testing.assert_array_equal(masks[n], tried)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(PREFIXES), proposals())
+def test_cut_and_masks_equal_brute_force_on_random_trees(prefix: str, proposal: Proposal) -> None:
+    constraint = after(prefix)
+    before = root_mask(constraint)
+    cut = constraint.cut(proposal)
+    rows = range(proposal.drafted)
+    kept = [i for i in rows if legal([*spelled(prefix), *path_to(proposal, i)])]
+    assert (cut is proposal) == (len(kept) == proposal.drafted)
+    assert [path_to(cut, i) for i in range(cut.drafted)] == [path_to(proposal, i) for i in kept]
+    assert (cut.scratch, cut.feedback) == (proposal.scratch, proposal.feedback)
+    for k in range(1, 1 + proposal.scratch):
+        old, new = len(proposal.tokens) - k, len(cut.tokens) - k
+        assert path_to(cut, new) == path_to(proposal, old)
+        assert all(p < i for i, p in enumerate(cut.parents))
+
+    masks = constraint.masks_along(cut).allowed
+    for row in range(1 + cut.drafted):
+        path = [*spelled(prefix), *path_to(cut, row - 1)]
+        if row and path[-1] in WIDE.eos_ids:
+            assert set(np.flatnonzero(masks[row])) == WIDE.eos_ids
+        else:
+            expected = {t for t in range(WIDE.vocab_size) if legal([*path, t])}
+            assert set(np.flatnonzero(masks[row])) == expected
+
+    np.testing.assert_array_equal(root_mask(constraint), before)
+    text = min(text for text in TEXTS if text.startswith(prefix))
+    constraint.advance(spelled(text[len(prefix) :]))
+    assert set(np.flatnonzero(root_mask(constraint))) & WIDE.eos_ids == WIDE.eos_ids
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_forced_is_the_only_continuation_cut_to_the_budget(prefix: str) -> None:
+    only = prefix
+    while only not in TEXTS and len(more := {t[len(only)] for t in TEXTS if _longer(t, only)}) == 1:
+        only += more.pop()
+    expected = tuple(spelled(only[len(prefix) :]))
+    for budget in (0, 1, 9):
+        forced = after(prefix).forced(budget)
+        assert forced.tokens == expected[:budget]
+        assert not forced.tokens or forced.origin == "forced"
+
+
+def _longer(text: str, prefix: str) -> bool:
+    return text.startswith(prefix) and len(text) > len(prefix)
+
+
+def test_finished_exactly_when_only_the_end_may_follow() -> None:
+    for text in PREFIXES:
+        only_end = not any(_longer(t, text) for t in TEXTS)
+        assert after(text).finished() == only_end, text
+    ended = after("ab")
+    assert not ended.finished()
+    ended.advance([EOS, 97])
+    assert ended.finished()
+    assert ended.forced(8).tokens == ()
+    assert ended.cut(Proposal.chain(spelled(","))).tokens == ()
+    assert set(np.flatnonzero(root_mask(ended))) == WIDE.eos_ids
+
+
+def test_a_token_budget_inside_the_grammar_binds_drafts_too() -> None:
+    """Two llguidance limits: validate_tokens overlooks max_tokens, and rollback refuses it."""
+    constraint = after("", lark('start: a "z"\na[max_tokens=3]: /[a-f]+/'))
+    for _ in range(2):
+        assert constraint.cut(Proposal.chain(spelled("abcdz"))).tokens == tuple(b"abc")
+        masks = constraint.masks_along(Proposal(tuple(b"abcz"), (-1, 0, 1, 0))).allowed
+        assert set(np.flatnonzero(masks[3])) == {ord("z")}
+        assert set(np.flatnonzero(masks[4])) == WIDE.eos_ids
+    constraint.advance(spelled("abcz"))
+    assert constraint.finished()
+
+
+def test_misuse_is_an_exception_not_a_wrong_mask() -> None:
+    with pytest.raises(ValueError, match="cut first"):
+        after("").masks_along(Proposal.chain(spelled("zz")))
+    with pytest.raises(ValueError, match="committed token"):
+        after("").advance(spelled("z"))
+
+
+def test_json_whitespace_is_bounded_unless_the_schema_chooses() -> None:
+    body = '"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]'
+    plain = GrammarSource("json_schema", f"{{{body}}}", "plain")
+    free = GrammarSource(
+        "json_schema", f'{{{body}, "x-guidance": {{"whitespace_flexible": true}}}}', "free"
+    )
+    assert accepts(plain, '{"a": 1}')
+    assert accepts(plain, '{\n  "a": 1\n}')
+    assert not accepts(plain, '{   "a": 1}')
+    assert accepts(free, '{   "a": 1}')
+
+
+@pytest.fixture(scope="module")
+def built_in() -> HfTokenizer:
+    if not (cache_dir() / "built-in" / "tokenizer.json").exists():
+        pytest.skip("the built-in model is not prepared on this machine")
+    from backend.models.files import model_files
+
+    files = model_files("built-in", print)
+    return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_built_in_masks_allow_only_tokens_that_spell_a_prefix(
+    name: str, built_in: HfTokenizer
+) -> None:
+    """Tokens of the real vocabulary, checked by spelling them for the byte matcher."""
+    source = shipped()[name]
+    tokens = built_in.encode(examples(name).accept[0], chat=False)
+    constraint = compile_grammar(source, built_in)
+    draft = Proposal.chain(tokens)
+    assert constraint.cut(draft) is draft
+    masks = constraint.masks_along(draft).allowed
+    assert masks.shape == (1 + len(tokens), built_in.vocab_size)
+    assert all(masks[i, token] for i, token in enumerate(tokens))
+    assert masks[-1, list(built_in.eos_ids)].all()
+
+    rng = np.random.default_rng(0)
+    for row in range(0, len(masks), 4):
+        reference = compile_grammar(source, ByteTokenizer())
+        reference.advance(_bytes_of(built_in, tokens[:row]))
+        for token in rng.choice(built_in.vocab_size, 200):
+            spelling = _bytes_of(built_in, [int(token)])
+            whole = Proposal.chain(spelling)
+            fits = bool(spelling) and reference.cut(whole) is whole
+            if int(token) not in built_in.eos_ids:
+                assert masks[row, token] == fits, (row, int(token), bytes(spelling))
+
+
+def test_built_in_forced_tokens_are_allowed_and_stop_at_a_choice(built_in: HfTokenizer) -> None:
+    constraint = compile_grammar(shipped()["person"], built_in)
+    forced = constraint.forced(64)
+    assert constraint.cut(forced) is forced
+    text = bytes(_bytes_of(built_in, list(forced.tokens))).decode()
+    assert re.fullmatch(r'\{"name":.*', text)
+    assert '{"name": "'.startswith(text)
+
+
+def _bytes_of(tokenizer: HfTokenizer, tokens: list[int]) -> list[int]:
+    """The bytes that tokens spell; none for special tokens, which no grammar here allows."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = {char: byte for byte, char in bytes_to_unicode().items()}
+    assert set(letters) == set(ByteLevel.alphabet())
+    special = set(tokenizer.fast.all_special_ids) | set(tokenizer.fast.added_tokens_decoder)
+    pieces = tokenizer.fast.convert_ids_to_tokens([t for t in tokens if t not in special])
+    return [letters[char] for piece in pieces for char in piece]

@@ -1,0 +1,276 @@
+"""Whatever happens to the sandbox's child, its parent gets an answer or one clear sentence."""
+
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from backend.errors import DerbyError
+from backend.grammar.sandbox import parent as module
+from backend.grammar.sandbox.child import SHOWN, choose
+from backend.grammar.sandbox.parent import MAX_TEXT, Sandbox
+from backend.text import ByteTokenizer, HfTokenizer
+
+BYTES = ByteTokenizer()
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def lark(text: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+GOOD, WRONG = lark('start: "a" /[0-9]+/'), lark("start: nothing")
+#: The greedy first lexeme leaves nothing for the second: llguidance forces one more "a" for ever.
+ENDLESS = lark("start: /a+/ /a+/")
+#: Its least common multiple makes an automaton that grows by 70 MiB a second.
+HOG = json.dumps(
+    {"grammars": [{"json_schema": {"allOf": [{"multipleOf": n} for n in (9973, 9967, 9949)]}}]}
+)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    made = Sandbox()
+    yield made
+    made.close()
+
+
+def test_a_grammar_is_fit_or_the_engine_says_why_not(sandbox: Sandbox) -> None:
+    assert sandbox.pid == 0
+    assert sandbox.check(GOOD, BYTES) == ""
+    child = sandbox.pid
+    assert "nothing" in sandbox.check(WRONG, BYTES)
+    assert sandbox.check(GOOD, BYTES) == ""
+    assert sandbox.pid == child
+
+
+@pytest.mark.parametrize("text", ["start: /(a|aa|aaa){500}/", 'start: "a" start', "start: start"])
+def test_a_grammar_that_fails_only_in_use_is_not_fit(sandbox: Sandbox, text: str) -> None:
+    assert sandbox.check(lark(text), BYTES) != ""
+
+
+def test_one_that_may_run_into_a_dead_end_is_left_to_others(sandbox: Sandbox) -> None:
+    assert sandbox.check(lark('start: "hello" x | "h"\nx: x "c"'), BYTES) == ""
+
+
+def test_explore_tells_what_the_language_says(sandbox: Sandbox) -> None:
+    """Every text of up to four characters, against the finite language written out."""
+    language = {"ab\u00e9", "ab\u00e9\u00e9", "a\u20ac", "c"}
+    grammar = lark('start: "a" ("b\u00e9" "\u00e9"? | "\u20ac") | "c"')
+    beginnings = {text[:n] for text in language for n in range(len(text) + 1)}
+    for length in range(5):
+        for letters in itertools.product("ab\u00e9\u20acc", repeat=length):
+            text = "".join(letters)
+            accepted = max(n for n in range(length + 1) if text[:n] in beginnings)
+            read = text[:accepted]
+            after = {b[len(read)] for b in beginnings if b.startswith(read) and b != read}
+            found = sandbox.explore(grammar, BYTES, text)
+            assert (found.accepted, found.accepting) == (accepted, read in language)
+            assert found.error == ""
+            # The byte tokenizer has no token for a whole character of two bytes or three.
+            shown = {piece[0] for piece in found.expected}
+            assert {c for c in shown if c != "\\"} <= after
+            assert {c for c in after if c.isascii()} <= shown
+            assert bool(shown) == bool(after)
+
+
+def test_explore_shows_forced_text_at_once_and_the_engine_s_own_error(sandbox: Sandbox) -> None:
+    found = sandbox.explore(lark('start: "SELECT " /[a-z]+/'), BYTES, "SELx")
+    assert (found.accepted, found.expected) == (3, ("ECT ",))
+    assert "nothing" in sandbox.explore(WRONG, BYTES, "a").error
+    assert sandbox.explore(lark("start: start"), BYTES, "a").error != ""
+
+
+def test_explore_takes_any_text_up_to_a_length(sandbox: Sandbox) -> None:
+    anything = lark(r"start: /(.|\n)*/")
+    long = "a" * MAX_TEXT
+    assert sandbox.explore(anything, BYTES, long).accepted == MAX_TEXT
+    with pytest.raises(DerbyError, match=rf"{MAX_TEXT + 1} characters.*{MAX_TEXT}"):
+        sandbox.explore(anything, BYTES, long + "a")
+    for text in ("\0\n\r\u2028", "\ud800", "\udfffa\ud83d", "\U0001f600"):
+        assert sandbox.explore(anything, BYTES, text).accepted == len(text)
+
+
+def test_a_grammar_that_loops_in_native_code_is_stopped_at_the_deadline() -> None:
+    sandbox = Sandbox(deadline=0.3)
+    for _ in range(2):
+        with pytest.raises(DerbyError, match=r"longer than 0\.3 s.*simplify"):
+            sandbox.check(ENDLESS, BYTES)
+        with pytest.raises(DerbyError, match=r"longer than 0\.3 s"):
+            sandbox.explore(ENDLESS, BYTES, "aa")
+    sandbox.close()
+    patient = Sandbox()
+    assert patient.check(GOOD, BYTES) == ""
+    patient.close()
+
+
+def test_a_grammar_that_swells_is_stopped_at_the_memory_limit() -> None:
+    sandbox = Sandbox(deadline=60, memory=32 << 20)
+    with pytest.raises(DerbyError, match=r"more than 32 MiB.*simplify"):
+        sandbox.check(HOG, BYTES)
+    assert sandbox.check(GOOD, BYTES) == ""
+    sandbox.close()
+
+
+def test_a_child_that_died_while_idle_is_replaced_unnoticed(sandbox: Sandbox) -> None:
+    assert sandbox.check(GOOD, BYTES) == ""
+    first = sandbox.pid
+    watched = os.pidfd_open(first)
+    os.kill(first, signal.SIGKILL)
+    select.select([watched], [], [], 30)
+    os.close(watched)
+    assert sandbox.check(GOOD, BYTES) == ""
+    assert sandbox.pid not in (0, first)
+
+
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [(signal.SIGKILL, "crash"), (signal.SIGSEGV, "crash"), (signal.SIGABRT, "1024 MiB")],
+)
+def test_a_child_that_dies_midway_is_one_sentence_and_is_replaced(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, word: str
+) -> None:
+    """A stack that overflows ends in SIGSEGV, an allocation that fails in SIGABRT."""
+    assert sandbox.check(GOOD, BYTES) == ""
+    first = sandbox.pid
+    exchange = module._exchange
+
+    def deadly(child: subprocess.Popen[str], line: str) -> str:
+        os.kill(child.pid, signal.SIGSTOP)
+        os.kill(child.pid, number)
+        monkeypatch.undo()
+        os.kill(child.pid, signal.SIGCONT)  # what is pending comes before any answer
+        return exchange(child, line)
+
+    monkeypatch.setattr(module, "_exchange", deadly)
+    with pytest.raises(DerbyError, match=word):
+        sandbox.check(GOOD, BYTES)
+    assert sandbox.check(GOOD, BYTES) == ""
+    assert sandbox.pid != first
+
+
+def test_what_the_child_raises_is_one_sentence_and_a_new_child(sandbox: Sandbox) -> None:
+    """As a panic in native code is: an exception, after which nothing is to be relied on."""
+    assert sandbox.check(GOOD, BYTES) == ""
+    first = sandbox.pid
+    stranger = ByteTokenizer()
+    sandbox._names[stranger] = "unheard of"
+    sandbox._loaded.add("unheard of")
+    with pytest.raises(DerbyError, match="crash"):
+        sandbox.check(GOOD, stranger)
+    assert sandbox.check(GOOD, BYTES) == ""
+    assert sandbox.pid != first
+
+
+def test_a_child_that_does_not_start_is_one_sentence(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(DerbyError, match=r"did not start.*code 1"):
+        sandbox.check(GOOD, BYTES)
+
+
+def test_threads_get_each_their_own_answer(sandbox: Sandbox) -> None:
+    def ask(i: int) -> bool:
+        grammar = lark(f'start: "{i}" "x"')
+        found = sandbox.explore(grammar, BYTES, f"{i}y")
+        return found.accepted == len(str(i)) and found.expected == ("x",)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(80)))
+
+
+def test_the_child_ends_with_its_parent() -> None:
+    """Even one that is killed, as a worker is, and leaves nobody to close the sandbox."""
+    program = (
+        "import os, sys; from backend.grammar.sandbox.parent import SANDBOX\n"
+        "from backend.text import ByteTokenizer\n"
+        f"assert SANDBOX.check({GOOD!r}, ByteTokenizer()) == ''\n"
+        "print(SANDBOX.pid, flush=True); sys.stdin.readline(); os._exit(0)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.stdout
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        assert not select.select([child], [], [], 0)[0]
+        parent.kill()
+    assert select.select([child], [], [], 30)[0]
+    os.close(child)
+
+
+def test_the_child_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, backend.grammar.sandbox.child, llguidance\n"
+        "assert not {'torch', 'transformers', 'openvino', 'gradio'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.fixture
+def lettered(tmp_path: Path) -> HfTokenizer:
+    """Few tokens: no byte but those of a to c and the euro sign, and the word "abc"."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = ["<eos>", *"abc", "ab", "abc", "\u00e2", "\u0124", "\u00ac"]
+    bpe = models.BPE({t: i for i, t in enumerate(tokens)}, [("a", "b"), ("ab", "c")])
+    made = Tokenizer(bpe)
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<eos>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return HfTokenizer(tmp_path, frozenset({0}), 16)
+
+
+def test_a_model_s_own_tokens_are_told_and_what_it_cannot_write_is_not_accepted(
+    sandbox: Sandbox, lettered: HfTokenizer
+) -> None:
+    grammar = lark("start: /[a-d\u20ac]+/")
+    found = sandbox.explore(grammar, lettered, "ab\u20acabcabdab")
+    assert (found.accepted, found.accepting) == (8, True)
+    assert set(found.expected) == {"abc", "b", "c"}
+    assert sandbox.explore(lark('start: "a" "bc"'), lettered, "a").expected == ("bc",)
+    end = sandbox.explore(lark('start: "a" <eos>'), lettered, "a")
+    assert (end.accepting, end.expected) == (False, ("<eos>",))
+    assert sandbox.check(lark('start: "d"'), lettered) != ""
+    assert sandbox.check(lark('start: "d"'), BYTES) == ""
+
+
+def test_tokenizers_do_not_pile_up_in_the_child(sandbox: Sandbox, lettered: HfTokenizer) -> None:
+    assert sandbox.check(GOOD, BYTES) == ""
+    first = sandbox.pid
+    for _ in range(3):
+        assert sandbox.check(GOOD, ByteTokenizer()) == ""  # the same vocabulary again
+        sandbox.check(GOOD, lettered)
+    assert sandbox.pid == first
+    lettered.vocab_size += 1
+    sandbox._names.clear()
+    sandbox.check(GOOD, lettered)
+    assert sandbox.pid != first
+    assert sandbox.check(GOOD, BYTES) == ""
+
+
+def test_what_may_follow_is_chosen_to_tell_much() -> None:
+    assert choose([b"F", b"FROM", b"FR", b" ", b"\n"]) == ["\n", " ", "FROM"]
+    assert choose([b"ab", b"a", b"ac"]) == ["a"]
+    assert choose([b"\xc3", b"\xc3\xa9"]) == ["\u00e9"]
+    assert choose([b"\xc3"]) == ["\\xc3"]
+    letters = choose(bytes([i]) for i in range(32, 127))
+    assert len(letters) == len(set(letters)) == SHOWN
+    assert letters[0] == " "
+    assert letters[-1] > "m"
+    assert choose([]) == []

@@ -1,0 +1,201 @@
+"""Prefixes: the longest one is found, by whom it may be, within the budget, and never altered."""
+
+import random
+from collections.abc import Sequence
+from itertools import takewhile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from backend.kvcache.prefix_cache import SHARED, PrefixStore
+
+TEXTS = st.lists(st.integers(0, 2), max_size=8)
+ROW = 2 * 3 * 5 * 4  # bytes of one token in `cache`
+TOKEN = ROW + 8
+
+
+def cache(tokens: Sequence[int], mark: int = 0) -> dict[str, NDArray[np.float32]]:
+    """An array that tells its tokens, and by `mark` whose it is."""
+    rows = np.asarray(tokens, np.float32)[None, None, :, None] + 100 * mark
+    return {"k": np.broadcast_to(rows, (2, 3, len(tokens), 5)).copy()}
+
+
+def lcp(a: Sequence[int], b: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+class Reference:
+    """The rules in plain lists: (scope, model, tokens, mark), oldest first."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.rows: list[tuple[str, str, tuple[int, ...], int]] = []
+        self.evicted = self.refreshed = self.replaced = 0
+
+    def put(self, scope: str, model: str, tokens: tuple[int, ...], mark: int) -> None:
+        if not tokens:
+            return
+        mine = [row for row in self.rows if row[:2] == (scope, model)]
+        longer = [row for row in mine if row[2][: len(tokens)] == tokens]
+        if longer:
+            self.touch(longer[-1])
+            self.refreshed += 1
+        elif len(tokens) * TOKEN <= self.budget:
+            shorter = [row for row in mine if tokens[: len(row[2])] == row[2]]
+            self.replaced += len(shorter)
+            self.rows = [row for row in self.rows if row not in shorter]
+            self.rows.append((scope, model, tokens, mark))
+            while self.bytes > self.budget:
+                self.rows.pop(0)
+                self.evicted += 1
+
+    def find(self, scope: str, model: str, tokens: tuple[int, ...]) -> tuple[int, int]:
+        seen = [row for row in self.rows if row[0] in (scope, SHARED) and row[1] == model]
+        best = max(seen[::-1], key=lambda row: lcp(row[2], tokens), default=None)
+        if best is None or not lcp(best[2], tokens):
+            return 0, 0
+        self.touch(best)
+        return lcp(best[2], tokens), best[3]
+
+    def touch(self, row: tuple[str, str, tuple[int, ...], int]) -> None:
+        self.rows.remove(row)
+        self.rows.append(row)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(row[2]) for row in self.rows) * TOKEN
+
+
+@given(st.lists(TEXTS, max_size=12), TEXTS)
+def test_the_longest_common_prefix_is_found(texts: list[list[int]], asked: list[int]) -> None:
+    store = PrefixStore()
+    for text in texts:
+        store.put("a", "m", text, cache(text))
+    found = store.find("a", "m", asked)
+    assert found.length == max((lcp(text, asked) for text in texts), default=0)
+    if found.length:
+        assert np.array_equal(found.arrays["k"], cache(asked[: found.length])["k"])
+    else:
+        assert not found.arrays
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
+    rng = random.Random(seed)
+    budget = 40 * TOKEN + 3
+    store, reference = PrefixStore(budget), Reference(budget)
+    for mark in range(1, 501):
+        scope, model = rng.choice([SHARED, "a", "b", "c"]), rng.choice(["m", "n"])
+        alphabet = rng.choice([1, 2, 3])
+        # 40 tokens just fit, 41 do not; either is rare, for the first empties the store.
+        length = rng.choice([40, 41]) if rng.random() < 0.04 else rng.randrange(9)
+        tokens = tuple(rng.randrange(alphabet) for _ in range(length))
+        if rng.random() < 0.02:
+            store.forget(scope)
+            reference.rows = [row for row in reference.rows if row[0] != scope]
+        elif rng.random() < 0.5:
+            store.put(scope, model, tokens, cache(tokens, mark))
+            reference.put(scope, model, tokens, mark)
+        else:
+            found = store.find(scope, model, tokens)
+            length, owner = reference.find(scope, model, tokens)
+            assert found.length == length
+            if length:
+                expected = cache(tokens[:length], owner)["k"]
+                assert np.array_equal(found.arrays["k"], expected)
+        kept = [(e.scope, e.model, tuple(e.tokens.tolist())) for e in store._entries]
+        assert kept == [row[:3] for row in reference.rows]
+        assert store.bytes == reference.bytes <= budget
+        assert len(store) == len(reference.rows)
+    assert min(reference.evicted, reference.refreshed, reference.replaced) > 10
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("mn"), TEXTS), max_size=12))
+def test_no_scope_or_model_sees_another_one(puts: list[tuple[str, str, list[int]]]) -> None:
+    store = PrefixStore()
+    for scope, model, text in puts:
+        store.put(scope, model, text, cache(text, ord(scope) + ord(model) * 3))
+    for scope in ("a", "b", "c", SHARED):
+        for model in "mn":
+            own = [text for s, m, text in puts if (s, m) == (scope, model)]
+            for _, _, text in puts:
+                found = store.find(scope, model, text)
+                assert found.length == max((lcp(text, other) for other in own), default=0)
+                if found.length:
+                    expected = cache(text[: found.length], ord(scope) + ord(model) * 3)
+                    assert np.array_equal(found.arrays["k"], expected["k"])
+
+
+def test_shared_prefixes_are_found_by_all_until_forgotten() -> None:
+    store = PrefixStore()
+    store.put(SHARED, "m", [1, 2, 3], cache([1, 2, 3]))
+    store.put("a", "m", [1, 2, 3, 4], cache([1, 2, 3, 4]))
+    assert len(store) == 2, "a visitor's entry does not replace the operator's"
+    assert [store.find(scope, "m", [1, 2, 3, 4]).length for scope in ("a", "b", SHARED)] == [
+        4,
+        3,
+        3,
+    ]
+    store.forget("a")
+    assert [store.find(scope, "m", [1, 2, 3, 4]).length for scope in ("a", "b")] == [3, 3]
+    store.forget(SHARED)
+    assert [store.find(scope, "m", [1, 2, 3, 4]).length for scope in ("a", "b")] == [0, 0]
+    assert len(store) == store.bytes == 0
+
+
+def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
+    given_away, tokens = cache([1, 2, 3]), np.array([1, 2, 3])
+    array = given_away["k"]
+    store = PrefixStore()
+    store.put("a", "m", tokens.tolist(), given_away)
+    given_away.clear()
+    lent = store.find("a", "m", [1, 2, 9])
+    view = lent.arrays["k"]
+    assert np.shares_memory(view, array)
+    assert view.shape == (2, 3, 2, 5)
+    for kept in (array, view):
+        with pytest.raises(ValueError, match="read-only"):
+            kept[0, 0, 0, 0] = 7
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        view.setflags(write=True)
+    store.forget("a")
+    assert np.array_equal(view, cache([1, 2])["k"])
+
+
+def test_a_longer_text_replaces_and_a_shorter_one_only_refreshes() -> None:
+    store = PrefixStore(7 * TOKEN)
+    store.put("a", "m", [1, 2], cache([1, 2], 1))
+    store.put("a", "m", [1, 2, 3], cache([1, 2, 3], 2))
+    assert (len(store), store.bytes) == (1, 3 * TOKEN)
+    store.put("a", "m", [5, 6, 7], cache([5, 6, 7], 3))
+    refused = cache([1, 2], 4)
+    store.put("a", "m", [1, 2], refused)
+    assert refused["k"].flags.writeable, "what is not kept stays the caller's"
+    store.put("a", "m", [8, 9], cache([8, 9], 5))
+    assert store.find("a", "m", [5]).length == 0, "the refreshed one outlived the younger one"
+    assert np.array_equal(store.find("a", "m", [1, 2]).arrays["k"], cache([1, 2], 2)["k"])
+
+
+def test_what_is_larger_than_the_budget_changes_nothing() -> None:
+    store = PrefixStore(2 * TOKEN)
+    store.put("a", "m", [1, 2], cache([1, 2]))
+    store.put("a", "m", [1, 2, 3], cache([1, 2, 3]))
+    assert store.find("a", "m", [1, 2, 3]).length == 2
+
+
+def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:
+    store = PrefixStore(3 * 8)
+    store.put("a", "m", [1, 2, 3], {})
+    found = store.find("a", "m", [1, 2])
+    assert (found.length, found.arrays, store.bytes) == (2, {}, 24)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1, 5), (2, 3, 3, 5), (2, 2, 5)])
+def test_arrays_that_do_not_fit_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
+    store = PrefixStore()
+    with pytest.raises(ValueError, match="axis 2 of 4 must be 2 tokens"):
+        store.put("a", "m", [1, 2], {"k": np.zeros(shape)})
+    assert len(store) == 0

@@ -1,0 +1,400 @@
+"""The page in a real browser, over the fake engine and the app as its users start it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from browser import LONG, Visitor, chromium, serving
+from playwright.sync_api import BrowserContext, expect
+
+from backend.costs.pass_costs import WIDTHS
+from backend.export.snippets import Settings, snippets
+from backend.grammar.sources import shipped
+from backend.strategies.registry import STRATEGIES
+from backend.types import ModelSpec, Request
+
+pytestmark = pytest.mark.browser
+
+Enter = Callable[..., Visitor]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserContext]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(
+        "--fake", "--model", "fake-priced", cache=tmp_path_factory.mktemp("cache")
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def enter(browser: BrowserContext, address: str) -> Iterator[Enter]:
+    """Opens the page as one more visitor; all of them leave in the end."""
+    inside: list[Visitor] = []
+
+    def opened(theme: str = "light") -> Visitor:
+        inside.append(Visitor(browser, address, theme))
+        return inside[-1]
+
+    yield opened
+    for visitor in inside:
+        visitor.close()
+
+
+@pytest.fixture
+def visitor(enter: Enter) -> Visitor:
+    return enter()
+
+
+def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
+    """Texts, figures, verdicts and the summary are there; nothing is fetched from elsewhere."""
+    visitor.ask(LONG, tokens=64)
+    visitor.wait_phase("ended")
+    assert visitor.titles == ["Stateless", "KV reuse", "Speculative", "Lookahead", "Grammar"]
+    assert visitor.states == ["done"] * 5
+    plain = visitor.card("KV reuse").text
+    assert len(plain) > 40
+    for title in ("Speculative", "Lookahead"):
+        assert visitor.card(title).text == plain
+        assert "identical to KV reuse (64 tokens)" in visitor.card(title).part("verdict")
+    assert plain.startswith(visitor.card("Stateless").text)
+    assert visitor.card("Grammar").text.startswith('{"name": "')
+    assert visitor.page.locator(".dd-results tbody tr").count() == 5
+    assert visitor.page.locator(".dd-bars .dd-row").count() == 5
+    assert "KV reuse" in visitor.status
+    assert "wrote what KV reuse wrote" in visitor.status
+    for origin in ("drafted", "bonus", "forced"):
+        assert visitor.page.locator(f".dd-card .dd-{origin}").count() > 0
+    assert visitor.complaints == []
+    # A page with an inline icon and its own server: no other host hears of the visit.
+    assert {u for u in visitor.requests if not u.startswith((address, "data:", "blob:"))} == set()
+
+
+def test_stop_ends_a_race_that_would_take_minutes(visitor: Visitor) -> None:
+    visitor.endless()
+    visitor.wait_decoding()
+    visitor.stop()
+    visitor.wait_phase("ended")
+    # Stateless may have come to its own limit before the click.
+    assert set(visitor.states) <= {"stopped", "done"}
+    assert "stopped" in visitor.states
+    assert visitor.status.startswith("Stopped early.")
+
+
+def test_the_keyboard_alone_runs_and_stops(visitor: Visitor) -> None:
+    keyboard = visitor.page.keyboard
+    visitor.tab("Sampling")
+    visitor.page.get_by_label("Max new tokens").fill("3900")
+    visitor.tab("Model")
+    visitor.choose("Model", "fake-slow")
+    visitor.page.evaluate("document.activeElement.blur()")
+    for _ in range(20):
+        keyboard.press("Tab")
+        if visitor.page.evaluate("document.activeElement.tagName") == "TEXTAREA":
+            break
+    keyboard.press("Control+A")
+    keyboard.type(LONG)
+    keyboard.press("Control+Enter")
+    visitor.wait_decoding()
+    assert visitor.page.get_by_label("Prompt", exact=True).input_value() == LONG
+    keyboard.press("Escape")
+    visitor.wait_phase("ended")
+    assert "stopped" in visitor.states
+
+
+def test_everything_can_be_reached_by_tab(visitor: Visitor) -> None:
+    reached = set()
+    for _ in range(60):
+        visitor.page.keyboard.press("Tab")
+        reached.add(
+            visitor.page.evaluate(
+                "((e) => e.id || e.getAttribute('aria-label') || e.className || e.textContent)"
+                "(document.activeElement)"
+            )
+        )
+    assert {"run", "stop", "Text of Lookahead"} <= reached
+    assert any("dd-theme" in name for name in reached)
+
+
+def test_a_wrong_grammar_fails_its_column_alone(visitor: Visitor) -> None:
+    """The sentence names line and column, and nothing typed is lost."""
+    visitor.columns("KV reuse", "Grammar")
+    visitor.tab("Grammar")
+    visitor.choose("Grammar", "my own")
+    visitor.tab("Own grammar")
+    wrong = 'start: "a"\nrule: (("b"'
+    visitor.page.get_by_label("My own grammar").fill(wrong)
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    assert visitor.states == ["done", "failed"]
+    assert re.search(r"line 2, column \d+", visitor.card("Grammar").part("problem"))
+    visitor.tab("Own grammar")
+    assert visitor.page.get_by_label("My own grammar").input_value() == wrong
+
+
+def test_a_grammar_is_looked_at_while_it_is_written(visitor: Visitor) -> None:
+    """From a shipped one, to what is wrong with a change, to how far a text fits."""
+    visitor.tab("Own grammar")
+    visitor.choose("Start from", "date")
+    own, tried = (visitor.page.get_by_label(f"{name}") for name in ("My own grammar", "Try a text"))
+    sound, fits = (visitor.page.locator(f"#{name} textarea") for name in ("sound", "fits"))
+    expect(own).to_have_value(shipped()["date"].text)
+    expect(sound).to_have_value(re.compile("^Sound"))
+    tried.fill("2024-0x")
+    expect(fits).to_have_value(re.compile("^Accepted up to character 6 of 7; 'x' cannot follow"))
+    own.fill("(a|b")
+    expect(sound).to_have_value(re.compile("regular expression is wrong at line 1, column 1"))
+    expect(fits).to_have_value("")
+    own.fill("(a|b)c")
+    tried.fill("a")
+    expect(fits).to_have_value("The whole text fits, and it may not end here. Next could be 'c'.")
+
+
+def test_a_flaw_in_the_form_is_one_alert(visitor: Visitor) -> None:
+    """The earlier board stays, and the next good form takes the alert away."""
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    before = visitor.card("KV reuse").text
+    alert = visitor.page.get_by_role("alert")
+    visitor.ask("Hello", tokens=99_999)
+    expect(alert).to_have_text(re.compile("max new tokens is 99999; it must lie between 1 and"))
+    assert visitor.card("KV reuse").text == before
+    visitor.ask("Hello", tokens=8)
+    expect(alert).to_be_hidden()
+    visitor.wait_phase("ended")
+
+
+def test_two_visitors_wait_in_line_and_keep_their_own_texts(enter: Enter) -> None:
+    first, second = enter(), enter()
+    first.endless()
+    first.wait_decoding()
+    second.ask("Another prompt", tokens=24)
+    expect(second.page.locator(".dd-status")).to_have_text("1 race ahead of yours.")
+    assert set(second.states) == {"queued"}
+    first.stop()
+    second.wait_phase("ended")
+    first.wait_phase("ended")
+    assert second.states == ["done"] * 5
+    ours, theirs = first.card("KV reuse").text, second.card("KV reuse").text
+    assert ours[:8] != theirs[:8]
+    assert len(theirs) <= 24
+
+
+def test_a_closed_tab_frees_the_line(enter: Enter) -> None:
+    first, second = enter(), enter()
+    first.endless()
+    first.wait_decoding()
+    second.ask("Another prompt", tokens=24)
+    second.wait_phase("waiting")
+    first.close()
+    second.wait_phase("ended")
+    assert second.states == ["done"] * 5
+
+
+def test_a_second_run_replaces_the_first(visitor: Visitor) -> None:
+    visitor.columns("KV reuse")
+    visitor.endless()
+    visitor.wait_decoding()
+    visitor.columns("KV reuse", "Prompt lookup")
+    assert visitor.titles == ["KV reuse"]  # a choice for the next race leaves this one's board
+    visitor.ask("Another prompt", tokens=16)
+    visitor.card("Prompt lookup").root.wait_for()
+    visitor.wait_phase("ended")
+    assert visitor.titles == ["KV reuse", "Prompt lookup"]
+    assert visitor.states == ["done", "done"]
+    assert len(visitor.card("KV reuse").text) <= 16
+
+
+def test_columns_stand_in_the_order_of_their_choice(visitor: Visitor) -> None:
+    visitor.columns("Prompt lookup", "KV reuse", "Stateless")
+    expect(visitor.page.locator(".dd-card h3")).to_have_text(
+        ["Prompt lookup", "KV reuse", "Stateless"]
+    )
+    visitor.tab("Prompt lookup")
+    expect(visitor.page.get_by_text("Tokens copied after a match.")).to_be_visible()
+
+
+HOSTILE = '<img src=x onerror="window.hacked=1"></script>${alert(1)}{{constructor}}&lt;b&gt;'
+
+
+def test_markup_is_never_interpreted(visitor: Visitor) -> None:
+    """Neither in what the model writes, nor in an alert, nor in a failed column."""
+    visitor.columns("KV reuse", "Grammar")
+    visitor.tab("Grammar")
+    visitor.choose("Grammar", "my own")
+    visitor.tab("Own grammar")
+    visitor.page.get_by_label("regex").check()
+    own = visitor.page.get_by_label("My own grammar")
+    own.fill(re.escape(HOSTILE))
+    visitor.ask(HOSTILE, tokens=len(HOSTILE))
+    visitor.wait_phase("ended")
+    assert visitor.card("Grammar").text == HOSTILE
+
+    visitor.tab("Own grammar")
+    own.fill(f"({HOSTILE}")
+    visitor.ask(HOSTILE)
+    visitor.page.wait_for_selector(".dd-problem")
+
+    visitor.choose("Model", "from the Hugging Face Hub")
+    visitor.page.get_by_label("Model: Hub id").fill(HOSTILE)
+    visitor.page.locator("#run").click()
+    expect(visitor.page.get_by_role("alert")).to_contain_text("<img src=x")
+    assert visitor.page.locator("#board img, #board script, #board b").count() == 0
+    assert visitor.page.evaluate("window.hacked") is None
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
+    """No sideways scrolling of the page; five columns stand in one row where there is room."""
+    visitor = enter(theme)
+    page = visitor.page
+    page.set_viewport_size({"width": 380, "height": 1080})
+    visitor.ask("Explain a KV cache.", tokens=48)
+    visitor.wait_phase("ended")
+    assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
+    for width, rows in ((380, 5), (1024, 2), (1920, 1)):
+        page.set_viewport_size({"width": width, "height": 1080})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        boxes = [card.bounding_box() for card in page.locator(".dd-card").all()]
+        assert len({round(box["y"]) for box in boxes if box}) == rows
+        assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+
+
+def test_dark_mode_is_kept(visitor: Visitor, address: str) -> None:
+    visitor.page.get_by_role("button", name="Dark mode").click()
+    visitor.page.goto(address)
+    visitor.page.wait_for_selector(".dd-card")
+    assert visitor.page.evaluate("document.body.classList.contains('dark')")
+    visitor.page.get_by_role("button", name="Light mode").click()
+    assert not visitor.page.evaluate("document.body.classList.contains('dark')")
+
+
+@pytest.mark.model
+def test_the_built_in_model_races(browser: BrowserContext) -> None:
+    """The app as it is started without options: real engine, real worker, equal texts."""
+    with serving() as address:
+        visitor = Visitor(browser, address)
+        visitor.page.set_default_timeout(300_000)
+        visitor.columns("Stateless", "KV reuse", "Speculative", "Lookahead", "Prompt lookup")
+        visitor.ask("Repeat: one two three, one two three.", tokens=24, model="built-in")
+        visitor.wait_phase("ended")
+        assert visitor.states == ["done"] * 5
+        plain = visitor.card("KV reuse").text
+        assert plain
+        for title in ("Speculative", "Lookahead", "Prompt lookup"):
+            assert visitor.card(title).text == plain
+        visitor.close()
+
+
+def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
+    visitor.columns("KV reuse", "Speculative")
+    visitor.ask("Tell me of the sea", tokens=20)
+    visitor.wait_phase("ended")
+    before = visitor.card("KV reuse").text
+    visitor.page.locator("#continue").click()
+    visitor.page.wait_for_selector(".dd-earlier")
+    visitor.wait_phase("ended")
+    after = visitor.card("KV reuse").text
+    assert after.startswith(before)
+    assert len(after) > len(before)
+    assert "identical" in visitor.card("Speculative").part("verdict")
+    assert "tokens reused" in visitor.card("KV reuse").part("remark")
+    visitor.tab("Save")
+    visitor.page.locator("#save").click()
+    box = visitor.page.locator("#snapshot input, #snapshot textarea").first
+    expect(box).to_have_value(re.compile("^[0-9a-f]{16}$"))
+    visitor.page.locator("#load").click()
+    visitor.page.wait_for_function("document.querySelectorAll('.dd-card').length === 1")
+    visitor.wait_phase("ended")
+    assert visitor.card("KV reuse").text.startswith(after)
+    assert visitor.complaints == []
+
+
+def test_a_snapshot_that_is_none_is_told_and_harms_nothing(visitor: Visitor) -> None:
+    visitor.tab("Save")
+    visitor.page.locator("#snapshot input, #snapshot textarea").first.fill("../../etc/passwd")
+    visitor.page.locator("#load").click()
+    expect(visitor.page.locator(".dd-alert")).to_contain_text("no snapshot")
+
+
+def test_a_program_shows_fixed_text_and_values(visitor: Visitor) -> None:
+    visitor.columns("KV reuse", "Lookahead")
+    visitor.ask('Colour: {{select "colour" "red|blue"}}. Done {{colour}}.')
+    visitor.wait_phase("ended")
+    values = json.loads(visitor.card("KV reuse").part("values"))
+    assert values["colour"] in ("red", "blue")
+    assert visitor.card("Lookahead").text == f"Colour: {values['colour']}. Done {values['colour']}."
+    assert visitor.page.locator(".dd-card .dd-fixed").count() >= 2
+
+
+def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
+    """A point for each width, the same figures as a table, and a disc for each that guessed."""
+    page = visitor.page
+    visitor.columns("KV reuse", "Prompt lookup", "Lookahead")
+    for title in ("Prompt lookup", "Lookahead"):
+        visitor.tab(title)
+        page.get_by_label("Auto", exact=True).filter(visible=True).uncheck()
+    visitor.tab("Model")
+    page.get_by_label("Measure pass costs again before this race").check()
+    visitor.ask(LONG, tokens=48, model="fake-priced")
+    visitor.wait_phase("ended")
+    curve = page.locator(".dd-costs")
+    for width in (390, 1920):
+        page.set_viewport_size({"width": width, "height": 1080})
+        svg = curve.locator(f'svg[viewBox="0 0 {curve_width(visitor)} 280"]')
+        expect(svg.locator(".dd-point")).to_have_count(len(WIDTHS))
+        expect(svg.locator(".dd-mark")).to_have_count(2)
+        box, text = svg.bounding_box(), svg.locator("text").first
+        assert box
+        assert 0 < box["x"] < box["x"] + box["width"] <= width
+        assert text.evaluate("(node) => getComputedStyle(node).fontSize") == "12px"
+    expect(curve.locator(".dd-marks strong")).to_have_text(["Prompt lookup", "Lookahead"])
+    assert "1 row: 1.0 ms, 1.00 plain steps" in curve.locator(".dd-point").first.inner_html()
+    rows = curve.locator("tbody tr").all()
+    assert [int(row.locator("td").first.inner_text()) for row in rows] == list(WIDTHS)
+    assert page.locator(".dd-plot").aria_snapshot().count("img") == 1
+    visitor.ask("Hello", tokens=8)
+    visitor.wait_phase("ended")
+    expect(curve).to_be_hidden()  # nobody knows what this model's passes cost
+    assert visitor.complaints == []
+
+
+def curve_width(visitor: Visitor) -> int:
+    """Pixels that the curve has, which its drawing must be as wide as."""
+    return visitor.page.locator(".dd-plot").evaluate("(place) => place.clientWidth")
+
+
+def test_the_code_of_a_column_can_be_copied(visitor: Visitor) -> None:
+    """Letter by letter, whatever the prompt holds; before a race there is a sentence."""
+    page = visitor.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    note = page.locator("#code-note textarea")
+    visitor.tab("Production")
+    expect(note).to_have_value("Nothing has run yet: run a race first.")
+    visitor.columns("KV reuse", "Prompt lookup")
+    visitor.ask(HOSTILE, tokens=24, model="fake-priced")
+    visitor.wait_phase("ended")
+    visitor.tab("Production")
+    visitor.choose("Column", "Prompt lookup")
+    expect(note).to_have_value(re.compile("^Plain decoding won here"))
+    shown = page.locator("#code .cm-content")
+    for library, place in (("transformers", 0), ("llama.cpp", 3)):
+        visitor.choose("Library", library)
+        request, target = Request(HOSTILE, 24), ModelSpec("fake-priced", "fake")
+        made = snippets(STRATEGIES["kv"], request, target, Settings())[place]
+        expect(shown).to_contain_text(made.code.splitlines()[-1].strip())
+        page.get_by_role("button", name="Copy").filter(visible=True).click()
+        assert page.evaluate("navigator.clipboard.readText()") == made.code.rstrip()  # by gradio
+    assert page.locator("#code img, #code script").count() == 0
+    assert page.evaluate("window.hacked") is None
+    visitor.choose("Column", "Lookahead")
+    expect(note).to_have_value(re.compile("no column 'Lookahead'; it has KV reuse, Prompt lookup"))
+    expect(shown).to_have_count(0)
+    assert visitor.complaints == []

@@ -1,0 +1,181 @@
+"""Programs: fixed text is fed, slots are decoded, and every strategy fills them alike."""
+
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from backend.engines.fake import FakeEngine
+from backend.events import Event, Fed, Step
+from backend.programs.healing import Endless, Healing
+from backend.programs.parser import Gen, Select
+from backend.programs.runner import slot_grammar
+from backend.racing.models import Engines
+from backend.racing.race import Race, run_to_end
+from backend.results.headline import headline
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import parse_column
+from backend.types import ModelSpec, Proposal, Request, Sampling
+
+FAKE = ModelSpec("fake", "fake")
+BUILT_IN = ModelSpec()
+PROGRAM = """A form.
+Colour: {{select "colour" "red|green|blue"}}
+Number: {{gen "n" regex="[0-9]+" max_tokens=5}}
+{{repeat 3}}Word: {{gen "w" max_tokens=7 stop="e" stop=" "}}
+{{end}}Again {{colour}} and {{w}}: {{gen "last" max_tokens=4 temperature=1.5}}"""
+COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup", "restart")
+
+
+def play(
+    program: str,
+    columns: Sequence[str] = COLUMNS,
+    target: ModelSpec = FAKE,
+    engines: Engines | None = None,
+    **asked: object,
+) -> tuple[Scoreboard, list[Event]]:
+    chosen = tuple(map(parse_column, columns))
+    board, events = Scoreboard(chosen), list[Event]()
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        board.add(event)
+
+    race = Race(Request(program, 64, **asked), chosen, target)  # type: ignore[arg-type]
+    run_to_end(race, engines or Engines(), emit, lambda: False)
+    assert not [s.message for s in board.scores if s.state == "failed"]
+    return board, events
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("heal", [True, False])
+def test_every_strategy_fills_the_slots_alike(temperature: float, heal: bool) -> None:
+    board, _ = play(PROGRAM, sampling=Sampling(temperature, seed=5), heal=heal)
+    first = board.scores[0]
+    assert first.reason == "end of program"
+    for score in board.scores:
+        assert (score.values, score.text, score.tokens) == (first.values, first.text, first.tokens)
+
+
+def test_values_are_what_the_slots_allow_and_the_text_holds_them() -> None:
+    score = play(PROGRAM, ("kv",))[0].scores[0]
+    values = score.values
+    assert values["colour"] in ("red", "green", "blue")
+    assert re.fullmatch("[0-9]+", str(values["n"]))
+    assert len(values["w"]) == 3
+    assert not any("e" in word or " " in word for word in values["w"])
+    expected = f"A form.\nColour: {values['colour']}\nNumber: {values['n']}\n"
+    expected += "".join(f"Word: {word}\n" for word in values["w"])
+    expected += f"Again {values['colour']} and {values['w'][-1]}: {values['last']}"
+    assert score.text == expected
+    assert json.loads(json.dumps(values)) == values
+
+
+def test_each_slot_follows_from_the_text_before_it() -> None:
+    """The fake model hashes its prefix: a token too many or too few in the context would show."""
+    score = play('Say: {{gen "a" max_tokens=5}} and {{gen "b" max_tokens=5}}', ("kv",))[0].scores[0]
+    engine = FakeEngine()
+    text = b"Say: "
+    for name, after in (("a", b" and "), ("b", b"")):
+        for byte in str(score.values[name]).encode():
+            assert byte == int(engine.logits(list(text)).argmax())
+            text += bytes([byte])
+        text += after
+
+
+def test_fixed_text_is_fed_and_not_generated() -> None:
+    board, events = play(PROGRAM, ("kv", "restart"))
+    fed = sum(e.tokens for e in events if isinstance(e, Fed) and e.column == 0)
+    sampled = sum(len(e.tokens) for e in events if isinstance(e, Step) and e.column == 0)
+    assert fed > sampled == len(board.scores[0].tokens)
+    # With the cache every token is computed once; without it, once more for every later slot.
+    assert board.scores[0].rows <= fed + sampled
+    assert board.scores[1].rows > 2 * board.scores[0].rows
+
+
+def test_one_generation_is_as_long_as_the_program() -> None:
+    text = "Begin. " + '{{gen "a" max_tokens=4}}' + "x" * 30 + '{{gen "b" max_tokens=4}}'
+    score = play(text, ("single",))[0].scores[0]
+    assert len(score.tokens) == 30 + 8
+    assert score.text.startswith("Begin. ")
+
+
+def test_a_program_is_compared_by_its_whole_time() -> None:
+    """Per token, one generation seemed three times as fast as the program that it took seven times
+    as long as: it writes all the text that the others are given.
+    """
+    text = "Begin. " + ('{{gen "a" max_tokens=2}} ' + "x" * 200) * 3
+    board, _ = play(text, ("kv", "single"), ModelSpec("fake-slow", "fake"))
+    base, single = board.scores
+    assert single.tpot < base.tpot
+    assert single.seconds > base.seconds
+    assert board.speedup(1) == base.seconds / single.seconds < 1
+    assert "One generation takes" in headline(board)
+    assert "fast" not in headline(board)
+
+
+def test_a_user_turn_goes_through_the_chat_template() -> None:
+    score = play('Hello{{assistant}}Sure: {{gen "a" max_tokens=3}}', ("kv",))[0].scores[0]
+    assert score.prompt_tokens == len(b"User: Hello\nAnswer: ")
+    assert score.text.startswith("Sure: ")
+
+
+def test_a_full_context_ends_a_program() -> None:
+    score = play(PROGRAM, ("kv",), context=48)[0].scores[0]
+    assert score.reason == "context full"
+
+
+def test_a_mistake_names_its_place() -> None:
+    board = Scoreboard((parse_column("kv"),))
+    race = Race(Request('One\n{{gen "a"}} {{gen "b" nonsense=1}}'), board.columns, FAKE)
+    run_to_end(race, Engines(), board.add, lambda: False)
+    assert "Line 2" in board.scores[0].message
+
+
+def test_the_first_token_heals_and_the_rest_is_free() -> None:
+    healing = Healing([3, 5], 8)
+    block = Proposal.chain([1, 2])
+    assert healing.cut(block).tokens == ()
+    assert healing.masks_along(Proposal()).allowed.tolist() == [[i in (3, 5) for i in range(8)]]
+    healing.advance([5])
+    assert healing.cut(block) is block
+    assert healing.masks_along(block).allowed.size == 0
+
+
+def test_a_text_without_end_never_allows_one() -> None:
+    masks = Endless({2}, 4).masks_along(Proposal.chain([0, 1])).allowed
+    assert masks.tolist() == [[True, True, False, True]] * 3
+
+
+def test_a_slot_begins_with_what_was_healed() -> None:
+    assert slot_grammar(Select("s", ("a", 'b"')), " x") == 'start: " x" ("a" | "b\\"")'
+    assert slot_grammar(Gen("g", regex="a/b"), "") == "start: SLOT\nSLOT: /a\\/b/"
+    assert slot_grammar(Gen("g"), "x") == ""
+
+
+@pytest.mark.model
+def test_healing_lets_the_model_spell_as_it_has_learnt() -> None:
+    """Ten sentences to be called happy or sad: cut off before the space, the model always said
+    happy, for it knows these words with the space in front of them only.
+    """
+    items = ["I love this film.", "The soup was cold.", "What a lovely day!", "My train was late."]
+    text = "Is the sentence happy or sad?\n\nSentence: The sun shines and I am glad.\n"
+    text += "Feeling: happy\n\nSentence: I lost my keys in the rain.\nFeeling: sad\n"
+    for item in items:
+        text += f'\nSentence: {item}\nFeeling: {{{{select "feeling" "happy|sad"}}}}\n'
+    engines = Engines(idle_warm_up=True)
+    healed = play(text, ("kv",), BUILT_IN, engines)[0].scores[0].values["feeling"]
+    bent = play(text, ("kv",), BUILT_IN, engines, heal=False)[0].scores[0].values["feeling"]
+    assert healed == ["happy", "sad", "happy", "sad"]
+    assert bent != healed
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_every_strategy_fills_the_slots_alike_on_the_built_in_model(temperature: float) -> None:
+    columns = ("kv", "speculative", "lookahead", "lookup", "restart")
+    board, _ = play(PROGRAM, columns, BUILT_IN, sampling=Sampling(temperature, seed=5))
+    for score in board.scores:
+        assert score.values == board.scores[0].values
+        assert score.tokens == board.scores[0].tokens

@@ -1,0 +1,304 @@
+"""Hosts: the same race wherever it runs, and a worker that may stop, hang or die at any moment."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lib import naive
+
+from backend.engines.fake import open_fake
+from backend.events import Event, Failed, Finished, Prefilled, Started, Step, to_json
+from backend.racing.hosts import process
+from backend.racing.hosts.host import Host
+from backend.racing.hosts.inline import InlineHost
+from backend.racing.hosts.process import ProcessHost
+from backend.racing.race import Race
+from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, parse_column
+from backend.types import ModelSpec, Request
+
+COLUMNS = tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
+SHORT = Race(Request("Who is it?", max_new_tokens=25), COLUMNS, ModelSpec("fake", "fake"))
+# Twenty milliseconds a step and thousands of tokens, of which none ends the text.
+ENDLESS = Race(Request("Who?", max_new_tokens=4000), COLUMNS[:4], ModelSpec("fake-endless", "fake"))
+LONG_PROMPT = replace(ENDLESS, request=Request("who " * 950, max_new_tokens=100))
+PATIENCE = 30.0  # far beyond anything that works
+SOON = 300  # events that may still be on their way when a race is stopped
+
+
+#: Fields of events that are times, and so differ from run to run.
+TIMES = ("seconds", "compiled", "masks")
+
+
+def never() -> bool:
+    return False
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look until it is so. Raises AssertionError if it never comes to be."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        threading.Event().wait(0.005)
+
+
+def ends(events: list[Event]) -> dict[int, Event]:
+    """Each column's last event. Raises AssertionError if a column ended twice."""
+    found: dict[int, Event] = {}
+    for event in events:
+        if isinstance(event, Finished | Failed):
+            assert event.column not in found
+            found[event.column] = event
+    return found
+
+
+def assert_works(host: Host) -> None:
+    found = ends(list(host.stream(SHORT, never)))
+    assert sorted(found) == list(range(len(COLUMNS)))
+    assert all(isinstance(event, Finished) for event in found.values())
+
+
+def by_column(events: list[Event]) -> dict[int, list[dict[str, Any]]]:
+    """Events without times; those of one column come in order, columns interleave as time goes."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        found.setdefault(getattr(event, "column", -1), []).append(
+            {k: v for k, v in to_json(event).items() if k not in TIMES}
+        )
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_test_hangs() -> Iterator[None]:
+    """A host that breaks its promises may make its reader wait for ever."""
+
+    def fail(*_: object) -> None:
+        pytest.fail("the host keeps its reader waiting")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(int(3 * PATIENCE))
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[ProcessHost]:
+    host = ProcessHost()
+    yield host
+    host.close()
+
+
+@pytest.fixture(params=["inline", "process"])
+def host(request: pytest.FixtureRequest) -> Host:
+    if request.param == "inline":
+        return InlineHost()
+    shared: ProcessHost = request.getfixturevalue("worker")
+    return shared
+
+
+def stopped_after(host: Host, race: Race, kind: type[Event]) -> list[Event]:
+    """Stop a race at its first event of that kind. Raises AssertionError if it goes on."""
+    seen: list[Event] = []
+    late = 0
+    for event in host.stream(race, lambda: any(isinstance(e, kind) for e in seen)):
+        late += any(isinstance(e, kind) for e in seen)
+        assert late < SOON, "the stop did not reach the race"
+        seen.append(event)
+    return seen
+
+
+def test_both_hosts_tell_the_same_story(worker: ProcessHost) -> None:
+    race = replace(SHORT, columns=(*COLUMNS, parse_column("speculative:draft=fake-draft,k=2")))
+    here = by_column(list(InlineHost().stream(race, never)))
+    there = by_column(list(worker.stream(race, never)))
+    assert here == there
+    assert sorted(here) == list(range(6))
+
+
+def test_an_unknown_model_fails_every_column_with_its_sentence(host: Host) -> None:
+    events = list(host.stream(replace(SHORT, target=ModelSpec("nothing", "fake")), never))
+    found = ends(events)
+    assert len(found) == len(COLUMNS)
+    assert all(isinstance(e, Failed) and "'nothing'" in e.message for e in found.values())
+    assert_works(host)
+
+
+def test_an_endless_race_is_endless() -> None:
+    engine = open_fake(ENDLESS.target)
+    engine.step_seconds = 0.0
+    prompt = engine.tokenizer.encode(ENDLESS.request.prompt, chat=True)
+    assert len(naive(engine, prompt, ENDLESS.request)) == 4000
+
+
+@pytest.mark.parametrize("kind", [Step, Prefilled, Started])
+def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event]) -> None:
+    race = LONG_PROMPT if kind is Prefilled else ENDLESS
+    seen = stopped_after(host, race, kind)
+    if kind is Prefilled:
+        assert not any(isinstance(event, Step) for event in seen)
+    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(race.columns))}
+    assert_works(host)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine, a worker that answers at all is not replaced."""
+    monkeypatch.setattr(process, "STOP_GRACE", PATIENCE)
+
+
+def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost, patient: None) -> None:
+    pid = worker.pid
+    stopped_after(worker, ENDLESS, Step)
+    assert worker.pid == pid, "it did not have to be replaced"
+
+
+def test_an_abandoned_stream_leaves_the_host_usable(host: Host, patient: None) -> None:
+    pid = host.pid if isinstance(host, ProcessHost) else 0
+    for taken in (0, 1, 7):
+        stream = host.stream(ENDLESS, never)
+        for _ in range(taken):
+            next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        if isinstance(host, InlineHost):
+            until(lambda: not host._one_at_a_time.locked())
+        assert_works(host)
+    if isinstance(host, ProcessHost):
+        assert host.pid == pid
+
+
+def test_a_second_race_waits_its_turn(host: Host) -> None:
+    log: list[str] = []
+
+    def second() -> None:
+        log.extend("second" for _ in host.stream(SHORT, never))
+
+    first = host.stream(SHORT, never)
+    next(first)
+    other = threading.Thread(target=second)
+    other.start()
+    log.extend("first" for _ in first)
+    other.join(PATIENCE)
+    assert "second" in log
+    assert "first" not in log[log.index("second") :]
+
+
+def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
+    """The one in front was waited for however long it took."""
+    first = host.stream(ENDLESS, never)
+    next(first)
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    events = list(host.stream(SHORT, stopped))
+    assert events == [Finished(i, "stopped", []) for i in range(len(COLUMNS))]
+    next(first)
+    first.close()  # type: ignore[attr-defined]
+    assert_works(host)
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
+    worker: ProcessHost, death: signal.Signals
+) -> None:
+    stateless = replace(COLUMNS[0], limit=1)
+    seen: list[Event] = []
+    for event in worker.stream(replace(ENDLESS, columns=(stateless, *COLUMNS[1:4])), never):
+        seen.append(event)
+        if isinstance(event, Finished):  # the others have thousands of tokens to go
+            os.kill(worker.pid, death)
+    found = ends(seen)
+    assert found.pop(0) == Finished(0, "column limit", [])
+    assert sorted(found) == [1, 2, 3]
+    for event in found.values():
+        assert isinstance(event, Failed)
+        assert death.name in event.message
+    assert_works(worker)
+
+
+def test_a_worker_that_dies_while_idle_is_replaced(worker: ProcessHost) -> None:
+    before = worker.pid
+    os.kill(before, signal.SIGKILL)
+    until(lambda: worker.pid != before)
+    assert_works(worker)
+
+
+def test_a_race_sent_to_a_dying_worker_ends(worker: ProcessHost) -> None:
+    os.kill(worker.pid, signal.SIGKILL)
+    found = ends(list(worker.stream(SHORT, never)))
+    assert sorted(found) == list(range(len(COLUMNS)))
+    assert_works(worker)
+
+
+def test_a_worker_that_hangs_is_replaced_after_a_stop(
+    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A halted process stands for one that is stuck in native code."""
+    before = worker.pid
+    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+    seen: list[Event] = []
+    for event in worker.stream(ENDLESS, lambda: bool(seen)):
+        if not seen:
+            os.kill(before, signal.SIGSTOP)
+        seen.append(event)
+    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(ENDLESS.columns))}
+    assert worker.pid != before
+    monkeypatch.undo()
+    assert_works(worker)
+
+
+def test_a_stream_abandoned_while_its_worker_hangs_leaves_the_host_usable(
+    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = worker.pid
+    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+    stream = worker.stream(ENDLESS, never)
+    next(stream)
+    os.kill(before, signal.SIGSTOP)
+    stream.close()  # type: ignore[attr-defined]
+    assert worker.pid != before
+    monkeypatch.undo()
+    assert_works(worker)
+
+
+def test_a_hanging_worker_is_waited_for_only_once(
+    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop was promised within a second, but the stream of a stuck worker ended only after the
+    grace had been given twice: once to end the race, and once more to become idle.
+    """
+    settled: list[float] = []
+    settle = ProcessHost._settle
+    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+
+    def watched(self: ProcessHost, deadline: float) -> None:
+        settled.append(deadline - time.monotonic())
+        settle(self, deadline)
+
+    monkeypatch.setattr(ProcessHost, "_settle", watched)
+    seen: list[Event] = []
+    for event in worker.stream(ENDLESS, lambda: bool(seen)):
+        if not seen:
+            os.kill(worker.pid, signal.SIGSTOP)
+        seen.append(event)
+    assert len(settled) == 1
+    assert settled[0] <= 0, "nothing is left to wait for"
+
+
+def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:
+    host = ProcessHost()
+    stream = host.stream(ENDLESS, never)
+    next(stream)
+    worker, started = host._process, host.pid
+    host.close()
+    assert sorted(ends(list(stream))) == [0, 1, 2, 3]
+    assert host.pid == started
+    assert not worker.is_alive()

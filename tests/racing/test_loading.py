@@ -1,0 +1,75 @@
+"""Models are priced off every clock: each once a race, and anew where that is asked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backend.costs.pass_costs import Costs
+from backend.engines.base import Engine
+from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
+from backend.events import Event, Started
+from backend.heads.file import write_head
+from backend.heads.shape import HeadShape
+from backend.racing.loading import Loading
+from backend.racing.models import Engines
+from backend.racing.race import Race, run_race
+from backend.strategies.registry import STRATEGIES
+from backend.strategies.settings import DraftModelDrafting
+from backend.types import Capabilities, ModelSpec, Request
+
+
+@dataclass
+class Pricing(Engines):
+    """Notes what is priced, how, and after how many columns had begun."""
+
+    begun: Callable[[], int]
+    priced: list[tuple[str, bool, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def costs(self, engine: Engine, say: Callable[[str], None], *, again: bool = False) -> Costs:
+        self.priced.append((engine.spec.name, again, self.begun()))
+        return super().costs(engine, say, again=again)
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_race_prices_each_model_anew_if_asked_and_only_before_it_begins(*, measure: bool) -> None:
+    columns = [STRATEGIES[name] for name in ("kv", "lookup", "speculative")]
+    columns.append(columns[-1].with_settings({"draft": "fake-draft"}))
+    events: list[Event] = []
+    engines = Pricing(lambda: sum(isinstance(event, Started) for event in events))
+    race = Race(Request("Hi", 12), tuple(columns), ModelSpec("fake", "fake"))
+    run_race(replace(race, measure=measure), engines, events.append, lambda: False)
+    anew = [name for name, again, _ in engines.priced if again]
+    assert anew == (["fake", "fake-draft"] if measure else [])
+    assert all(not begun for _, again, begun in engines.priced if again)
+
+
+SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
+
+
+@pytest.mark.parametrize(
+    ("features", "draft", "said"),
+    [
+        (True, "theirs.safetensors", "trained for another model than 'fake'"),
+        (True, "missing.safetensors", "missing.safetensors is not a trained head"),
+        (True, "text.safetensors", "text.safetensors is not a trained head"),
+        (False, "theirs.safetensors", "does not show its hidden states"),
+        (True, "trained", "No draft was trained for 'fake'"),
+    ],
+)
+def test_a_head_that_cannot_draft_here_is_refused(
+    *, features: bool, draft: str, said: str, tmp_path: Path
+) -> None:
+    weights = {"norm.weight": np.ones(4, np.float32)}
+    write_head(tmp_path / "theirs.safetensors", SMALL, weights, np.arange(3), "somebody else")
+    (tmp_path / "text.safetensors").write_text("not a tensor")
+    name = draft if draft == "trained" else str(tmp_path / draft)
+    target = FakeEngine(capabilities=Capabilities(features=features))
+    with pytest.raises(DerbyError, match=said):
+        Loading(Engines(), print).head(target, DraftModelDrafting(draft=name))

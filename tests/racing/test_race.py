@@ -1,0 +1,316 @@
+"""A race puts strategies, engine and grammar together; one column's error stays in its column."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
+from backend.events import (
+    Event,
+    Failed,
+    Finished,
+    Prefilled,
+    Prepared,
+    Preparing,
+    Shifted,
+    Started,
+    Step,
+)
+from backend.racing import race as race_module
+from backend.racing.models import Engines
+from backend.racing.race import MAX_COLUMNS, Race, run_race, run_to_end
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
+from backend.types import Capabilities, Earlier, ModelSpec, Request, Sampling
+
+FAKE = ModelSpec("fake", "fake")
+REQUEST = Request("Who is it?", max_new_tokens=60)
+COLUMNS = tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
+
+
+@dataclass
+class Loaded(Engines):
+    """Engines that are at hand already."""
+
+    engines: dict[str, FakeEngine]
+    asked: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def get(self, spec: ModelSpec, say: Callable[[str], None]) -> FakeEngine:
+        self.asked.append(spec.name)
+        say(f"Loading {spec.name}...")
+        if spec.name not in self.engines:
+            raise DerbyError(f"There is no {spec.name}.")
+        return self.engines[spec.name]
+
+
+def loaded(**capabilities: int) -> Loaded:
+    engine = FakeEngine(capabilities=Capabilities(**{"max_context": 4096, **capabilities}))
+    return Loaded({"fake": engine})
+
+
+def raced(
+    columns: Sequence[Strategy],
+    engines: Engines | None = None,
+    request: Request = REQUEST,
+    stop_after: int = 10**9,
+) -> tuple[list[Event], Scoreboard]:
+    events: list[Event] = []
+    race = Race(request, tuple(columns), FAKE)
+    run_race(race, engines or Engines(), events.append, lambda: len(events) >= stop_after)
+    board = Scoreboard(columns)
+    for event in events:
+        board.add(event)
+    return events, board
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_default_columns_run_to_the_end_and_the_lossless_ones_agree(temperature: float) -> None:
+    engines = loaded()
+    request = Request("Who?", max_new_tokens=60, sampling=Sampling(temperature, seed=5))
+    events, board = raced([*COLUMNS, STRATEGIES["lookup"]], engines, request)
+    assert [score.state for score in board.scores] == ["done"] * 6
+    assert board.ended
+    for index, strategy in enumerate(board.columns):
+        own = [event for event in events if getattr(event, "column", -1) == index]
+        assert isinstance(own[0], Started)
+        assert isinstance(own[-1], Finished)
+        assert sum(isinstance(event, Finished) for event in own) == 1
+        assert own[0].prompt_tokens == board.scores[index].prefilled
+        if strategy.lossless and strategy.name != "kv":
+            assert board.verdict(index).startswith("identical to KV reuse")
+    assert board.scores[0].reason == "column limit"
+    assert len(board.scores[0].tokens) == STRATEGIES["stateless"].limit
+    grammar = board.scores[4]
+    assert grammar.text.lstrip().startswith("{"), "the grammar column writes JSON"
+    assert engines.engines["fake"].open_sessions == 0
+
+
+def test_compiling_a_grammar_counts_on_its_own_clock_alone() -> None:
+    events, board = raced([STRATEGIES["kv"], STRATEGIES["grammar"]])
+    compiled = [e for e in events if isinstance(e, Prepared)]
+    assert [(event.column, event.reused) for event in compiled] == [(1, 0)]
+    assert board.scores[1].ttft >= compiled[0].seconds > 0
+
+
+LONG = "x" * 1000
+LENGTH = len(f"User: {LONG}\nAnswer: ")
+
+
+@pytest.mark.parametrize("own_limit", [0, LENGTH], ids=["the model's", "the request's"])
+def test_a_prompt_too_long_names_its_length_and_the_limit(own_limit: int) -> None:
+    request = Request(LONG, max_new_tokens=60, context=own_limit)
+    engines = loaded(max_context=4096 if own_limit else LENGTH)
+    events, board = raced([STRATEGIES["kv"]], engines, request)
+    assert board.scores[0].message == (
+        f"The prompt has {LENGTH:,} tokens; the context holds {LENGTH:,}. "
+        "Shorten the prompt or raise the context limit."
+    )
+    assert not any(isinstance(event, Started) for event in events)
+    assert engines.engines["fake"].forwards == 0
+
+
+@pytest.mark.parametrize("drafter", ["kv", "lookup", "speculative", "lookahead", "stateless"])
+@pytest.mark.parametrize("room", [1, 2, 30, 59, 60])
+def test_a_column_writes_until_its_context_is_full_to_the_last_position(
+    drafter: str, room: int
+) -> None:
+    """Lookahead's window reaches past the last token, so it needs that much more."""
+    plain = raced([STRATEGIES["kv"]], loaded(), Request(LONG, max_new_tokens=60))[1].scores[0]
+    assert len(plain.tokens) == 60
+    values = {"limit": 4096} if drafter == "stateless" else {}
+    strategy = STRATEGIES[drafter].with_settings(values)
+    engines = loaded(max_context=LENGTH + room + strategy.overhang)
+    score = raced([strategy], engines, Request(LONG, max_new_tokens=60))[1].scores[0]
+    assert score.tokens == plain.tokens[:room]
+    assert score.reason == ("token limit" if room == 60 else "context full")
+    assert engines.engines["fake"].open_sessions == 0
+
+
+def test_a_column_that_needs_more_room_says_how_much() -> None:
+    """Lookahead's window reaches past the last token, and its refusal named two lengths that did
+    fit.
+    """
+    columns = [STRATEGIES["kv"], STRATEGIES["lookahead"]]
+    overhang = STRATEGIES["lookahead"].overhang
+    request = Request(LONG, max_new_tokens=60)
+    _, board = raced(columns, loaded(max_context=LENGTH + overhang), request)
+    assert board.scores[0].state == "done"
+    assert f"of which {overhang} serve to look ahead" in board.scores[1].message
+    _, board = raced(columns, loaded(max_context=LENGTH + overhang + 1), request)
+    assert board.scores[1].state == "done"
+
+
+@pytest.mark.parametrize("level", [2, 3, 8])
+@pytest.mark.parametrize("window", [2, 5, 32])
+@pytest.mark.parametrize("context", [0, 100], ids=["ample", "tight"])
+def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, context: int) -> None:
+    strategy = parse_column(f"lookahead:window={window},level={level}")
+    engine = FakeEngine(period=1, sharpness=6.0)
+    reached = 0
+    opened = engine.open
+
+    def open_and_watch():
+        session = opened()
+        forward = session.forward
+
+        def watched(tokens, parents, rows):
+            nonlocal reached
+            depths: list[int] = []
+            for parent in parents:
+                depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            reached = max(reached, session.length + max(depths) + 1)
+            return forward(tokens, parents, rows)
+
+        session.forward = watched
+        return session
+
+    engine.open = open_and_watch
+    request = replace(REQUEST, max_new_tokens=90, context=context)
+    _, board = raced([strategy], Loaded({"fake": engine}), request)
+    score = board.scores[0]
+    assert score.reason == ("context full" if context else "token limit")
+    room = score.prompt_tokens + request.max_new_tokens + strategy.overhang
+    assert reached <= (context or room)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (ModelSpec("nothing", "fake"), "no model 'nothing'"),
+        (ModelSpec("fake", "abacus"), "no engine 'abacus'"),
+    ],
+)
+def test_an_unknown_target_is_an_error_before_anything_runs(target: ModelSpec, said: str) -> None:
+    events: list[Event] = []
+    with pytest.raises(DerbyError, match=said):
+        run_race(Race(REQUEST, COLUMNS, target), Engines(), events.append, lambda: False)
+    assert not any(isinstance(event, Started) for event in events)
+    events.clear()
+    run_to_end(Race(REQUEST, COLUMNS, target), Engines(), events.append, lambda: False)
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert [event.column for event in failed] == [0, 1, 2, 3, 4]
+    assert all(said in event.message for event in failed)
+
+
+def test_an_unknown_draft_fails_its_own_column_only() -> None:
+    columns = [STRATEGIES["kv"], parse_column("speculative:draft=nobody")]
+    engines = loaded()
+    _, board = raced(columns, engines)
+    assert [score.state for score in board.scores] == ["done", "failed"]
+    assert board.scores[1].message == "There is no nobody."
+    assert engines.asked == ["fake", "nobody"], "a download that fails is not tried again"
+
+
+def test_a_draft_with_another_tokenizer_is_refused_by_name() -> None:
+    engines = loaded()
+    other = FakeEngine(vocab_size=300)
+    other.spec = ModelSpec("other", "fake")
+    engines.engines["other"] = other
+    columns = [STRATEGIES["kv"], parse_column("speculative:draft=other")]
+    _, board = raced(columns, engines)
+    assert [score.state for score in board.scores] == ["done", "failed"]
+    assert "other on fake" in board.scores[1].message
+    assert "the vocabulary differ" in board.scores[1].message
+    assert other.open_sessions == engines.engines["fake"].open_sessions == 0
+
+
+def test_without_tree_attention_lookahead_is_refused_and_the_others_go_on() -> None:
+    _, board = raced([*COLUMNS, STRATEGIES["lookup"]], loaded(tree=False))
+    states = {c.name: s.state for c, s in zip(board.columns, board.scores, strict=True)}
+    assert states.pop("lookahead") == "failed"
+    assert set(states.values()) == {"done"}
+    message = board.scores[DEFAULT_COLUMNS.index("lookahead")].message
+    assert message.startswith("Lookahead needs tree attention, which fake on fake")
+
+
+def test_the_number_of_columns_is_limited() -> None:
+    kv = STRATEGIES["kv"]
+    for count in (1, MAX_COLUMNS):
+        assert len(Race(REQUEST, (kv,) * count, FAKE).columns) == count
+    for count in (0, MAX_COLUMNS + 1):
+        with pytest.raises(DerbyError, match=f"{count} columns .* 1 to {MAX_COLUMNS}"):
+            Race(REQUEST, (kv,) * count, FAKE)
+
+
+def test_models_are_loaded_before_any_clock_runs_and_said_so() -> None:
+    """A draft was loaded on its column's first turn, while the columns before it had begun."""
+    engines = loaded()
+    engines.engines["near"] = FakeEngine(salt=3)
+    columns = [STRATEGIES["kv"], parse_column("speculative:draft=near")]
+    events, board = raced(columns, engines)
+    assert engines.asked == ["fake", "near"]
+    assert events[0] == Preparing("Loading fake...")
+    first = next(i for i, event in enumerate(events) if isinstance(event, Started | Step))
+    assert Preparing("Loading near...") in events[:first]
+    assert all(score.state == "done" for score in board.scores)
+
+
+@pytest.mark.parametrize("stop_after", [*range(24), 30])
+def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> None:
+    engines = loaded()
+    events, board = raced(COLUMNS, engines, stop_after=stop_after)
+    assert board.ended
+    assert sum(isinstance(event, Finished) for event in events) == len(COLUMNS)
+    assert engines.engines["fake"].open_sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "earlier"),
+    [
+        (Request("Who?", 310, context=100, shift=True), Earlier(tuple(b"abcdefghij" * 30))),
+        (
+            Request("Hi " + "and on " * 50 + '{{gen "A" max_tokens=4}}', context=100, shift=True),
+            None,
+        ),
+    ],
+    ids=["earlier answer", "fixed text"],
+)
+def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
+    request_: Request, earlier: Earlier | None
+) -> None:
+    """One shift was made however long the text, and passes ran beyond the context."""
+    engines = loaded(max_context=100)
+    events: list[Event] = []
+    race = Race(request_, (STRATEGIES["kv"],), FAKE, (earlier,) if earlier else ())
+    run_race(race, engines, events.append, lambda: False)
+    assert sum(isinstance(event, Shifted) for event in events) > 4
+    assert isinstance(events[-1], Finished)
+    done = [event.total for event in events if isinstance(event, Prefilled)]
+    assert max(done, default=0) <= 100
+    assert engines.engines["fake"].rows > 0
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_stop_at_any_event_of_a_column_alone_releases_its_sessions(name: str) -> None:
+    """A session opened for a column was lost if the stop came before its first step."""
+    engines = loaded()
+    whole, _ = raced([STRATEGIES[name]], engines)
+    for stop_after in range(len(whole)):
+        _, board = raced([STRATEGIES[name]], engines, stop_after=stop_after)
+        assert board.ended
+        assert engines.engines["fake"].open_sessions == 0, whole[stop_after - 1]
+
+
+def test_an_error_of_the_race_itself_ends_each_running_column_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Columns that had ended were failed as well, and a complete text was shown as an error."""
+
+    def broken(race: Race, engines: Engines, emit: Callable[[Event], None], stopped: object):
+        emit(Finished(1, "token limit", []))
+        emit(Failed(3, "Its own error."))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(race_module, "run_race", broken)
+    events: list[Event] = []
+    run_to_end(Race(REQUEST, COLUMNS, FAKE), Engines(), events.append, lambda: False)
+    assert sorted(event.column for event in events if not isinstance(event, Preparing)) == [
+        *range(5)
+    ]
+    assert isinstance(events[0], Finished)
+    assert all("ZeroDivisionError" in e.message for e in events[2:] if isinstance(e, Failed))

@@ -1,0 +1,41 @@
+"""What a snapshot records of a column's request is what it is taken up again with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource
+from backend.racing.records import asked, record_of
+from backend.strategies.registry import STRATEGIES, Strategy
+from backend.types import ModelSpec, Request, Sampling
+
+OWN = GrammarSource(
+    "lark",
+    "%import .part.start -> part\nstart: part",
+    "mine",
+    (GrammarSource("regex", "a+", "part"),),
+)
+
+
+@pytest.mark.parametrize("row", STRATEGIES.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("grammar", [None, OWN])
+def test_a_request_survives_being_json(row: Strategy, grammar: GrammarSource | None) -> None:
+    """Once, a grammar came back with the files that it imports as plain dicts."""
+    strategy = replace(row, grammar=grammar)
+    request = Request("Why?", 30, Sampling(0.7, 40, 0.9, 12), chat=False, stop=("a", "b"))
+    target = ModelSpec("fake", "fake")
+    record = json.loads(json.dumps(record_of(request, strategy, target)))
+    assert asked(record) == (request, strategy, target)
+    assert hash(asked(record)[1]) == hash(strategy)
+
+
+def test_a_record_of_something_else_is_refused() -> None:
+    record = record_of(Request("Why?"), STRATEGIES["grammar"], ModelSpec())
+    for name in record:
+        with pytest.raises(DerbyError, match="record cannot be read"):
+            asked({key: value for key, value in record.items() if key != name})
+    record["settings"]["grammar"] = {"kind": "lark"}
+    with pytest.raises(DerbyError, match="record cannot be read"):
+        asked(record)

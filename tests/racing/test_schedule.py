@@ -1,0 +1,199 @@
+"""The interleaver: equal compute at every moment; failures and stops end what they must."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.decoding.clock import Clock
+from backend.errors import DerbyError
+from backend.events import Event, Failed, Finished, Prefilled
+from backend.racing.schedule import Lane, explain, interleave
+
+DURATIONS = st.lists(
+    st.lists(st.integers(1, 50).map(float), min_size=1, max_size=12), min_size=1, max_size=6
+)
+
+
+@dataclass
+class Column:
+    """A lane that spends the given times, then ends or raises; knows whether it was closed."""
+
+    index: int
+    durations: list[float]
+    error: Exception | None = None
+    clock: Clock = field(default_factory=Clock)
+    closed: bool = False
+
+    def events(self) -> Iterator[Event]:
+        try:
+            yield Prefilled(self.index, 0, 0, 0.0)
+            for seconds in self.durations:
+                self.clock.seconds += seconds
+                yield Prefilled(self.index, 0, 0, seconds)
+            if self.error:
+                raise self.error
+            yield Finished(self.index, "token limit", [])
+        finally:
+            self.closed = True
+
+    def lane(self) -> Lane:
+        return Lane(self.index, self.events(), self.clock)
+
+
+def never() -> bool:
+    return False
+
+
+@given(DURATIONS, st.sampled_from([0.0, 0.5, 3.0]))
+def test_a_turn_goes_to_the_lowest_clock_and_lasts_no_longer_than_it_may(
+    durations: list[list[float]], turn: float
+) -> None:
+    columns = [Column(i, times) for i, times in enumerate(durations)]
+    before = [0.0 for _ in columns]
+    running = set(range(len(columns)))
+    seen: list[list[Event]] = [[] for _ in columns]
+    on_turn, until = -1, 0.0
+    for event in interleave([column.lane() for column in columns], never, turn):
+        assert not isinstance(event, Failed)
+        index = event.column
+        if on_turn not in running or before[on_turn] >= until:
+            assert before[index] == min(before[i] for i in running)
+            on_turn, until = index, before[index] + turn
+        assert index == on_turn
+        before = [column.clock.seconds for column in columns]
+        seen[index].append(event)
+        if isinstance(event, Finished):
+            running.discard(index)
+    for column, events in zip(columns, seen, strict=True):
+        assert events == list(Column(column.index, column.durations).events()), "all, in order"
+        assert column.closed
+
+
+@given(DURATIONS, st.data())
+def test_a_failing_lane_fails_alone(durations: list[list[float]], data: st.DataObject) -> None:
+    broken = data.draw(st.integers(0, len(durations) - 1))
+    columns = [Column(i, times) for i, times in enumerate(durations)]
+    columns[broken].error = DerbyError("The prompt is too long: 9 of 8 tokens.")
+    events = list(interleave([column.lane() for column in columns], never))
+    for i, column in enumerate(columns):
+        own = [event for event in events if getattr(event, "column", -1) == i]
+        if i == broken:
+            assert own[-1] == Failed(i, "The prompt is too long: 9 of 8 tokens.")
+        else:
+            assert own[-1] == Finished(i, "token limit", [])
+        assert len(own) == len(column.durations) + 2
+        assert column.closed
+
+
+def test_an_internal_error_is_logged_and_shown_as_a_reference_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        shown = explain(ValueError("a secret path"))
+        other = explain(ValueError("a secret path"))
+    assert "secret" not in shown
+    assert "ValueError" in shown
+    assert shown != other
+    reference = shown.split("reference ")[1].rstrip(").")
+    record = next(r for r in caplog.records if reference in r.getMessage())
+    assert record.exc_info
+    assert "a secret path" in str(record.exc_info[1])
+    caplog.clear()
+    assert explain(DerbyError("Say this.")) == "Say this."
+    assert not caplog.records
+
+
+@given(DURATIONS, st.integers(0, 60))
+def test_stop_ends_every_lane_that_still_runs_exactly_once(
+    durations: list[list[float]], after: int
+) -> None:
+    columns = [Column(i, times) for i, times in enumerate(durations)]
+    events: list[Event] = []
+    for event in interleave([c.lane() for c in columns], lambda: len(events) >= after):
+        events.append(event)  # noqa: PERF402 (stopped() counts them meanwhile)
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert sorted(event.column for event in ends) == list(range(len(columns)))
+    stopped = [event for event in ends if event.reason == "stopped"]
+    assert len(events) == min(after, sum(len(d) + 2 for d in durations)) + len(stopped)
+    assert events[len(events) - len(stopped) :] == stopped
+    # A lane that never had a turn has nothing open; every other one was closed.
+    started = {event.column for event in events if isinstance(event, Prefilled)}
+    assert all(columns[i].closed for i in started)
+
+
+@pytest.mark.parametrize("taken", range(1, 18))
+def test_abandoning_the_stream_closes_every_lane(taken: int) -> None:
+    columns = [Column(i, [1.0] * 5) for i in range(3)]
+    stream = interleave([column.lane() for column in columns], never)
+    started = {event.column for _, event in zip(range(taken), stream, strict=False)}
+    stream.close()
+    assert [column.closed for column in columns] == [i in started for i in range(3)]
+
+
+def test_a_lane_is_closed_as_soon_as_it_ends() -> None:
+    columns = [Column(0, [1.0]), Column(1, [5.0] * 5)]
+    for event in interleave([column.lane() for column in columns], never):
+        if event == Finished(0, "token limit", []):
+            assert (columns[0].closed, columns[1].closed) == (True, False)
+            break
+    else:
+        pytest.fail("lane 0 never ended")
+
+
+def test_a_stop_right_after_a_lane_ended_does_not_end_it_again() -> None:
+    """A lane was dropped only when asked for an event after its last one; stopped in between, it
+    told a second end, and a complete column was shown as stopped.
+    """
+    columns = [Column(0, [1.0]), Column(1, [5.0] * 5)]
+    seen: list[Event] = []
+
+    def stopped() -> bool:
+        return any(isinstance(event, Finished) for event in seen)
+
+    for event in interleave([column.lane() for column in columns], stopped):
+        seen.append(event)  # noqa: PERF402 (stopped() reads it meanwhile)
+    assert [event for event in seen if isinstance(event, Finished)] == [
+        Finished(0, "token limit", []),
+        Finished(1, "stopped", []),
+    ]
+
+
+def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(Column):
+        def events(self) -> Iterator[Event]:
+            try:
+                yield Prefilled(self.index, 0, 0, 0.0)
+                yield Finished(self.index, "token limit", [])
+            finally:
+                raise ZeroDivisionError
+
+    for taken in (1, 2):
+        columns = [Stuck(0, []), Column(1, [1.0])]
+        stream = interleave([column.lane() for column in columns], never, turn=0)
+        seen = [next(stream) for _ in range(taken)]
+        columns[1].clock.seconds -= 1
+        seen.append(next(stream))
+        stream.close()
+        assert columns[1].closed
+        assert not any(isinstance(event, Failed) for event in seen)
+        assert "internal error" in caplog.text
+        caplog.clear()
+
+
+def test_a_clock_that_runs_across_a_yield_is_refused() -> None:
+    clock = Clock()
+
+    def cheating() -> Iterator[Event]:
+        with clock.step():
+            yield Prefilled(0, 0, 0, 0.0)
+
+    honest = Column(1, [1.0])
+    with pytest.raises(RuntimeError, match="clock ran"):
+        list(interleave([honest.lane(), Lane(0, cheating(), clock)], never))
+    assert honest.closed

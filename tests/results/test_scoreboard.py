@@ -1,0 +1,143 @@
+"""How columns compare: differences, verdict sentences, and a baseline that may be missing."""
+
+from dataclasses import replace
+
+import pytest
+
+from backend.events import Failed, Finished, Prefilled, Preparing, Started, Step
+from backend.results.scoreboard import Difference, Scoreboard
+from backend.strategies.registry import STRATEGIES, parse_column
+
+KV, LOOKUP, GRAMMAR = (STRATEGIES[name] for name in ("kv", "lookup", "grammar"))
+
+
+def write(
+    board: Scoreboard, column: int, tokens: list[int], gaps: list[float] | None = None
+) -> None:
+    """Let a column commit tokens one by one, a second each, twice as fast in column 1."""
+    board.add(Started(column, 5, "m"))
+    for token, gap in zip(tokens, gaps or [1.0] * len(tokens), strict=True):
+        total = 0.5 if column == 1 else 1.0
+        seconds = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
+        board.add(Step(column, [token], ["sampled"], [gap], [], 1, 0, 0, seconds))
+
+
+def end(board: Scoreboard, *columns: int) -> None:
+    for column in columns:
+        board.add(Finished(column, "token limit", []))
+
+
+def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
+    board = Scoreboard((KV, LOOKUP))
+    assert board.verdict(1) == ""
+    write(board, 0, [1, 2, 3])
+    assert board.verdict(1) == ""
+    write(board, 1, [1, 2])
+    assert board.verdict(1) == "identical to KV reuse so far (2 tokens)"
+    write(board, 1, [3])
+    assert board.verdict(1) == "identical to KV reuse so far (3 tokens)"
+    end(board, 0, 1)
+    assert board.verdict(1) == "identical to KV reuse (3 tokens)"
+    assert board.verdict(0) == "", "the baseline is not compared with itself"
+    assert board.difference(1) is None
+
+
+def test_a_column_that_ends_early_is_only_known_that_far() -> None:
+    board = Scoreboard((KV, STRATEGIES["stateless"]))
+    write(board, 0, [1, 2, 3])
+    write(board, 1, [1])
+    end(board, 0, 1)
+    assert board.verdict(1) == "identical to KV reuse as far as it went (1 tokens)"
+
+
+def test_columns_that_were_stopped_are_only_known_that_far() -> None:
+    for stopped in (0, 1):
+        board = Scoreboard((KV, LOOKUP))
+        write(board, 0, [1, 2])
+        write(board, 1, [1, 2])
+        end(board, 1 - stopped)
+        board.add(Finished(stopped, "stopped", []))
+        assert board.verdict(1) == "identical to KV reuse so far (2 tokens)"
+
+
+def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
+    board = Scoreboard((LOOKUP, KV))
+    write(board, 1, [1, 2, 3, 4], [9.0, 8.0, 0.001234, 7.0])
+    write(board, 0, [1, 2, 9, 4], [9.0, 8.0, 5.0, 7.0])
+    end(board, 0, 1)
+    assert board.difference(0) == Difference(2, 0.001234)
+    assert board.verdict(0) == (
+        "differs from KV reuse at token 3, where the two best scores lay 0.0012 apart"
+    )
+
+
+def test_a_grammar_may_differ_and_its_verdict_does_not_call_that_an_error() -> None:
+    board = Scoreboard((KV, GRAMMAR))
+    write(board, 0, [1, 2])
+    write(board, 1, [1, 5])
+    assert board.verdict(1) == "leaves KV reuse at token 2, as its grammar demands"
+
+
+@pytest.mark.parametrize("baseline", ["missing", "failed", "silent"])
+def test_without_a_baseline_nothing_is_claimed(baseline: str) -> None:
+    board = Scoreboard((LOOKUP if baseline == "missing" else KV, LOOKUP))
+    if baseline != "silent":
+        write(board, 0, [1, 2, 3])
+    write(board, 1, [1, 9, 3])
+    if baseline == "failed":
+        board.add(Failed(0, "It broke."))
+    assert board.verdict(1) == ""
+    assert board.difference(1) is None
+    assert board.speedup(1) == 0
+    assert (board.baseline is None) == (baseline != "silent")
+
+
+def test_a_second_kv_column_is_compared_with_the_first_and_takes_over_if_that_fails() -> None:
+    board = Scoreboard((KV, replace(KV, limit=2), LOOKUP))
+    for column in range(3):
+        write(board, column, [1, 2])
+    assert board.baseline is board.scores[0]
+    assert board.verdict(1).startswith("identical")
+    board.add(Failed(0, "It broke."))
+    assert board.baseline is board.scores[1]
+    assert board.verdict(2).startswith("identical")
+
+
+def test_speedup_is_over_the_baseline() -> None:
+    board = Scoreboard((KV, LOOKUP))
+    write(board, 0, [1, 2, 3])
+    write(board, 1, [1, 2, 3])
+    assert (board.speedup(0), board.speedup(1)) == (1.0, 2.0)
+
+
+def test_a_race_has_ended_when_every_column_has_in_whatever_way() -> None:
+    board = Scoreboard((KV, LOOKUP, GRAMMAR))
+    board.add(Finished(0, "stopped", []))
+    board.add(Finished(1, "end of text", []))
+    assert not board.ended
+    board.add(Failed(2, "It broke."))
+    assert board.ended
+
+
+def test_what_is_prepared_is_shown_until_something_happens() -> None:
+    board = Scoreboard((KV,))
+    board.add(Preparing("Loading..."))
+    assert board.preparing == "Loading..."
+    board.add(Prefilled(0, 1, 2, 0.1))
+    assert board.preparing == ""
+
+
+def test_columns_with_one_grammar_are_compared_with_the_plain_one_among_them() -> None:
+    names = ("kv", "lookup:grammar=date", "grammar:grammar=date", "grammar", "lookup", "single")
+    board = Scoreboard([parse_column(name) for name in names])
+    assert [board.reference(i) for i in range(6)] == [None, 2, 0, 0, 0, 0]
+    assert [board.bound(i) for i in range(6)] == [False, True, False, False, True, False]
+    write(board, 0, [1, 2, 3])
+    write(board, 2, [1, 5, 6])
+    write(board, 1, [1, 5, 7])
+    assert board.verdict(1).startswith("differs from Grammar at token 3")
+    assert not board.excused(1)
+    assert board.verdict(2) == "leaves KV reuse at token 2, as its grammar demands"
+    board.add(Failed(2, "It broke."))
+    assert board.reference(1) == 0
+    assert board.excused(1)
