@@ -17,13 +17,20 @@ from backend.export.production import LIBRARIES
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
-from backend.strategies.registry import CALL, DEFAULT_COLUMNS, FREE, SESSION, STRATEGIES, Strategy
+from backend.strategies.registry import (
+    CALL,
+    DEFAULT_COLUMNS,
+    NO_GRAMMAR,
+    SESSION,
+    STRATEGIES,
+    Strategy,
+)
 from backend.strategies.settings import HYBRID, TRAINED
 from backend.types import ModelSpec, Request
 from backend.web import form
-from backend.web.controller import Desk
+from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
-from backend.web.offer import FAKE_MODELS, HUB, Menu, menu
+from backend.web.offer import FAKE_MODELS, HUB, Offer, menu
 from backend.web.view import View, idle
 from backend.web.visitors import Visitors
 
@@ -64,7 +71,7 @@ WORDS: dict[str, dict[str, Any]] = json.loads(_asset("words.json"))
 def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> gr.Blocks:
     """The page over `host`. `engines` and `models` are what visitors may choose from."""
     offered, visitors = menu(engines, models), Visitors(host)
-    desk = Desk(visitors, offered)
+    desk = Controller(visitors, offered)
     with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
         gr.HTML(html_template=_asset("header.html"), js_on_load=_asset("page.js"), **BARE)
         with gr.Row():
@@ -103,7 +110,7 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
 def _wire(
     demo: gr.Blocks,
     visitors: Visitors,
-    desk: Desk,
+    desk: Controller,
     fields: Fields,
     parts: tuple[gr.Button, gr.Button, gr.Button, gr.HTML],
     shelf: Fields,
@@ -155,7 +162,7 @@ def _snapshots() -> Fields:
     return {"column": column, "snapshot": snapshot, "save": save, "load": load, "told": told}
 
 
-def _production(desk: Desk, tab: gr.Tab) -> None:
+def _production(desk: Controller, tab: gr.Tab) -> None:
     """A column of the last race as code for other libraries."""
     titles = [row.title for row in STRATEGIES.values()]
     with gr.Row():
@@ -199,7 +206,7 @@ def _prompt() -> Fields:
     return {"prompt": prompt}
 
 
-def _columns(offered: Menu) -> Fields:
+def _columns(offered: Offer) -> Fields:
     columns = gr.Dropdown(
         [(row.title, name) for name, row in STRATEGIES.items()],
         value=list(DEFAULT_COLUMNS),
@@ -222,7 +229,7 @@ def _columns(offered: Menu) -> Fields:
     return fields
 
 
-def _settings(row: Strategy, offered: Menu) -> Fields:
+def _settings(row: Strategy, offered: Offer) -> Fields:
     fields: Fields = {}
     declared = getattr(row.drafting, "__dataclass_fields__", {})
     for setting, value in row.settings().items():
@@ -246,8 +253,8 @@ def _settings(row: Strategy, offered: Menu) -> Fields:
             case int():
                 fields[name] = gr.Number(value, precision=0, **WORDS[setting])
             case None | GrammarSource():
-                names = [("none", FREE), *shipped(), ("my own", form.OWN)]
-                usual = value.name if value else FREE
+                names = [("none", NO_GRAMMAR), *shipped(), ("my own", form.OWN)]
+                usual = value.name if value else NO_GRAMMAR
                 fields[name] = gr.Dropdown(
                     names,
                     value=usual,
@@ -333,7 +340,7 @@ def _whole(name: str, value: int) -> gr.Number:
     return gr.Number(value, precision=0, min_width=110, elem_id=name, **WORDS[name])
 
 
-def _model(offered: Menu) -> Fields:
+def _model(offered: Offer) -> Fields:
     first = offered.runtimes[0]
     with gr.Row():
         models = [*((label, key) for key, label in offered.labels.items()), FROM_HUB]

@@ -48,22 +48,23 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class CostsKnown:
     """What the column's passes are known to cost, in seconds: over each of `widths` rows, on top
-    when the width changes, and for a call of the draft (0: it has none). `growth`: see Costs.
+    when the width changes, and for a call of the draft (0: it has none). `context_slope`: see
+    PassCosts.
     """
 
     column: int
     widths: list[int]
     passes: list[float]
-    change: float
+    width_change: float
     draft: float
-    growth: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    context_slope: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The column goes on after these tokens of its answer; `shifts` as in types.Earlier."""
+    """The column goes on after these tokens of its answer; `shifts` as in types.AnswerSoFar."""
 
     column: int
     tokens: list[int]
@@ -175,7 +176,7 @@ Event = (
     Preparing
     | Started
     | Prepared
-    | Priced
+    | CostsKnown
     | Resumed
     | Prefilled
     | Fed

@@ -13,7 +13,7 @@ Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
 Logits = NDArray[np.float32]
 
 #: Hidden states behind the last norm, float32 [tokens, hidden size].
-Features = NDArray[np.float32]
+HiddenStates = NDArray[np.float32]
 
 #: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens.
 Arrays = Mapping[str, NDArray[Any]]
@@ -70,7 +70,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class AnswerSoFar:
     """What a column had written when it stopped: `tokens` of the answer so far.
 
     `shifts` tells of each context shift: how many tokens of the answer there were, how many first
@@ -157,7 +157,7 @@ class Capabilities:
     """What an engine can do; a composition that needs more is refused by name."""
 
     tree: bool = True
-    features: bool = False
+    hidden_states: bool = False
     max_context: int = 8192
 
 

@@ -122,71 +122,71 @@ def schemas(draw: st.DrawFn) -> Schema:
     return top | {"$defs": {"leaf": draw(LEAVES), "again": draw(_CIRCULAR)}}
 
 
-def instance(schema: Any, defs: Mapping[str, Schema], dice: Random, depth: int = 0) -> Any:
+def instance(schema: Any, defs: Mapping[str, Schema], rng: Random, depth: int = 0) -> Any:
     """A value that satisfies the schema, its properties in the schema's order."""
 
     def inside(inner: Any) -> Any:
-        return instance(inner, defs, dice, depth + 1)
+        return instance(inner, defs, rng, depth + 1)
 
     if not isinstance(schema, dict):
-        return dice.choice(CONSTANTS)
+        return rng.choice(CONSTANTS)
     if "$ref" in schema:
         return inside(defs[schema["$ref"].rpartition("/")[2]])
     if "anyOf" in schema:
-        return inside(schema["anyOf"][0] if depth > 6 else dice.choice(schema["anyOf"]))
+        return inside(schema["anyOf"][0] if depth > 6 else rng.choice(schema["anyOf"]))
     if "type" not in schema:
-        return dice.choice(schema["enum"] if "enum" in schema else [schema["const"]])
-    kind = schema["type"] if isinstance(schema["type"], str) else dice.choice(schema["type"])
+        return rng.choice(schema["enum"] if "enum" in schema else [schema["const"]])
+    kind = schema["type"] if isinstance(schema["type"], str) else rng.choice(schema["type"])
     made: dict[str, Callable[[], Any]] = {
-        "object": lambda: _object(schema, inside, dice, shallow=depth < 6),
-        "array": lambda: _array(schema, inside, dice, shallow=depth < 6),
-        "string": lambda: _string(schema, dice),
-        "boolean": lambda: dice.choice((True, False)),
+        "object": lambda: _object(schema, inside, rng, shallow=depth < 6),
+        "array": lambda: _array(schema, inside, rng, shallow=depth < 6),
+        "string": lambda: _string(schema, rng),
+        "boolean": lambda: rng.choice((True, False)),
         "null": lambda: None,
     }
-    return made.get(kind, lambda: _number(kind, schema, dice))()
+    return made.get(kind, lambda: _number(kind, schema, rng))()
 
 
 def _array(
-    schema: Schema, inside: Callable[[Any], Any], dice: Random, *, shallow: bool
+    schema: Schema, inside: Callable[[Any], Any], rng: Random, *, shallow: bool
 ) -> list[Any]:
     low = schema.get("minItems", 0)
     high = schema.get("maxItems", low + 2) if shallow else low
-    return [inside(schema["items"]) for _ in range(dice.randint(low, high))]
+    return [inside(schema["items"]) for _ in range(rng.randint(low, high))]
 
 
 def _object(
-    schema: Schema, inside: Callable[[Any], Any], dice: Random, *, shallow: bool
+    schema: Schema, inside: Callable[[Any], Any], rng: Random, *, shallow: bool
 ) -> dict[str, Any]:
     made = {
         name: inside(inner)
         for name, inner in schema["properties"].items()
-        if name in schema.get("required", ()) or (shallow and dice.random() < 0.5)
+        if name in schema.get("required", ()) or (shallow and rng.random() < 0.5)
     }
     more = schema.get("additionalProperties", True)
     if more is not False:
-        for name in dice.sample(OTHERS, dice.randint(0, 2)):
+        for name in rng.sample(OTHERS, rng.randint(0, 2)):
             if name not in schema["properties"]:
                 made[name] = inside(more)
     return made
 
 
-def _string(schema: Schema, dice: Random) -> str:
+def _string(schema: Schema, rng: Random) -> str:
     if "pattern" in schema:
-        return dice.choice(PATTERNS[schema["pattern"]])
+        return rng.choice(PATTERNS[schema["pattern"]])
     if "format" in schema:
-        return dice.choice(FORMATS[schema["format"]])
+        return rng.choice(FORMATS[schema["format"]])
     low = schema.get("minLength", 0)
-    length = dice.randint(low, schema.get("maxLength", low + 6))
-    return "".join(dice.choices('ab "\\/\n\t\u00e9\u4e2d\U0001f600', k=length))
+    length = rng.randint(low, schema.get("maxLength", low + 6))
+    return "".join(rng.choices('ab "\\/\n\t\u00e9\u4e2d\U0001f600', k=length))
 
 
-def _number(kind: str, schema: Schema, dice: Random) -> int | float:
+def _number(kind: str, schema: Schema, rng: Random) -> int | float:
     low = schema.get("minimum", schema.get("maximum", 0) - 50)
     high = schema.get("maximum", low + 50)
     # Between equal whole bounds llguidance writes a whole number only: 0, and not 0.0.
-    if kind == "number" and low < high and dice.random() < 0.5:
-        number = min(high, max(low, round(dice.uniform(low, high), dice.randint(1, 3))))
+    if kind == "number" and low < high and rng.random() < 0.5:
+        number = min(high, max(low, round(rng.uniform(low, high), rng.randint(1, 3))))
         return number or 0.0  # llguidance has no -0.0 between bounds
     whole = range(ceil(low), floor(high) + 1)
-    return dice.choice(whole) if whole else low
+    return rng.choice(whole) if whole else low

@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import BestPace, FixedPace, Pace
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from backend.drafters.draft_model import DraftModel
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.lookahead import Lookahead
@@ -80,29 +80,33 @@ def run(
 
 
 #: Passes that cost what they do on a few cores.
-STEEP = Costs((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
+STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
 
 
 def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], Drafter]]:
     """How to make one drafter of each kind; draft models that agree, nearly agree and do not."""
     models = {"same": engine, "near": Noisy(engine, 0.5), "far": replace(engine, salt=1)}
 
-    def draft_model(model: FakeEngine, pace: Pace) -> DraftModel:
-        return DraftModel(model.open(), Sampler(sampling), pace, engine.tokenizer.eos_ids)
+    def draft_model(model: FakeEngine, draft_length: DraftLength) -> DraftModel:
+        return DraftModel(model.open(), Sampler(sampling), draft_length, engine.tokenizer.eos_ids)
 
     def hybrid(model: FakeEngine, k: int) -> Drafter:
-        pace = BestPace(STEEP, 1e-4, k)
-        return Hybrid(PromptLookup(pace, 3, 2), draft_model(model, pace), pace)
+        draft_length = AdaptiveDraftLength(STEEP, 1e-4, k)
+        return Hybrid(
+            PromptLookup(draft_length, 3, 2), draft_model(model, draft_length), draft_length
+        )
 
     made: dict[str, Callable[[], Drafter]] = {"none": NullDrafter}
     for k in (1, 2, 4, 8):
         for name, model in models.items():
-            made[f"{name} draft k={k}"] = partial(draft_model, model, FixedPace(k))
+            made[f"{name} draft k={k}"] = partial(draft_model, model, FixedDraftLength(k))
             made[f"{name} hybrid k={k}"] = partial(hybrid, model, k)
     for k, ngram, branches in ((1, 1, 1), (4, 2, 2), (8, 3, 4)):
-        made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, FixedPace(k), ngram, branches)
+        made[f"lookup k={k} n={ngram}"] = partial(
+            PromptLookup, FixedDraftLength(k), ngram, branches
+        )
         made[f"auto lookup k={k}"] = lambda k=k, n=ngram, branches=branches: PromptLookup(
-            BestPace(STEEP, 0.0, k), n, branches, [PROMPT, PROMPT[20:]]
+            AdaptiveDraftLength(STEEP, 0.0, k), n, branches, [PROMPT, PROMPT[20:]]
         )
     for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)):
         for seeded in (False, True):

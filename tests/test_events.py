@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.events import (
+    CostsKnown,
     Event,
     Failed,
     Fed,
@@ -17,7 +18,6 @@ from backend.events import (
     Prefilled,
     Prepared,
     Preparing,
-    Priced,
     Reason,
     Resumed,
     Saved,
@@ -35,7 +35,9 @@ MADE = {
     Preparing: st.builds(Preparing, st.text()),
     Started: st.builds(Started, NUMBERS, NUMBERS, st.text()),
     Prepared: st.builds(Prepared, NUMBERS, NUMBERS, SECONDS),
-    Priced: st.builds(Priced, NUMBERS, st.lists(NUMBERS), st.lists(SECONDS), SECONDS, SECONDS),
+    CostsKnown: st.builds(
+        CostsKnown, NUMBERS, st.lists(NUMBERS), st.lists(SECONDS), SECONDS, SECONDS
+    ),
     Resumed: st.builds(Resumed, NUMBERS, st.lists(NUMBERS), SPANS, NUMBERS, SECONDS),
     Fed: st.builds(Fed, NUMBERS, NUMBERS, SPANS, SECONDS),
     Filled: st.builds(Filled, NUMBERS, st.text(), st.text(), SPANS),

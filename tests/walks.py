@@ -36,7 +36,7 @@ class Vocabulary:
         return GrammarConstraint(source, self._built, len(self.tokens))
 
     def read(
-        self, constraint: GrammarConstraint, text: bytes, dice: Random, limit: int | None = None
+        self, constraint: GrammarConstraint, text: bytes, rng: Random, limit: int | None = None
     ) -> int:
         """How many bytes of `text` were read, cut at random into tokens that are allowed; until
         `limit` of them if that is given.
@@ -46,14 +46,14 @@ class Vocabulary:
             fitting = set(self._fitting(text[read:])).intersection(allowed(constraint))
             if not fitting:
                 break
-            token = dice.choice(sorted(fitting))
+            token = rng.choice(sorted(fitting))
             constraint.advance([token])
             read += len(self.tokens[token])
         return read
 
-    def accepts(self, constraint: GrammarConstraint, text: bytes, dice: Random) -> bool:
+    def accepts(self, constraint: GrammarConstraint, text: bytes, rng: Random) -> bool:
         """True if `text` was read and may end."""
-        whole = self.read(constraint, text, dice) == len(text)
+        whole = self.read(constraint, text, rng) == len(text)
         return whole and EOS in allowed(constraint)
 
     def _fitting(self, text: bytes) -> list[int]:

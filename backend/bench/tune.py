@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from backend.bench.prompts import Prompt
 from backend.bench.solo import run_solo, with_baseline
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.drafters.lookahead_plan import LADDER, predicted
 from backend.errors import DerbyError
 from backend.racing.loading import Loading
@@ -22,7 +22,11 @@ from backend.types import ModelSpec, Request
 Say = Callable[[str], None]
 
 #: The most tokens a round drafts in the runs that predictions are read off.
-FAR = {"lookup:branches=1": 16, "speculative:draft=trained": 8, "speculative:draft=int4": 8}
+LONGEST_DRAFTS = {
+    "lookup:branches=1": 16,
+    "speculative:draft=trained": 8,
+    "speculative:draft=int4": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Tuning:
     """`best` is the measured winner among `rows`; "kv" if nothing beats the cache alone."""
 
     target: str
-    costs: Costs
+    costs: PassCosts
     draft_steps: dict[str, float]
     rows: tuple[Advice, ...]
     best: str
@@ -65,7 +69,7 @@ def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
             seconds += n * (costs(1 + depth, context) + depth * calls * score.draft_cost)
         seconds += alone * costs(1, context)
         # Between rounds that guess and those that do not, the width changes to and fro.
-        seconds += costs.change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
+        seconds += costs.width_change * 2 * alone * rounds / max(alone + rounds, 1) * (k > 0)
         mine = alone + rounds + sum(min(a, k) * n for (_, a), n in score.depths.items())
         tokens += mine
         plain += mine * costs(1, context)
@@ -79,12 +83,12 @@ def tune(
     """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
     loading = Loading(engines, say)
     engine = loading.engine(target)
-    loading.prepare(engine, [parse_column(name).drafting for name in FAR], again=True)
+    loading.prepare(engine, [parse_column(name).drafting for name in LONGEST_DRAFTS], again=True)
     costs = loading.costs(engine)
     runs = _Runs(target, prompts, tokens, engines, say)
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}
-    for name, far in FAR.items():
+    for name, far in LONGEST_DRAFTS.items():
         try:
             scores = runs.scores(f"{name},k={far}")
         except DerbyError as error:

@@ -14,11 +14,11 @@ from backend.errors import DerbyError
 from backend.kvcache.snapshots import Info, default_folder
 from backend.racing.models import Engines
 from backend.racing.race import Race, run_race
-from backend.racing.records import asked, earlier_of, longer
+from backend.racing.records import earlier_of, extended, read_record
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import Strategy, parse_column
-from backend.types import Earlier, ModelSpec, Request, Sampling
+from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
 
 app = typer.Typer(help="Columns saved to disk, and resumed exactly.", no_args_is_help=True)
 out = Console()
@@ -58,9 +58,9 @@ def load(
     as_json: AsJson = False,
 ) -> None:
     """Go on from exactly where a column was saved."""
-    request, strategy, target = asked(default_folder().info(name).record)
-    request, strategy = longer(request, strategy, max_new_tokens)
-    race = Race(request, (strategy,), target, (Earlier(snapshot=name),))
+    request, strategy, target = read_record(default_folder().info(name).record)
+    request, strategy = extended(request, strategy, max_new_tokens)
+    race = Race(request, (strategy,), target, (AnswerSoFar(snapshot=name),))
     _run(race, as_json=as_json, save=save)
 
 
@@ -98,7 +98,7 @@ def _row(entry: Info) -> Sequence[str]:
 
 
 def _run(race: Race, *, as_json: bool, save: bool) -> None:
-    """Run the race's one column, print it, and save it if asked to."""
+    """Run the race's one column, print it, and save it if read_record to."""
     engines = Engines(idle_warm_up=True)
     board, snapshot = run_column(race, engines), ""
     score = board.scores[0]

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.results.metrics import Score
 from backend.results.reason import reason
 from backend.results.scoreboard import Scoreboard
@@ -77,7 +77,7 @@ def texts(board: Scoreboard) -> Group:
     return Group(*parts, legend)
 
 
-def curve(costs: Costs, draft_steps: Mapping[str, float]) -> Table:
+def curve(costs: PassCosts, draft_steps: Mapping[str, float]) -> Table:
     """What a forward over k rows costs, with a bar for each width."""
     table = Table(title="T(k): a forward pass over k rows", box=box.SIMPLE_HEAD)
     for name in ("k", "ms", "plain steps"):
@@ -87,7 +87,7 @@ def curve(costs: Costs, draft_steps: Mapping[str, float]) -> Table:
     for rows, seconds in zip(costs.widths, costs.seconds, strict=True):
         bar = "\N{FULL BLOCK}" * round(40 * seconds / longest)
         table.add_row(str(rows), f"{seconds * 1e3:.1f}", f"{costs.relative(rows):.2f}", bar)
-    notes = [f"another width than before: +{costs.change * 1e3:.1f} ms"]
+    notes = [f"another width than before: +{costs.width_change * 1e3:.1f} ms"]
     notes += [
         f"{name}: {seconds * 1e3:.2f} ms a draft call" for name, seconds in draft_steps.items()
     ]

@@ -25,13 +25,13 @@ from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
 log = logging.getLogger(__name__)
 
 #: Raise it whenever the measurement changes.
-RECIPE = "costs v3"
+RECIPE = "costs v4"
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 
 #: Tokens before the measured rows: what T(k) is quoted at, and what its growth is told by.
 CONTEXT = 128
-FAR = 512
+LONG_CONTEXT = 512
 
 #: How often each width is measured at either.
 ROUNDS = 5
@@ -43,60 +43,60 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class PassCosts:
     """Seconds of a forward pass over each of `widths` rows, ascending, the first 1.
 
-    They are those behind CONTEXT tokens. `growth`: seconds that each token more adds to any pass,
-    and to it for each of its rows. `change` is what a pass costs on top when the one before it had
-    another number of rows.
+    They are those behind CONTEXT tokens. `context_slope`: seconds that each token more adds to any
+    pass, and to it for each of its rows. `width_change` is what a pass costs on top when the one
+    before it had another number of rows.
     """
 
     widths: tuple[int, ...]
     seconds: tuple[float, ...]
-    change: float = 0.0
-    growth: tuple[float, float] = (0.0, 0.0)
+    width_change: float = 0.0
+    context_slope: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, rows: int, context: int = CONTEXT) -> float:
         """Seconds of a pass over so many rows behind so many tokens: between the measured widths,
         and beyond them, on straight lines.
         """
-        each, row = self.growth
+        each, row = self.context_slope
         return self._near(rows) + (context - CONTEXT) * (each + row * rows)
 
     def _near(self, rows: int) -> float:
         last = len(self.widths) - 2
         if last < 0:
-            return self.plain
+            return self.one_row
         index = next((i for i in range(last) if rows <= self.widths[i + 1]), last)
         (a, b), (low, high) = self.widths[index : index + 2], self.seconds[index : index + 2]
         return low + (high - low) * (rows - a) / (b - a)
 
     @property
     def known(self) -> bool:
-        """False of FREE: nobody measured it."""
+        """False of UNKNOWN_COSTS: nobody measured it."""
         return len(self.widths) > 1
 
     @property
-    def plain(self) -> float:
+    def one_row(self) -> float:
         """Seconds of a pass over one row: a plain decode step."""
         return self.seconds[0]
 
     def relative(self, rows: int) -> float:
         """T(rows) / T(1): how many plain steps such a pass costs."""
-        return self(rows) / self.plain
+        return self(rows) / self.one_row
 
 
 #: What an engine costs whose passes are not worth measuring: nothing tells one from another.
-FREE = Costs((1,), (1e-3,))
+UNKNOWN_COSTS = PassCosts((1,), (1e-3,))
 
 #: What the model "fake-priced" is said to cost: so much a row that no guess pays.
-STEEP = Costs(WIDTHS, tuple(5e-4 * (1 + rows) for rows in WIDTHS), 1e-4)
+STEEP = PassCosts(WIDTHS, tuple(5e-4 * (1 + rows) for rows in WIDTHS), 1e-4)
 
 
-def costs_of(engine: Engine, say: Say, *, again: bool = False) -> Costs:
+def costs_of(engine: Engine, say: Say, *, again: bool = False) -> PassCosts:
     """The engine's costs, from the cache folder or, once and with `again`, measured now."""
     if engine.spec.engine == "fake":
-        return STEEP if engine.spec.name == "fake-priced" else FREE
+        return STEEP if engine.spec.name == "fake-priced" else UNKNOWN_COSTS
     path = _path(engine.fingerprint, engine.spec)
     known = None if again else _read(path)
     if known is None:
@@ -106,20 +106,20 @@ def costs_of(engine: Engine, say: Say, *, again: bool = False) -> Costs:
     return known
 
 
-def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> Costs:
+def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> PassCosts:
     """Time passes of each width, in another order each round; takes some ten seconds on a CPU."""
     near, change = _measured(engine, widths, rounds, CONTEXT)
-    far, _ = _measured(engine, widths, rounds, FAR)
-    return Costs(tuple(widths), near, change, _growth(widths, near, far))
+    far, _ = _measured(engine, widths, rounds, LONG_CONTEXT)
+    return PassCosts(tuple(widths), near, change, _growth(widths, near, far))
 
 
 def _growth(
     widths: Sequence[int], near: Sequence[float], far: Sequence[float]
 ) -> tuple[float, float]:
-    """A line through what FAR costs more than CONTEXT: of a single width it would be mostly noise,
-    which is taken to be proportional to the time.
+    """A line through what LONG_CONTEXT costs more than CONTEXT: of a single width it would be
+    mostly noise, which is taken to be proportional to the time.
     """
-    more = np.subtract(far, near) / (FAR - CONTEXT)
+    more = np.subtract(far, near) / (LONG_CONTEXT - CONTEXT)
     row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(near))
     return max(0.0, float(each)), max(0.0, float(row))
 
@@ -187,18 +187,18 @@ def _path(fingerprint: str, spec: ModelSpec) -> Path:
     return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 
-def _read(path: Path) -> Costs | None:
+def _read(path: Path) -> PassCosts | None:
     try:
         found = json.loads(path.read_text())
         widths, seconds = tuple(found["widths"]), tuple(found["seconds"])
-        each, row = found["growth"]
+        each, row = found["context_slope"]
         whole = len(widths) == len(seconds) > 1
-        return Costs(widths, seconds, found["change"], (each, row)) if whole else None
+        return PassCosts(widths, seconds, found["width_change"], (each, row)) if whole else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _write(path: Path, costs: Costs) -> None:
+def _write(path: Path, costs: PassCosts) -> None:
     """Keep it if the folder can be written; else it is measured again next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,23 +11,23 @@ from backend.engines.base import Session
 class Bounds:
     """How long a context may become, and what happens then.
 
-    `positions` counts those the model has, of which scratch rows may reach `overhang` beyond the
-    last token. With `shift` a full context keeps its first `sink` tokens and the younger half of
+    `positions` counts those the model has, of which scratch rows may reach `scratch_depth` beyond
+    the last token. With `shift` a full context keeps its first `sink` tokens and the younger half of
     the rest; without, the column ends.
     """
 
     positions: int = 1 << 31
-    overhang: int = 0
+    scratch_depth: int = 0
     shift: bool = False
     sink: int = 0
 
     def room(self, length: int) -> int:
         """Tokens that may still be added to a context of this length."""
-        return self.positions - self.overhang - length
+        return self.positions - self.scratch_depth - length
 
     def dropped(self) -> int:
         """Tokens that one shift drops; 0 if the sink leaves nothing to drop."""
-        return max(0, (self.positions - self.overhang - self.sink) // 2)
+        return max(0, (self.positions - self.scratch_depth - self.sink) // 2)
 
 
 class Context:

@@ -19,7 +19,7 @@ from backend.events import Event, Finished, Prefilled, Reason, Resumed, Shifted,
 from backend.text import TextStream, Tokenizer
 from backend.types import (
     PREFILL_CHUNK,
-    Earlier,
+    AnswerSoFar,
     Logits,
     Origin,
     Outcome,
@@ -55,7 +55,7 @@ def decode(
     prompt: Sequence[int],
     request: Request,
     parts: Parts,
-    earlier: Earlier = Earlier(),  # noqa: B008 (frozen)
+    earlier: AnswerSoFar = AnswerSoFar(),  # noqa: B008 (frozen)
 ) -> Iterator[Event]:
     """Decode one answer to the token ids `prompt`, yielding events between steps.
 
@@ -106,7 +106,7 @@ class Answer:
                 yield self._prefill()
             yield self._step()
 
-    def resume(self, earlier: Earlier) -> Resumed:
+    def resume(self, earlier: AnswerSoFar) -> Resumed:
         """Stand where the answer stood after these tokens, of which nothing is computed."""
         pieces: list[str] = []
         with self._parts.clock.step():

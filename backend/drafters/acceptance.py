@@ -3,7 +3,7 @@
 from bisect import bisect
 
 from backend.decoding.sampling import Pair
-from backend.drafters.draft_length import Chances, Pace
+from backend.drafters.draft_length import AcceptanceEstimates, DraftLength
 from backend.drafters.guesses import Guess, Path, judged
 from backend.types import Outcome
 
@@ -19,26 +19,26 @@ SECOND = (0.2, 0.19, 0.15, 0.12, 0.09, 0.06, 0.03, 0.01, 0.01)
 PATIENCE = 16
 
 
-class Confidence:
+class Calibration:
     """Tells from a draft's gaps the chance that the target agrees; learns from each round."""
 
     def __init__(self) -> None:
-        self._chances = Chances((*PRIOR, *SECOND))
-        self._first = Chances((0.5,))
+        self._estimates = AcceptanceEstimates((*PRIOR, *SECOND))
+        self._first = AcceptanceEstimates((0.5,))
         self._idle = 0  # rounds in which it was not worth asking, in a row
         self._path: Path = ()
         self._guesses: list[Guess] = []
-        self.survival = 1.0  # of the chain of best tokens so far
+        self.path_probability = 1.0  # of the chain of best tokens so far
 
     @property
     def usual(self) -> float:
         """How often the best first token of a round was right."""
         return self._first[0]
 
-    def asks(self, pace: Pace) -> bool:
+    def asks(self, draft_length: DraftLength) -> bool:
         """Whether to ask the draft at all; now and then it is asked to see if things changed."""
-        self._path, self._guesses, self.survival = (), [], 1.0
-        self._idle = 0 if pace.goes_on(0, self.usual) else self._idle + 1
+        self._path, self._guesses, self.path_probability = (), [], 1.0
+        self._idle = 0 if draft_length.extends(0, self.usual) else self._idle + 1
         return self._idle % PATIENCE == 0
 
     def add(self, pair: Pair, *, second: bool) -> None:
@@ -46,11 +46,11 @@ class Confidence:
         kind = bisect(GAPS, pair.gap)
         if second:
             beside = kind + len(PRIOR)
-            chance = self.survival * self._chances[beside]
+            chance = self.path_probability * self._estimates[beside]
             self._guesses.append(Guess((*self._path, pair.second), chance, beside))
-        self.survival *= self._chances[kind]
+        self.path_probability *= self._estimates[kind]
         self._path = (*self._path, pair.token)
-        self._guesses.append(Guess(self._path, self.survival, kind))
+        self._guesses.append(Guess(self._path, self.path_probability, kind))
 
     @property
     def guesses(self) -> list[Guess]:
@@ -60,6 +60,6 @@ class Confidence:
         if outcome.proposal.origin != "drafted" or not self._path:
             return
         for kind, right in judged({g.path: g.kind for g in self._guesses}, outcome):
-            self._chances.learn(kind, right=right)
+            self._estimates.learn(kind, right=right)
         self._first.learn(0, right=self._path[0] == outcome.tokens[0])
         self._path = ()

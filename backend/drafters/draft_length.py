@@ -9,14 +9,14 @@ rule of renewal-reward processes).
 from collections.abc import Sequence
 from typing import Protocol
 
-from backend.costs.pass_costs import CONTEXT, Costs
+from backend.costs.pass_costs import CONTEXT, PassCosts
 from backend.types import Outcome
 
 #: Rounds that the running average of a token's cost remembers.
 MEMORY = 30
 
 
-class Pace(Protocol):
+class DraftLength(Protocol):
     @property
     def most(self) -> int:
         """Tokens that a round may draft at most."""
@@ -27,18 +27,18 @@ class Pace(Protocol):
         """Whether a draft's second best tokens may be verified beside the best."""
         ...
 
-    def worth(self, survivals: Sequence[float]) -> int:
+    def verify_count(self, path_probabilities: Sequence[float]) -> int:
         """How many drafted tokens to verify, given each one's chance of being accepted, the best
         first. They are there already: drafting them costs nothing more.
         """
         ...
 
-    def idle(self, drafted: int) -> int:
+    def padding_rows(self, drafted: int) -> int:
         """Rows to send along for nothing, for a pass of another width than the last costs more."""
         ...
 
-    def goes_on(self, drafted: int, survival: float) -> bool:
-        """Draft another token behind `drafted` ones, all right with probability `survival`?"""
+    def extends(self, drafted: int, path_probability: float) -> bool:
+        """Say whether to draft a token behind `drafted` ones that are right so probably."""
         ...
 
     def begin(self, context: int) -> None:
@@ -50,7 +50,7 @@ class Pace(Protocol):
         ...
 
 
-class FixedPace:
+class FixedDraftLength:
     """Always `k` tokens, one after another."""
 
     branches = False
@@ -58,13 +58,13 @@ class FixedPace:
     def __init__(self, k: int) -> None:
         self.most = k
 
-    def worth(self, survivals: Sequence[float]) -> int:
-        return len(survivals)
+    def verify_count(self, path_probabilities: Sequence[float]) -> int:
+        return len(path_probabilities)
 
-    def idle(self, drafted: int) -> int:
+    def padding_rows(self, drafted: int) -> int:
         return 0
 
-    def goes_on(self, drafted: int, survival: float) -> bool:
+    def extends(self, drafted: int, path_probability: float) -> bool:
         return drafted < self.most
 
     def begin(self, context: int) -> None: ...
@@ -72,12 +72,12 @@ class FixedPace:
     def learn(self, outcome: Outcome) -> None: ...
 
 
-class BestPace:
+class AdaptiveDraftLength:
     """Up to `k` tokens a chain, as long as they pay. `costs` are the target's, `draft` is what a
     call of the draft takes in seconds.
     """
 
-    def __init__(self, costs: Costs, draft: float, k: int, *, branches: bool = True) -> None:
+    def __init__(self, costs: PassCosts, draft: float, k: int, *, branches: bool = True) -> None:
         """`branches`: the target can verify trees."""
         self.most = k
         self.branches = branches
@@ -85,7 +85,7 @@ class BestPace:
         self._draft = draft
         self._rows = 1  # of the last pass
         self._context = CONTEXT
-        self._seconds = costs.plain * MEMORY
+        self._seconds = costs.one_row * MEMORY
         self._tokens = float(MEMORY)
 
     def _cost(self, drafted: int) -> float:
@@ -93,35 +93,35 @@ class BestPace:
         return self._costs(1 + drafted, self._context) + 2 * self._change(drafted)
 
     def _change(self, drafted: int) -> float:
-        return self._costs.change * (1 + drafted != self._rows)
+        return self._costs.width_change * (1 + drafted != self._rows)
 
     @property
     def _earned(self) -> float:
         """Seconds that a token has cost lately."""
         return self._seconds / self._tokens
 
-    def worth(self, survivals: Sequence[float]) -> int:
+    def verify_count(self, path_probabilities: Sequence[float]) -> int:
         best, gain, earned = 0, -self._cost(0), 0.0
-        for drafted, survival in enumerate(survivals, 1):
-            earned += self._earned * survival
+        for drafted, path_probability in enumerate(path_probabilities, 1):
+            earned += self._earned * path_probability
             if earned - self._cost(drafted) > gain:
                 best, gain = drafted, earned - self._cost(drafted)
         return best
 
-    def idle(self, drafted: int) -> int:
+    def padding_rows(self, drafted: int) -> int:
         more = self._rows - (1 + drafted)
         if drafted == 0 or more <= 0:
             return 0
         return more if self._cost(drafted + more) < self._cost(drafted) else 0
 
-    def goes_on(self, drafted: int, survival: float) -> bool:
+    def extends(self, drafted: int, path_probability: float) -> bool:
         if drafted >= self.most:
             return False
         # The slope over a few rows: T(k) rises in steps, and a single one may be flat or steep.
         rows = 1 + drafted
         context = self._context
         slope = (self._costs(rows + 4, context) - self._costs(rows, context)) / 4
-        return self._earned * survival > self._draft + slope
+        return self._earned * path_probability > self._draft + slope
 
     def begin(self, context: int) -> None:
         self._context = context
@@ -136,7 +136,7 @@ class BestPace:
         self._rows = 1 + sent
 
 
-class Chances:
+class AcceptanceEstimates:
     """How often guesses of each kind were right: prior beliefs, corrected by what happens.
 
     `prior` is the chance of each kind before anything was seen; it weighs as much as `weight`

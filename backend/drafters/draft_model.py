@@ -8,8 +8,8 @@ from collections.abc import Sequence, Set
 
 from backend.decoding.drafter import NOTHING, NullDrafter
 from backend.decoding.sampling import Sampler
-from backend.drafters.acceptance import Confidence
-from backend.drafters.draft_length import Pace
+from backend.drafters.acceptance import Calibration
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import proposal_of
 from backend.engines.base import Session
 from backend.types import PREFILL_CHUNK, Outcome, Proposal, chain_parents
@@ -26,18 +26,18 @@ class DraftModel(NullDrafter):
         self,
         session: Session,
         sampler: Sampler,
-        pace: Pace,
+        draft_length: DraftLength,
         eos_ids: Set[int],
         cached: Sequence[int] = (),
     ) -> None:
         """`cached` are the tokens that the session holds already."""
         self._session = session
         self._sampler = sampler
-        self._pace = pace
+        self._draft_length = draft_length
         self._eos_ids = eos_ids
         self._cached = list(cached)
         self._agreed = 0  # how many cached tokens are known to be the text's
-        self._confidence = Confidence()
+        self._confidence = Calibration()
 
     @property
     def confidence(self) -> float:
@@ -57,8 +57,8 @@ class DraftModel(NullDrafter):
         self._agreed = min(self._agreed, length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._pace.begin(len(context))
-        if budget <= 0 or not self._confidence.asks(self._pace):
+        self._draft_length.begin(len(context))
+        if budget <= 0 or not self._confidence.asks(self._draft_length):
             return NOTHING
         # One token at least is left to be fed.
         self._agree(context, len(context) - 1)
@@ -71,11 +71,11 @@ class DraftModel(NullDrafter):
             logits = self._session.forward(pending, chain_parents(len(pending)), rows)
             self._keep(pending)
             pair = self._sampler.choose_two(logits[0], len(context) + drafted)
-            self._confidence.add(pair, second=self._pace.branches)
+            self._confidence.add(pair, second=self._draft_length.branches)
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
-            if ended or not self._pace.goes_on(drafted, self._confidence.survival):
-                return proposal_of(self._confidence.guesses, self._pace, drafted)
+            if ended or not self._draft_length.extends(drafted, self._confidence.path_probability):
+                return proposal_of(self._confidence.guesses, self._draft_length, drafted)
             pending = [pair.token]
 
     def _agree(self, context: Sequence[int], end: int) -> None:
@@ -95,7 +95,7 @@ class DraftModel(NullDrafter):
         self._cached += tokens
 
     def observe(self, outcome: Outcome) -> None:
-        self._pace.learn(outcome)
+        self._draft_length.learn(outcome)
         self.learn(outcome)
 
     def learn(self, outcome: Outcome) -> None:

@@ -3,34 +3,34 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from backend.drafters.draft_length import Pace
+from backend.drafters.draft_length import DraftLength
 from backend.types import Outcome, Proposal
 
 Path = tuple[int, ...]
 
 
 class Guess(NamedTuple):
-    """`path`: the tokens from the root's next to this one. `survival`: the chance that all of them
-    are right. `kind`: by what its own chance was told, for whoever learns from it.
+    """`path`: the tokens from the root's next to this one. `path_probability`: the chance
+    that all of them are right. `kind`: by what its own chance was told, for whoever learns from it.
     """
 
     path: Path
-    survival: float
+    path_probability: float
     kind: int
 
 
-def proposal_of(guesses: Sequence[Guess], pace: Pace, calls: int = 0) -> Proposal:
+def proposal_of(guesses: Sequence[Guess], draft_length: DraftLength, calls: int = 0) -> Proposal:
     """As many of the guesses as are worth verifying, the most probable first.
 
     No guess is more probable than its parent, so that parents come first. Idle rows repeat the
     first guess and are never looked at.
     """
-    best = sorted(guesses, key=lambda guess: (-guess.survival, len(guess.path)))
-    best = best[: pace.worth([guess.survival for guess in best])]
+    best = sorted(guesses, key=lambda guess: (-guess.path_probability, len(guess.path)))
+    best = best[: draft_length.verify_count([guess.path_probability for guess in best])]
     rows = {guess.path: row for row, guess in enumerate(best)}
     parents = tuple(rows.get(guess.path[:-1], -1) for guess in best)
     tokens = tuple(guess.path[-1] for guess in best)
-    idle = pace.idle(len(best))
+    idle = draft_length.padding_rows(len(best))
     return Proposal(tokens + tokens[:1] * idle, parents + (-1,) * idle, scratch=idle, calls=calls)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from backend.decoding.drafter import Drafter
-from backend.drafters.draft_length import Pace
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 
@@ -22,14 +22,14 @@ class Drafting(Drafter, Protocol):
 
 
 class Hybrid:
-    """Takes what `lookup` found unless `draft` is usually more often right. They share `pace`, and
-    both learn from every round, whoever was believed.
+    """Takes what `lookup` found unless `draft` is usually more often right. They share
+    `draft_length`, and both learn from every round, whoever was believed.
     """
 
-    def __init__(self, lookup: PromptLookup, draft: Drafting, pace: Pace) -> None:
+    def __init__(self, lookup: PromptLookup, draft: Drafting, draft_length: DraftLength) -> None:
         self._lookup = lookup
         self._draft = draft
-        self._pace = pace
+        self._draft_length = draft_length
 
     def prefill(self, context: Sequence[int]) -> None:
         self._lookup.prefill(context)
@@ -47,7 +47,7 @@ class Hybrid:
         return drafted if drafted.tokens else replace(found, calls=drafted.calls)
 
     def observe(self, outcome: Outcome) -> None:
-        self._pace.learn(outcome)
+        self._draft_length.learn(outcome)
         self._lookup.learn(outcome)
         self._draft.learn(outcome)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.decoding.drafter import NOTHING, NullDrafter
 from backend.drafters.lookahead import Lookahead
 from backend.types import Outcome, Proposal
@@ -42,14 +42,14 @@ MARGIN = 1.1
 TRIAL = 24
 
 
-def predicted(setting: Setting, costs: Costs) -> float:
+def predicted(setting: Setting, costs: PassCosts) -> float:
     """The speed-up over plain decoding that T(k) promises. The number of guesses differs from pass
     to pass, and with it the width.
     """
-    return setting.expected * costs.plain / (costs(setting.rows) + costs.change)
+    return setting.expected * costs.one_row / (costs(setting.rows) + costs.width_change)
 
 
-def best_setting(costs: Costs) -> Setting | None:
+def best_setting(costs: PassCosts) -> Setting | None:
     """The most promising setting; None if it does not promise MARGIN."""
     best = max(LADDER, key=lambda setting: predicted(setting, costs))
     return best if predicted(best, costs) > MARGIN else None
@@ -58,7 +58,7 @@ def best_setting(costs: Costs) -> Setting | None:
 class TrialLookahead(NullDrafter):
     """Runs lookahead as long as it pays: judged by its own tokens per forward now and then."""
 
-    def __init__(self, lookahead: Lookahead, costs: Costs) -> None:
+    def __init__(self, lookahead: Lookahead, costs: PassCosts) -> None:
         self._lookahead = lookahead
         self._costs = costs
         self._steps = self._tokens = 0
@@ -79,4 +79,4 @@ class TrialLookahead(NullDrafter):
         self._tokens += len(outcome.tokens)
         self._seconds += self._costs(1 + len(outcome.proposal.tokens))
         if self._steps % TRIAL == 0:
-            self._pays = self._tokens * self._costs.plain > self._seconds
+            self._pays = self._tokens * self._costs.one_row > self._seconds

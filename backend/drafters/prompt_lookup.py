@@ -8,7 +8,7 @@ from bisect import bisect
 from collections.abc import Sequence
 
 from backend.decoding.drafter import NullDrafter
-from backend.drafters.draft_length import Chances, Pace
+from backend.drafters.draft_length import AcceptanceEstimates, DraftLength
 from backend.drafters.guesses import Guess, Path, judged, proposal_of
 from backend.types import Outcome, Proposal
 
@@ -31,13 +31,17 @@ class PromptLookup(NullDrafter):
     """
 
     def __init__(
-        self, pace: Pace, ngram: int, branches: int = 1, earlier: Sequence[Sequence[int]] = ()
+        self,
+        draft_length: DraftLength,
+        ngram: int,
+        branches: int = 1,
+        earlier: Sequence[Sequence[int]] = (),
     ) -> None:
         """`earlier` are other texts to look things up in, the latest last."""
-        self._pace = pace
+        self._draft_length = draft_length
         self._ngram = ngram
         self._branches = branches
-        self._chances = Chances(PRIOR)
+        self._estimates = AcceptanceEstimates(PRIOR)
         self._earlier = earlier
         self._history: list[int] = []
         self._starts = [0]  # where each text begins; the present one is the last
@@ -67,23 +71,23 @@ class PromptLookup(NullDrafter):
             self._starts.append(end)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._pace.begin(len(context))
+        self._draft_length.begin(len(context))
         self._text = [*self._history, *context]
         self._index_up_to(self._text)
-        guesses = self._tree(min(self._pace.most, budget)) if budget > 0 else []
+        guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else []
         self._kinds = {guess.path: guess.kind for guess in guesses}
-        self.confidence = max((guess.survival for guess in guesses), default=0.0)
-        return proposal_of(guesses, self._pace)
+        self.confidence = max((guess.path_probability for guess in guesses), default=0.0)
+        return proposal_of(guesses, self._draft_length)
 
     def observe(self, outcome: Outcome) -> None:
-        self._pace.learn(outcome)
+        self._draft_length.learn(outcome)
         self.learn(outcome)
 
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
         if outcome.proposal.origin == "drafted":
             for kind, right in judged(self._kinds, outcome):
-                self._chances.learn(kind, right=right)
+                self._estimates.learn(kind, right=right)
 
     def _tree(self, depth: int) -> list[Guess]:
         """What the best matches promise, merged at common beginnings."""
@@ -92,17 +96,17 @@ class PromptLookup(NullDrafter):
         branches = 0
         for start, matched in self._matches():
             path: Path = ()
-            survival, new = 1.0, False
+            path_probability, new = 1.0, False
             for token in self._continuation(start, depth):
-                kind = min(matched + len(path), len(self._chances)) - 1
+                kind = min(matched + len(path), len(self._estimates)) - 1
                 before, path = path, (*path, token)
                 if path not in nodes:
                     left = unclaimed.get(before, 1.0)
-                    chance = self._chances[kind] * left
+                    chance = self._estimates[kind] * left
                     unclaimed[before] = left - chance
-                    nodes[path] = Guess(path, survival * chance, kind)
+                    nodes[path] = Guess(path, path_probability * chance, kind)
                     new = True
-                survival = nodes[path].survival
+                path_probability = nodes[path].path_probability
             branches += new
             if branches == self._branches:
                 break
@@ -127,7 +131,7 @@ class PromptLookup(NullDrafter):
         """How many tokens before `start` equal the text's last ones, `n` at least, 8 at most."""
         text = self._text
         first = self._starts[bisect(self._starts, start - 1) - 1]
-        longest = min(len(self._chances), start - first, len(text) - self._starts[-1])
+        longest = min(len(self._estimates), start - first, len(text) - self._starts[-1])
         while n < longest and text[start - n - 1] == text[-n - 1]:
             n += 1
         return n

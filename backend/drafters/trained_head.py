@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from backend.decoding.drafter import NOTHING, NullDrafter
 from backend.decoding.sampling import Pair, Sampler
-from backend.drafters.acceptance import Confidence
-from backend.drafters.draft_length import Pace
+from backend.drafters.acceptance import Calibration
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import proposal_of
-from backend.engines.hidden_states import TappedSession
+from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, Head, HeadPass
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
 
@@ -28,16 +28,16 @@ class TrainedHead(NullDrafter):
     def __init__(
         self,
         head: Head,
-        target: TappedSession,
+        target: HiddenStateSession,
         sampler: Sampler,
-        pace: Pace,
+        draft_length: DraftLength,
         eos_ids: Set[int],
         vocab_size: int,
     ) -> None:
         self._head = head
         self._target = target
         self._sampler = sampler
-        self._pace = pace
+        self._draft_length = draft_length
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
         shape = head.shape
@@ -47,7 +47,7 @@ class TrainedHead(NullDrafter):
         self._positions = np.full(shape.window, -1, dtype=np.int64)  # of the ring's rows
         self._next = 0  # where the ring's next row goes
         self._fed = 0  # rows of tokens before this position are in the ring
-        self._confidence = Confidence()
+        self._confidence = Calibration()
 
     @property
     def confidence(self) -> float:
@@ -58,8 +58,8 @@ class TrainedHead(NullDrafter):
         self._forget(length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        self._pace.begin(len(context))
-        if budget <= 0 or not self._confidence.asks(self._pace):
+        self._draft_length.begin(len(context))
+        if budget <= 0 or not self._confidence.asks(self._draft_length):
             return NOTHING
         last = self._catch_up(context)
         if last is None:
@@ -68,11 +68,11 @@ class TrainedHead(NullDrafter):
         while True:
             position = len(context) + drafted
             pair = self._choose(last, position)
-            self._confidence.add(pair, second=self._pace.branches)
+            self._confidence.add(pair, second=self._draft_length.branches)
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
-            if ended or not self._pace.goes_on(drafted, self._confidence.survival):
-                return proposal_of(self._confidence.guesses, self._pace, drafted)
+            if ended or not self._draft_length.extends(drafted, self._confidence.path_probability):
+                return proposal_of(self._confidence.guesses, self._draft_length, drafted)
             last = self._run(last.feature[None], [pair.token], position)
 
     def _choose(self, done: HeadPass, position: int) -> Pair:
@@ -88,7 +88,7 @@ class TrainedHead(NullDrafter):
         start = max(self._fed, len(context) - window, self._target.known_from + 1, 1)
         if start >= len(context):
             return None
-        features = self._target.features_from(start - 1)
+        features = self._target.hidden_states_from(start - 1)
         last = None
         for at in range(start, len(context), PREFILL_CHUNK):
             end = min(at + PREFILL_CHUNK, len(context))
@@ -121,7 +121,7 @@ class TrainedHead(NullDrafter):
         self._fed = min(self._fed, length)
 
     def observe(self, outcome: Outcome) -> None:
-        self._pace.learn(outcome)
+        self._draft_length.learn(outcome)
         self.learn(outcome)
 
     def learn(self, outcome: Outcome) -> None:

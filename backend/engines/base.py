@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from backend.text import Tokenizer
-from backend.types import Arrays, Capabilities, Features, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
 
 class Session(Protocol):
@@ -26,11 +26,11 @@ class Session(Protocol):
         """
         ...
 
-    def features(self) -> Features:
+    def hidden_states(self) -> HiddenStates:
         """The last forward pass's final hidden states, one row a token: a new array.
 
         They are what the output projection reads. Raises RuntimeError if the engine does not
-        declare `Capabilities.features`.
+        declare `Capabilities.hidden_states`.
         """
         ...
 

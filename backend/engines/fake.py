@@ -14,7 +14,7 @@ import numpy as np
 
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
-from backend.types import Arrays, Capabilities, Features, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -104,7 +104,7 @@ class FakeSession:
         wanted = [self._engine.logits(self._kept + self._path(row)) for row in rows]
         return np.stack(wanted) if wanted else np.zeros((0, self._engine.vocab_size), np.float32)
 
-    def features(self) -> Features:
+    def hidden_states(self) -> HiddenStates:
         raise RuntimeError("the fake engine has no hidden states")
 
     def _path(self, row: int) -> list[int]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from backend.engines.base import Session
-from backend.types import Arrays, Features, Logits
+from backend.types import Arrays, HiddenStates, Logits
 
 
-class TappedSession:
+class HiddenStateSession:
     """Wraps a session whose engine declares features. Those of tokens that it held when it was
     wrapped are not known.
     """
@@ -28,8 +28,8 @@ class TappedSession:
         """The first position whose feature is known; those up to `length` are too."""
         return self._start
 
-    def features_from(self, position: int) -> Features:
-        """Features of the kept tokens from `position` on, which must be known. A view."""
+    def hidden_states_from(self, position: int) -> HiddenStates:
+        """HiddenStates of the kept tokens from `position` on, which must be known. A view."""
         if not self._start <= position:
             raise RuntimeError(f"features from {position}, known from {self._start}")
         return self._known[position - self._start : self._filled]
@@ -37,14 +37,14 @@ class TappedSession:
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         return self._inner.forward(tokens, parents, rows)
 
-    def features(self) -> Features:
-        return self._inner.features()
+    def hidden_states(self) -> HiddenStates:
+        return self._inner.hidden_states()
 
     def keep(self, rows: Sequence[int]) -> None:
-        self._add(self._inner.features()[list(rows)])
+        self._add(self._inner.hidden_states()[list(rows)])
         self._inner.keep(rows)
 
-    def _add(self, rows: Features) -> None:
+    def _add(self, rows: HiddenStates) -> None:
         end = self._filled + len(rows)
         if end > len(self._known):
             larger = np.zeros((max(2 * end, 256), rows.shape[1]), dtype=np.float32)

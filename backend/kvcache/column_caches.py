@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from backend.decoding.clock import Clock
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
-from backend.kvcache.prefix_cache import Prefix, PrefixStore
-from backend.kvcache.recording import RememberingSession, leave_in, model_key
+from backend.kvcache.prefix_cache import Prefix, PrefixCache
+from backend.kvcache.recording import RecordingSession, leave_in, model_key
 from backend.kvcache.snapshots import (
     Binding,
     Snapshot,
@@ -25,7 +25,7 @@ class Caches:
     `snapshot` is the id of a file to begin from instead ("": none).
     """
 
-    store: PrefixStore
+    store: PrefixCache
     scope: str
     borrow: bool
     snapshot: str = ""
@@ -60,7 +60,7 @@ class Caches:
                 raise
         if self.scope:
             leave = leave_in(self.store, self.scope, engine)
-            session = RememberingSession(session, held, leave)
+            session = RecordingSession(session, held, leave)
         return session, held
 
     def _prefix(

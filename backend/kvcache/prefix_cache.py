@@ -36,7 +36,7 @@ class _Entry:
     bytes: int
 
 
-class PrefixStore:
+class PrefixCache:
     """Entries of at most `budget` bytes in all; the least recently used ones go first.
 
     What one scope put, no other scope finds, SHARED's excepted: a caller must never use SHARED as

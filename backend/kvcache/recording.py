@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from backend.engines.base import Engine, Session
-from backend.kvcache.prefix_cache import PrefixStore
-from backend.types import Arrays, Features, Logits
+from backend.kvcache.prefix_cache import PrefixCache
+from backend.types import Arrays, HiddenStates, Logits
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ def model_key(engine: Engine) -> str:
     return f"{engine.fingerprint} {engine.spec}"
 
 
-class RememberingSession:
+class RecordingSession:
     """Wraps a session; knows its tokens, and gives the cache to `leave` when it is closed."""
 
     def __init__(
@@ -40,8 +40,8 @@ class RememberingSession:
         self._pending = tokens
         return logits
 
-    def features(self) -> Features:
-        return self._inner.features()
+    def hidden_states(self) -> HiddenStates:
+        return self._inner.hidden_states()
 
     def keep(self, rows: Sequence[int]) -> None:
         self._inner.keep(rows)
@@ -75,7 +75,7 @@ class RememberingSession:
 
 
 def leave_in(
-    store: PrefixStore, scope: str, engine: Engine
+    store: PrefixCache, scope: str, engine: Engine
 ) -> Callable[[Sequence[int], Session], None]:
     """What a session calls to put its cache into `store`, unless the store has it."""
     key = model_key(engine)

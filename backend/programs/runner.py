@@ -27,7 +27,7 @@ FATAL = ("context full",)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ProgramMode:
     """How a column runs a program. `restart`: every slot begins with an empty cache, as if it were
     a call of its own. `single`: the fixed text is not fed; the whole is generated in one go.
     """
@@ -43,7 +43,7 @@ def run_program(
     request: Request,
     parts: Parts,
     compile_grammar: Compile,
-    way: Way = Way(),
+    way: ProgramMode = ProgramMode(),
 ) -> Iterator[Event]:
     """Yield the events of one column; `prompt` are the tokens before the program's text.
 
@@ -71,7 +71,7 @@ class _Runner:
         request: Request,
         parts: Parts,
         compile_grammar: Compile,
-        way: Way,
+        way: ProgramMode,
     ) -> None:
         self.reason: Reason = "end of program"
         self.tail: list[list[str]] = []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.heads.base import Head
@@ -36,7 +36,7 @@ class Loading:
             raise engine
         return engine
 
-    def costs(self, engine: Engine, *, again: bool = False) -> Costs:
+    def costs(self, engine: Engine, *, again: bool = False) -> PassCosts:
         """What its passes cost; measured if that was never done, or `again`."""
         return self._engines.costs(engine, self._say, again=again)
 
@@ -82,7 +82,7 @@ def _head_file(target: Engine, draft: str) -> Path | None:
             f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, int4, or a model "
             "with its tokenizer."
         )
-    if path is not None and not target.capabilities.features:
+    if path is not None and not target.capabilities.hidden_states:
         raise DerbyError(
             f"{target.spec} does not show its hidden states, which a trained draft reads: choose "
             "int4, or a model with its tokenizer."

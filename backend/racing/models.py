@@ -4,12 +4,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from backend.costs.pass_costs import Costs, costs_of
+from backend.costs.pass_costs import PassCosts, costs_of
 from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.heads.base import Head
 from backend.heads.file import SHIPPED, read_head
-from backend.kvcache.prefix_cache import PrefixStore
+from backend.kvcache.prefix_cache import PrefixCache
 from backend.types import ModelSpec
 
 ENGINES = ("openvino", "torch", "fake")
@@ -28,12 +28,12 @@ class Engines:
     """
 
     def __init__(self, capacity: int = 4, *, idle_warm_up: bool = False) -> None:
-        self.prefixes = PrefixStore()
+        self.prefixes = PrefixCache()
         self._capacity = capacity
         self._at_once = USUAL if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()
-        self._costs: dict[ModelSpec, Costs] = {}
+        self._costs: dict[ModelSpec, PassCosts] = {}
         self._heads: dict[tuple[str, Path], Head] = {}
 
     def get(self, spec: ModelSpec, say: Callable[[str], None]) -> Engine:
@@ -53,7 +53,9 @@ class Engines:
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
 
-    def costs(self, engine: Engine, say: Callable[[str], None], *, again: bool = False) -> Costs:
+    def costs(
+        self, engine: Engine, say: Callable[[str], None], *, again: bool = False
+    ) -> PassCosts:
         """What passes of a loaded engine cost; measured if that was never done, or `again`."""
         if again or engine.spec not in self._costs:
             self._costs[engine.spec] = costs_of(engine, say, again=again)

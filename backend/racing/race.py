@@ -12,20 +12,20 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Prepared, Preparing, Priced, Saved, Started
+from backend.events import CostsKnown, Event, Failed, Finished, Prepared, Preparing, Saved, Started
 from backend.grammar.column_compiler import GrammarCompiler
 from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.programs.parser import Program, is_program, parse_program
-from backend.programs.runner import Way, run_program, slot_grammars
+from backend.programs.runner import ProgramMode, run_program, slot_grammars
 from backend.racing.loading import Loading
 from backend.racing.models import Engines
 from backend.racing.records import record_of
 from backend.racing.schedule import Lane, explain, interleave
-from backend.strategies.build import Built, Materials, OpenDraft, build_drafter
+from backend.strategies.build import Built, DrafterInputs, OpenDraft, build_drafter
 from backend.strategies.registry import SCOPES, SESSION, Strategy
 from backend.text import require_same_tokenizer
-from backend.types import Earlier, ModelSpec, Request
+from backend.types import AnswerSoFar, ModelSpec, Request
 
 MAX_COLUMNS = 12
 
@@ -38,7 +38,7 @@ class Race:
     request: Request
     columns: tuple[Strategy, ...]
     target: ModelSpec = field(default_factory=ModelSpec)
-    earlier: tuple[Earlier, ...] = ()  # what each column had written already; (): nothing
+    earlier: tuple[AnswerSoFar, ...] = ()  # what each column had written already; (): nothing
     scope: str = ""  # whose caches may be used and are kept; "": nobody's
     save: bool = False  # write no more, but save each column's state to disk
     measure: bool = False  # find out anew, before the race, what passes cost
@@ -105,7 +105,7 @@ class _Column:
         self._target = target
         self._models = models
         self._clock = clock
-        earlier = race.earlier[index] if race.earlier else Earlier()
+        earlier = race.earlier[index] if race.earlier else AnswerSoFar()
         scope = self._strategy.scope
         file = "" if scope in SCOPES or earlier.tokens else scope
         snapshot = earlier.snapshot or file
@@ -142,8 +142,10 @@ class _Column:
             costs = self._models.costs(self._target)
             if costs.known:
                 widths, passes = list(costs.widths), list(costs.seconds)
-                growth = list(costs.growth)
-                yield Priced(self._index, widths, passes, costs.change, built.seconds, growth)
+                growth = list(costs.context_slope)
+                yield CostsKnown(
+                    self._index, widths, passes, costs.width_change, built.seconds, growth
+                )
             if self._clock.seconds:
                 yield Prepared(self._index, len(held), self._clock.seconds, self._compiled)
             parts = Parts(
@@ -160,7 +162,7 @@ class _Column:
             if program is None:
                 yield from decode(self._index, prompt, request, parts, earlier)
             else:
-                way = Way(strategy.restart, strategy.single)
+                way = ProgramMode(strategy.restart, strategy.single)
                 yield from run_program(
                     self._index, program, prompt, request, parts, self._grammars.compile, way
                 )
@@ -174,7 +176,7 @@ class _Column:
 
     def _resumed(
         self, file: Snapshot | None, prompt: Sequence[int], program: Program | None
-    ) -> Earlier:
+    ) -> AnswerSoFar:
         """What the answer goes on from, read from the file if that is where it is."""
         earlier = self._earlier
         if earlier.snapshot and file is not None:
@@ -194,16 +196,16 @@ class _Column:
 
     def _bounds(self, prompt: int) -> Bounds:
         """Raises DerbyError if the prompt alone fills the context."""
-        request, overhang = self._race.request, self._strategy.overhang
+        request, scratch_depth = self._race.request, self._strategy.scratch_depth
         limit = request.context or self._target.capabilities.max_context
         bounds = Bounds(
             min(limit, self._target.capabilities.max_context),
-            overhang,
+            scratch_depth,
             request.shift,
             max(SINK, self._system()),
         )
         if bounds.room(prompt) < 1:
-            ahead = f", of which {overhang} serve to look ahead" if overhang else ""
+            ahead = f", of which {scratch_depth} serve to look ahead" if scratch_depth else ""
             raise DerbyError(
                 f"The prompt has {prompt:,} tokens; the context holds {bounds.positions:,}{ahead}. "
                 "Shorten the prompt or raise the context limit."
@@ -236,14 +238,14 @@ class _Column:
         if draft is not None:
             require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
             inner, held = self._caches.open(draft, "draft", context, file, self._clock)
-            opened = OpenDraft(inner, held, models.costs(draft).plain)
+            opened = OpenDraft(inner, held, models.costs(draft).one_row)
         head = models.head(target, drafting)
         texts = self._caches.texts(target)
-        given = Materials(target, models.costs(target), sampler, head, opened, texts)
+        given = DrafterInputs(target, models.costs(target), sampler, head, opened, texts)
         return build_drafter(drafting, session, given)
 
     def _save(
-        self, prompt: Sequence[int], context: Sequence[int], earlier: Earlier
+        self, prompt: Sequence[int], context: Sequence[int], earlier: AnswerSoFar
     ) -> Iterator[Event]:
         """Write what the store holds of this column to disk."""
         race, strategy = self._race, self._strategy

@@ -7,11 +7,11 @@ from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.results.metrics import Score
 from backend.strategies.registry import STRATEGIES, Strategy
-from backend.types import Earlier, ModelSpec, Request, Sampling
+from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
 
 
 def record_of(request: Request, strategy: Strategy, target: ModelSpec) -> dict[str, Any]:
-    """JSON values from which `asked` makes the same again."""
+    """JSON values from which `read_record` makes the same again."""
     settings = {
         name: asdict(value) if isinstance(value, GrammarSource) else value
         for name, value in strategy.settings().items()
@@ -24,7 +24,7 @@ def record_of(request: Request, strategy: Strategy, target: ModelSpec) -> dict[s
     }
 
 
-def asked(record: dict[str, Any]) -> tuple[Request, Strategy, ModelSpec]:
+def read_record(record: dict[str, Any]) -> tuple[Request, Strategy, ModelSpec]:
     """What `record_of` recorded. Raises DerbyError for anything else."""
     try:
         request = dict(record["request"])
@@ -48,13 +48,13 @@ def _grammar(record: dict[str, Any]) -> GrammarSource:
     return GrammarSource(record["kind"], record["text"], record["name"], modules)
 
 
-def longer(request: Request, strategy: Strategy, tokens: int) -> tuple[Request, Strategy]:
+def extended(request: Request, strategy: Strategy, tokens: int) -> tuple[Request, Strategy]:
     """The same with `tokens` more to write."""
     more = replace(request, max_new_tokens=request.max_new_tokens + tokens)
     return more, replace(strategy, limit=strategy.limit + tokens if strategy.limit else 0)
 
 
-def earlier_of(score: Score) -> Earlier:
+def earlier_of(score: Score) -> AnswerSoFar:
     """What a column has written, to go on from."""
     shifts = [(shift.at, shift.sink, shift.dropped) for shift in score.shifts]
-    return Earlier(tuple(score.tokens), tuple(shifts))
+    return AnswerSoFar(tuple(score.tokens), tuple(shifts))

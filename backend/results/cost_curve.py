@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import Strategy
@@ -24,9 +24,9 @@ def curve(board: Scoreboard) -> dict[str, Any] | None:
             for rows in costs.widths
         ],
         "marks": [_mark(row, score, costs) for row, score in pairs if _guesses(row, score)],
-        "note": f"A plain step takes {costs.plain * 1e3:.1f} ms here; a pass over another number "
-        f"of rows than the one before takes {costs.change * 1e3:.1f} ms more. What drafting costs "
-        "comes on top of the curve.",
+        "note": f"A plain step takes {costs.one_row * 1e3:.1f} ms here; a pass over another number "
+        f"of rows than the one before takes {costs.width_change * 1e3:.1f} ms more. What "
+        "drafting costs comes on top of the curve.",
     }
 
 
@@ -42,7 +42,7 @@ def _guesses(strategy: Strategy, score: Score) -> bool:
     return bool(strategy.cache and score.drafted and score.steps > 1 and not score.fed)
 
 
-def _mark(strategy: Strategy, score: Score, costs: Costs) -> list[Any]:
+def _mark(strategy: Strategy, score: Score, costs: PassCosts) -> list[Any]:
     rows, tokens = mean_rows(score), score.tokens_per_forward
     below = int(rows)
     low, high = costs.relative(below), costs.relative(below + 1)

@@ -104,7 +104,7 @@ def _texts(board: Scoreboard) -> str:
     others = [
         i
         for i, score in enumerate(board.scores)
-        if board.bound(i) and score.tokens and score.state != "failed"
+        if board.must_match(i) and score.tokens and score.state != "failed"
     ]
     if not others:
         return ""

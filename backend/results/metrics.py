@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from backend.costs.pass_costs import FREE, Costs
+from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.events import (
+    CostsKnown,
     Event,
     Failed,
     Fed,
@@ -14,7 +15,6 @@ from backend.events import (
     Finished,
     Prefilled,
     Prepared,
-    Priced,
     Resumed,
     Saved,
     Shifted,
@@ -60,7 +60,9 @@ class Score:
     masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
     forced: int = 0  # tokens that the grammar left no choice about
     expected: str = ""  # what the grammar still wanted when the text was cut
-    costs: Costs = FREE  # what passes are known to cost; FREE: nothing is known
+    costs: PassCosts = (
+        UNKNOWN_COSTS  # what passes are known to cost; UNKNOWN_COSTS: nothing is known
+    )
     draft_cost: float = 0.0  # seconds of a call of the draft
     calls: int = 0  # of the draft
     widths: Counter[int] = field(default_factory=Counter)  # rows of the passes after the first
@@ -81,10 +83,10 @@ class Score:
             case Prepared():
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
-            case Priced():
-                each, row = event.growth
+            case CostsKnown():
+                each, row = event.context_slope
                 widths, passes = tuple(event.widths), tuple(event.passes)
-                self.costs = Costs(widths, passes, event.change, (each, row))
+                self.costs = PassCosts(widths, passes, event.width_change, (each, row))
                 self.draft_cost = event.draft
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
@@ -147,7 +149,7 @@ class Score:
     def _expect(self, step: Step) -> None:
         """What the step should have taken, and a plain one in its place for each of its tokens."""
         context = self.prompt_tokens + len(self.tokens)
-        changed = self.costs.change * (step.rows != self.last_rows)
+        changed = self.costs.width_change * (step.rows != self.last_rows)
         own = self.costs(step.rows, context) + changed + step.calls * self.draft_cost
         self.expected_seconds += own
         self.plain_seconds += len(step.tokens) * self.costs(1, context)

@@ -97,18 +97,18 @@ class Scoreboard:
                 return f"identical to {title} as far as it went ({compared} tokens)"
             return f"identical to {title} ({compared} tokens)"
         place = f"{title} at token {found.index + 1}"
-        if not self.excused(index):
+        if not self.may_differ(index):
             return f"differs from {place}, where the two best scores lay {found.gap:.2g} apart"
         why = "after its context was shifted" if score.shifts else _DEMANDS[strategy.single]
         return f"leaves {place}, {why}"
 
-    def excused(self, index: int) -> bool:
+    def may_differ(self, index: int) -> bool:
         """True if the column may differ from its reference where it does."""
         found, score = self.difference(index), self.scores[index]
         shifted = score.shifts and found is not None and found.index >= score.shifts[0].at
-        return bool(shifted) or not self.bound(index)
+        return bool(shifted) or not self.must_match(index)
 
-    def bound(self, index: int) -> bool:
+    def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""
         reference, strategy = self.reference(index), self.columns[index]
         alike = reference is not None and self.columns[reference].grammar == strategy.grammar

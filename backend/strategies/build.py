@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import BestPace, FixedPace, Pace
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from backend.drafters.draft_model import DraftModel
 from backend.drafters.hybrid import Drafting as ModelDrafter
 from backend.drafters.hybrid import Hybrid
@@ -15,7 +15,7 @@ from backend.drafters.lookahead_plan import TrialLookahead, best_setting
 from backend.drafters.prompt_lookup import PromptLookup, latest
 from backend.drafters.trained_head import TrainedHead
 from backend.engines.base import Engine, Session
-from backend.engines.hidden_states import TappedSession
+from backend.engines.hidden_states import HiddenStateSession
 from backend.errors import DerbyError
 from backend.heads.base import Head
 from backend.strategies.settings import (
@@ -28,7 +28,7 @@ from backend.strategies.settings import (
 
 
 @dataclass(frozen=True, slots=True)
-class Materials:
+class DrafterInputs:
     """What a column's drafter may be made of.
 
     `head` is the target's trained head and `draft` an open draft model; None where there is none.
@@ -36,7 +36,7 @@ class Materials:
     """
 
     target: Engine
-    costs: Costs
+    costs: PassCosts
     sampler: Sampler
     head: Head | None
     draft: "OpenDraft | None"
@@ -63,12 +63,12 @@ class Built:
     seconds: float = 0.0
 
 
-def build_drafter(drafting: Drafting, session: Session, given: Materials) -> Built:
+def build_drafter(drafting: Drafting, session: Session, given: DrafterInputs) -> Built:
     """Raises DerbyError for what the target cannot do, and for a draft that does not fit it."""
     match drafting:
         case LookupDrafting():
-            pace = _pace(drafting, given, 0.0)
-            return Built(_lookup(drafting, pace, given), session)
+            draft_length = _draft_length(drafting, given, 0.0)
+            return Built(_lookup(drafting, draft_length, given), session)
         case LookaheadDrafting():
             return Built(_lookahead(drafting, given), session)
         case DraftModelDrafting(draft=draft):
@@ -77,18 +77,24 @@ def build_drafter(drafting: Drafting, session: Session, given: Materials) -> Bui
             return Built(NullDrafter(), session)
 
 
-def _pace(drafting: LookupDrafting | DraftModelDrafting, given: Materials, draft: float) -> Pace:
+def _draft_length(
+    drafting: LookupDrafting | DraftModelDrafting, given: DrafterInputs, draft: float
+) -> DraftLength:
     if not drafting.auto:
-        return FixedPace(drafting.k)
-    return BestPace(given.costs, draft, drafting.k, branches=given.target.capabilities.tree)
+        return FixedDraftLength(drafting.k)
+    return AdaptiveDraftLength(
+        given.costs, draft, drafting.k, branches=given.target.capabilities.tree
+    )
 
 
-def _lookup(drafting: LookupDrafting, pace: Pace, given: Materials) -> PromptLookup:
+def _lookup(
+    drafting: LookupDrafting, draft_length: DraftLength, given: DrafterInputs
+) -> PromptLookup:
     branches = drafting.branches if given.target.capabilities.tree else 1
-    return PromptLookup(pace, drafting.ngram, branches, latest(given.texts))
+    return PromptLookup(draft_length, drafting.ngram, branches, latest(given.texts))
 
 
-def _lookahead(drafting: LookaheadDrafting, given: Materials) -> Drafter:
+def _lookahead(drafting: LookaheadDrafting, given: DrafterInputs) -> Drafter:
     if not given.target.capabilities.tree:
         raise DerbyError(
             f"Lookahead needs tree attention, which {given.target.spec} does not have."
@@ -105,25 +111,29 @@ def _lookahead(drafting: LookaheadDrafting, given: Materials) -> Drafter:
 
 
 def _speculative(
-    drafting: DraftModelDrafting, draft: str, session: Session, given: Materials
+    drafting: DraftModelDrafting, draft: str, session: Session, given: DrafterInputs
 ) -> Built:
     tokenizer = given.target.tokenizer
     if given.draft is not None:
         seconds, opened = given.draft.seconds, given.draft
-        pace = _pace(drafting, given, seconds)
-        model = DraftModel(opened.session, given.sampler, pace, tokenizer.eos_ids, opened.held)
-        return Built(_behind_lookup(model, draft, pace, given), session, seconds)
+        draft_length = _draft_length(drafting, given, seconds)
+        model = DraftModel(
+            opened.session, given.sampler, draft_length, tokenizer.eos_ids, opened.held
+        )
+        return Built(_behind_lookup(model, draft, draft_length, given), session, seconds)
     if given.head is None:
         raise DerbyError(f"{given.target.spec} has no draft {draft!r}: choose int4 or a model.")
-    seconds, tapped = given.head.seconds, TappedSession(session)
-    pace = _pace(drafting, given, seconds)
+    seconds, tapped = given.head.seconds, HiddenStateSession(session)
+    draft_length = _draft_length(drafting, given, seconds)
     head = TrainedHead(
-        given.head, tapped, given.sampler, pace, tokenizer.eos_ids, tokenizer.vocab_size
+        given.head, tapped, given.sampler, draft_length, tokenizer.eos_ids, tokenizer.vocab_size
     )
-    return Built(_behind_lookup(head, draft, pace, given), tapped, seconds)
+    return Built(_behind_lookup(head, draft, draft_length, given), tapped, seconds)
 
 
-def _behind_lookup(drafter: ModelDrafter, draft: str, pace: Pace, given: Materials) -> Drafter:
+def _behind_lookup(
+    drafter: ModelDrafter, draft: str, draft_length: DraftLength, given: DrafterInputs
+) -> Drafter:
     if draft != HYBRID:
         return drafter
-    return Hybrid(_lookup(LookupDrafting(), pace, given), drafter, pace)
+    return Hybrid(_lookup(LookupDrafting(), draft_length, given), drafter, draft_length)

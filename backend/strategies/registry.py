@@ -24,7 +24,7 @@ from backend.strategies.settings import (
 #: stands for that file.
 CALL, SESSION = SCOPES = ("call", "session")
 #: A column's grammar setting without a grammar, and with the user's own.
-FREE, OWN = "none", "own"
+NO_GRAMMAR, OWN = "none", "own"
 #: Positions beyond the last token that any setting which auto may choose reaches.
 WIDEST = 20
 #: Settings that say how much is guessed.
@@ -69,7 +69,7 @@ class Strategy:
         return self.drafting == NoDrafting() and self.cache and not (self.restart or self.single)
 
     @property
-    def overhang(self) -> int:
+    def scratch_depth(self) -> int:
         """Positions beyond the last token that scratch rows may reach."""
         match self.drafting:
             case LookaheadDrafting(auto=auto, window=window, level=level):
@@ -116,7 +116,7 @@ def word(value: Any) -> str:
     """A setting's value as the command line takes it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return FREE if value is None else str(getattr(value, "name", value))
+    return NO_GRAMMAR if value is None else str(getattr(value, "name", value))
 
 
 def _checked(name: str, value: Any, declared: Any) -> Any:
@@ -158,12 +158,13 @@ def _scope(title: str, value: Any) -> str:
 def _grammar(value: Any) -> GrammarSource | None:
     if value is None or isinstance(value, GrammarSource):
         return value
-    if value == FREE:
+    if value == NO_GRAMMAR:
         return None
     known = shipped()
     if not isinstance(value, str) or value not in known:
         raise DerbyError(
-            f"There is no grammar {value!r}; choose {FREE} or a shipped one: {', '.join(known)}."
+            f"There is no grammar {value!r}; choose {NO_GRAMMAR} or a shipped one: "
+            f"{', '.join(known)}."
         )
     return known[value]
 

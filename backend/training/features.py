@@ -10,7 +10,7 @@ from backend.errors import DerbyError
 from backend.training.shards import Shard
 from backend.training.targets import Target
 from backend.training.whole_files import whole
-from backend.types import Features
+from backend.types import HiddenStates
 
 
 def add_features(shard: Shard, target: Target) -> None:
@@ -33,7 +33,7 @@ def add_features(shard: Shard, target: Target) -> None:
         np.save(file, bits)
 
 
-def as_bf16(values: Features) -> NDArray[np.uint16]:
+def as_bf16(values: HiddenStates) -> NDArray[np.uint16]:
     """float32 values rounded to bf16, to even on a tie, as their bits."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

@@ -114,11 +114,11 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
 def _judge(head: TorchHead, predicted: Tensor, truth: Tensor) -> Lesson:
     """Compare features [m, D]: by the tokens they mean, and by themselves."""
     with torch.no_grad():
-        taught = head.logits(truth.bfloat16())
+        target_logits = head.logits(truth.bfloat16())
     logits = head.logits(predicted.bfloat16())
-    entropy = -(taught.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+    entropy = -(target_logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
     distance = functional.smooth_l1_loss(predicted.float(), truth)
-    hit = (logits.detach().argmax(-1) == taught.argmax(-1)).float().mean()
+    hit = (logits.detach().argmax(-1) == target_logits.argmax(-1)).float().mean()
     return Lesson(entropy + FEATURES * distance, float(hit), len(truth))
 
 

@@ -17,7 +17,7 @@ from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.text import HfTokenizer
 from backend.training.chats import Template, template_of
-from backend.types import Features, ModelSpec
+from backend.types import HiddenStates, ModelSpec
 
 #: bf16 throughout. Threads are not bound to cores, because those of torch, which samples, and of
 #: whatever else runs for these hours need theirs too.
@@ -57,8 +57,8 @@ class Target(Protocol):
         """A new one; memory of an earlier one is free once that is dropped."""
         ...
 
-    def features(self, tokens: NDArray[np.int64]) -> Features:
-        """Features [n, D] of one text."""
+    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
+        """HiddenStates [n, D] of one text."""
         ...
 
 
@@ -90,7 +90,7 @@ class OpenVINOTarget:
     def batch(self) -> "OpenVINOBatch":
         return OpenVINOBatch(self._sampling.create_infer_request())
 
-    def features(self, tokens: NDArray[np.int64]) -> Features:
+    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
         OpenVINOBatch(self._reading).run(tokens[None], np.zeros(1, np.int32), [])
         return self._reading.get_output_tensor(1).data[0].copy()
 
@@ -174,7 +174,7 @@ class TorchTarget:
         return TorchBatch(self._model)
 
     @torch.inference_mode()
-    def features(self, tokens: NDArray[np.int64]) -> Features:
+    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
         ids = torch.from_numpy(tokens[None]).to(self._model.device)
         output = self._model.get_decoder()(ids, use_cache=False)
         return output.last_hidden_state[0].float().cpu().numpy()

@@ -11,22 +11,22 @@ from backend.export.snippets import Snippet, snippets
 from backend.kvcache.snapshots import default_folder
 from backend.programs.parser import is_program
 from backend.racing.race import Race
-from backend.racing.records import asked, earlier_of, longer
+from backend.racing.records import earlier_of, extended, read_record
 from backend.racing.schedule import explain
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import Strategy
 from backend.strategies.settings import DraftModelDrafting
-from backend.types import Earlier
+from backend.types import AnswerSoFar
 from backend.web.form import Values, read_more, read_race, require_offered
-from backend.web.offer import Menu
+from backend.web.offer import Offer
 from backend.web.view import View, alert, view
 from backend.web.visitors import Visitors
 
 
-class Desk:
+class Controller:
     """Serves the visitors of one page. Nothing that they send is trusted."""
 
-    def __init__(self, visitors: Visitors, menu: Menu) -> None:
+    def __init__(self, visitors: Visitors, menu: Offer) -> None:
         self._visitors = visitors
         self._menu = menu
 
@@ -42,7 +42,7 @@ class Desk:
             more = read_more(tokens)
             if is_program(race.request.prompt):
                 raise DerbyError("A program runs to its end: there is nothing to go on with.")
-            pairs = [longer(race.request, strategy, more) for strategy in race.columns]
+            pairs = [extended(race.request, strategy, more) for strategy in race.columns]
             columns = tuple(strategy for _, strategy in pairs)
             earlier = tuple(map(earlier_of, board.scores))
             request = pairs[0][0]
@@ -56,10 +56,10 @@ class Desk:
         def restored() -> Race:
             name = snapshot.strip() if isinstance(snapshot, str) else ""
             more = read_more(tokens)
-            request, strategy, target = asked(default_folder().info(name).record)
+            request, strategy, target = read_record(default_folder().info(name).record)
             require_offered(target, self._menu)
-            request, strategy = longer(request, strategy, more)
-            return Race(request, (strategy,), target, (Earlier(snapshot=name),))
+            request, strategy = extended(request, strategy, more)
+            return Race(request, (strategy,), target, (AnswerSoFar(snapshot=name),))
 
         return self._views(visitor, restored)
 

@@ -17,7 +17,7 @@ from backend.racing.race import Race
 from backend.strategies.registry import OWN, STRATEGIES, Strategy
 from backend.strategies.settings import HYBRID, PRECISIONS, TRAINED
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
-from backend.web.offer import HUB, Menu
+from backend.web.offer import HUB, Offer
 
 KINDS = get_args(Kind)
 MAX_PROMPT = 65_536
@@ -27,7 +27,7 @@ MAX_STOP = 200
 Values = Mapping[str, Any]
 
 
-def read_race(values: Values, menu: Menu) -> Race:
+def read_race(values: Values, menu: Offer) -> Race:
     """The race that the form asks for. Raises DerbyError, in one sentence, for the first flaw."""
     return Race(
         Request(
@@ -58,7 +58,7 @@ def read_more(value: Any) -> int:
     return tokens
 
 
-def require_offered(target: ModelSpec, menu: Menu) -> None:
+def require_offered(target: ModelSpec, menu: Offer) -> None:
     """Raise DerbyError unless visitors of this page may run the model."""
     runtime = menu.runtime(target.engine)
     offered = target.name in menu.models or HUB_ID.fullmatch(target.name)
@@ -78,7 +78,7 @@ def _names(value: Any) -> list[str]:
     return value
 
 
-def _column(name: str, values: Values, menu: Menu) -> Strategy:
+def _column(name: str, values: Values, menu: Offer) -> Strategy:
     strategy = STRATEGIES[name]
     settings: dict[str, Any] = {}
     for setting, default in strategy.settings().items():
@@ -111,13 +111,13 @@ def read_grammar(kind: Any, text: Any) -> GrammarSource:
     return GrammarSource(kind, text if isinstance(text, str) else "", "my own")
 
 
-def _draft(field: str, value: Any, values: Values, menu: Menu) -> str:
+def _draft(field: str, value: Any, values: Values, menu: Offer) -> str:
     if value in (HYBRID, TRAINED, *PRECISIONS):
         return value
     return _model("draft", value, values.get(f"{field}.hub"), menu)
 
 
-def _target(values: Values, menu: Menu) -> ModelSpec:
+def _target(values: Values, menu: Offer) -> ModelSpec:
     engine = values.get("engine")
     runtime = menu.runtime(engine) if isinstance(engine, str) else None
     if runtime is None:
@@ -135,7 +135,7 @@ def _one_of(what: str, value: Any, title: str, offered: tuple[str, ...]) -> str:
     return value
 
 
-def _model(what: str, key: Any, hub: Any, menu: Menu) -> str:
+def _model(what: str, key: Any, hub: Any, menu: Offer) -> str:
     """A model's name for the engines: one of the operator's by its key, or a Hub id."""
     if key == HUB:
         hub = hub.strip() if isinstance(hub, str) else ""

@@ -26,7 +26,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Menu:
+class Offer:
     """`models` are names as engines take them; the first one is the default."""
 
     runtimes: tuple[Runtime, ...]
@@ -59,10 +59,10 @@ def _label(name: str) -> str:
     return Path(name).expanduser().absolute().name if _is_path(name) else name
 
 
-def menu(engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Menu:
+def menu(engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Offer:
     """The menu of these engines on this machine. Raises KeyError for an unknown engine."""
     found = {"openvino": _openvino, "torch": _torch, "fake": _fake}
-    return Menu(tuple(found[engine]() for engine in engines), tuple(models))
+    return Offer(tuple(found[engine]() for engine in engines), tuple(models))
 
 
 def _openvino() -> Runtime:

@@ -3,7 +3,7 @@
 import threading
 
 
-class Line:
+class RaceQueue:
     """First come, first served. Thread-safe."""
 
     def __init__(self) -> None:

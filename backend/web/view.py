@@ -110,7 +110,7 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "why": _why(board, index),
         "same": _sameness(board, index),
         "verdict": board.verdict(index),
-        "rate": round(_pace(score), 4),
+        "rate": round(_bar_length(score), 4),
         "amount": _amount(score, speedup),
         "figures": _figures(score),
         "parts": _parts(score),
@@ -126,7 +126,7 @@ def _chart(board: Scoreboard) -> str:
     return "Tokens a second; the line is KV reuse"
 
 
-def _pace(score: Score) -> float:
+def _bar_length(score: Score) -> float:
     """The length of a column's bar: programs, or else tokens, a second."""
     if not score.fed:
         return score.tokens_per_second
@@ -135,7 +135,7 @@ def _pace(score: Score) -> float:
 
 def _amount(score: Score, speedup: float) -> str:
     """What is written beside the bar; "" while there is nothing to say."""
-    if not _pace(score):
+    if not _bar_length(score):
         return ""
     told = seconds(score.seconds) if score.fed else rate_text(score.tokens_per_second)
     return f"{told} ({speedup:.2f}\N{MULTIPLICATION SIGN})" if speedup else told
@@ -185,7 +185,7 @@ def _sameness(board: Scoreboard, index: int) -> str:
         return ""
     if board.difference(index) is None:
         return "same"
-    return "grammar" if board.excused(index) else "differs"
+    return "grammar" if board.may_differ(index) else "differs"
 
 
 def _figures(score: Score) -> list[list[str]]:

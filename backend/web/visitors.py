@@ -16,7 +16,7 @@ from backend.racing.hosts.host import Host
 from backend.racing.race import Race
 from backend.racing.schedule import explain
 from backend.results.scoreboard import Scoreboard
-from backend.web.queue import Line
+from backend.web.queue import RaceQueue
 
 #: Seconds between two looks at a race: about as often as a page can be redrawn with profit.
 PERIOD = 0.12
@@ -47,7 +47,7 @@ class Visitors:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._line = Line()
+        self._line = RaceQueue()
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
         self._last: dict[str, tuple[Race, Scoreboard]] = {}

@@ -8,11 +8,11 @@ from lib import PROMPT, Script, naive, run
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.tune import predict, tune
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import LADDER, TRIAL, TrialLookahead, best_setting
 from backend.engines.fake import FakeEngine
-from backend.events import Event, Finished, Priced, Started, Step
+from backend.events import CostsKnown, Event, Finished, Started, Step
 from backend.racing.models import Engines
 from backend.results.metrics import Score
 from backend.results.reason import reason
@@ -20,11 +20,11 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import WIDEST, parse_column
 from backend.types import ModelSpec, Outcome, Proposal, Request
 
-CURVE = Costs((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
-FLAT = Costs((1, 64), (10.0, 10.0), 0.0)
+CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
+FLAT = PassCosts((1, 64), (10.0, 10.0), 0.0)
 
 
-def scripted(k: int, wrong: int, costs: Costs = CURVE, call: float = 0.0) -> Score:
+def scripted(k: int, wrong: int, costs: PassCosts = CURVE, call: float = 0.0) -> Score:
     """A run whose every round of k guesses goes wrong at the same place."""
     engine = FakeEngine()
     request = Request("x", max_new_tokens=81)
@@ -40,7 +40,7 @@ def test_a_smaller_k_is_predicted_from_a_run_with_a_larger_one(k: int) -> None:
     per_forward, speedup = predict([scripted(8, 4)], k)
     right = 1 + min(k, 4)
     assert per_forward == pytest.approx(right, rel=0.05)
-    assert speedup == pytest.approx(right * CURVE.plain / CURVE(1 + k), rel=0.05)
+    assert speedup == pytest.approx(right * CURVE.one_row / CURVE(1 + k), rel=0.05)
 
 
 def test_a_prediction_for_k_is_what_a_run_with_k_finds() -> None:
@@ -64,7 +64,7 @@ def priced(column: int, steps: Sequence[Sequence[int]], rows: int, seconds: floa
     drafted = rows - 1
     events: list[Event] = [
         Started(column, 3, "m"),
-        Priced(column, list(CURVE.widths), list(CURVE.seconds), 0.0, 0.0),
+        CostsKnown(column, list(CURVE.widths), list(CURVE.seconds), 0.0, 0.0),
     ]
     for tokens in steps:
         n = len(tokens)
@@ -103,7 +103,7 @@ def test_a_column_that_declines_says_why() -> None:
 
 
 def test_lookahead_is_chosen_where_rows_are_free_and_declined_where_they_cost() -> None:
-    steep = Costs((1, 16), (10.0, 40.0))
+    steep = PassCosts((1, 16), (10.0, 40.0))
     assert best_setting(steep) is None
     assert best_setting(FLAT) == max(LADDER, key=lambda setting: setting.expected)
 

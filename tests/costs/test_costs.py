@@ -10,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.costs import pass_costs as module
-from backend.costs.pass_costs import CONTEXT, FAR, FREE, Costs, costs_of, measure
+from backend.costs.pass_costs import (
+    CONTEXT,
+    LONG_CONTEXT,
+    UNKNOWN_COSTS,
+    PassCosts,
+    costs_of,
+    measure,
+)
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.types import Logits, ModelSpec
 
-CURVE = Costs((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
+CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
 
 @given(st.integers(1, 100))
@@ -23,9 +30,9 @@ def test_it_passes_through_the_measured_points_and_never_falls(rows: int) -> Non
     assert CURVE.relative(rows) == CURVE(rows) / 10.0
     if rows in CURVE.widths:
         assert CURVE(rows) == CURVE.seconds[CURVE.widths.index(rows)]
-    assert FREE(rows) == FREE.plain
+    assert UNKNOWN_COSTS(rows) == UNKNOWN_COSTS.one_row
     assert CURVE.known
-    assert not FREE.known
+    assert not UNKNOWN_COSTS.known
 
 
 def test_between_and_beyond_lie_straight_lines() -> None:
@@ -58,9 +65,9 @@ def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> No
     found = measure(engine, (1, 4, 16), rounds=3)
     assert found.widths == (1, 4, 16)
     assert found.seconds == pytest.approx((1.1, 1.4, 2.6))
-    assert found.change == pytest.approx(0.0, abs=1e-9)
-    assert found.growth == pytest.approx((2e-4, 3e-5))
-    assert found(4, FAR) == pytest.approx(1.4 + (FAR - CONTEXT) * 3.2e-4)
+    assert found.width_change == pytest.approx(0.0, abs=1e-9)
+    assert found.context_slope == pytest.approx((2e-4, 3e-5))
+    assert found(4, LONG_CONTEXT) == pytest.approx(1.4 + (LONG_CONTEXT - CONTEXT) * 3.2e-4)
     assert engine.open_sessions == 0
 
 
@@ -68,10 +75,10 @@ def test_it_is_measured_once_and_again_when_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    measured: list[Costs] = []
+    measured: list[PassCosts] = []
 
-    def counting(_engine: object) -> Costs:
-        measured.append(Costs((1, 2), (1.0, 2.0 + len(measured)), 0.0, (0.0, 0.0)))
+    def counting(_engine: object) -> PassCosts:
+        measured.append(PassCosts((1, 2), (1.0, 2.0 + len(measured)), 0.0, (0.0, 0.0)))
         return measured[-1]
 
     monkeypatch.setattr(module, "measure", counting)
@@ -109,4 +116,4 @@ def test_what_cannot_be_kept_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_fake_engine_is_not_measured() -> None:
-    assert costs_of(FakeEngine(), print) is FREE
+    assert costs_of(FakeEngine(), print) is UNKNOWN_COSTS

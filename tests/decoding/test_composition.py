@@ -57,7 +57,7 @@ def test_every_drafter_keeps_the_text_of_its_grammar(
     for index, score in enumerate(board.scores[1:], 1):
         assert score.tokens == plain.tokens, board.columns[index].label
         assert (score.reason, score.expected) == (plain.reason, plain.expected)
-        assert board.bound(index)
+        assert board.must_match(index)
 
 
 @pytest.mark.model

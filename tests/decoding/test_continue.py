@@ -17,7 +17,7 @@ from backend.racing.records import earlier_of, longer
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import STRATEGIES, Strategy, parse_column
-from backend.types import Earlier, ModelSpec, Request, Sampling, chain_parents
+from backend.types import AnswerSoFar, ModelSpec, Request, Sampling, chain_parents
 
 FAKE = ModelSpec("fake", "fake")
 COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup", "grammar")
@@ -125,7 +125,7 @@ def test_a_saved_column_goes_on_in_another_process(
     saved = play(saving, engines).scores[0]
     assert saved.snapshot, saved.message
     # New engines share nothing with the old ones but the disk.
-    going_on = replace(on(race, score, 25), earlier=(Earlier(snapshot=saved.snapshot),))
+    going_on = replace(on(race, score, 25), earlier=(AnswerSoFar(snapshot=saved.snapshot),))
     restored = play(going_on, Engines()).scores[0]
     assert (restored.tokens, restored.text) == (whole.tokens, whole.text)
     assert restored.reused == score.prompt_tokens + 15 - 1
@@ -141,7 +141,7 @@ def test_a_snapshot_of_another_model_names_both(
     saving = replace(race, earlier=(earlier_of(score),), save=True)
     saved = play(saving, engines).scores[0].snapshot
     other = replace(
-        race, target=ModelSpec("fake-draft", "fake"), earlier=(Earlier(snapshot=saved),)
+        race, target=ModelSpec("fake-draft", "fake"), earlier=(AnswerSoFar(snapshot=saved),)
     )
     failed = play(other, Engines()).scores[0]
     assert failed.state == "failed"
@@ -174,7 +174,7 @@ def test_after_a_shift_every_token_follows_from_what_is_left(name: str) -> None:
     prompt = engine.tokenizer.encode(race.request.prompt, chat=True)
     for count, token in enumerate(score.tokens):
         shifts = [s for s in earlier_of(score).shifts if s[0] <= count]
-        seen = Earlier(tuple(score.tokens[:count]), tuple(shifts)).context(prompt)
+        seen = AnswerSoFar(tuple(score.tokens[:count]), tuple(shifts)).context(prompt)
         assert len(seen) <= 72
         assert token == int(engine.logits(seen).argmax())
     kept = len(b"User: ")
@@ -221,7 +221,7 @@ def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_deman
     for at, _, _ in shifts:
         for count in range(at, min(at + 4, len(score.tokens))):
             done = tuple(s for s in shifts if s[0] <= count)
-            seen = Earlier(tuple(score.tokens[:count]), done).context(prompt)
+            seen = AnswerSoFar(tuple(score.tokens[:count]), done).context(prompt)
             session = engine.open()
             logits = session.forward(seen, chain_parents(len(seen)), (len(seen) - 1,))
             session.close()
@@ -244,12 +244,12 @@ def _new(data: st.DataObject) -> Race:
     )
 
 
-def _saved(race: Race, score: Score, engines: Engines) -> Earlier:
+def _saved(race: Race, score: Score, engines: Engines) -> AnswerSoFar:
     """Where the column stands on disk; in memory still, if its cache was evicted."""
     saving = replace(race, earlier=(earlier_of(score),), save=True)
     saved = play(saving, engines).scores[0]
     assert saved.snapshot or "no longer held" in saved.message
-    return Earlier(snapshot=saved.snapshot) if saved.snapshot else earlier_of(score)
+    return AnswerSoFar(snapshot=saved.snapshot) if saved.snapshot else earlier_of(score)
 
 
 # All examples may write to one folder; no test after them may, or it would prepare models there.
@@ -330,7 +330,7 @@ def test_real_engines_go_on_exactly_from_disk(
     saved = play(saving, loaded).scores[0]
     assert saved.snapshot, saved.message
     loaded.prefixes.forget("me")
-    going_on = replace(on(race, score, 14), earlier=(Earlier(snapshot=saved.snapshot),))
+    going_on = replace(on(race, score, 14), earlier=(AnswerSoFar(snapshot=saved.snapshot),))
     restored = play(going_on, loaded).scores[0]
     assert restored.tokens == whole.tokens
     assert restored.reused == score.prompt_tokens + len(score.tokens) - 1

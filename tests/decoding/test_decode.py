@@ -10,7 +10,7 @@ from lib import PROMPT, Script, drafters, naive, run
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import FixedPace
+from backend.drafters.draft_length import FixedDraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.events import Finished, Prefilled, Step
@@ -185,5 +185,5 @@ def test_long_prompts_are_prefilled_in_chunks_that_report_progress() -> None:
 
 def test_lookup_commits_several_tokens_a_forward_where_text_repeats() -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
-    found = run(engine, Request("x", max_new_tokens=80), PromptLookup(FixedPace(8), 2))
+    found = run(engine, Request("x", max_new_tokens=80), PromptLookup(FixedDraftLength(8), 2))
     assert found.score.tokens_per_forward > 3

@@ -19,7 +19,7 @@ from backend.decoding import sampling
 from backend.decoding.clock import Clock, Part
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.sampling import Choice, Sampler, noise, truncate, verify
-from backend.drafters.draft_length import FixedPace
+from backend.drafters.draft_length import FixedDraftLength
 from backend.drafters.draft_model import DraftModel
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
@@ -206,7 +206,7 @@ def test_an_equal_draft_is_always_accepted_and_a_foreign_one_hardly_ever() -> No
         prompt = tuple(range(10))
         shares = {}
         for name, model in {"same": engine, "far": replace(engine, salt=1)}.items():
-            drafter = DraftModel(model.open(), Sampler(wanted), FixedPace(4), set())
+            drafter = DraftModel(model.open(), Sampler(wanted), FixedDraftLength(4), set())
             shares[name] = run(engine, request, drafter, prompt).score.acceptance
         assert shares["same"] == 1.0
         assert shares["far"] < (0.05 if temperature == 0 else 0.5)
@@ -245,13 +245,13 @@ def made(kind: str, seed: int) -> Drafter:
         case "plain":
             return NullDrafter()
         case "lookup":
-            return PromptLookup(FixedPace(4), 2)
+            return PromptLookup(FixedDraftLength(4), 2)
         case "lookahead":
             return Lookahead(4, 3, 4, seeded=True, seed=seed)
         case "greedy draft":
-            return DraftModel(MODEL.open(), Sampler(Sampling(0.0)), FixedPace(2), set())
+            return DraftModel(MODEL.open(), Sampler(Sampling(0.0)), FixedDraftLength(2), set())
     model = {"same": MODEL, "near": Noisy(MODEL, 0.7), "far": replace(MODEL, salt=1)}[kind]
-    return DraftModel(model.open(), Sampler(own), FixedPace(2), set())
+    return DraftModel(model.open(), Sampler(own), FixedDraftLength(2), set())
 
 
 KINDS = ("plain", "same", "near", "far", "greedy draft", "lookup", "lookahead")

@@ -8,7 +8,7 @@ import pytest
 from lib import PROMPT, Noisy, run
 
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import FixedPace
+from backend.drafters.draft_length import FixedDraftLength
 from backend.drafters.draft_model import DraftModel
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.text import ByteTokenizer
@@ -27,7 +27,9 @@ class Watched(DraftModel):
 
     def __post_init__(self) -> None:
         session = self.engine.open()
-        super().__init__(session, self.sampler, FixedPace(self.k), self.engine.tokenizer.eos_ids)
+        super().__init__(
+            session, self.sampler, FixedDraftLength(self.k), self.engine.tokenizer.eos_ids
+        )
         self.session: FakeSession = session
 
     def prefill(self, context: Sequence[int]) -> None:
@@ -101,7 +103,7 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     session.forward(PROMPT[:30], chain_parents(30), ())
     session.keep(range(30))
     rows = drafter.engine.rows
-    other = DraftModel(session, Sampler(Sampling()), FixedPace(3), frozenset(), PROMPT[:30])
+    other = DraftModel(session, Sampler(Sampling()), FixedDraftLength(3), frozenset(), PROMPT[:30])
     other.prefill(PROMPT[:10])  # a chunk that is held already
     assert drafter.engine.rows == rows
     other.prefill([*PROMPT[:25], 7, 7])

@@ -7,17 +7,17 @@ import pytest
 from lib import PROMPT
 from numpy.typing import NDArray
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import BestPace, FixedPace
+from backend.drafters.draft_length import AdaptiveDraftLength, FixedDraftLength
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.drafters.trained_head import HIDDEN, TrainedHead
 from backend.engines.fake import FakeEngine, FakeSession
-from backend.engines.hidden_states import TappedSession
+from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, HeadPass
 from backend.heads.shape import HeadShape
-from backend.types import Features, Outcome, Proposal, Sampling, chain_parents
+from backend.types import HiddenStates, Outcome, Proposal, Sampling, chain_parents
 
 WINDOW = 16
 SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
@@ -26,7 +26,7 @@ SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
 class ThinkingSession(FakeSession):
     """A fake whose feature at a token is (its position, the token)."""
 
-    def features(self) -> Features:
+    def hidden_states(self) -> HiddenStates:
         tokens, parents = self._pending
         depths: list[int] = []
         for parent in parents:
@@ -67,14 +67,14 @@ class Recorder:
         return HeadPass(logits, own_feature, keys, keys)
 
 
-def opened(k: int) -> tuple[TappedSession, Recorder, TrainedHead]:
-    tapped = TappedSession(ThinkingSession(FakeEngine()))
+def opened(k: int) -> tuple[HiddenStateSession, Recorder, TrainedHead]:
+    tapped = HiddenStateSession(ThinkingSession(FakeEngine()))
     head = Recorder()
-    drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedPace(k), frozenset(), 257)
+    drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedDraftLength(k), frozenset(), 257)
     return tapped, head, drafter
 
 
-def commit(tapped: TappedSession, tokens: Sequence[int], kept: Sequence[int]) -> None:
+def commit(tapped: HiddenStateSession, tokens: Sequence[int], kept: Sequence[int]) -> None:
     tapped.forward(tokens, chain_parents(len(tokens)), ())
     tapped.keep(kept)
 
@@ -137,15 +137,15 @@ def test_what_the_target_did_not_compute_here_is_not_read() -> None:
     inner = ThinkingSession(FakeEngine())
     inner.forward(range(20), chain_parents(20), ())
     inner.keep(range(20))
-    tapped = TappedSession(inner)
+    tapped = HiddenStateSession(inner)
     head = Recorder()
-    drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedPace(2), frozenset(), 257)
+    drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedDraftLength(2), frozenset(), 257)
     assert drafter.propose(range(21), 4) == Proposal()
     commit(tapped, [20], [0])
     drafter.propose(range(22), 4)
     assert [p for p, _, _ in head.rows] == [21, 22]
     with pytest.raises(RuntimeError, match="known from 20"):
-        tapped.features_from(19)
+        tapped.hidden_states_from(19)
 
 
 def test_the_tap_follows_the_session() -> None:
@@ -153,15 +153,15 @@ def test_the_tap_follows_the_session() -> None:
     commit(tapped, range(300), range(300))  # more than it reserves at first
     commit(tapped, [1, 2, 3], [0])
     assert tapped.length == 301
-    assert tapped.features_from(298).tolist() == [[298, 298], [299, 299], [300, 1]]
+    assert tapped.hidden_states_from(298).tolist() == [[298, 298], [299, 299], [300, 1]]
     tapped.truncate(299)
-    assert tapped.features_from(298).tolist() == [[298, 298]]
+    assert tapped.hidden_states_from(298).tolist() == [[298, 298]]
 
 
 def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewhere() -> None:
     tapped, head, drafter = opened(2)
-    pace = FixedPace(2)
-    hybrid = Hybrid(PromptLookup(pace, 3), drafter, pace)
+    draft_length = FixedDraftLength(2)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), drafter, draft_length)
     loop = [5, 6, 7] * 6
     commit(tapped, loop[:-1], range(len(loop) - 1))
     assert hybrid.propose(loop, 9).tokens == (5, 6)
@@ -178,8 +178,8 @@ def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
     nor a bad draft's calls go uncounted.
     """
     tapped, _, drafter = opened(1)
-    pace = BestPace(Costs((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
-    hybrid = Hybrid(PromptLookup(pace, 3), drafter, pace)
+    draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), drafter, draft_length)
     text, before = list(range(20)), drafter.confidence
     for step in range(12):
         commit(tapped, text[tapped.length : -1], range(len(text) - 1 - tapped.length))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.costs.pass_costs import FREE, STEEP
+from backend.costs.pass_costs import STEEP, UNKNOWN_COSTS
 from backend.drafters.lookahead_plan import LADDER, best_setting
 from backend.errors import DerbyError
 from backend.events import Event
@@ -24,12 +24,12 @@ from backend.results.metrics import Score
 from backend.strategies.registry import STRATEGIES, parse_column
 from backend.strategies.settings import NoDrafting
 from backend.types import ModelSpec, Request
-from backend.web.controller import Desk
-from backend.web.offer import Menu, Runtime
+from backend.web.controller import Controller
+from backend.web.offer import Offer, Runtime
 from backend.web.visitors import Visitors
 
 FAKE = ModelSpec("fake", "fake")
-MENU = Menu((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
+MENU = Offer((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
 
 
 def ran(depths: dict[tuple[int, int], int], plain: int = 0, **more: Any) -> Score:
@@ -78,7 +78,9 @@ def test_an_auto_column_that_drafted_nothing_becomes_plain(name: str) -> None:
     assert "Plain decoding won here" in found.note
 
 
-@pytest.mark.parametrize("costs", [FREE, replace(STEEP, seconds=(1.0,) * len(STEEP.widths))])
+@pytest.mark.parametrize(
+    "costs", [UNKNOWN_COSTS, replace(STEEP, seconds=(1.0,) * len(STEEP.widths))]
+)
 def test_lookahead_has_the_shape_that_auto_chose(costs: Any) -> None:
     best = best_setting(costs)
     assert best in LADDER
@@ -113,7 +115,7 @@ def test_the_libraries_are_those_that_there_are_snippets_for() -> None:
     assert tuple(snippet.library for snippet in made) == LIBRARIES
 
 
-def after(race: Race, menu: Menu = MENU) -> Callable[[str, Any, Any], Snippet]:
+def after(race: Race, menu: Offer = MENU) -> Callable[[str, Any, Any], Snippet]:
     """What the desk hands out once the visitor "me" has run the race."""
     visitors = Visitors(Inside())
 
@@ -122,7 +124,7 @@ def after(race: Race, menu: Menu = MENU) -> Callable[[str, Any, Any], Snippet]:
             pass
 
     asyncio.run(watched())
-    return Desk(visitors, menu).production
+    return Controller(visitors, menu).production
 
 
 class Inside(InlineHost):

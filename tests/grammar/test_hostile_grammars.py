@@ -244,20 +244,20 @@ def test_text_that_reads_as_what_it_is_not_is_refused(sandbox: Sandbox) -> None:
 
 
 def test_random_damage_to_what_ships_never_gets_through(sandbox: Sandbox) -> None:
-    dice = random.Random(5)
+    rng = random.Random(5)
     sources = list(shipped().values())
     for _ in range(150):
-        source = dice.choice(sources)
-        fate(sandbox, source.kind, damaged(source.text, dice))
+        source = rng.choice(sources)
+        fate(sandbox, source.kind, damaged(source.text, rng))
     assert fate(sandbox, GOOD.kind, GOOD.text) == ""
 
 
-def damaged(text: str, dice: random.Random) -> str:
+def damaged(text: str, rng: random.Random) -> str:
     """Some pieces removed, repeated, or replaced by what means something somewhere."""
-    for _ in range(dice.randrange(1, 6)):
-        start, length = dice.randrange(len(text) + 1), dice.choice((0, 1, 5, 40))
-        other = dice.randrange(len(text) + 1)
-        new = dice.choice((*PIECES, text[other : other + length]))
+    for _ in range(rng.randrange(1, 6)):
+        start, length = rng.randrange(len(text) + 1), rng.choice((0, 1, 5, 40))
+        other = rng.randrange(len(text) + 1)
+        new = rng.choice((*PIECES, text[other : other + length]))
         text = text[:start] + new + text[start + length :] or " "
     return text
 

@@ -224,17 +224,17 @@ def _firsts(tokens: Sequence[int]) -> set[bytes]:
     return {VOCABULARY.tokens[token][:1] for token in tokens}
 
 
-def derived(rules: Plain, dice: Random) -> str:
+def derived(rules: Plain, rng: Random) -> str:
     """A text of the grammar: free choices at first, then first alternatives only."""
     text, ahead, free = "", ["start"], 8
     while ahead:
         symbol = ahead.pop()
         if symbol in rules:
             free -= 1
-            body = dice.choice(rules[symbol]) if free >= 0 else rules[symbol][0]
+            body = rng.choice(rules[symbol]) if free >= 0 else rules[symbol][0]
             ahead += reversed(body)
         else:
-            text += dice.choice([word for word in WORDS if matches(symbol, word)])
+            text += rng.choice([word for word in WORDS if matches(symbol, word)])
     return text
 
 
@@ -245,7 +245,7 @@ THOUSAND = settings(max_examples=1000, deadline=None, derandomize=True)
 
 @THOUSAND
 @given(grammars(), st.randoms(use_true_random=True))
-def test_masks_allow_exactly_what_the_language_does(grammar: Grammar, dice: Random) -> None:
+def test_masks_allow_exactly_what_the_language_does(grammar: Grammar, rng: Random) -> None:
     rules = grammar.plain()
     language = Recogniser(rules, longest=False)
     exact = Recogniser(rules, longest=True) if grammar.tangled else language
@@ -265,7 +265,7 @@ def test_masks_allow_exactly_what_the_language_does(grammar: Grammar, dice: Rand
         assert all(language.viable(following[t]) for t in viable), text
         assert language.accepts(text) or EOS not in tokens, text
         assert constraint.finished() == (tokens == [EOS]), text
-        token = dice.choice(tokens)
+        token = rng.choice(tokens)
         constraint.advance([token])
         if token == EOS:
             return
@@ -274,13 +274,13 @@ def test_masks_allow_exactly_what_the_language_does(grammar: Grammar, dice: Rand
 
 @THOUSAND
 @given(grammars(), st.randoms(use_true_random=True))
-def test_a_derived_text_is_accepted(grammar: Grammar, dice: Random) -> None:
+def test_a_derived_text_is_accepted(grammar: Grammar, rng: Random) -> None:
     """Of a long one the beginning: all may have more readings than llguidance's limits allow."""
     rules = grammar.plain()
-    text = derived(rules, dice)
+    text = derived(rules, rng)
     cut = Recogniser(rules, longest=True)
     constraint = grammar.constraint()
-    read = VOCABULARY.read(constraint, text.encode(), dice, limit=LONGEST)
+    read = VOCABULARY.read(constraint, text.encode(), rng, limit=LONGEST)
     whole = read == len(text)
     assert cut.viable(text[:read]), text
     assert whole or read >= LONGEST or (grammar.tangled and not cut.viable(text[: read + 1])), text

@@ -66,11 +66,11 @@ def constraint(schema: Schema) -> GrammarConstraint:
     return VOCABULARY.constraint(GrammarSource("json_schema", json.dumps(schema), "drawn"))
 
 
-def laid_out(value: Any, dice: Random) -> str:
+def laid_out(value: Any, rng: Random) -> str:
     """JSON with whitespace as a person might put it: mostly none, or one space, or a line break."""
 
     def gap() -> str:
-        return dice.choice(("", "", " ", "\n", "\n  "))
+        return rng.choice(("", "", " ", "\n", "\n  "))
 
     def among(parts: Sequence[str], ends: str) -> str:
         inside = f"{gap()},{gap()}".join(parts)
@@ -78,9 +78,9 @@ def laid_out(value: Any, dice: Random) -> str:
 
     if isinstance(value, dict):
         pairs = value.items()
-        return among([f"{_quoted(k)}{gap()}:{gap()}{laid_out(v, dice)}" for k, v in pairs], "{}")
+        return among([f"{_quoted(k)}{gap()}:{gap()}{laid_out(v, rng)}" for k, v in pairs], "{}")
     if isinstance(value, list):
-        return among([laid_out(item, dice) for item in value], "[]")
+        return among([laid_out(item, rng) for item in value], "[]")
     return _quoted(value)
 
 
@@ -110,17 +110,17 @@ INSIDE = (*b'"0123456789@x-',)
 UNHURRIED = 60
 
 
-def chooser(dice: Random, avoided: int) -> Choice:
+def chooser(rng: Random, avoided: int) -> Choice:
     """Any byte that is allowed, but soon towards the end of strings, and later of the text."""
 
     def choose(tokens: Sequence[int], text: bytes) -> int:
         quoted = re.sub(rb"\\.", b"", text).count(b'"') % 2
         late = len(text) > UNHURRIED
         likely = [b for b in (INSIDE if quoted else OUTSIDE) if b in tokens]
-        if likely and dice.random() < (0.8 if late else 0.2):
+        if likely and rng.random() < (0.8 if late else 0.2):
             best = late and (not quoted or likely[0] == INSIDE[0])
-            return likely[0] if best else dice.choice(likely)
-        return dice.choice([b for b in tokens if b != avoided] or tokens)
+            return likely[0] if best else rng.choice(likely)
+        return rng.choice([b for b in tokens if b != avoided] or tokens)
 
     return choose
 
@@ -128,29 +128,29 @@ def chooser(dice: Random, avoided: int) -> Choice:
 # The same thousand each time: a schema that shows a new fault of llguidance's should turn up when
 # its version changes or these tests do, not in somebody's unrelated change.
 THOUSAND = settings(max_examples=1000, deadline=None, derandomize=True)
-#: Drawn by seed: with dice of their own, the thousand were others each time after all.
+#: Drawn by seed: with rng of their own, the thousand were others each time after all.
 DICE = st.integers(0, 2**32).map(Random)
 
 
 @THOUSAND
 @given(schemas(), DICE)
-def test_what_the_masks_allow_is_valid_and_ends(schema: Schema, dice: Random) -> None:
-    choose = chooser(dice, avoided=ord("\\") if open_and_listed(schema) else EOS + 1)
+def test_what_the_masks_allow_is_valid_and_ends(schema: Schema, rng: Random) -> None:
+    choose = chooser(rng, avoided=ord("\\") if open_and_listed(schema) else EOS + 1)
     text = walk(constraint(schema), choose, limit=2000)
     VALIDATOR(schema, format_checker=FORMAT_CHECKER).validate(json.loads(text.decode()))
 
 
 @THOUSAND
 @given(schemas(), DICE)
-def test_what_is_valid_is_accepted(schema: Schema, dice: Random) -> None:
-    value = instance(schema, schema["$defs"], dice)
+def test_what_is_valid_is_accepted(schema: Schema, rng: Random) -> None:
+    value = instance(schema, schema["$defs"], rng)
     VALIDATOR(schema, format_checker=FORMAT_CHECKER).validate(value)
     for text in (
         json.dumps(value, separators=(",", ":"), ensure_ascii=False),
         _quoted(value),
-        laid_out(value, dice),
+        laid_out(value, rng),
     ):
-        assert VOCABULARY.accepts(constraint(schema), text.encode(), dice), text
+        assert VOCABULARY.accepts(constraint(schema), text.encode(), rng), text
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,17 @@ FILE = read_head(SHIPPED)
 def test_features_are_what_the_output_projection_reads(engine: str) -> None:
     """Of every row, whether its logits were asked for or not."""
     loaded = Engines(idle_warm_up=True).get(ModelSpec(engine=engine), print)
-    assert loaded.capabilities.features
+    assert loaded.capabilities.hidden_states
     table = tensor(model_files("built-in", print).folder, INPUT).numpy()
     session = loaded.open()
     tokens = loaded.tokenizer.encode("The capital of France is Paris.", chat=True)
     logits = session.forward(tokens, chain_parents(len(tokens)), (2, len(tokens) - 1))
-    features = session.features()
+    features = session.hidden_states()
     assert features.shape == (len(tokens), table.shape[1])
     assert np.abs(features[[2, -1]] @ table.T - logits).max() < 1e-3
     session.keep(range(len(tokens)))
     session.forward([5], [-1], ())
-    assert session.features().shape == (1, table.shape[1])
+    assert session.hidden_states().shape == (1, table.shape[1])
     assert np.abs(features[[2, -1]] @ table.T - logits).max() < 1e-3, "it was a copy"
     session.close()
 
@@ -50,7 +50,7 @@ def test_both_libraries_run_the_same_head() -> None:
     tokens = engine.tokenizer.encode("Tell me how tides come about, step by step.", chat=True)
     session = engine.open()
     session.forward(tokens, chain_parents(len(tokens)), ())
-    features, ids = session.features(), np.array(tokens, dtype=np.int64)
+    features, ids = session.hidden_states(), np.array(tokens, dtype=np.int64)
     session.close()
     cache = np.zeros((shape.layers, shape.kv_heads, shape.window, shape.head_dim), np.float32)
     agreed: list[bool] = []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from backend.kvcache.prefix_cache import SHARED, PrefixStore
+from backend.kvcache.prefix_cache import SHARED, PrefixCache
 
 TEXTS = st.lists(st.integers(0, 2), max_size=8)
 ROW = 2 * 3 * 5 * 4  # bytes of one token in `cache`
@@ -71,7 +71,7 @@ class Reference:
 
 @given(st.lists(TEXTS, max_size=12), TEXTS)
 def test_the_longest_common_prefix_is_found(texts: list[list[int]], asked: list[int]) -> None:
-    store = PrefixStore()
+    store = PrefixCache()
     for text in texts:
         store.put("a", "m", text, cache(text))
     found = store.find("a", "m", asked)
@@ -86,7 +86,7 @@ def test_the_longest_common_prefix_is_found(texts: list[list[int]], asked: list[
 def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
     rng = random.Random(seed)
     budget = 40 * TOKEN + 3
-    store, reference = PrefixStore(budget), Reference(budget)
+    store, reference = PrefixCache(budget), Reference(budget)
     for mark in range(1, 501):
         scope, model = rng.choice([SHARED, "a", "b", "c"]), rng.choice(["m", "n"])
         alphabet = rng.choice([1, 2, 3])
@@ -115,7 +115,7 @@ def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("mn"), TEXTS), max_size=12))
 def test_no_scope_or_model_sees_another_one(puts: list[tuple[str, str, list[int]]]) -> None:
-    store = PrefixStore()
+    store = PrefixCache()
     for scope, model, text in puts:
         store.put(scope, model, text, cache(text, ord(scope) + ord(model) * 3))
     for scope in ("a", "b", "c", SHARED):
@@ -130,7 +130,7 @@ def test_no_scope_or_model_sees_another_one(puts: list[tuple[str, str, list[int]
 
 
 def test_shared_prefixes_are_found_by_all_until_forgotten() -> None:
-    store = PrefixStore()
+    store = PrefixCache()
     store.put(SHARED, "m", [1, 2, 3], cache([1, 2, 3]))
     store.put("a", "m", [1, 2, 3, 4], cache([1, 2, 3, 4]))
     assert len(store) == 2, "a visitor's entry does not replace the operator's"
@@ -149,7 +149,7 @@ def test_shared_prefixes_are_found_by_all_until_forgotten() -> None:
 def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
     given_away, tokens = cache([1, 2, 3]), np.array([1, 2, 3])
     array = given_away["k"]
-    store = PrefixStore()
+    store = PrefixCache()
     store.put("a", "m", tokens.tolist(), given_away)
     given_away.clear()
     lent = store.find("a", "m", [1, 2, 9])
@@ -166,7 +166,7 @@ def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
 
 
 def test_a_longer_text_replaces_and_a_shorter_one_only_refreshes() -> None:
-    store = PrefixStore(7 * TOKEN)
+    store = PrefixCache(7 * TOKEN)
     store.put("a", "m", [1, 2], cache([1, 2], 1))
     store.put("a", "m", [1, 2, 3], cache([1, 2, 3], 2))
     assert (len(store), store.bytes) == (1, 3 * TOKEN)
@@ -180,14 +180,14 @@ def test_a_longer_text_replaces_and_a_shorter_one_only_refreshes() -> None:
 
 
 def test_what_is_larger_than_the_budget_changes_nothing() -> None:
-    store = PrefixStore(2 * TOKEN)
+    store = PrefixCache(2 * TOKEN)
     store.put("a", "m", [1, 2], cache([1, 2]))
     store.put("a", "m", [1, 2, 3], cache([1, 2, 3]))
     assert store.find("a", "m", [1, 2, 3]).length == 2
 
 
 def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:
-    store = PrefixStore(3 * 8)
+    store = PrefixCache(3 * 8)
     store.put("a", "m", [1, 2, 3], {})
     found = store.find("a", "m", [1, 2])
     assert (found.length, found.arrays, store.bytes) == (2, {}, 24)
@@ -195,7 +195,7 @@ def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 1, 5), (2, 3, 3, 5), (2, 2, 5)])
 def test_arrays_that_do_not_fit_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
-    store = PrefixStore()
+    store = PrefixCache()
     with pytest.raises(ValueError, match="axis 2 of 4 must be 2 tokens"):
         store.put("a", "m", [1, 2], {"k": np.zeros(shape)})
     assert len(store) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend.costs.pass_costs import Costs
+from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -32,7 +32,9 @@ class Pricing(Engines):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def costs(self, engine: Engine, say: Callable[[str], None], *, again: bool = False) -> Costs:
+    def costs(
+        self, engine: Engine, say: Callable[[str], None], *, again: bool = False
+    ) -> PassCosts:
         self.priced.append((engine.spec.name, again, self.begun()))
         return super().costs(engine, say, again=again)
 

@@ -23,7 +23,7 @@ from backend.racing.models import Engines
 from backend.racing.race import MAX_COLUMNS, Race, run_race, run_to_end
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
-from backend.types import Capabilities, Earlier, ModelSpec, Request, Sampling
+from backend.types import AnswerSoFar, Capabilities, ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
 REQUEST = Request("Who is it?", max_new_tokens=60)
@@ -124,7 +124,7 @@ def test_a_column_writes_until_its_context_is_full_to_the_last_position(
     assert len(plain.tokens) == 60
     values = {"limit": 4096} if drafter == "stateless" else {}
     strategy = STRATEGIES[drafter].with_settings(values)
-    engines = loaded(max_context=LENGTH + room + strategy.overhang)
+    engines = loaded(max_context=LENGTH + room + strategy.scratch_depth)
     score = raced([strategy], engines, Request(LONG, max_new_tokens=60))[1].scores[0]
     assert score.tokens == plain.tokens[:room]
     assert score.reason == ("token limit" if room == 60 else "context full")
@@ -136,12 +136,12 @@ def test_a_column_that_needs_more_room_says_how_much() -> None:
     fit.
     """
     columns = [STRATEGIES["kv"], STRATEGIES["lookahead"]]
-    overhang = STRATEGIES["lookahead"].overhang
+    scratch_depth = STRATEGIES["lookahead"].scratch_depth
     request = Request(LONG, max_new_tokens=60)
-    _, board = raced(columns, loaded(max_context=LENGTH + overhang), request)
+    _, board = raced(columns, loaded(max_context=LENGTH + scratch_depth), request)
     assert board.scores[0].state == "done"
-    assert f"of which {overhang} serve to look ahead" in board.scores[1].message
-    _, board = raced(columns, loaded(max_context=LENGTH + overhang + 1), request)
+    assert f"of which {scratch_depth} serve to look ahead" in board.scores[1].message
+    _, board = raced(columns, loaded(max_context=LENGTH + scratch_depth + 1), request)
     assert board.scores[1].state == "done"
 
 
@@ -174,7 +174,7 @@ def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, cont
     _, board = raced([strategy], Loaded({"fake": engine}), request)
     score = board.scores[0]
     assert score.reason == ("context full" if context else "token limit")
-    room = score.prompt_tokens + request.max_new_tokens + strategy.overhang
+    room = score.prompt_tokens + request.max_new_tokens + strategy.scratch_depth
     assert reached <= (context or room)
 
 
@@ -262,7 +262,7 @@ def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> No
 @pytest.mark.parametrize(
     ("request_", "earlier"),
     [
-        (Request("Who?", 310, context=100, shift=True), Earlier(tuple(b"abcdefghij" * 30))),
+        (Request("Who?", 310, context=100, shift=True), AnswerSoFar(tuple(b"abcdefghij" * 30))),
         (
             Request("Hi " + "and on " * 50 + '{{gen "A" max_tokens=4}}', context=100, shift=True),
             None,
@@ -271,7 +271,7 @@ def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> No
     ids=["earlier answer", "fixed text"],
 )
 def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
-    request_: Request, earlier: Earlier | None
+    request_: Request, earlier: AnswerSoFar | None
 ) -> None:
     """One shift was made however long the text, and passes ran beyond the context."""
     engines = loaded(max_context=100)

@@ -7,7 +7,7 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.racing.records import asked, record_of
+from backend.racing.records import read_record, record_of
 from backend.strategies.registry import STRATEGIES, Strategy
 from backend.types import ModelSpec, Request, Sampling
 
@@ -27,15 +27,15 @@ def test_a_request_survives_being_json(row: Strategy, grammar: GrammarSource | N
     request = Request("Why?", 30, Sampling(0.7, 40, 0.9, 12), chat=False, stop=("a", "b"))
     target = ModelSpec("fake", "fake")
     record = json.loads(json.dumps(record_of(request, strategy, target)))
-    assert asked(record) == (request, strategy, target)
-    assert hash(asked(record)[1]) == hash(strategy)
+    assert read_record(record) == (request, strategy, target)
+    assert hash(read_record(record)[1]) == hash(strategy)
 
 
 def test_a_record_of_something_else_is_refused() -> None:
     record = record_of(Request("Why?"), STRATEGIES["grammar"], ModelSpec())
     for name in record:
         with pytest.raises(DerbyError, match="record cannot be read"):
-            asked({key: value for key, value in record.items() if key != name})
+            read_record({key: value for key, value in record.items() if key != name})
     record["settings"]["grammar"] = {"kind": "lark"}
     with pytest.raises(DerbyError, match="record cannot be read"):
-        asked(record)
+        read_record(record)

@@ -131,13 +131,13 @@ def test_columns_with_one_grammar_are_compared_with_the_plain_one_among_them() -
     names = ("kv", "lookup:grammar=date", "grammar:grammar=date", "grammar", "lookup", "single")
     board = Scoreboard([parse_column(name) for name in names])
     assert [board.reference(i) for i in range(6)] == [None, 2, 0, 0, 0, 0]
-    assert [board.bound(i) for i in range(6)] == [False, True, False, False, True, False]
+    assert [board.must_match(i) for i in range(6)] == [False, True, False, False, True, False]
     write(board, 0, [1, 2, 3])
     write(board, 2, [1, 5, 6])
     write(board, 1, [1, 5, 7])
     assert board.verdict(1).startswith("differs from Grammar at token 3")
-    assert not board.excused(1)
+    assert not board.may_differ(1)
     assert board.verdict(2) == "leaves KV reuse at token 2, as its grammar demands"
     board.add(Failed(2, "It broke."))
     assert board.reference(1) == 0
-    assert board.excused(1)
+    assert board.may_differ(1)

@@ -44,7 +44,7 @@ CHATML = (
 )
 CAPS = Caps(batch=4, question=6, long_question=9, answer=20, text=400)
 
-#: A head that lacks the middle of its target, and is taught fast.
+#: A head that lacks the middle of its target, and is target_logits fast.
 RECIPE = Recipe(sources=(0, 2), reads=(0, 1), vocabulary=200, batch=700, rate=4e-3, steps=(1, 2))
 
 
@@ -180,7 +180,7 @@ def test_whole_texts_at_once_are_what_drafting_does_row_by_row(
 def test_a_new_head_of_all_its_targets_layers_thinks_what_the_target_thinks(
     tiny: TorchTarget,
 ) -> None:
-    """Until it is taught to read features, it is the target without the text's first token."""
+    """Until it is fitted to read features, it is the target without the text's first token."""
     head = new_head(tiny.files.folder, np.arange(200), Recipe((0, 1, 2), reads=(0, 2)))
     tokens, features = a_text(20)
     (predicted,) = all_at_once(head, tokens, features, 1)

@@ -13,10 +13,10 @@ from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES
 from backend.strategies.settings import PRECISIONS, DraftModelDrafting
 from backend.types import ModelSpec
 from backend.web.form import OWN, read_race
-from backend.web.offer import HUB, Menu, Runtime
+from backend.web.offer import HUB, Offer, Runtime
 
 HIDDEN = "/srv/secret/models/llama"
-MENU = Menu(
+MENU = Offer(
     (
         Runtime("openvino", "OpenVINO", ("fp32", "int8", "int4"), ("CPU", "AUTO")),
         Runtime("torch", "PyTorch", ("fp32", "bf16"), ("CPU",)),

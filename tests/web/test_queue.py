@@ -5,13 +5,13 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.web.queue import Line
+from backend.web.queue import RaceQueue
 
 
 @given(st.lists(st.integers(-1, 8), max_size=40))
 def test_places_are_kept_in_order_whoever_joins_or_leaves(moves: list[int]) -> None:
     """-1 joins; any other number leaves with the ticket of that number, present or not."""
-    line, tickets, waiting = Line(), list[object](), list[int]()
+    line, tickets, waiting = RaceQueue(), list[object](), list[int]()
     for move in moves:
         if move < 0:
             waiting.append(len(tickets))
@@ -25,7 +25,7 @@ def test_places_are_kept_in_order_whoever_joins_or_leaves(moves: list[int]) -> N
 
 
 def test_many_threads_get_different_places() -> None:
-    line, barrier = Line(), threading.Barrier(8)
+    line, barrier = RaceQueue(), threading.Barrier(8)
     tickets: list[object] = []
 
     def join() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from backend.costs.pass_costs import STEEP
 from backend.events import (
+    CostsKnown,
     Event,
     Failed,
     Finished,
     Prefilled,
     Prepared,
     Preparing,
-    Priced,
     Started,
     Step,
 )
@@ -235,7 +235,7 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
 def wide(column: int, rows: int, tokens: int, steps: int = 4) -> list[Event]:
     """A priced column whose passes over so many rows each commit so many tokens."""
     block = list(range(tokens))
-    priced = Priced(column, list(STEEP.widths), list(STEEP.seconds), STEEP.change, 0.0)
+    priced = CostsKnown(column, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
     passes = [step(column, block, 0.1, tokens - 1) for _ in range(steps)]
     return [
         Started(column, 5, "m"),

@@ -12,8 +12,8 @@ from backend.racing.race import Race
 from backend.strategies.registry import STRATEGIES
 from backend.types import ModelSpec, Request
 from backend.web import visitors as room
-from backend.web.controller import Desk
-from backend.web.offer import Menu
+from backend.web.controller import Controller
+from backend.web.offer import Offer
 from backend.web.visitors import Frame, Visitors
 
 RACE = Race(Request("Hi"), (STRATEGIES["kv"],), ModelSpec("fake", "fake"))
@@ -177,7 +177,7 @@ def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
     async def scene() -> None:
         host = SlowHost()
         visitors = Visitors(host)
-        shown = [v async for v in Desk(visitors, Menu((), ())).race("a", {})]
+        shown = [v async for v in Controller(visitors, Offer((), ())).race("a", {})]
         assert [list(view) for view in shown] == [["alert"]]
         assert host.races == visitors.count == 0
 

@@ -19,7 +19,7 @@ from backend.types import (
     PREFILL_CHUNK,
     Arrays,
     Capabilities,
-    Features,
+    HiddenStates,
     Logits,
     ModelSpec,
     chain_parents,
@@ -61,7 +61,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         settings |= EXACT
     model = core().compile_model(folder / IR, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    capabilities = Capabilities(features=True, max_context=files.full_attention)
+    capabilities = Capabilities(hidden_states=True, max_context=files.full_attention)
     return OpenVINOEngine(spec, model, tokenizer, capabilities, files.fingerprint)
 
 
@@ -134,7 +134,7 @@ class OpenVINOSession:
         # The output tensor is overwritten by the next pass.
         return self._request.get_output_tensor(0).data[0].copy()
 
-    def features(self) -> Features:
+    def hidden_states(self) -> HiddenStates:
         return self._request.get_output_tensor(1).data[0].copy()
 
     def keep(self, rows: Sequence[int]) -> None:

@@ -157,12 +157,12 @@ def _with_interface(model: "ov.Model", architecture: str) -> "ov.Model":
     features = head.get_source_output()
     chosen = ops.gather(features, rows, ops.constant(1))
     head.replace_source_output(chosen.output(0))
-    thought = ops.result(features, name="features")
+    hidden = ops.result(features, name="features")
 
     order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
     build: Any = ov.Model  # its stubs reject every call
     return build(
-        [*model.get_results(), thought], model.get_sinks(), [*order, bias, rows], architecture
+        [*model.get_results(), hidden], model.get_sinks(), [*order, bias, rows], architecture
     )
 
 

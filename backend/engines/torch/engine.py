@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
-from backend.engines.torch.hidden_states import LastFeatures
+from backend.engines.torch.hidden_states import LastHiddenStates
 from backend.errors import DerbyError
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
@@ -33,10 +33,10 @@ class TorchEngine:
         self.spec = spec
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
-        self.capabilities = Capabilities(tree=True, features=True, max_context=max_context)
+        self.capabilities = Capabilities(tree=True, hidden_states=True, max_context=max_context)
         self._model = model.eval()
         self._calling = _calling(model, max_context)
-        self._seen = LastFeatures(model)
+        self._seen = LastHiddenStates(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )

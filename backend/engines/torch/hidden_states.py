@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from backend.types import Features
+from backend.types import HiddenStates
 
 
-class LastFeatures:
+class LastHiddenStates:
     """Sees the hidden states that a model hands to its output projection.
 
     One for a model and all of its sessions; whoever wants them reads them before the next pass.
@@ -18,5 +18,5 @@ class LastFeatures:
     def _note(self, _module: Any, _inputs: Any, output: Any) -> None:
         self._seen = output[0]  # [1, n, D]
 
-    def read(self) -> Features:
+    def read(self) -> HiddenStates:
         return self._seen[0].float().cpu().numpy()

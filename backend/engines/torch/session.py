@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from backend.engines.torch.hidden_states import LastFeatures
+from backend.engines.torch.hidden_states import LastHiddenStates
 from backend.engines.tree import depths, require_path, visibility
 from backend.errors import DerbyError
-from backend.types import Arrays, Features, Logits, chain_parents
+from backend.types import Arrays, HiddenStates, Logits, chain_parents
 
 #: Rows a layer reserves at first; from then on it doubles.
 FIRST_CAPACITY = 256
@@ -154,7 +154,7 @@ class Calling:
 class TorchSession:
     """Session over a transformers causal LM."""
 
-    def __init__(self, model: Any, calling: Calling, seen: LastFeatures) -> None:
+    def __init__(self, model: Any, calling: Calling, seen: LastHiddenStates) -> None:
         self._model = model
         self._calling = calling
         self._seen = seen
@@ -216,7 +216,7 @@ class TorchSession:
         return logits.float().cpu().numpy()
 
     @torch.inference_mode()
-    def features(self) -> Features:
+    def hidden_states(self) -> HiddenStates:
         return self._seen.read()
 
     def _tree_mask(self, ancestors: NDArray[np.bool_], positions: NDArray[np.int64]) -> Any:

@@ -87,14 +87,14 @@ def _probe(matcher: LLMatcher, tokenizer: LLTokenizer) -> str:
 
     A walk that comes to a dead end is no failure unless it never began.
     """
-    dice = random.Random(0)
+    rng = random.Random(0)
     for step in range(PROBE):
         allowed = _allowed(matcher, tokenizer)
         if not len(allowed):
             if step and _is_dead_end(matcher):
                 return ""
             return _wrong(matcher) or ("" if step or matcher.is_accepting() else _NO_TEXT)
-        matcher.try_consume_tokens([int(dice.choice(allowed))])
+        matcher.try_consume_tokens([int(rng.choice(allowed))])
     return ""
 
 
