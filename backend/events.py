@@ -63,6 +63,20 @@ class CostsKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided for the column, whenever it changes: `settings` in force instead of the
+    column's own, the speed-up that is `predicted` (0: unknown), why in a sentence, and what was
+    `declined`, a sentence each.
+    """
+
+    column: int
+    settings: dict[str, Any]
+    predicted: float
+    why: str
+    declined: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed:
     """The column goes on after these tokens of its answer; `shifts` as in types.AnswerSoFar."""
 
@@ -177,6 +191,7 @@ Event = (
     | Started
     | Prepared
     | CostsKnown
+    | Decided
     | Resumed
     | Prefilled
     | Fed

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from backend.events import (
     CostsKnown,
+    Decided,
     Event,
     Failed,
     Fed,
@@ -37,6 +38,14 @@ MADE = {
     Prepared: st.builds(Prepared, NUMBERS, NUMBERS, SECONDS),
     CostsKnown: st.builds(
         CostsKnown, NUMBERS, st.lists(NUMBERS), st.lists(SECONDS), SECONDS, SECONDS
+    ),
+    Decided: st.builds(
+        Decided,
+        NUMBERS,
+        st.dictionaries(st.text(), NUMBERS),
+        SECONDS,
+        st.text(),
+        st.lists(st.text()),
     ),
     Resumed: st.builds(Resumed, NUMBERS, st.lists(NUMBERS), SPANS, NUMBERS, SECONDS),
     Fed: st.builds(Fed, NUMBERS, NUMBERS, SPANS, SECONDS),

@@ -98,7 +98,7 @@ def _row(entry: Info) -> Sequence[str]:
 
 
 def _run(race: Race, *, as_json: bool, save: bool) -> None:
-    """Run the race's one column, print it, and save it if read_record to."""
+    """Run the race's one column, print it, and save it if asked to."""
     engines = Engines(idle_warm_up=True)
     board, snapshot = run_column(race, engines), ""
     score = board.scores[0]

@@ -12,8 +12,8 @@ class Bounds:
     """How long a context may become, and what happens then.
 
     `positions` counts those the model has, of which scratch rows may reach `scratch_depth` beyond
-    the last token. With `shift` a full context keeps its first `sink` tokens and the younger half of
-    the rest; without, the column ends.
+    the last token. With `shift` a full context keeps its first `sink` tokens and the younger half
+    of the rest; without, the column ends.
     """
 
     positions: int = 1 << 31

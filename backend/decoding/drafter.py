@@ -1,11 +1,27 @@
 """The seam for whatever suggests tokens, and the drafter that suggests none."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from backend.types import Outcome, Proposal
 
 NOTHING = Proposal()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a drafter decided: `settings` in force instead of those it was given, the speed-up over
+    plain decoding that it `predicted` (0: unknown), why in a sentence, and what it `declined`.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    predicted: float = 0.0
+    why: str = ""
+    declined: tuple[str, ...] = ()
+
+
+UNDECIDED = Decision()
 
 
 class Drafter(Protocol):
@@ -28,11 +44,22 @@ class Drafter(Protocol):
         """Learn what became of the proposal. Called once per decode step."""
         ...
 
+    @property
+    def decision(self) -> Decision:
+        """What is in force: another object once that has changed."""
+        ...
+
+    def conclude(self) -> None:
+        """Sum up in `decision` what was decided round by round; the text has ended."""
+        ...
+
     def close(self) -> None: ...
 
 
 class NullDrafter:
     """Suggests nothing: plain autoregressive decoding."""
+
+    decision = UNDECIDED
 
     def prefill(self, context: Sequence[int]) -> None: ...
 
@@ -42,5 +69,7 @@ class NullDrafter:
         return NOTHING
 
     def observe(self, outcome: Outcome) -> None: ...
+
+    def conclude(self) -> None: ...
 
     def close(self) -> None: ...

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds, Context
-from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.drafter import UNDECIDED, Drafter, NullDrafter
 from backend.decoding.sampling import Choice, Sampler, Verdict, verify
 from backend.engines.base import Session
-from backend.events import Event, Finished, Prefilled, Reason, Resumed, Shifted, Step
+from backend.events import Decided, Event, Finished, Prefilled, Reason, Resumed, Shifted, Step
 from backend.text import TextStream, Tokenizer
 from backend.types import (
     PREFILL_CHUNK,
@@ -69,6 +69,8 @@ def decode(
         if earlier.tokens:
             yield answer.resume(earlier)
         yield from answer.run()
+        parts.drafter.conclude()
+        yield from answer.decided()
         yield answer.finish()
     finally:
         parts.session.close()
@@ -93,6 +95,7 @@ class Answer:
         self._first = True
         self._rows = 0  # rows computed since the last step
         self._last_origin: Origin = "sampled"
+        self._decision = UNDECIDED
 
     def run(self) -> Iterator[Event]:
         """Every event up to the one with which `reason` is known."""
@@ -104,7 +107,16 @@ class Answer:
                 yield shifted
             while len(self._context.pending) > PREFILL_CHUNK:
                 yield self._prefill()
+            yield from self.decided()
             yield self._step()
+
+    def decided(self) -> Iterator[Decided]:
+        """What the drafter has decided, if that is news."""
+        decision = self._parts.drafter.decision
+        if decision is not self._decision:
+            self._decision = decision
+            settings, declined = dict(decision.settings), list(decision.declined)
+            yield Decided(self._column, settings, decision.predicted, decision.why, declined)
 
     def resume(self, earlier: AnswerSoFar) -> Resumed:
         """Stand where the answer stood after these tokens, of which nothing is computed."""

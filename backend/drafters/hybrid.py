@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from backend.decoding.drafter import Drafter
+from backend.decoding.drafter import Decision, Drafter
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
@@ -30,6 +30,13 @@ class Hybrid:
         self._lookup = lookup
         self._draft = draft
         self._draft_length = draft_length
+
+    @property
+    def decision(self) -> Decision:
+        return self._draft.decision
+
+    def conclude(self) -> None:
+        self._draft.conclude()
 
     def prefill(self, context: Sequence[int]) -> None:
         self._lookup.prefill(context)

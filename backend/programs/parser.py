@@ -293,4 +293,4 @@ class _Parser:
     def _error(self, at: int, problem: str) -> DerbyError:
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
-        return DerbyError(f"RaceQueue {line}, column {column}: {problem}.")
+        return DerbyError(f"Line {line}, column {column}: {problem}.")

@@ -13,7 +13,7 @@ from backend.engines.fake import FakeEngine
 from backend.events import Event
 from backend.racing.models import Engines
 from backend.racing.race import Race, run_to_end
-from backend.racing.records import earlier_of, longer
+from backend.racing.records import earlier_of, extended
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import STRATEGIES, Strategy, parse_column
@@ -47,7 +47,7 @@ def asked(tokens: int, temperature: float, name: str, **more: object) -> Race:
 
 def on(race: Race, score: Score, tokens: int) -> Race:
     """The race that goes on for so many tokens more."""
-    request, strategy = longer(race.request, race.columns[0], tokens)
+    request, strategy = extended(race.request, race.columns[0], tokens)
     return replace(race, request=request, columns=(strategy,), earlier=(earlier_of(score),))
 
 

@@ -64,7 +64,7 @@ def test_a_dear_draft_is_asked_for_less() -> None:
 
 def test_a_change_of_width_is_paid_for() -> None:
     """Where another number of rows costs time, a small gain is not worth it."""
-    steep = PassCosts(CURVE.widths, CURVE.seconds, change=5.0)
+    steep = PassCosts(CURVE.widths, CURVE.seconds, width_change=5.0)
     assert AdaptiveDraftLength(CURVE, 0.0, 16).verify_count([0.3]) == 1
     draft_length = AdaptiveDraftLength(steep, 0.0, 16)
     assert draft_length.verify_count([0.3]) == 0
@@ -74,7 +74,7 @@ def test_a_change_of_width_is_paid_for() -> None:
 
 def test_what_a_token_cost_counts_a_change_of_width_once() -> None:
     """It was counted twice, as in planning: tokens seemed dear, and too much was drafted."""
-    steep = PassCosts(CURVE.widths, CURVE.seconds, change=5.0)
+    steep = PassCosts(CURVE.widths, CURVE.seconds, width_change=5.0)
     draft_length = AdaptiveDraftLength(steep, 0.0, 16)
     for turn in range(400):
         draft_length.learn(outcome(turn % 2, 0))  # one row, two rows, and so on: one token each

@@ -189,7 +189,7 @@ def test_an_error_is_one_sentence_that_names_its_place(
     with pytest.raises(DerbyError) as caught:
         parse_program(source)
     sentence = str(caught.value)
-    assert sentence.startswith(f"RaceQueue {line}, column {column}: ")
+    assert sentence.startswith(f"Line {line}, column {column}: ")
     assert words in sentence
     assert sentence.endswith(".")
     assert len(sentence) < 250

@@ -130,7 +130,7 @@ def test_a_mistake_names_its_place() -> None:
     board = Scoreboard((parse_column("kv"),))
     race = Race(Request('One\n{{gen "a"}} {{gen "b" nonsense=1}}'), board.columns, FAKE)
     run_to_end(race, Engines(), board.add, lambda: False)
-    assert "RaceQueue 2" in board.scores[0].message
+    assert "Line 2" in board.scores[0].message
 
 
 def test_the_first_token_heals_and_the_rest_is_free() -> None:
