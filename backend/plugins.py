@@ -1,0 +1,52 @@
+"""Declarations that other installed packages bring, found by their entry points.
+
+A plug-in that cannot be imported, or declares something else, is one sentence among the problems:
+never an error of the app.
+"""
+
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, TypeVar
+
+
+class Declaration(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Declared = TypeVar("Declared", bound=Declaration)
+
+
+def load_declared(
+    group: str, kind: type[Declared], ours: Iterable[Declared] = ()
+) -> tuple[dict[str, Declared], tuple[str, ...]]:
+    """The declarations by name, `ours` first, then those of the entry points of `group`.
+
+    Each entry point must name an instance of `kind` whose name is not taken. Returns with them a
+    sentence on each that was left out. Raises nothing.
+    """
+    found = {declaration.name: declaration for declaration in ours}
+    problems: list[str] = []
+    for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
+        try:
+            declaration = entry.load()
+        except (Exception, SystemExit) as error:
+            reason = str(error).strip().partition("\n")[0]
+            problems.append(_left_out(entry, f"it fails with {type(error).__name__}: {reason}"))
+            continue
+        if not isinstance(declaration, kind):
+            given = type(declaration).__name__
+            problems.append(_left_out(entry, f"it must name a {kind.__name__}, not a {given}"))
+        elif declaration.name in found:
+            problems.append(_left_out(entry, f"the name {declaration.name!r} is taken"))
+        else:
+            found[declaration.name] = declaration
+    return found, tuple(problems)
+
+
+def _left_out(entry: EntryPoint, reason: str) -> str:
+    source = f" of the package {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    return (
+        f"The plug-in {entry.name!r}{source} ({entry.group} = {entry.value}) was left out: "
+        f"{reason.rstrip('.')}. Repair or uninstall it."
+    )

@@ -1,0 +1,71 @@
+"""What other packages declare is found; what is broken in them is a sentence, never an error."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from backend.plugins import load_declared
+
+GROUP = "decode_derby.test_things"
+
+
+@dataclass(frozen=True)
+class Thing:
+    name: str
+
+
+def install(folder: Path, name: str, module: str, entry: str) -> None:
+    """Do what pip does: put a module and its package's metadata on the path."""
+    package = name.replace("-", "_")
+    (folder / f"{package}.py").write_text(module)
+    metadata = folder / f"{package}-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{entry}\n")
+
+
+IMPORT = "from test_plugins import Thing\n"
+
+
+def test_installed_declarations_follow_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "good-thing", f"{IMPORT}THING = Thing('good')", "good = good_thing:THING")
+    monkeypatch.syspath_prepend(tmp_path)
+    ours = Thing("ours")
+    found, problems = load_declared(GROUP, Thing, [ours])
+    assert list(found) == ["ours", "good"]
+    assert found["ours"] is ours
+    assert problems == ()
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("import there_is_no_such_module", "ModuleNotFoundError"),
+        ("THING = (", "SyntaxError"),
+        ("raise ValueError('two\\nlines')", "ValueError: two"),
+        ("import sys\nsys.exit(3)", "SystemExit"),
+        ("OTHER = 1", "AttributeError"),
+        ("THING = 'a string'", "it must name a Thing, not a str"),
+        (f"{IMPORT}THING = Thing", "it must name a Thing, not a type"),
+        (f"{IMPORT}THING = Thing('ours')", "the name 'ours' is taken"),
+    ],
+)
+def test_a_broken_one_is_one_sentence_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
+) -> None:
+    install(tmp_path, "bad-thing", module, "bad = bad_thing:THING")
+    install(tmp_path, "fine-thing", f"{IMPORT}THING = Thing('fine')", "fine = fine_thing:THING")
+    monkeypatch.syspath_prepend(tmp_path)
+    # Each case brings another module of the same name.
+    monkeypatch.delitem(sys.modules, "bad_thing", raising=False)
+    found, problems = load_declared(GROUP, Thing, [Thing("ours")])
+    assert list(found) == ["ours", "fine"]
+    [sentence] = problems
+    assert "'bad' of the package bad-thing 0.1" in sentence
+    assert "bad_thing:THING" in sentence
+    assert reason in sentence
+    assert "\n" not in sentence
