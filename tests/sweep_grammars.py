@@ -17,7 +17,7 @@ from judges import JUDGES
 from backend.bench.prompts import PROMPTS
 from backend.bench.solo import run_solo
 from backend.grammar.sources import examples, shipped
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.registry import parse_column
 from backend.types import ModelSpec, Request, Sampling
@@ -51,7 +51,7 @@ def main(results: Path, precision: str) -> int:
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     records = [json.loads(line) for line in lines]
     done = {(r["grammar"], r["prompt"], r["temperature"]) for r in records}
-    engines = Engines()
+    engines = LoadedModels()
     target = ModelSpec(precision=precision)
     with results.open("a", encoding="utf-8") as file:
         for name, number, prompt, temperature in cases():

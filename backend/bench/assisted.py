@@ -21,7 +21,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Step
 from backend.models.builtin import RECIPE, built_in_folder
 from backend.models.prepared import prepared
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import Strategy, parse_column
@@ -142,7 +142,7 @@ class _Arrivals:
 
 
 def our_answer(
-    prompt: str, column: Strategy, count: int, target: ModelSpec, engines: Engines
+    prompt: str, column: Strategy, count: int, target: ModelSpec, engines: LoadedModels
 ) -> Answer:
     """What our column writes. Raises DerbyError if it fails."""
     board = Scoreboard((column,))
@@ -163,7 +163,7 @@ def our_answer(
 
 
 def assisted_experiment(
-    prompts: Sequence[Prompt], max_new_tokens: int, engines: Engines, say: Say
+    prompts: Sequence[Prompt], max_new_tokens: int, engines: LoadedModels, say: Say
 ) -> list[Row]:
     """Prompt lookup, then with ours free to verify fewer than K tokens, then a draft model."""
     from transformers import AutoModelForCausalLM

@@ -15,7 +15,7 @@ from backend.bench.prompts import Prompt
 from backend.errors import DerbyError
 from backend.events import Event, Step
 from backend.models.files import model_files
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.strategies.registry import BASELINE, STRATEGIES
 from backend.types import ModelSpec, Request
@@ -59,7 +59,11 @@ Loop = Callable[[list[int], int], Arrivals]
 
 
 def compare(
-    prompts: Sequence[Prompt], max_new_tokens: int, target: ModelSpec, engines: Engines, say: Say
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    target: ModelSpec,
+    engines: LoadedModels,
+    say: Say,
 ) -> Comparison:
     """KV reuse against the engine's own greedy loop at the same settings, order alternated."""
     name, theirs = _peer(target, say)
@@ -84,7 +88,7 @@ def compare(
     )
 
 
-def _ours(prompt: Prompt, count: int, target: ModelSpec, engines: Engines) -> Arrivals:
+def _ours(prompt: Prompt, count: int, target: ModelSpec, engines: LoadedModels) -> Arrivals:
     arrivals = Arrivals()
 
     def emit(event: Event) -> None:

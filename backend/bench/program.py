@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from backend.bench.solo import run_solo
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.registry import STRATEGIES
 from backend.types import ModelSpec, Request
@@ -45,7 +45,11 @@ class Row:
 
 
 def program_experiment(
-    request: Request, target: ModelSpec, engines: Engines, say: Callable[[str], None], rounds: int
+    request: Request,
+    target: ModelSpec,
+    engines: LoadedModels,
+    say: Callable[[str], None],
+    rounds: int,
 ) -> list[Row]:
     """Run the program with reuse, without, and as one generation; the order rotates."""
     columns = tuple(STRATEGIES[name] for name in COLUMNS)

@@ -10,7 +10,7 @@ from statistics import median
 
 from backend.bench.prompts import Prompt
 from backend.errors import DerbyError
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
@@ -45,7 +45,7 @@ class Row:
     equal: int
 
 
-def run_solo(race: Race, index: int, engines: Engines) -> Score:
+def run_solo(race: Race, index: int, engines: LoadedModels) -> Score:
     """Run one of the race's columns alone. Raises DerbyError if it fails."""
     board = Scoreboard([race.columns[index]])
     alone = Race(race.request, (race.columns[index],), race.target)
@@ -53,7 +53,7 @@ def run_solo(race: Race, index: int, engines: Engines) -> Score:
     return _finished(board, 0)
 
 
-def run_together(race: Race, engines: Engines) -> list[Score]:
+def run_together(race: Race, engines: LoadedModels) -> list[Score]:
     """Run all columns interleaved. Raises DerbyError if one fails."""
     board = Scoreboard(race.columns)
     run_race(race, engines, board.add, lambda: False)
@@ -78,7 +78,7 @@ def solo(
     columns: Sequence[Strategy],
     request: Request,
     target: ModelSpec,
-    engines: Engines,
+    engines: LoadedModels,
     say: Say,
 ) -> list[Row]:
     """Every column alone on every prompt; the order rotates from prompt to prompt."""
@@ -150,7 +150,7 @@ def interleaving(
     columns: Sequence[Strategy],
     request: Request,
     target: ModelSpec,
-    engines: Engines,
+    engines: LoadedModels,
     say: Say,
 ) -> list[Interleaving]:
     """Compare interleaved with solo figures, alternating which comes first; medians of ratios."""

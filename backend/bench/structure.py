@@ -10,7 +10,7 @@ from statistics import median
 
 from backend.bench.solo import run_solo
 from backend.grammar.sources import examples, shipped
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.strategies.registry import STRATEGIES, parse_column
@@ -46,7 +46,7 @@ class Row:
 def structure_experiment(
     request: Request,
     target: ModelSpec,
-    engines: Engines,
+    engines: LoadedModels,
     say: Callable[[str], None],
     rounds: int,
     names: Sequence[str] = (),
@@ -66,7 +66,7 @@ def structure_experiment(
 
 
 def _runs(
-    name: str, request: Request, target: ModelSpec, engines: Engines, rounds: int
+    name: str, request: Request, target: ModelSpec, engines: LoadedModels, rounds: int
 ) -> list[list[Score]]:
     """Scores by round and column, KV reuse first."""
     columns = (STRATEGIES["kv"], *(parse_column(f"{column}:grammar={name}") for column in COLUMNS))

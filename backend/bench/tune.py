@@ -13,7 +13,7 @@ from backend.costs.pass_costs import PassCosts
 from backend.drafters.lookahead_plan import LADDER, predicted
 from backend.errors import DerbyError
 from backend.racing.loading import Loading
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.strategies.registry import BASELINE, Strategy, parse_column
@@ -78,7 +78,7 @@ def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
 
 
 def tune(
-    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
+    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: LoadedModels, say: Say
 ) -> Tuning:
     """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
     loading = Loading(engines, say)
@@ -125,7 +125,12 @@ class _Runs:
     """
 
     def __init__(
-        self, target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: Engines, say: Say
+        self,
+        target: ModelSpec,
+        prompts: Sequence[Prompt],
+        tokens: int,
+        engines: LoadedModels,
+        say: Say,
     ) -> None:
         self._target = target
         self._prompts = prompts

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import parse_column
@@ -63,7 +63,7 @@ def cases(
 
 
 def verify(
-    chosen: tuple[Case, ...], engines: Engines, max_new_tokens: int = 96
+    chosen: tuple[Case, ...], engines: LoadedModels, max_new_tokens: int = 96
 ) -> Iterator[Result]:
     """Run the cases one by one, all columns of a case in one race."""
     for case in chosen:

@@ -24,7 +24,7 @@ from backend.errors import DerbyError
 from backend.events import to_json
 from backend.grammar.sources import grammar_from_file
 from backend.racing.hosts.inline import InlineHost
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
@@ -149,7 +149,7 @@ def verify(
 
     targets = tuple(ModelSpec(engine=name) for name in engine)
     chosen = cases(targets, PROMPTS[:prompts])
-    engines = Engines()
+    engines = LoadedModels()
     unequal = 0
     for number, result in enumerate(run_cases(chosen, engines, max_new_tokens), 1):
         case = result.case
@@ -202,7 +202,7 @@ def bench(
     request = Request("-", max_new_tokens, Sampling(temperature, seed=seed))
     target = ModelSpec(model, engine, precision, device)
     columns = [parse_column(name) for name in column]
-    engines = Engines()
+    engines = LoadedModels()
     match experiment:
         case "solo":
             rows: list[Any] = benches.solo(chosen, columns, request, target, engines, say)
@@ -250,7 +250,7 @@ def tune(
 
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
     target = ModelSpec(model, engine, precision, device)
-    found = find(target, chosen, max_new_tokens, Engines(), say)
+    found = find(target, chosen, max_new_tokens, LoadedModels(), say)
     if as_json:
         print(json.dumps(asdict(found)))  # noqa: T201 (this is the output)
         return

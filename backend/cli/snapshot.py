@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from backend.cli.tables import summary, texts
 from backend.errors import DerbyError
 from backend.kvcache.snapshots import Info, default_folder
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.racing.records import earlier_of, extended, read_record
 from backend.results.metrics import Score
@@ -99,7 +99,7 @@ def _row(entry: Info) -> Sequence[str]:
 
 def _run(race: Race, *, as_json: bool, save: bool) -> None:
     """Run the race's one column, print it, and save it if asked to."""
-    engines = Engines(idle_warm_up=True)
+    engines = LoadedModels(idle_warm_up=True)
     board, snapshot = run_column(race, engines), ""
     score = board.scores[0]
     if save:
@@ -113,7 +113,7 @@ def _run(race: Race, *, as_json: bool, save: bool) -> None:
         out.print(f"Saved as {snapshot}.", highlight=False)
 
 
-def run_column(race: Race, engines: Engines) -> Scoreboard:
+def run_column(race: Race, engines: LoadedModels) -> Scoreboard:
     """Run a race of one column to its end. Raises DerbyError if it fails."""
     board = Scoreboard(race.columns)
     run_race(replace(race, scope=SCOPE), engines, board.add, lambda: False)
@@ -122,7 +122,7 @@ def run_column(race: Race, engines: Engines) -> Scoreboard:
     return board
 
 
-def save_column(race: Race, score: Score, engines: Engines) -> str:
+def save_column(race: Race, score: Score, engines: LoadedModels) -> str:
     """Save where the race's one column stands; its id. Raises DerbyError if that fails."""
     saving = replace(race, earlier=(earlier_of(score),), save=True)
     return run_column(saving, engines).scores[0].snapshot

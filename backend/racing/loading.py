@@ -9,7 +9,7 @@ from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.heads.base import Head
 from backend.heads.file import HEAD_SUFFIX, head_for
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.strategies.settings import HYBRID, TRAINED, Drafting, DraftModelDrafting, draft_spec
 from backend.types import ModelSpec
 
@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 class Loading:
     """One race's view of `engines`. Everything raises DerbyError for what cannot be had."""
 
-    def __init__(self, engines: Engines, say: Say) -> None:
+    def __init__(self, engines: LoadedModels, say: Say) -> None:
         self.prefixes = engines.prefixes
         self._engines = engines
         self._say = say

@@ -19,7 +19,7 @@ USUAL = 10
 DONE = object()
 
 
-class Engines:
+class LoadedModels:
     """Keeps the models used last, at most `capacity` of them, so that a race rarely loads one;
     and in `prefixes` the KV caches of earlier runs.
 

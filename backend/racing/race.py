@@ -19,7 +19,7 @@ from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import ProgramMode, run_program, slot_grammars
 from backend.racing.loading import Loading
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.records import record_of
 from backend.racing.schedule import Lane, explain, interleave
 from backend.strategies.build import Built, DrafterInputs, OpenDraft, build_drafter
@@ -51,7 +51,7 @@ class Race:
 
 
 def run_race(
-    race: Race, engines: Engines, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    race: Race, engines: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
 ) -> None:
     """Run a race to its end or until `stopped()`, emitting every event.
 
@@ -70,7 +70,7 @@ def run_race(
 
 
 def run_to_end(
-    race: Race, engines: Engines, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    race: Race, engines: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
 ) -> None:
     """`run_race` that never raises: an error fails whichever columns have not ended yet."""
     running = dict.fromkeys(range(len(race.columns)))

@@ -29,7 +29,7 @@ from backend.bench.assisted import (
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.strategies.registry import parse_column
 from backend.types import ModelSpec
 
@@ -131,7 +131,7 @@ def test_an_assistant_always_drafts_k_tokens(k: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 90])
 def test_our_passes_and_rows_are_the_engines(count: int) -> None:
-    engines = Engines()
+    engines = LoadedModels()
     engine = engines.get(FAKE, lambda _: None)
     assert isinstance(engine, FakeEngine)
     prompt = engine.tokenizer.encode("x" * 100, chat=True)
@@ -195,7 +195,7 @@ def test_a_rounded_group_has_few_values_and_keeps_its_range() -> None:
 
 @pytest.mark.model
 def test_all_duels_on_the_built_in_model() -> None:
-    engines, count, said = Engines(), 12, list[str]()
+    engines, count, said = LoadedModels(), 12, list[str]()
     rows = assisted_experiment(PROMPTS[1:2], count, engines, said.append)
     lookup, auto, speculative = rows
     for found, k in ((lookup, LOOKUP_K), (auto, LOOKUP_K), (speculative, DRAFT_K)):

@@ -13,7 +13,7 @@ from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import LADDER, TRIAL, TrialLookahead, best_setting
 from backend.engines.fake import FakeEngine
 from backend.events import CostsKnown, Event, Finished, Started, Step
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.results.metrics import Score
 from backend.results.reason import reason
 from backend.results.scoreboard import Scoreboard
@@ -128,7 +128,7 @@ def test_lookahead_that_does_not_keep_its_promise_ends() -> None:
 
 
 def test_tuning_measures_every_family_and_names_the_fastest() -> None:
-    found = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:2], 200, Engines(), lambda _: None)
+    found = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:2], 200, LoadedModels(), lambda _: None)
     names = [row.setting for row in found.rows]
     assert len(set(names)) == len(names)
     assert {

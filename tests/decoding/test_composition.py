@@ -17,7 +17,7 @@ from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.grammar.constraint import GrammarConstraint, compile_grammar
 from backend.grammar.sources import GrammarSource, examples, shipped
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import parse_column
@@ -26,7 +26,7 @@ from backend.types import Logits, ModelSpec, Proposal, Request, Sampling
 DRAFTED = ("lookup", "lookup:k=3,ngram=1", "lookahead", "lookahead:window=3,level=2", "speculative")
 #: Loops, choices, forced runs and free text, all quickly written by a model that knows nothing.
 LOOPS = 'start: item+\nitem: "<li>" /[a-z ]{1,9}/ "</li>" | "<hr width=\'100\'/>"'
-ENGINES = Engines()
+ENGINES = LoadedModels()
 
 
 def written(grammar: str, target: ModelSpec, request: Request, names: Sequence[str]) -> Scoreboard:

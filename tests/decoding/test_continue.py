@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backend.engines.base import Engine
 from backend.engines.fake import FakeEngine
 from backend.events import Event
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_to_end
 from backend.racing.records import earlier_of, extended
 from backend.results.metrics import Score
@@ -23,7 +23,7 @@ FAKE = ModelSpec("fake", "fake")
 COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup", "grammar")
 
 
-def play(race: Race, engines: Engines, most: int = 1 << 30) -> Scoreboard:
+def play(race: Race, engines: LoadedModels, most: int = 1 << 30) -> Scoreboard:
     """Run a race, stopping it after `most` events."""
     board, events = Scoreboard(race.columns), list[Event]()
 
@@ -54,8 +54,8 @@ def on(race: Race, score: Score, tokens: int) -> Race:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_an_answer_in_parts_is_the_answer_in_one(name: str, temperature: float) -> None:
-    engines = Engines()
-    whole = play(asked(40, temperature, name), Engines()).scores[0]
+    engines = LoadedModels()
+    whole = play(asked(40, temperature, name), LoadedModels()).scores[0]
     race = asked(9, temperature, name)
     score = play(race, engines).scores[0]
     for tokens in (1, 13, 17):
@@ -68,7 +68,7 @@ def test_an_answer_in_parts_is_the_answer_in_one(name: str, temperature: float) 
 @pytest.mark.parametrize("name", ["kv", "speculative:k=3", "lookahead", "lookup", "grammar"])
 def test_nothing_is_computed_twice(name: str) -> None:
     """Only the last token, which never was in the cache, is left of prompt and answer."""
-    engines = Engines()
+    engines = LoadedModels()
     race = asked(9, 0.0, name)
     first = play(race, engines).scores[0]
     score = play(on(race, first, 1), engines).scores[0]
@@ -78,8 +78,8 @@ def test_nothing_is_computed_twice(name: str) -> None:
 
 @pytest.mark.parametrize("events", [1, 2, 3, 5, 8, 13])
 def test_a_stopped_race_goes_on_to_the_same_text(events: int) -> None:
-    whole = play(asked(30, 0.5, "speculative:k=3"), Engines()).scores[0]
-    engines = Engines()
+    whole = play(asked(30, 0.5, "speculative:k=3"), LoadedModels()).scores[0]
+    engines = LoadedModels()
     race = asked(30, 0.5, "speculative:k=3")
     stopped = play(race, engines, events).scores[0]
     again = replace(race, earlier=(earlier_of(stopped),))
@@ -88,7 +88,7 @@ def test_a_stopped_race_goes_on_to_the_same_text(events: int) -> None:
 
 def test_a_text_that_has_ended_does_not_go_on() -> None:
     race = asked(4000, 0.0, "kv")
-    engines = Engines()
+    engines = LoadedModels()
     first = play(race, engines).scores[0]
     assert first.reason == "end of text"
     second = play(on(race, first, 50), engines).scores[0]
@@ -96,7 +96,7 @@ def test_a_text_that_has_ended_does_not_go_on() -> None:
 
 
 def test_what_one_visitor_left_no_other_finds() -> None:
-    engines = Engines()
+    engines = LoadedModels()
     ours = asked(9, 0.0, "kv:cache=session")
     play(ours, engines)
     again = play(ours, engines).scores[0]
@@ -106,7 +106,7 @@ def test_what_one_visitor_left_no_other_finds() -> None:
 
 
 def test_only_the_scope_that_was_chosen_is_looked_into() -> None:
-    engines = Engines()
+    engines = LoadedModels()
     race = asked(9, 0.0, "kv")
     play(race, engines)
     assert play(race, engines).scores[0].reused == 0
@@ -117,8 +117,8 @@ def test_a_saved_column_goes_on_in_another_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    whole = play(asked(40, 0.8, name), Engines()).scores[0]
-    engines = Engines()
+    whole = play(asked(40, 0.8, name), LoadedModels()).scores[0]
+    engines = LoadedModels()
     race = asked(15, 0.8, name)
     score = play(race, engines).scores[0]
     saving = replace(race, earlier=(earlier_of(score),), save=True)
@@ -126,7 +126,7 @@ def test_a_saved_column_goes_on_in_another_process(
     assert saved.snapshot, saved.message
     # New engines share nothing with the old ones but the disk.
     going_on = replace(on(race, score, 25), earlier=(AnswerSoFar(snapshot=saved.snapshot),))
-    restored = play(going_on, Engines()).scores[0]
+    restored = play(going_on, LoadedModels()).scores[0]
     assert (restored.tokens, restored.text) == (whole.tokens, whole.text)
     assert restored.reused == score.prompt_tokens + 15 - 1
 
@@ -135,7 +135,7 @@ def test_a_snapshot_of_another_model_names_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    engines = Engines()
+    engines = LoadedModels()
     race = asked(9, 0.0, "kv")
     score = play(race, engines).scores[0]
     saving = replace(race, earlier=(earlier_of(score),), save=True)
@@ -143,7 +143,7 @@ def test_a_snapshot_of_another_model_names_both(
     other = replace(
         race, target=ModelSpec("fake-draft", "fake"), earlier=(AnswerSoFar(snapshot=saved),)
     )
-    failed = play(other, Engines()).scores[0]
+    failed = play(other, LoadedModels()).scores[0]
     assert failed.state == "failed"
     assert FakeEngine(salt=0).fingerprint in failed.message
     assert FakeEngine(salt=7).fingerprint in failed.message
@@ -151,7 +151,7 @@ def test_a_snapshot_of_another_model_names_both(
 
 def test_saving_what_is_no_longer_held_says_so() -> None:
     race = asked(9, 0.0, "kv")
-    engines = Engines()
+    engines = LoadedModels()
     score = play(race, engines).scores[0]
     engines.prefixes.forget("me")
     saving = replace(race, earlier=(earlier_of(score),), save=True)
@@ -159,7 +159,7 @@ def test_saving_what_is_no_longer_held_says_so() -> None:
 
 
 def test_a_full_context_ends_the_answer_and_says_so() -> None:
-    score = play(asked(200, 0.0, "kv", context=64), Engines()).scores[0]
+    score = play(asked(200, 0.0, "kv", context=64), LoadedModels()).scores[0]
     assert score.reason == "context full"
     assert score.prompt_tokens + len(score.tokens) == 64
 
@@ -168,7 +168,7 @@ def test_a_full_context_ends_the_answer_and_says_so() -> None:
 def test_after_a_shift_every_token_follows_from_what_is_left(name: str) -> None:
     """The definition: each token is chosen from the logits of the shifted text, and of no other."""
     race = asked(150, 0.0, name, context=72, shift=True)
-    score = play(race, Engines()).scores[0]
+    score = play(race, LoadedModels()).scores[0]
     assert score.shifts, score.reason
     engine = FakeEngine()
     prompt = engine.tokenizer.encode(race.request.prompt, chat=True)
@@ -182,8 +182,8 @@ def test_after_a_shift_every_token_follows_from_what_is_left(name: str) -> None:
 
 
 def test_a_shifted_answer_goes_on() -> None:
-    engines = Engines()
-    whole = play(asked(150, 0.7, "kv", context=72, shift=True), Engines()).scores[0]
+    engines = LoadedModels()
+    whole = play(asked(150, 0.7, "kv", context=72, shift=True), LoadedModels()).scores[0]
     race = asked(110, 0.7, "kv", context=72, shift=True)
     first = play(race, engines).scores[0]
     assert first.shifts
@@ -194,7 +194,7 @@ def test_a_shifted_answer_goes_on_again_and_again() -> None:
     """What was dropped before an earlier Continue was forgotten by the next one: the text was
     right, for it was shifted anew, but all of it was computed again.
     """
-    engines = Engines()
+    engines = LoadedModels()
     race = asked(110, 0.7, "kv", context=72, shift=True)
     score = play(race, engines).scores[0]
     for _ in range(3):
@@ -205,13 +205,13 @@ def test_a_shifted_answer_goes_on_again_and_again() -> None:
         ]
         prompt = before.prompt_tokens + len(before.tokens)
         assert score.reused == prompt - earlier_of(before).dropped - 1
-    whole = play(asked(140, 0.7, "kv", context=72, shift=True), Engines()).scores[0]
+    whole = play(asked(140, 0.7, "kv", context=72, shift=True), LoadedModels()).scores[0]
     assert score.tokens == whole.tokens
 
 
 @pytest.mark.model
 def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_demands() -> None:
-    engines = Engines(idle_warm_up=True)
+    engines = LoadedModels(idle_warm_up=True)
     request = Request("Tell me how the tide works.", 60, context=96, shift=True)
     score = play(Race(request, (column("kv"),), ModelSpec()), engines).scores[0]
     engine = engines.get(ModelSpec(), lambda text: None)
@@ -244,7 +244,7 @@ def _new(data: st.DataObject) -> Race:
     )
 
 
-def _saved(race: Race, score: Score, engines: Engines) -> AnswerSoFar:
+def _saved(race: Race, score: Score, engines: LoadedModels) -> AnswerSoFar:
     """Where the column stands on disk; in memory still, if its cache was evicted."""
     saving = replace(race, earlier=(earlier_of(score),), save=True)
     saved = play(saving, engines).scores[0]
@@ -264,7 +264,7 @@ def test_any_sequence_of_uses_equals_a_recompute_from_scratch(
 ) -> None:
     """Run, borrow, fork, continue, evict, save and load, and shift, in any order."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    engines = Engines()
+    engines = LoadedModels()
     left: list[tuple[Race, Score]] = []
     for _ in range(data.draw(st.integers(2, 7))):
         act = data.draw(st.sampled_from(["run", "continue", "load", "evict"]))
@@ -280,7 +280,7 @@ def test_any_sequence_of_uses_equals_a_recompute_from_scratch(
                 race = replace(race, earlier=(_saved(before, score, engines),))
         score = play(race, engines).scores[0]
         plain = Race(race.request, (STRATEGIES["kv"],), FAKE)
-        assert score.tokens == play(plain, Engines()).scores[0].tokens, score.message
+        assert score.tokens == play(plain, LoadedModels()).scores[0].tokens, score.message
         left.append((race, score))
 
 
@@ -302,7 +302,7 @@ def _logits(engine: Engine, tokens: list[int], cut: int) -> tuple[np.ndarray, np
 @pytest.mark.model
 @pytest.mark.parametrize("engine", ["openvino", "torch"])
 def test_an_exported_cache_gives_the_logits_of_the_session_it_came_from(engine: str) -> None:
-    opened = Engines(idle_warm_up=True).get(ModelSpec(engine=engine), lambda text: None)
+    opened = LoadedModels(idle_warm_up=True).get(ModelSpec(engine=engine), lambda text: None)
     tokens = opened.tokenizer.encode(
         "The tide comes in twice a day, and nobody asks why.", chat=True
     )
@@ -318,7 +318,7 @@ def test_real_engines_go_on_exactly_from_disk(
     engine: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = ModelSpec(engine=engine)
-    loaded = Engines(idle_warm_up=True)
+    loaded = LoadedModels(idle_warm_up=True)
     loaded.get(target, lambda text: None)
     request = Request("How does the tide work?", 24, Sampling(0.7, seed=1))
     whole = play(Race(request, (column(name),), target), loaded).scores[0]

@@ -4,7 +4,7 @@ import pytest
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.verify import COLUMNS, cases, verify
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
 pytestmark = pytest.mark.model
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.model
 )
 def test_every_lossless_column_writes_what_kv_reuse_writes(engine, prompts, tokens) -> None:
     chosen = cases((ModelSpec(engine=engine),), prompts, (0.0, 0.9), (7,))
-    engines = Engines(idle_warm_up=True)
+    engines = LoadedModels(idle_warm_up=True)
     for result in verify(chosen, engines, tokens):
         assert result.equal, (result.case, result.verdicts)
         assert len(result.verdicts) == len(COLUMNS)
@@ -30,6 +30,6 @@ def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings() -> None:
     from backend.types import Request
 
     race = Race(Request(PROMPTS[2].text, 64), (parse_column("speculative:draft=int4,k=7"),))
-    score = run_solo(race, 0, Engines(idle_warm_up=True))
+    score = run_solo(race, 0, LoadedModels(idle_warm_up=True))
     assert score.acceptance > 0.85
     assert score.tokens_per_forward > 2.5

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from backend.engines.openvino.engine import OpenVINOEngine, OpenVINOSession
 from backend.errors import DerbyError
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.types import Logits, ModelSpec, chain_parents
 
 #: fp32 kernels round differently for different numbers of rows; logits are up to about 35.
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def engine() -> OpenVINOEngine:
-    found = Engines(idle_warm_up=True).get(ModelSpec(), print)
+    found = LoadedModels(idle_warm_up=True).get(ModelSpec(), print)
     assert isinstance(found, OpenVINOEngine)
     return found
 
@@ -136,6 +136,6 @@ def test_misuse_is_refused(engine: OpenVINOEngine) -> None:
 
 def test_an_unknown_device_or_precision_is_named_with_the_choices() -> None:
     with pytest.raises(DerbyError, match=r"'TPU'.*CPU"):
-        Engines().get(ModelSpec(device="TPU"), print)
+        LoadedModels().get(ModelSpec(device="TPU"), print)
     with pytest.raises(DerbyError, match=r"fp32, int8 and int4.*'fp64'"):
-        Engines().get(ModelSpec(precision="fp64"), print)
+        LoadedModels().get(ModelSpec(precision="fp64"), print)

@@ -10,7 +10,7 @@ from backend.heads.file import SHIPPED, read_head
 from backend.heads.openvino_head import open_openvino_head
 from backend.heads.torch_weights import INPUT, tensor, torch_head
 from backend.models.files import model_files
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.registry import parse_column
 from backend.types import ModelSpec, Request, chain_parents
@@ -23,7 +23,7 @@ FILE = read_head(SHIPPED)
 @pytest.mark.parametrize("engine", ["openvino", "torch"])
 def test_features_are_what_the_output_projection_reads(engine: str) -> None:
     """Of every row, whether its logits were asked for or not."""
-    loaded = Engines(idle_warm_up=True).get(ModelSpec(engine=engine), print)
+    loaded = LoadedModels(idle_warm_up=True).get(ModelSpec(engine=engine), print)
     assert loaded.capabilities.hidden_states
     table = tensor(model_files("built-in", print).folder, INPUT).numpy()
     session = loaded.open()
@@ -46,7 +46,7 @@ def test_both_libraries_run_the_same_head() -> None:
     shape = FILE.shape
     ours = torch_head(FILE, ModelSpec(), print).eval()
     theirs = open_openvino_head(FILE, ModelSpec(), print)
-    engine = Engines(idle_warm_up=True).get(ModelSpec(), print)
+    engine = LoadedModels(idle_warm_up=True).get(ModelSpec(), print)
     tokens = engine.tokenizer.encode("Tell me how tides come about, step by step.", chat=True)
     session = engine.open()
     session.forward(tokens, chain_parents(len(tokens)), ())
@@ -81,7 +81,7 @@ def test_the_shipped_draft_is_small_and_knows_its_target() -> None:
 def test_the_target_often_agrees_with_it(engine: str) -> None:
     """A floor: a broken cache, a feature off by one or a wrong token map would fall far below."""
     column = parse_column("speculative:draft=trained,k=1")
-    engines, taken, drafted = Engines(idle_warm_up=True), 0, 0
+    engines, taken, drafted = LoadedModels(idle_warm_up=True), 0, 0
     for prompt in PROMPTS[2:4]:
         race = Race(Request(prompt.text, 48), (column,), ModelSpec(engine=engine))
         score = run_solo(race, 0, engines)

@@ -11,7 +11,7 @@ from backend.events import Event, Fed, Step
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, Select
 from backend.programs.runner import slot_grammar
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_to_end
 from backend.results.headline import headline
 from backend.results.scoreboard import Scoreboard
@@ -32,7 +32,7 @@ def play(
     program: str,
     columns: Sequence[str] = COLUMNS,
     target: ModelSpec = FAKE,
-    engines: Engines | None = None,
+    engines: LoadedModels | None = None,
     **asked: object,
 ) -> tuple[Scoreboard, list[Event]]:
     chosen = tuple(map(parse_column, columns))
@@ -43,7 +43,7 @@ def play(
         board.add(event)
 
     race = Race(Request(program, 64, **asked), chosen, target)  # type: ignore[arg-type]
-    run_to_end(race, engines or Engines(), emit, lambda: False)
+    run_to_end(race, engines or LoadedModels(), emit, lambda: False)
     assert not [s.message for s in board.scores if s.state == "failed"]
     return board, events
 
@@ -129,7 +129,7 @@ def test_a_full_context_ends_a_program() -> None:
 def test_a_mistake_names_its_place() -> None:
     board = Scoreboard((parse_column("kv"),))
     race = Race(Request('One\n{{gen "a"}} {{gen "b" nonsense=1}}'), board.columns, FAKE)
-    run_to_end(race, Engines(), board.add, lambda: False)
+    run_to_end(race, LoadedModels(), board.add, lambda: False)
     assert "Line 2" in board.scores[0].message
 
 
@@ -164,7 +164,7 @@ def test_healing_lets_the_model_spell_as_it_has_learnt() -> None:
     text += "Feeling: happy\n\nSentence: I lost my keys in the rain.\nFeeling: sad\n"
     for item in items:
         text += f'\nSentence: {item}\nFeeling: {{{{select "feeling" "happy|sad"}}}}\n'
-    engines = Engines(idle_warm_up=True)
+    engines = LoadedModels(idle_warm_up=True)
     healed = play(text, ("kv",), BUILT_IN, engines)[0].scores[0].values["feeling"]
     bent = play(text, ("kv",), BUILT_IN, engines, heal=False)[0].scores[0].values["feeling"]
     assert healed == ["happy", "sad", "happy", "sad"]

@@ -15,7 +15,7 @@ from backend.events import Event, Started
 from backend.heads.file import write_head
 from backend.heads.shape import HeadShape
 from backend.racing.loading import Loading
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.strategies.registry import STRATEGIES
 from backend.strategies.settings import DraftModelDrafting
@@ -23,7 +23,7 @@ from backend.types import Capabilities, ModelSpec, Request
 
 
 @dataclass
-class Pricing(Engines):
+class Pricing(LoadedModels):
     """Notes what is priced, how, and after how many columns had begun."""
 
     begun: Callable[[], int]
@@ -74,4 +74,4 @@ def test_a_head_that_cannot_draft_here_is_refused(
     name = draft if draft == "trained" else str(tmp_path / draft)
     target = FakeEngine(capabilities=Capabilities(features=features))
     with pytest.raises(DerbyError, match=said):
-        Loading(Engines(), print).head(target, DraftModelDrafting(draft=name))
+        Loading(LoadedModels(), print).head(target, DraftModelDrafting(draft=name))

@@ -19,7 +19,7 @@ from backend.events import (
     Step,
 )
 from backend.racing import race as race_module
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race, run_race, run_to_end
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
@@ -31,8 +31,8 @@ COLUMNS = tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
 
 
 @dataclass
-class Loaded(Engines):
-    """Engines that are at hand already."""
+class Loaded(LoadedModels):
+    """Models that are at hand already."""
 
     engines: dict[str, FakeEngine]
     asked: list[str] = field(default_factory=list)
@@ -55,13 +55,13 @@ def loaded(**capabilities: int) -> Loaded:
 
 def raced(
     columns: Sequence[Strategy],
-    engines: Engines | None = None,
+    engines: LoadedModels | None = None,
     request: Request = REQUEST,
     stop_after: int = 10**9,
 ) -> tuple[list[Event], Scoreboard]:
     events: list[Event] = []
     race = Race(request, tuple(columns), FAKE)
-    run_race(race, engines or Engines(), events.append, lambda: len(events) >= stop_after)
+    run_race(race, engines or LoadedModels(), events.append, lambda: len(events) >= stop_after)
     board = Scoreboard(columns)
     for event in events:
         board.add(event)
@@ -188,10 +188,10 @@ def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, cont
 def test_an_unknown_target_is_an_error_before_anything_runs(target: ModelSpec, said: str) -> None:
     events: list[Event] = []
     with pytest.raises(DerbyError, match=said):
-        run_race(Race(REQUEST, COLUMNS, target), Engines(), events.append, lambda: False)
+        run_race(Race(REQUEST, COLUMNS, target), LoadedModels(), events.append, lambda: False)
     assert not any(isinstance(event, Started) for event in events)
     events.clear()
-    run_to_end(Race(REQUEST, COLUMNS, target), Engines(), events.append, lambda: False)
+    run_to_end(Race(REQUEST, COLUMNS, target), LoadedModels(), events.append, lambda: False)
     failed = [event for event in events if isinstance(event, Failed)]
     assert [event.column for event in failed] == [0, 1, 2, 3, 4]
     assert all(said in event.message for event in failed)
@@ -301,14 +301,14 @@ def test_an_error_of_the_race_itself_ends_each_running_column_once(
 ) -> None:
     """Columns that had ended were failed as well, and a complete text was shown as an error."""
 
-    def broken(race: Race, engines: Engines, emit: Callable[[Event], None], stopped: object):
+    def broken(race: Race, engines: LoadedModels, emit: Callable[[Event], None], stopped: object):
         emit(Finished(1, "token limit", []))
         emit(Failed(3, "Its own error."))
         raise ZeroDivisionError
 
     monkeypatch.setattr(race_module, "run_race", broken)
     events: list[Event] = []
-    run_to_end(Race(REQUEST, COLUMNS, FAKE), Engines(), events.append, lambda: False)
+    run_to_end(Race(REQUEST, COLUMNS, FAKE), LoadedModels(), events.append, lambda: False)
     assert sorted(event.column for event in events if not isinstance(event, Preparing)) == [
         *range(5)
     ]

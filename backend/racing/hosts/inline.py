@@ -6,13 +6,13 @@ from queue import SimpleQueue
 
 from backend.events import Event
 from backend.racing.hosts.host import all_stopped, turn
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_to_end
 
 
 class InlineHost:
     def __init__(self) -> None:
-        self.engines = Engines()
+        self.engines = LoadedModels()
         self._one_at_a_time = threading.Lock()
 
     def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:

@@ -21,7 +21,7 @@ from backend.events import Event, Failed, Finished, from_json, to_json
 from backend.grammar.guard import die_after
 from backend.racing.hosts.host import POLL, all_stopped, turn
 from backend.racing.loading import Loading
-from backend.racing.models import Engines
+from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_to_end
 from backend.racing.schedule import explain
 from backend.strategies.settings import DraftModelDrafting
@@ -163,7 +163,7 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     threading.Thread(target=_die_with_parent, daemon=True).start()
     die_after(GRAMMAR_DEADLINE)
-    engines = Engines(idle_warm_up=True)
+    engines = LoadedModels(idle_warm_up=True)
     for spec in warm:
         if connection.poll():
             break  # somebody waits: what their race needs comes first
@@ -184,7 +184,7 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
             connection.send(None)
 
 
-def _race(race: Race, engines: Engines, connection: Connection) -> None:
+def _race(race: Race, engines: LoadedModels, connection: Connection) -> None:
     stop = False
 
     def stopped() -> bool:
