@@ -28,11 +28,16 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The column begins. `model` says what runs where."""
+    """The column begins. `model` says what runs where; `spec` the same by part, as in
+    types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
+    same fingerprint mean the same by a token id ("": unknown, and tokens cannot be compared).
+    """
 
     column: int
     prompt_tokens: int
     model: str
+    tokenizer: str = ""
+    spec: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

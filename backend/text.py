@@ -5,6 +5,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +54,11 @@ class Tokenizer(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """The whole vocabulary and the special tokens, for comparing two tokenizers."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean equal identities: the same ids for the same text."""
         ...
 
 
@@ -106,6 +112,14 @@ class HfTokenizer:
 
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": self.fast.get_vocab(), "special tokens": self.fast.special_tokens_map}
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return _digest(self.identity())
 
 
 def _load(folder: Path) -> Any:
@@ -174,6 +188,10 @@ class ByteTokenizer:
 
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": {str(i): i for i in range(self.vocab_size)}, "special tokens": {}}
+
+    @property
+    def fingerprint(self) -> str:
+        return _digest(self.identity())
 
 
 class _ByteDetokenizer:
@@ -259,6 +277,11 @@ class TextStream:
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest proper prefix of `stop` that `text` ends with."""
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def _digest(identity: dict[str, Any]) -> str:
+    """64 bits of a tokenizer's identity in hexadecimal, whatever order its entries come in."""
+    return sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def require_same_tokenizer(target: Tokenizer, draft: Tokenizer, draft_name: str) -> None:

@@ -34,7 +34,14 @@ SECONDS = st.floats(0, 1e6)
 SPANS = st.lists(st.tuples(st.text(), st.text()).map(list), max_size=4)
 MADE = {
     Preparing: st.builds(Preparing, st.text()),
-    Started: st.builds(Started, NUMBERS, NUMBERS, st.text()),
+    Started: st.builds(
+        Started,
+        NUMBERS,
+        NUMBERS,
+        st.text(),
+        st.text(),
+        st.dictionaries(st.text(), st.text(), max_size=4),
+    ),
     Prepared: st.builds(Prepared, NUMBERS, NUMBERS, SECONDS),
     CostsKnown: st.builds(
         CostsKnown, NUMBERS, st.lists(NUMBERS), st.lists(SECONDS), SECONDS, SECONDS

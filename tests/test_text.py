@@ -119,6 +119,7 @@ class Other(ByteTokenizer):
 
 def test_two_tokenizers_must_agree_and_the_sentence_says_where_they_do_not() -> None:
     require_same_tokenizer(ByteTokenizer(), ByteTokenizer(), "the draft")
+    assert ByteTokenizer().fingerprint == ByteTokenizer().fingerprint
     same_size = {str(i): 256 - i for i in range(257)}
     for draft, named in (
         (ByteTokenizer(300), "vocabulary"),
@@ -127,6 +128,7 @@ def test_two_tokenizers_must_agree_and_the_sentence_says_where_they_do_not() -> 
     ):
         with pytest.raises(DerbyError) as caught:
             require_same_tokenizer(ByteTokenizer(), draft, "my-draft")
+        assert draft.fingerprint != ByteTokenizer().fingerprint
         assert "my-draft" in str(caught.value)
         assert f"the {named} differ" in str(caught.value)
 

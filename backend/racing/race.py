@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
@@ -127,7 +127,7 @@ class _Column:
         if self._race.save:
             yield from self._save(prompt, context, earlier)
             return
-        yield Started(self._index, len(prompt), str(self._race.target))
+        yield self._started(prompt)
         if program is not None:
             # Made once a model, and so no cost of this column's.
             self._grammars.prepare(*slot_grammars(program))
@@ -166,6 +166,10 @@ class _Column:
                 yield from run_program(
                     self._index, program, prompt, request, parts, self._grammars.compile, way
                 )
+
+    def _started(self, prompt: Sequence[int]) -> Started:
+        spec, tokenizer = self._race.target, self._target.tokenizer.fingerprint
+        return Started(self._index, len(prompt), str(spec), tokenizer, asdict(spec))
 
     def _prompt(self, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
@@ -251,7 +255,7 @@ class _Column:
         race, strategy = self._race, self._strategy
         if not strategy.cache:
             raise DerbyError(f"{strategy.title} keeps no cache: save another column.")
-        yield Started(self._index, len(prompt), str(race.target))
+        yield self._started(prompt)
         caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
         if (draft := self._models.draft(self._target, strategy.drafting)) is not None:
             caches["draft"] = self._caches.stored(draft, context, 1)
