@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = sorted((ROOT / "backend").rglob("*.py"))
+PAGE = sorted((ROOT / "page").rglob("*.py"))
 HEAVY = {
     "gradio",
     "huggingface_hub",
@@ -49,7 +50,16 @@ def imported(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", BACKEND, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_backend_knows_neither_gradio_nor_the_page_nor_the_tests(path: Path) -> None:
     tops = {name.split(".")[0] for name in imported(path)}
-    assert tops.isdisjoint({"gradio", "gradio_client", "app", "tests", "lib", "spaces"})
+    assert tops.isdisjoint({"gradio", "gradio_client", "page", "app", "tests", "lib", "spaces"})
+
+
+def test_gradio_is_imported_in_the_page_alone() -> None:
+    """The launch imports the page only once it serves: its --help must not take gradio's time."""
+    assert "gradio" in {name.split(".")[0] for path in PAGE for name in imported(path)}
+    assert {name.split(".")[0] for name in imported(ROOT / "app.py")}.isdisjoint({"gradio"})
+    launch = ast.parse((ROOT / "app.py").read_text(encoding="utf-8"))
+    at_start = {node.module or "" for node in launch.body if isinstance(node, ast.ImportFrom)}
+    assert "page" not in {name.split(".")[0] for name in at_start}
 
 
 def test_nothing_heavy_is_imported_before_a_model_is_asked_for() -> None:
@@ -85,7 +95,7 @@ def test_every_requirement_is_pinned_and_is_what_runs_here() -> None:
 
 def test_no_code_names_a_registry_or_a_folder_of_one_machine() -> None:
     files = [ROOT / "Makefile", ROOT / "app.py", *ROOT.glob("*.toml"), *ROOT.glob("*.txt")]
-    files += [*BACKEND, *(ROOT / "tests").rglob("*.py"), *(ROOT / ".ci").iterdir()]
+    files += [*BACKEND, *PAGE, *(ROOT / "tests").rglob("*.py"), *(ROOT / ".ci").iterdir()]
     files += [path for path in (ROOT / "assets").rglob("*") if path.suffix in (".js", ".html")]
     assert len(files) > 40
     for path in set(files) - {Path(__file__).resolve()}:  # which names them all, above

@@ -1,0 +1,40 @@
+"""The tab "Own grammar": a grammar, whether it is sound while written, and a text to try on it."""
+
+import asyncio
+from typing import Any
+
+import gradio as gr
+
+from backend.grammar.sources import shipped
+from backend.web.editor import Editor
+from backend.web.form import KINDS
+from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings
+
+#: Seconds without a change after which a grammar is looked at.
+PAUSE = 0.3
+
+
+def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+    editor, ready = Editor(around.tokenizer), shipped()
+    with gr.Row():
+        begin = gr.Dropdown(list(ready), value=None, elem_id="begin", **WORDS["grammar begin"])
+        kind = gr.Radio(KINDS, value="lark", elem_id="kind", **WORDS["grammar kind"])
+    text = gr.Textbox(
+        'start: "yes" | "no"', lines=8, max_lines=16, elem_id="own", **WORDS["grammar text"]
+    )
+    sound = gr.Textbox(lines=2, interactive=False, elem_id="sound", **WORDS["grammar sound"])
+    sample = gr.Textbox(lines=2, max_lines=8, elem_id="sample", **WORDS["grammar sample"])
+    fits = gr.Textbox(lines=2, interactive=False, elem_id="fits", **WORDS["grammar fits"])
+
+    def start_from(name: Any) -> tuple[Any, Any]:
+        source = ready.get(name) if isinstance(name, str) else None
+        return (source.text, source.kind) if source else (gr.skip(), gr.skip())
+
+    async def look(*values: Any) -> tuple[str, str]:
+        await asyncio.sleep(PAUSE)
+        return await asyncio.to_thread(editor.look, *values)
+
+    begin.input(start_from, begin, [text, kind], **QUIET)
+    changes = [tab.select, text.change, kind.change, sample.change]
+    gr.on(changes, look, [kind, text, sample], [sound, fits], **NEWEST)
+    return {"grammar.kind": kind, "grammar.text": text}

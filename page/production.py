@@ -1,0 +1,36 @@
+"""The tab "Production": a column of the last race as code for other libraries."""
+
+from typing import Any
+
+import gradio as gr
+
+from backend.export.production import LIBRARIES
+from backend.strategies.registry import STRATEGIES
+from page.components import NEWEST, WORDS, Fields, Surroundings
+
+
+def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+    titles = [row.title for row in STRATEGIES.values()]
+    with gr.Row():
+        column = gr.Dropdown(titles, value=titles[1], elem_id="code-column", **WORDS["code column"])
+        library = gr.Dropdown(LIBRARIES, value=LIBRARIES[0], **WORDS["code library"])
+    show = gr.Button("Show the code", elem_id="show", min_width=100)
+    note = gr.Textbox(lines=2, interactive=False, elem_id="code-note", **WORDS["code note"])
+    code = gr.Code(
+        language="python",
+        interactive=False,
+        label="Code",
+        lines=6,
+        max_lines=22,
+        buttons=["copy"],
+        elem_id="code",
+    )
+
+    def write(request: gr.Request, title: Any, name: Any) -> tuple[Any, str]:
+        snippet = around.controller.production(request.session_hash or "", title, name)
+        language = "shell" if snippet.language == "bash" else "python"
+        return gr.update(value=snippet.code, language=language), snippet.note
+
+    reasons = [tab.select, show.click, column.input, library.input]
+    gr.on(reasons, write, [column, library], [code, note], **NEWEST)
+    return {}

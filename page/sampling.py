@@ -1,0 +1,30 @@
+"""The tab "Sampling": how tokens are chosen, how many, and what ends a text."""
+
+import gradio as gr
+
+from backend.types import Request
+from page.components import WORDS, Fields, Surroundings, whole_number
+
+
+def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+    usual = Request("any")
+    seen = usual.sampling
+    with gr.Row():
+        fields: Fields = {
+            "temperature": gr.Slider(0, 2, seen.temperature, step=0.05, **WORDS["temperature"]),
+            "top_p": gr.Slider(0.01, 1, seen.top_p, step=0.01, **WORDS["top_p"]),
+            "top_k": whole_number("top_k", seen.top_k),
+            "seed": whole_number("seed", seen.seed),
+        }
+    with gr.Row():
+        fields |= {
+            "max_new_tokens": whole_number("max_new_tokens", usual.max_new_tokens),
+            "stop": gr.Textbox(lines=2, max_lines=4, **WORDS["stop"]),
+            "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),
+        }
+    with gr.Row():
+        return fields | {
+            "context": whole_number("context", usual.context),
+            "shift": gr.Checkbox(usual.shift, elem_id="shift", **WORDS["shift"]),
+            "heal": gr.Checkbox(usual.heal, **WORDS["heal"]),
+        }
