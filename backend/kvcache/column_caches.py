@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from backend.decoding.clock import Clock
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
-from backend.kvcache.prefix_cache import Prefix, PrefixCache
+from backend.kvcache.prefix_cache import Prefix, PrefixCache, common_length
 from backend.kvcache.recording import RecordingSession, leave_in, model_key
 from backend.kvcache.snapshots import (
     Binding,
@@ -16,23 +18,31 @@ from backend.kvcache.snapshots import (
     layout_of,
     require_fit,
 )
+from backend.kvcache.sources import (
+    EARLIER_ANSWERS,
+    NOBODY,
+    THIS_ANSWER,
+    CacheSource,
+    Scope,
+    SnapshotFile,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Opens one column's sessions. `scope` is the visitor whose caches may be used and are kept
-    ("": none are kept); `borrow` says whether to look there for a beginning of the text;
-    `snapshot` is the id of a file to begin from instead ("": none).
+    """Opens one column's sessions. `scope` says whose caches may be used and are kept, `source`
+    where this column's begin.
     """
 
-    store: PrefixCache
-    scope: str
-    borrow: bool
-    snapshot: str = ""
+    prefixes: PrefixCache
+    scope: Scope
+    source: CacheSource = THIS_ANSWER
 
     def load(self) -> Snapshot | None:
-        """The file to begin from. Raises DerbyError if it is damaged or gone."""
-        return default_folder().load(self.snapshot) if self.snapshot else None
+        """Read the file to begin from, if any. Raises DerbyError if it is damaged or gone."""
+        if isinstance(self.source, SnapshotFile):
+            return default_folder().load(self.source.id)
+        return None
 
     def open(
         self,
@@ -58,10 +68,10 @@ class Caches:
             except BaseException:
                 session.close()
                 raise
-        if self.scope:
-            leave = leave_in(self.store, self.scope, engine)
-            session = RecordingSession(session, held, leave)
-        return session, held
+        if self.scope == NOBODY:
+            return session, held
+        leave = leave_in(self.prefixes, self.scope, engine)
+        return RecordingSession(session, held, leave), held
 
     def _prefix(
         self, engine: Engine, kind: str, known: Sequence[int], file: Snapshot | None
@@ -71,25 +81,25 @@ class Caches:
             if stored is None:
                 return Prefix(0, {})
             require_fit(kind, stored.binding, binding_of(engine))
-            text = [*file.prompt, *file.answer][: stored.length]
-            length = _common(text, known)
+            text = (*file.prompt, *file.answer)[: stored.length]
+            length = common_length(np.array(text, np.int64), np.array(known, np.int64))
             return Prefix(length, {name: a[:, :, :length] for name, a in stored.arrays.items()})
-        if self.borrow:
-            return self.store.find(self.scope, model_key(engine), known)
+        if self.source == EARLIER_ANSWERS:
+            return self.prefixes.find(self.scope, model_key(engine), known)
         return Prefix(0, {})
 
     def texts(self, engine: Engine) -> list[list[int]]:
         """The visitor's earlier texts, if this column may borrow of them, the latest last."""
-        if not (self.borrow and self.scope):
+        if self.source != EARLIER_ANSWERS:
             return []
-        return self.store.texts(self.scope, model_key(engine))
+        return self.prefixes.texts(self.scope, model_key(engine))
 
     def stored(self, engine: Engine, context: Sequence[int], least: int) -> StoredCache:
-        """What the store holds of this text, to be saved.
+        """What is held of this text, to be saved.
 
         Raises DerbyError if that is less than its first `least` tokens, one at least.
         """
-        prefix = self.store.find(self.scope, model_key(engine), context[:-1])
+        prefix = self.prefixes.find(self.scope, model_key(engine), context[:-1])
         if prefix.length < max(1, least):
             raise DerbyError(
                 "The cache of this column is no longer held: run it again, then save it."
@@ -108,9 +118,3 @@ def binding_of(engine: Engine) -> Binding:
         session.close()
     spec = engine.spec
     return Binding(engine.fingerprint, spec.engine, spec.precision, layout)
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts share from the start."""
-    n = min(len(a), len(b))
-    return next((i for i in range(n) if a[i] != b[i]), n)

@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.kvcache.sources import NOBODY, Scope
+
 #: By name, [batch, heads, tokens, width]. Empty for an engine that keeps no arrays.
 Arrays = Mapping[str, NDArray[Any]]
 Tokens = NDArray[np.int64]
-
-#: The scope of the prefixes that the operator names, found from every scope.
-SHARED = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """What is known of a text's first `length` tokens.
 
-    `arrays` are read-only views, [batch, heads, length, width]. They stay valid after the store
-    has dropped the entry; until they are let go, so does its memory, which no budget counts then.
+    `arrays` are read-only views, [batch, heads, length, width]. They stay valid after the
+    cache has dropped the entry; until they are let go, so does its memory, which no budget counts
+    then.
     """
 
     length: int
@@ -29,7 +29,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    scope: str
+    scope: Scope
     model: str
     tokens: Tokens
     arrays: Arrays
@@ -39,15 +39,15 @@ class _Entry:
 class PrefixCache:
     """Entries of at most `budget` bytes in all; the least recently used ones go first.
 
-    What one scope put, no other scope finds, SHARED's excepted: a caller must never use SHARED as
-    a visitor's scope. The budget is common to all. Not thread-safe: one worker owns it.
+    What one scope put, no other scope finds, and what NOBODY puts is not kept. The budget is common
+    to all. Not thread-safe: one worker owns it.
     """
 
     def __init__(self, budget: int = 1 << 30) -> None:
         self.budget = budget
         self._entries: list[_Entry] = []  # oldest first
 
-    def put(self, scope: str, model: str, tokens: Sequence[int], arrays: Arrays) -> None:
+    def put(self, scope: Scope, model: str, tokens: Sequence[int], arrays: Arrays) -> None:
         """Keep the cache of `tokens` as this scope's youngest entry.
 
         The caller gives `arrays` away: they are kept uncopied and marked read-only, so each should
@@ -60,7 +60,7 @@ class PrefixCache:
         for name, array in arrays.items():
             if array.ndim != 4 or array.shape[2] != len(key):
                 raise ValueError(f"{name} is {array.shape}; axis 2 of 4 must be {len(key)} tokens.")
-        if not len(key):
+        if not len(key) or scope == NOBODY:
             return
         mine = [e for e in self._entries if (e.scope, e.model) == (scope, model)]
         longer = [entry for entry in mine if _begins(entry.tokens, key)]
@@ -79,42 +79,43 @@ class PrefixCache:
         while self.bytes > self.budget:
             del self._entries[0]
 
-    def find(self, scope: str, model: str, tokens: Sequence[int]) -> Prefix:
-        """The longest beginning of `tokens` that this scope or SHARED has for this model.
+    def find(self, scope: Scope, model: str, tokens: Sequence[int]) -> Prefix:
+        """Lend the longest prefix of `tokens` that this scope has for this model.
 
         Of entries equally long in common the youngest is lent, and becomes the youngest of all.
         Length 0 and no arrays if nothing fits.
         """
         key = np.array(tokens, dtype=np.int64)
-        best, found = 0, None
+        longest, lender = 0, None
         for entry in reversed(self._entries):
-            if entry.model != model or entry.scope not in (scope, SHARED):
+            if (entry.scope, entry.model) != (scope, model):
                 continue
-            # Most entries part ways before the best so far ends: one token tells.
-            if min(len(entry.tokens), len(key)) <= best or entry.tokens[best] != key[best]:
+            # Most entries part ways before the longest so far ends: one token tells.
+            if min(len(entry.tokens), len(key)) <= longest or entry.tokens[longest] != key[longest]:
                 continue
-            common = _common(entry.tokens, key)
-            if common > best:
-                best, found = common, entry
-        if found is None:
+            common = common_length(entry.tokens, key)
+            if common > longest:
+                longest, lender = common, entry
+        if lender is None:
             return Prefix(0, {})
-        self._refresh(found)
-        return Prefix(best, {name: array[:, :, :best] for name, array in found.arrays.items()})
+        self._refresh(lender)
+        arrays = {name: array[:, :, :longest] for name, array in lender.arrays.items()}
+        return Prefix(longest, arrays)
 
-    def covers(self, scope: str, model: str, tokens: Sequence[int]) -> bool:
-        """True if this scope has the whole of `tokens`; then `put` has no need of arrays."""
+    def covers(self, scope: Scope, model: str, tokens: Sequence[int]) -> bool:
+        """Tell whether this scope has all of `tokens`; then `put` has no need of arrays."""
         key = np.array(tokens, dtype=np.int64)
         return any(
             (entry.scope, entry.model) == (scope, model) and _begins(entry.tokens, key)
             for entry in self._entries
         )
 
-    def texts(self, scope: str, model: str) -> list[list[int]]:
-        """The tokens of a scope's entries, the one used last at the end."""
+    def texts(self, scope: Scope, model: str) -> list[list[int]]:
+        """List the tokens of a scope's entries, the one used last at the end."""
         mine = (e for e in self._entries if (e.scope, e.model) == (scope, model))
         return [entry.tokens.tolist() for entry in mine]
 
-    def forget(self, scope: str) -> None:
+    def forget(self, scope: Scope) -> None:
         """Drop every entry of a scope; what is lent out stays valid."""
         self._entries = [entry for entry in self._entries if entry.scope != scope]
 
@@ -135,8 +136,8 @@ def _begins(text: Tokens, start: Tokens) -> bool:
     return np.array_equal(text[: len(start)], start)
 
 
-def _common(a: Tokens, b: Tokens) -> int:
-    """How many tokens two texts share from the start."""
+def common_length(a: Tokens, b: Tokens) -> int:
+    """Count the tokens that two texts, int64 [n] and [m], share from the start."""
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]
     return int(differ.argmax()) if differ.any() else n

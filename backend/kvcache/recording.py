@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from backend.engines.base import Engine, Session
 from backend.kvcache.prefix_cache import PrefixCache
+from backend.kvcache.sources import Scope
 from backend.types import Arrays, HiddenStates, Logits
 
 log = logging.getLogger(__name__)
@@ -75,13 +76,13 @@ class RecordingSession:
 
 
 def leave_in(
-    store: PrefixCache, scope: str, engine: Engine
+    prefixes: PrefixCache, scope: Scope, engine: Engine
 ) -> Callable[[Sequence[int], Session], None]:
-    """What a session calls to put its cache into `store`, unless the store has it."""
+    """What a session calls to put its cache into `prefixes`, unless they cover its text."""
     key = model_key(engine)
 
     def leave(tokens: Sequence[int], session: Session) -> None:
-        if not store.covers(scope, key, tokens):
-            store.put(scope, key, tokens, session.export(len(tokens)))
+        if not prefixes.covers(scope, key, tokens):
+            prefixes.put(scope, key, tokens, session.export(len(tokens)))
 
     return leave

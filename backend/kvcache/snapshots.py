@@ -33,9 +33,9 @@ from backend.kvcache.snapshot_file import (
     render,
     write_file,
 )
+from backend.kvcache.sources import is_snapshot_id
 from backend.models.prepared import cache_dir
 
-_ID = re.compile(r"[0-9a-f]{16}")
 _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
 _DAMAGED = "remove it and save it anew."
 
@@ -183,7 +183,7 @@ class SnapshotFolder:
         return sorted(found, key=lambda info: (info.created, info.id), reverse=True)
 
     def _path(self, name: str) -> Path:
-        if not _ID.fullmatch(str(name)):
+        if not is_snapshot_id(name):
             raise _missing(name)
         return self.folder / f"{name}.safetensors"
 

@@ -16,6 +16,14 @@ from backend.events import CostsKnown, Event, Failed, Finished, Prepared, Prepar
 from backend.grammar.column_compiler import GrammarCompiler
 from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
+from backend.kvcache.sources import (
+    EARLIER_ANSWERS,
+    NOBODY,
+    THIS_ANSWER,
+    CacheSource,
+    SnapshotFile,
+    Visitor,
+)
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import ProgramMode, run_program, slot_grammars
 from backend.racing.loading import Loading
@@ -23,7 +31,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.records import record_of
 from backend.racing.schedule import Lane, explain, interleave
 from backend.strategies.build import Built, DrafterInputs, OpenDraft, build_drafter
-from backend.strategies.registry import SCOPES, SESSION, Strategy
+from backend.strategies.registry import CALL, SESSION, Strategy
 from backend.text import require_same_tokenizer
 from backend.types import AnswerSoFar, ModelSpec, Request
 
@@ -88,6 +96,15 @@ def run_to_end(
             emit(Failed(column, sentence))
 
 
+def _source(strategy: Strategy, earlier: AnswerSoFar) -> CacheSource:
+    """Where a column's caches begin: what an answer goes on from comes before the setting."""
+    if earlier.snapshot:
+        return SnapshotFile(earlier.snapshot)
+    if earlier.tokens or strategy.scope == SESSION:
+        return EARLIER_ANSWERS
+    return THIS_ANSWER if strategy.scope == CALL else SnapshotFile(strategy.scope)
+
+
 class _Column:
     """One column from its parts to its last event."""
 
@@ -106,12 +123,10 @@ class _Column:
         self._models = models
         self._clock = clock
         earlier = race.earlier[index] if race.earlier else AnswerSoFar()
-        scope = self._strategy.scope
-        file = "" if scope in SCOPES or earlier.tokens else scope
-        snapshot = earlier.snapshot or file
-        borrow = bool(earlier.tokens) or scope == SESSION
         # A column without a cache has none to keep.
-        self._caches = Caches(models.prefixes, race.scope * self._strategy.cache, borrow, snapshot)
+        keeps = race.scope and self._strategy.cache
+        scope = Visitor(race.scope) if keeps else NOBODY
+        self._caches = Caches(models.prefixes, scope, _source(self._strategy, earlier))
         self._earlier = earlier
         self._compiled = 0.0  # seconds that the grammar took
         self._grammars = GrammarCompiler(target.tokenizer)

@@ -5,13 +5,13 @@ drafting.py can be changed by a user; the page, the command line and the checks 
 range, default and line of help there.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.sources import GrammarSource, shipped
+from backend.kvcache.sources import is_snapshot_id
 from backend.strategies.settings import (
     Drafting,
     DraftModelDrafting,
@@ -29,7 +29,6 @@ NO_GRAMMAR, OWN = "none", "own"
 WIDEST = 20
 #: Settings that say how much is guessed.
 SIZES = {"k", "window", "level", "guesses"}
-SNAPSHOT_ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _scope(title: str, value: Any) -> str:
-    if not isinstance(value, str) or not (value in SCOPES or SNAPSHOT_ID.fullmatch(value)):
+    if value not in SCOPES and not is_snapshot_id(value):
         raise DerbyError(
             f"{title}: cache is {value!r:.60}; it must be {CALL} (this answer alone), {SESSION} "
             "(your earlier answers too) or a snapshot's id of 16 hexadecimal digits."

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from backend.engines.base import Engine
 from backend.engines.fake import FakeEngine
 from backend.events import Event
+from backend.kvcache.sources import Visitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_to_end
 from backend.racing.records import earlier_of, extended
@@ -153,7 +154,7 @@ def test_saving_what_is_no_longer_held_says_so() -> None:
     race = asked(9, 0.0, "kv")
     engines = LoadedModels()
     score = play(race, engines).scores[0]
-    engines.prefixes.forget("me")
+    engines.prefixes.forget(Visitor("me"))
     saving = replace(race, earlier=(earlier_of(score),), save=True)
     assert "no longer held" in play(saving, engines).scores[0].message
 

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from backend.kvcache.prefix_cache import SHARED, PrefixCache
+from backend.kvcache.prefix_cache import PrefixCache
+from backend.kvcache.sources import NOBODY, Scope, Visitor
+
+A, B, C = VISITORS = tuple(map(Visitor, "abc"))
 
 TEXTS = st.lists(st.integers(0, 2), max_size=8)
 ROW = 2 * 3 * 5 * 4  # bytes of one token in `cache`
@@ -32,11 +35,11 @@ class Reference:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.rows: list[tuple[str, str, tuple[int, ...], int]] = []
+        self.rows: list[tuple[Scope, str, tuple[int, ...], int]] = []
         self.evicted = self.refreshed = self.replaced = 0
 
-    def put(self, scope: str, model: str, tokens: tuple[int, ...], mark: int) -> None:
-        if not tokens:
+    def put(self, scope: Scope, model: str, tokens: tuple[int, ...], mark: int) -> None:
+        if not tokens or scope == NOBODY:
             return
         mine = [row for row in self.rows if row[:2] == (scope, model)]
         longer = [row for row in mine if row[2][: len(tokens)] == tokens]
@@ -52,15 +55,15 @@ class Reference:
                 self.rows.pop(0)
                 self.evicted += 1
 
-    def find(self, scope: str, model: str, tokens: tuple[int, ...]) -> tuple[int, int]:
-        seen = [row for row in self.rows if row[0] in (scope, SHARED) and row[1] == model]
+    def find(self, scope: Scope, model: str, tokens: tuple[int, ...]) -> tuple[int, int]:
+        seen = [row for row in self.rows if row[:2] == (scope, model)]
         best = max(seen[::-1], key=lambda row: lcp(row[2], tokens), default=None)
         if best is None or not lcp(best[2], tokens):
             return 0, 0
         self.touch(best)
         return lcp(best[2], tokens), best[3]
 
-    def touch(self, row: tuple[str, str, tuple[int, ...], int]) -> None:
+    def touch(self, row: tuple[Scope, str, tuple[int, ...], int]) -> None:
         self.rows.remove(row)
         self.rows.append(row)
 
@@ -73,8 +76,8 @@ class Reference:
 def test_the_longest_common_prefix_is_found(texts: list[list[int]], asked: list[int]) -> None:
     store = PrefixCache()
     for text in texts:
-        store.put("a", "m", text, cache(text))
-    found = store.find("a", "m", asked)
+        store.put(A, "m", text, cache(text))
+    found = store.find(A, "m", asked)
     assert found.length == max((lcp(text, asked) for text in texts), default=0)
     if found.length:
         assert np.array_equal(found.arrays["k"], cache(asked[: found.length])["k"])
@@ -88,7 +91,7 @@ def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
     budget = 40 * TOKEN + 3
     store, reference = PrefixCache(budget), Reference(budget)
     for mark in range(1, 501):
-        scope, model = rng.choice([SHARED, "a", "b", "c"]), rng.choice(["m", "n"])
+        scope, model = rng.choice([NOBODY, *VISITORS]), rng.choice(["m", "n"])
         alphabet = rng.choice([1, 2, 3])
         # 40 tokens just fit, 41 do not; either is rare, for the first empties the store.
         length = rng.choice([40, 41]) if rng.random() < 0.04 else rng.randrange(9)
@@ -113,36 +116,36 @@ def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
     assert min(reference.evicted, reference.refreshed, reference.replaced) > 10
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("mn"), TEXTS), max_size=12))
-def test_no_scope_or_model_sees_another_one(puts: list[tuple[str, str, list[int]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*VISITORS, NOBODY]), st.sampled_from("mn"), TEXTS), max_size=12
+    )
+)
+def test_no_scope_or_model_sees_another_one(puts: list[tuple[Scope, str, list[int]]]) -> None:
     store = PrefixCache()
+    marks = {scope: mark for mark, scope in enumerate((*VISITORS, NOBODY), 100)}
     for scope, model, text in puts:
-        store.put(scope, model, text, cache(text, ord(scope) + ord(model) * 3))
-    for scope in ("a", "b", "c", SHARED):
+        store.put(scope, model, text, cache(text, marks[scope] + ord(model) * 3))
+    for scope in (*VISITORS, NOBODY):
         for model in "mn":
-            own = [text for s, m, text in puts if (s, m) == (scope, model)]
+            own = [text for s, m, text in puts if (s, m) == (scope, model) and s != NOBODY]
             for _, _, text in puts:
                 found = store.find(scope, model, text)
                 assert found.length == max((lcp(text, other) for other in own), default=0)
                 if found.length:
-                    expected = cache(text[: found.length], ord(scope) + ord(model) * 3)
+                    expected = cache(text[: found.length], marks[scope] + ord(model) * 3)
                     assert np.array_equal(found.arrays["k"], expected["k"])
 
 
-def test_shared_prefixes_are_found_by_all_until_forgotten() -> None:
+def test_a_visitor_s_prefixes_are_gone_once_forgotten_and_no_other_s() -> None:
     store = PrefixCache()
-    store.put(SHARED, "m", [1, 2, 3], cache([1, 2, 3]))
-    store.put("a", "m", [1, 2, 3, 4], cache([1, 2, 3, 4]))
-    assert len(store) == 2, "a visitor's entry does not replace the operator's"
-    assert [store.find(scope, "m", [1, 2, 3, 4]).length for scope in ("a", "b", SHARED)] == [
-        4,
-        3,
-        3,
-    ]
-    store.forget("a")
-    assert [store.find(scope, "m", [1, 2, 3, 4]).length for scope in ("a", "b")] == [3, 3]
-    store.forget(SHARED)
-    assert [store.find(scope, "m", [1, 2, 3, 4]).length for scope in ("a", "b")] == [0, 0]
+    for visitor in (A, B):
+        store.put(visitor, "m", [1, 2, 3], cache([1, 2, 3]))
+        store.put(visitor, "n", [1, 2], cache([1, 2]))
+    store.forget(A)
+    assert [store.find(visitor, "m", [1, 2, 3, 4]).length for visitor in (A, B)] == [0, 3]
+    assert [store.find(visitor, "n", [1, 2, 3, 4]).length for visitor in (A, B)] == [0, 2]
+    store.forget(B)
     assert len(store) == store.bytes == 0
 
 
@@ -150,9 +153,9 @@ def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
     given_away, tokens = cache([1, 2, 3]), np.array([1, 2, 3])
     array = given_away["k"]
     store = PrefixCache()
-    store.put("a", "m", tokens.tolist(), given_away)
+    store.put(A, "m", tokens.tolist(), given_away)
     given_away.clear()
-    lent = store.find("a", "m", [1, 2, 9])
+    lent = store.find(A, "m", [1, 2, 9])
     view = lent.arrays["k"]
     assert np.shares_memory(view, array)
     assert view.shape == (2, 3, 2, 5)
@@ -161,35 +164,35 @@ def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
             kept[0, 0, 0, 0] = 7
     with pytest.raises(ValueError, match="WRITEABLE"):
         view.setflags(write=True)
-    store.forget("a")
+    store.forget(A)
     assert np.array_equal(view, cache([1, 2])["k"])
 
 
 def test_a_longer_text_replaces_and_a_shorter_one_only_refreshes() -> None:
     store = PrefixCache(7 * TOKEN)
-    store.put("a", "m", [1, 2], cache([1, 2], 1))
-    store.put("a", "m", [1, 2, 3], cache([1, 2, 3], 2))
+    store.put(A, "m", [1, 2], cache([1, 2], 1))
+    store.put(A, "m", [1, 2, 3], cache([1, 2, 3], 2))
     assert (len(store), store.bytes) == (1, 3 * TOKEN)
-    store.put("a", "m", [5, 6, 7], cache([5, 6, 7], 3))
+    store.put(A, "m", [5, 6, 7], cache([5, 6, 7], 3))
     refused = cache([1, 2], 4)
-    store.put("a", "m", [1, 2], refused)
+    store.put(A, "m", [1, 2], refused)
     assert refused["k"].flags.writeable, "what is not kept stays the caller's"
-    store.put("a", "m", [8, 9], cache([8, 9], 5))
-    assert store.find("a", "m", [5]).length == 0, "the refreshed one outlived the younger one"
-    assert np.array_equal(store.find("a", "m", [1, 2]).arrays["k"], cache([1, 2], 2)["k"])
+    store.put(A, "m", [8, 9], cache([8, 9], 5))
+    assert store.find(A, "m", [5]).length == 0, "the refreshed one outlived the younger one"
+    assert np.array_equal(store.find(A, "m", [1, 2]).arrays["k"], cache([1, 2], 2)["k"])
 
 
 def test_what_is_larger_than_the_budget_changes_nothing() -> None:
     store = PrefixCache(2 * TOKEN)
-    store.put("a", "m", [1, 2], cache([1, 2]))
-    store.put("a", "m", [1, 2, 3], cache([1, 2, 3]))
-    assert store.find("a", "m", [1, 2, 3]).length == 2
+    store.put(A, "m", [1, 2], cache([1, 2]))
+    store.put(A, "m", [1, 2, 3], cache([1, 2, 3]))
+    assert store.find(A, "m", [1, 2, 3]).length == 2
 
 
 def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:
     store = PrefixCache(3 * 8)
-    store.put("a", "m", [1, 2, 3], {})
-    found = store.find("a", "m", [1, 2])
+    store.put(A, "m", [1, 2, 3], {})
+    found = store.find(A, "m", [1, 2])
     assert (found.length, found.arrays, store.bytes) == (2, {}, 24)
 
 
@@ -197,5 +200,5 @@ def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:
 def test_arrays_that_do_not_fit_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
     store = PrefixCache()
     with pytest.raises(ValueError, match="axis 2 of 4 must be 2 tokens"):
-        store.put("a", "m", [1, 2], {"k": np.zeros(shape)})
+        store.put(A, "m", [1, 2], {"k": np.zeros(shape)})
     assert len(store) == 0
