@@ -76,6 +76,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of memory that the weights take, on whatever device."""
+        ...
+
+    @property
     def tokenizer(self) -> Tokenizer: ...
 
     @property

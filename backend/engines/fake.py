@@ -5,13 +5,14 @@ the prefix and on the order, several continuations are about equally likely (so 
 and forwards, rows and misuse are counted or refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import sleep
 
 import numpy as np
 
+from backend.engines.declaration import EngineDeclaration, Say
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
@@ -56,6 +57,10 @@ class FakeEngine:
     @property
     def fingerprint(self) -> str:
         return f"fake {self.salt} {self.period} {self.sharpness}"
+
+    @property
+    def weight_bytes(self) -> int:
+        return WEIGHT_BYTES
 
     def synchronize(self) -> None: ...
 
@@ -145,23 +150,43 @@ class FakeSession:
         self._closed = True
 
 
-#: What the page and the command line can name: "fake", its disagreeing draft, and those that are
-#: slow, repeat themselves, or do both for ever; passes of "fake-priced" have known costs.
-_NAMED = {
+#: Bytes that the weights of a fake model are said to take.
+WEIGHT_BYTES = 1_000_000
+
+#: Seconds by number of rows of the model "fake-priced": so much a row that no guess pays.
+STEEP_PASSES = {rows: 5e-4 * (1 + rows) for rows in (1, 2, 4, 8, 16, 48)}
+
+#: The models that can be named: "fake", its disagreeing draft, and those that are slow, repeat
+#: themselves, or do both for ever; passes of "fake-priced" have stated costs.
+_MODELS: dict[str, Callable[[ModelSpec], FakeEngine]] = {
     "fake": FakeEngine,
+    "fake-slow": lambda spec: FakeEngine(spec, step_seconds=0.02),
+    "fake-draft": lambda spec: FakeEngine(spec, salt=7),
+    "fake-loop": lambda spec: FakeEngine(spec, period=2, sharpness=4.0),
     "fake-priced": FakeEngine,
-    "fake-draft": lambda: FakeEngine(salt=7),
-    "fake-slow": lambda: FakeEngine(step_seconds=0.02),
-    "fake-loop": lambda: FakeEngine(period=2, sharpness=4.0),
-    "fake-endless": lambda: FakeEngine(period=2, sharpness=4.0, step_seconds=0.02),
+    "fake-endless": lambda spec: FakeEngine(spec, period=2, sharpness=4.0, step_seconds=0.02),
 }
 
 
-def open_fake(spec: ModelSpec) -> FakeEngine:
+def open_fake(spec: ModelSpec, _say: Say) -> FakeEngine:
     """The fake engine that `spec.name` stands for. Raises DerbyError for an unknown name."""
-    if spec.name not in _NAMED:
-        known = ", ".join(_NAMED)
+    if spec.name not in _MODELS:
+        known = ", ".join(_MODELS)
         raise DerbyError(f"The fake engine has no model {spec.name!r}: use one of {known}.")
-    engine = _NAMED[spec.name]()
-    engine.spec = spec
-    return engine
+    return _MODELS[spec.name](spec)
+
+
+FAKE = EngineDeclaration(
+    name="fake",
+    title="Fake",
+    precisions=("fp32",),
+    devices=lambda: ("CPU",),
+    device_help="CPU",
+    open=open_fake,
+    estimate_bytes=lambda spec, say: WEIGHT_BYTES,
+    models=("fake", "fake-slow", "fake-draft", "fake-loop"),
+    capabilities=Capabilities(tree=True),
+    pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},
+    loads_at_once=True,
+    demo=True,
+)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from backend.costs.pass_costs import PassCosts, costs_of
 from backend.engines.base import Engine
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.heads.base import Head
 from backend.heads.file import SHIPPED, read_head
 from backend.kvcache.prefix_cache import PrefixCache
 from backend.types import ModelSpec
-
-ENGINES = ("openvino", "torch", "fake")
 
 #: Bits of warming up after which a model serves most races at full speed.
 USUAL = 10
@@ -45,9 +44,10 @@ class LoadedModels:
             while len(self._loaded) >= self._capacity:
                 oldest, _ = self._loaded.popitem(last=False)
                 self._cold.pop(oldest, None)
-            if spec.engine != "fake":
+            declared = engine_named(spec.engine)
+            if not declared.loads_at_once:
                 say(f"Loading {spec}...")
-            self._loaded[spec] = engine = _open(spec, say)
+            self._loaded[spec] = engine = declared.open(spec, say)
             self._cold[spec] = engine.warm_up()
             self.warm_up(self._at_once)
         self._loaded.move_to_end(spec)
@@ -86,24 +86,3 @@ class LoadedModels:
             else:
                 done += 1
         return bool(self._cold)
-
-
-def _open(spec: ModelSpec, say: Callable[[str], None]) -> Engine:
-    # Each engine's libraries take seconds to import: only the one asked for is.
-    match spec.engine:
-        case "openvino":
-            from backend.engines.openvino.engine import open_openvino
-
-            return open_openvino(spec, say)
-        case "torch":
-            from backend.engines.torch.engine import open_torch
-
-            return open_torch(spec, say)
-        case "fake":
-            from backend.engines.fake import open_fake
-
-            return open_fake(spec)
-        case _:
-            raise DerbyError(
-                f"There is no engine {spec.engine!r}; use one of {', '.join(ENGINES)}."
-            )

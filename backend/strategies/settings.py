@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from backend.engines.registry import copy_spec
 from backend.types import ModelSpec
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -68,14 +69,11 @@ Drafting = NoDrafting | DraftModelDrafting | LookupDrafting | LookaheadDrafting
 
 
 def draft_spec(target: ModelSpec, draft: str) -> ModelSpec:
-    """Which model drafts: a precision means that copy of the target, on OpenVINO.
+    """Which model drafts: a precision means that copy of the target.
 
     Where no head was trained, its place is the int4 copy's.
     """
     precision = "int4" if draft in (TRAINED, HYBRID) else draft
     if precision not in PRECISIONS:
         return replace(target, name=draft)
-    if target.engine == "fake":
-        return target
-    device = target.device if target.engine == "openvino" else "CPU"
-    return ModelSpec(target.name, "openvino", precision, device)
+    return copy_spec(target, precision)

@@ -3,16 +3,14 @@
 Visitors choose by label or number and never name a path; what goes back to them names none.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.engines.registry import engine_named
 from backend.models.files import BUILT_IN
-from backend.strategies.settings import PRECISIONS
 
 HUB = "hub"
-FAKE_MODELS = ("fake", "fake-slow", "fake-draft", "fake-loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +57,12 @@ def _label(name: str) -> str:
     return Path(name).expanduser().absolute().name if _is_path(name) else name
 
 
-def menu(engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Offer:
-    """The menu of these engines on this machine. Raises KeyError for an unknown engine."""
-    found = {"openvino": _openvino, "torch": _torch, "fake": _fake}
-    return Offer(tuple(found[engine]() for engine in engines), tuple(models))
+def offer_of(names: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Offer:
+    """What these engines offer on this machine: the models named, and those that they bring.
 
-
-def _openvino() -> Runtime:
-    from backend.engines.openvino.export import available_devices
-
-    # CPU first: it is on every machine, and what the built-in figures refer to.
-    devices = sorted(available_devices(), key=lambda name: name != "CPU")
-    return Runtime("openvino", "OpenVINO", PRECISIONS, tuple(devices))
-
-
-def _torch() -> Runtime:
-    # Importing torch here would take seconds and memory only to count devices.
-    cuda = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-    devices = ("CUDA", "CPU", "AUTO") if cuda else ("CPU", "AUTO")
-    return Runtime("torch", "PyTorch", ("fp32", "bf16", "fp16"), devices)
-
-
-def _fake() -> Runtime:
-    return Runtime("fake", "Fake", ("fp32",), ("CPU",))
+    Raises DerbyError for an unknown engine.
+    """
+    chosen = [engine_named(name) for name in names]
+    runtimes = (Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
+    brought = (model for engine in chosen for model in engine.models)
+    return Offer(tuple(runtimes), tuple(dict.fromkeys((*models, *brought))))

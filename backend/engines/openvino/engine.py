@@ -62,7 +62,8 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     model = core().compile_model(folder / IR, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     capabilities = Capabilities(hidden_states=True, max_context=files.full_attention)
-    return OpenVINOEngine(spec, model, tokenizer, capabilities, files.fingerprint)
+    weight_bytes = (folder / IR).with_suffix(".bin").stat().st_size
+    return OpenVINOEngine(spec, model, tokenizer, capabilities, files.fingerprint, weight_bytes)
 
 
 class OpenVINOEngine:
@@ -75,9 +76,11 @@ class OpenVINOEngine:
         tokenizer: Tokenizer,
         capabilities: Capabilities,
         fingerprint: str = "",
+        weight_bytes: int = 0,
     ) -> None:
         self.spec = spec
         self.fingerprint = fingerprint
+        self.weight_bytes = weight_bytes
         self.tokenizer = tokenizer
         self.capabilities = capabilities
         self._model = model

@@ -34,6 +34,7 @@ class TorchEngine:
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
         self.capabilities = Capabilities(tree=True, hidden_states=True, max_context=max_context)
+        self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
         self._calling = _calling(model, max_context)
         self._seen = LastHiddenStates(model)

@@ -1,0 +1,60 @@
+"""What an engine says of itself, without loading anything: all that the app knows of it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from backend.engines.base import Engine
+from backend.errors import DerbyError
+from backend.types import Capabilities, ModelSpec
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDeclaration:
+    """An engine, declared in its own module; heavy libraries load only within the functions.
+
+    `precisions`: the first is the default. `devices()` lists what this machine offers, the
+    default first; `device_help` says it without looking. `open(spec, say)` loads a model and tells
+    `say`, in sentences, what takes long; `loads_at_once` if nothing does. `estimate_bytes(spec,
+    say)` is what its weights will take in memory, known before they are loaded; both raise
+    DerbyError for what cannot be had.
+
+    `models` are the names of models that the engine brings itself; (): it takes any that
+    models/files.py knows. `capabilities` are what it can do with every model, None if that depends
+    on the model. `pass_seconds(spec)` states what passes take, seconds by number of rows, {} where
+    that is not worth knowing; None: they are measured. A `demo` stands in for a model, and is
+    offered only where that is asked for.
+    """
+
+    name: str
+    title: str
+    precisions: tuple[str, ...]
+    devices: Callable[[], tuple[str, ...]]
+    device_help: str
+    open: Callable[[ModelSpec, Say], Engine]
+    estimate_bytes: Callable[[ModelSpec, Say], int]
+    models: tuple[str, ...] = ()
+    capabilities: Capabilities | None = None
+    pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
+    loads_at_once: bool = False
+    demo: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises DerbyError for a declaration that the app could not show or use."""
+        if not NAME.fullmatch(self.name):
+            raise DerbyError(
+                f"An engine's name is {self.name!r:.60}; it must be a small letter and up to 39 "
+                "small letters, digits, '-' and '_'."
+            )
+        if not (self.title and self.precisions and all(self.precisions)):
+            raise DerbyError(
+                f"The engine {self.name!r} must declare a title and at least one precision."
+            )
+        if self.demo and not self.models:
+            raise DerbyError(
+                f"The engine {self.name!r} stands in for a model, but brings none: name its models."
+            )

@@ -1,0 +1,90 @@
+"""The engines there are: ours, and those that other installed packages declare."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+
+from backend.engines.declaration import EngineDeclaration
+from backend.engines.fake import FAKE
+from backend.engines.openvino.declaration import OPENVINO
+from backend.engines.torch.declaration import TORCH
+from backend.errors import DerbyError
+from backend.plugins import load_declared
+from backend.types import ModelSpec
+
+GROUP = "decode_derby.engines"
+OURS = (OPENVINO, TORCH, FAKE)
+
+
+def engines() -> Mapping[str, EngineDeclaration]:
+    """Every engine by name, ours first."""
+    return _registered()[0]
+
+
+def plugin_problems() -> tuple[str, ...]:
+    """A sentence on each engine of another package that was left out."""
+    return _registered()[1]
+
+
+@cache
+def _registered() -> tuple[Mapping[str, EngineDeclaration], tuple[str, ...]]:
+    found, problems = load_declared(GROUP, EngineDeclaration, OURS)
+    return MappingProxyType(found), problems
+
+
+def engine_named(name: str) -> EngineDeclaration:
+    """Raises DerbyError for an unknown name."""
+    known = engines()
+    if name not in known:
+        raise DerbyError(f"There is no engine {name!r:.60}; use one of {', '.join(known)}.")
+    return known[name]
+
+
+def offered_engines(*, demo: bool = False) -> tuple[str, ...]:
+    """Names of the engines that run models, or of those that stand in for one."""
+    return tuple(name for name, engine in engines().items() if engine.demo == demo)
+
+
+def all_precisions() -> tuple[str, ...]:
+    """Every precision that some engine runs, each once, in the order of the engines."""
+    return tuple(dict.fromkeys(p for engine in engines().values() for p in engine.precisions))
+
+
+def copy_spec(target: ModelSpec, precision: str) -> ModelSpec:
+    """Where a copy of the target in another precision runs: on the target's own engine if that has
+    it, else on the CPU by the first engine that does.
+
+    A model that its engine brings itself is its own copy, for no other engine knows it. Raises
+    DerbyError for a precision that no engine has.
+    """
+    own = engine_named(target.engine)
+    if own.models:
+        return target
+    if precision in own.precisions:
+        return replace(target, precision=precision)
+    for other in engines().values():
+        if precision in other.precisions and not other.models:
+            return ModelSpec(target.name, other.name, precision, "CPU")
+    raise DerbyError(
+        f"No engine has the precision {precision!r:.60}: choose one of "
+        f"{', '.join(all_precisions())}."
+    )
+
+
+def engine_help() -> str:
+    """The engines' names, for the command line."""
+    *most, last = engines()
+    return f"{', '.join(most)} or {last}."
+
+
+def precision_help() -> str:
+    """Each engine's precisions, for the command line."""
+    runs = (e for e in engines().values() if not e.demo)
+    return "; ".join(f"{e.name}: {', '.join(e.precisions)}" for e in runs) + "."
+
+
+def device_help() -> str:
+    """Each engine's devices, for the command line, without asking the machine for them."""
+    runs = (e for e in engines().values() if not e.demo)
+    return "; ".join(f"{e.device_help} ({e.name})" for e in runs) + "."

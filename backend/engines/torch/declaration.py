@@ -1,0 +1,41 @@
+"""What the app knows of the torch engine before anything of it is loaded."""
+
+import shutil
+from pathlib import Path
+
+from backend.engines.base import Engine
+from backend.engines.declaration import EngineDeclaration, Say
+from backend.models.weights import count_weights
+from backend.types import Capabilities, ModelSpec
+
+#: Bytes that a weight takes.
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def devices() -> tuple[str, ...]:
+    """CUDA first where there is a driver: importing torch to ask would take seconds and memory."""
+    cuda = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    return ("CUDA", "CPU", "AUTO") if cuda else ("CPU", "AUTO")
+
+
+def open_engine(spec: ModelSpec, say: Say) -> Engine:
+    from backend.engines.torch.engine import open_torch
+
+    return open_torch(spec, say)
+
+
+def estimate_bytes(spec: ModelSpec, say: Say) -> int:
+    # An unknown precision is refused when it is opened.
+    return count_weights(spec.name, say) * BYTES.get(spec.precision, 0)
+
+
+TORCH = EngineDeclaration(
+    name="torch",
+    title="PyTorch",
+    precisions=tuple(BYTES),
+    devices=devices,
+    device_help="CPU, CUDA or AUTO",
+    open=open_engine,
+    estimate_bytes=estimate_bytes,
+    capabilities=Capabilities(tree=True, hidden_states=True),
+)
