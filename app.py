@@ -4,11 +4,11 @@ import time
 
 import typer
 
+from backend.engines.registry import offered_engines, plugin_problems
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.process import ProcessHost
 from backend.types import ModelSpec
-from backend.web.offer import FAKE_MODELS
 
 
 def main(
@@ -20,10 +20,12 @@ def main(
     model: list[str] = typer.Option([], help="Offer a folder or Hub id too; repeatable."),  # noqa: B008
 ) -> None:
     """Serve the page. --fake offers an engine without a model, --share opens a public link."""
-    engines, models, warm = ("fake",), (*FAKE_MODELS, *model), ()
+    for problem in plugin_problems():
+        print(problem, flush=True)  # noqa: T201
+    engines, models, warm = offered_engines(demo=fake), tuple(model), ()
     if not fake:
         _prepare()
-        engines, models, warm = ("openvino", "torch"), (BUILT_IN, *model), (ModelSpec(),)
+        models, warm = (BUILT_IN, *model), (ModelSpec(),)
     races = ProcessHost(warm)
     try:
         from page.launch import serve  # gradio, while the worker loads the model

@@ -166,7 +166,7 @@ class _HfDetokenizer:
 
 
 class ByteTokenizer:
-    """One token a UTF-8 byte, 256 ends the text: the fake engine's alphabet."""
+    """One token a UTF-8 byte, 256 ends the text: an alphabet that needs no files."""
 
     EOS = 256
 

@@ -10,7 +10,7 @@ from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
 from backend.web.controller import Controller
 from backend.web.editor import page_tokenizer
-from backend.web.offer import menu
+from backend.web.offer import offer_of
 from backend.web.view import View
 from backend.web.visitors import Visitors
 from page import lineup, model, own_grammar, production, sampling, save
@@ -29,13 +29,15 @@ TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
 
 def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> gr.Blocks:
     """The page over `host`. `engines` and `models` are what visitors may choose from."""
-    offer, visitors = menu(engines, models), Visitors(host)
+    offer, visitors = offer_of(engines, models), Visitors(host)
     controller = Controller(visitors, offer)
     fields: Fields = {}
     with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
         gr.HTML(html_template=asset("header.html"), js_on_load=asset("page.js"), **BARE)
         board = _board()
-        around = Surroundings(controller, offer, lambda: page_tokenizer(engines), board, fields)
+        around = Surroundings(
+            controller, offer, lambda: page_tokenizer(offer.models), board, fields
+        )
         with gr.Row():
             with gr.Column(scale=5, min_width=320):
                 fields |= _prompt()

@@ -20,6 +20,13 @@ from backend.bench.prompts import PROMPTS, read_prompts, sample
 from backend.cli import snapshot as shelf
 from backend.cli.tables import curve, summary, texts
 from backend.cli.train import train
+from backend.engines.registry import (
+    device_help,
+    engine_help,
+    offered_engines,
+    plugin_problems,
+    precision_help,
+)
 from backend.errors import DerbyError
 from backend.events import to_json
 from backend.grammar.sources import grammar_from_file
@@ -44,13 +51,9 @@ err = Console(stderr=True)
 
 COLUMN_HELP = "A column, name[:setting=value,...]; repeat for more. Names: " + ", ".join(STRATEGIES)
 Model = Annotated[str, typer.Option(help="built-in, a folder (/..., ./..., ~/...), or a Hub id.")]
-EngineName = Annotated[str, typer.Option(help="openvino, torch or fake.")]
-Precision = Annotated[
-    str, typer.Option(help="openvino: fp32, int8, int4; torch: fp32, bf16, fp16.")
-]
-Device = Annotated[
-    str, typer.Option(help="CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch).")
-]
+EngineName = Annotated[str, typer.Option(help=engine_help())]
+Precision = Annotated[str, typer.Option(help=precision_help())]
+Device = Annotated[str, typer.Option(help=device_help())]
 Columns = Annotated[list[str], typer.Option("--column", "-c", help=COLUMN_HELP)]
 MaxNew = Annotated[int, typer.Option(help="Tokens to generate, at most.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
@@ -133,13 +136,13 @@ def grammar(
     """Check a grammar, and how far a text fits it."""
     from backend.web.editor import SOUND, fit, page_tokenizer
 
-    told = fit(grammar_from_file(file), page_tokenizer(("openvino",)), text)
+    told = fit(grammar_from_file(file), page_tokenizer(), text)
     out.print(f"{SOUND} {told}", highlight=False, markup=False)
 
 
 @app.command()
 def verify(
-    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = ["openvino", "torch"],  # noqa: B006
+    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = list(offered_engines()),  # noqa: B006, B008
     prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
     max_new_tokens: MaxNew = 96,
 ) -> None:
@@ -282,6 +285,8 @@ def _cell(value: Any) -> str:
 def main() -> None:
     """Run the command line; a DerbyError is one sentence and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    for problem in plugin_problems():
+        err.print(problem, style="yellow", highlight=False, markup=False, soft_wrap=True)
     try:
         app()
     except DerbyError as error:

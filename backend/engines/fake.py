@@ -183,7 +183,7 @@ FAKE = EngineDeclaration(
     devices=lambda: ("CPU",),
     device_help="CPU",
     open=open_fake,
-    estimate_bytes=lambda spec, say: WEIGHT_BYTES,
+    estimate_bytes=lambda _spec, _say: WEIGHT_BYTES,
     models=("fake", "fake-slow", "fake-draft", "fake-loop"),
     capabilities=Capabilities(tree=True),
     pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},

@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.grammar.sandbox.parent import MAX_TEXT, SANDBOX, Sandbox
 from backend.grammar.sources import GrammarSource
+from backend.models.files import BUILT_IN, model_files
 from backend.racing.schedule import explain
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 from backend.web.form import read_grammar
@@ -59,11 +60,9 @@ def _next(expected: Sequence[str]) -> str:
     return f" Next could be {', '.join(map(repr, expected))}." if expected else ""
 
 
-def page_tokenizer(engines: Sequence[str]) -> Tokenizer:
-    """The vocabulary that continuations are told in: the built-in model's, if it is offered."""
-    if "fake" in engines:
+def page_tokenizer(models: Sequence[str] = (BUILT_IN,)) -> Tokenizer:
+    """The vocabulary that continuations are told in: the built-in model's if offered, or bytes."""
+    if BUILT_IN not in models:
         return ByteTokenizer()
-    from backend.models.files import BUILT_IN, model_files
-
     files = model_files(BUILT_IN, lambda _: None)
     return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)

@@ -58,11 +58,12 @@ def _label(name: str) -> str:
 
 
 def offer_of(names: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Offer:
-    """What these engines offer on this machine: the models named, and those that they bring.
+    """What these engines offer on this machine: `models`, and those that they bring themselves.
 
     Raises DerbyError for an unknown engine.
     """
     chosen = [engine_named(name) for name in names]
-    runtimes = (Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
-    brought = (model for engine in chosen for model in engine.models)
-    return Offer(tuple(runtimes), tuple(dict.fromkeys((*models, *brought))))
+    runtimes = tuple(Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
+    # The default model must be one that the default engine knows.
+    ordered = dict.fromkeys(name for e in chosen for name in e.models or models)
+    return Offer(runtimes, tuple(ordered | dict.fromkeys(models)))

@@ -97,7 +97,7 @@ def test_it_is_measured_once_and_again_when_asked(
     costs_of(engine, print)
     assert len(measured) == 4
     for file in (tmp_path / "costs").iterdir():
-        file.write_text(json.dumps({**asdict(measured[0]), "growth": [0.0, 0.0, 0.0]}))
+        file.write_text(json.dumps({**asdict(measured[0]), "context_slope": [0.0]}))
     costs_of(engine, print)
     assert len(measured) == 5
     for file in (tmp_path / "costs").iterdir():

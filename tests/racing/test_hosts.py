@@ -129,7 +129,7 @@ def test_an_unknown_model_fails_every_column_with_its_sentence(host: Host) -> No
 
 
 def test_an_endless_race_is_endless() -> None:
-    engine = open_fake(ENDLESS.target)
+    engine = open_fake(ENDLESS.target, print)
     engine.step_seconds = 0.0
     prompt = engine.tokenizer.encode(ENDLESS.request.prompt, chat=True)
     assert len(naive(engine, prompt, ENDLESS.request)) == 4000

@@ -72,6 +72,6 @@ def test_a_head_that_cannot_draft_here_is_refused(
     write_head(tmp_path / "theirs.safetensors", SMALL, weights, np.arange(3), "somebody else")
     (tmp_path / "text.safetensors").write_text("not a tensor")
     name = draft if draft == "trained" else str(tmp_path / draft)
-    target = FakeEngine(capabilities=Capabilities(features=features))
+    target = FakeEngine(capabilities=Capabilities(hidden_states=features))
     with pytest.raises(DerbyError, match=said):
         Loading(LoadedModels(), print).head(target, DraftModelDrafting(draft=name))
