@@ -153,9 +153,10 @@ class Step:
 
     tokens, origins, gaps: one entry per committed token; a gap is the distance between the two
     best scores there. spans: [origin, text] pairs that became showable. rows: token rows
-    computed since the last step. drafted, accepted: proposed tokens offered to and passed by
-    verification. seconds: total, draft, mask, forward, rest. masks: what computing each mask took,
-    in seconds, most of it while the forward pass ran. calls: passes of the draft.
+    computed since the last step. drafted, accepted: tokens of a draft offered to and passed by
+    verification; those that a grammar forced are counted by their origin alone. seconds: total,
+    draft, mask, forward, rest. masks: what computing each mask took, in seconds, most of it while
+    the forward pass ran. calls: passes of the draft.
     """
 
     column: int

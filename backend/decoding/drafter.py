@@ -25,8 +25,12 @@ UNDECIDED = Decision()
 
 
 class Drafter(Protocol):
-    def prefill(self, context: Sequence[int]) -> None:
-        """Get ready for a text that begins so; the target computes it too, as far as this."""
+    def prefill(self, context: Sequence[int], computed: int) -> None:
+        """Read the first `computed` tokens of the text, which the target has just computed.
+
+        Called for each chunk of the prompt and in the step that writes the first token: whatever a
+        draft reads of the prompt, it reads here, so that it counts in TTFT and not in TPOT.
+        """
         ...
 
     def rewind(self, length: int) -> None:
@@ -61,7 +65,7 @@ class NullDrafter:
 
     decision = UNDECIDED
 
-    def prefill(self, context: Sequence[int]) -> None: ...
+    def prefill(self, context: Sequence[int], computed: int) -> None: ...
 
     def rewind(self, length: int) -> None: ...
 

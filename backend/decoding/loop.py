@@ -155,18 +155,18 @@ class Answer:
         chunk = context.pending[:PREFILL_CHUNK]
         done = parts.session.length + len(chunk)
         with parts.clock.step():
-            if self._first:
-                with parts.clock.part("draft"):
-                    parts.drafter.prefill(context.tokens[:done])
             with parts.clock.part("forward"):
                 parts.session.forward(chunk, chain_parents(len(chunk)), ())
             parts.session.keep(range(len(chunk)))
+            if self._first:
+                with parts.clock.part("draft"):
+                    parts.drafter.prefill(context.tokens, done)
         self._rows += len(chunk)
         return Prefilled(self._column, done, len(context.tokens), parts.clock.last["total"])
 
     def _step(self) -> Step:
         """One turn of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
-        clock = self._parts.clock
+        clock, before = self._parts.clock, len(self._context.tokens)
         with clock.step():
             pending = self._context.pending
             proposal = self._propose()
@@ -183,9 +183,12 @@ class Answer:
             self._context.commit(kept, tokens)
             with clock.part("draft"):
                 feedback = logits[1 + proposal.drafted :]
+                if self._first:
+                    self._parts.drafter.prefill(self._context.tokens, before)
                 self._parts.drafter.observe(Outcome(tuple(tokens), accepted, proposal, feedback))
         self.tokens += tokens
         rows, self._rows, self._first = self._rows, 0, False
+        guessed = proposal.origin == "drafted"
         return Step(
             self._column,
             tokens,
@@ -193,8 +196,8 @@ class Answer:
             [choice.gap for choice in verdict.choices[: len(tokens)]],
             [[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
             rows,
-            proposal.drafted,
-            accepted,
+            proposal.drafted if guessed else 0,
+            accepted if guessed else 0,
             dict(clock.last),
             list(mask_seconds),
             proposal.calls,
@@ -203,15 +206,13 @@ class Answer:
     def _propose(self) -> Proposal:
         """Forced tokens if the constraint knows some, else what the drafter suggests, made legal.
 
-        Nothing is drafted in the first step, so that TTFT means the same in every column.
+        Nothing is drafted in the first step, in which every draft reads the prompt to its end: TTFT
+        then means the same in every column, and TPOT is decode time alone.
         """
         parts, clock, tokens = self._parts, self._parts.clock, self._context.tokens
         budget = min(self._room, parts.bounds.room(len(tokens))) - 1
         with clock.part("mask"):
             forced = parts.constraint.forced(budget)
-        if self._first:
-            with clock.part("draft"):
-                parts.drafter.prefill(tokens)
         if self._first or forced.tokens:
             return forced
         with clock.part("draft"):

@@ -44,7 +44,8 @@ class DraftModel(NullDrafter):
         """How often the first token of a round was right lately."""
         return self._confidence.usual
 
-    def prefill(self, context: Sequence[int]) -> None:
+    def prefill(self, context: Sequence[int], computed: int) -> None:
+        context = context[:computed]
         self._agree(context, len(context))
         if self._agreed < min(len(self._cached), len(context)):
             self._forget()

@@ -38,9 +38,9 @@ class Hybrid:
     def conclude(self) -> None:
         self._draft.conclude()
 
-    def prefill(self, context: Sequence[int]) -> None:
-        self._lookup.prefill(context)
-        self._draft.prefill(context)
+    def prefill(self, context: Sequence[int], computed: int) -> None:
+        self._lookup.prefill(context, computed)
+        self._draft.prefill(context, computed)
 
     def rewind(self, length: int) -> None:
         self._lookup.rewind(length)

@@ -51,7 +51,7 @@ class PromptLookup(NullDrafter):
         self._kinds: dict[Path, int] = {}
         self.confidence = 0.0  # in the first token of the last proposal
 
-    def prefill(self, context: Sequence[int]) -> None:
+    def prefill(self, context: Sequence[int], computed: int) -> None:
         """Index the earlier texts, once."""
         for text in self._earlier:
             self._history += text

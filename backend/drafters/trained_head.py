@@ -1,6 +1,9 @@
-"""Drafting with a trained head that reads the target's features (after EAGLE, arXiv 2401.15077)."""
+"""Drafting with a trained head that reads the target's hidden states, which EAGLE (arXiv
+2401.15077), whose method this follows, calls features.
+"""
 
 from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +17,29 @@ from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, Head, HeadPass
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
 
+#: Added to the attention score of a row that must not be seen.
 HIDDEN = np.float32(-1e9)
 
 
-class TrainedHead(NullDrafter):
-    """Drafts a chain. The head's own cache is a ring of as many rows as it attends to.
+class Displaced(NamedTuple):
+    """The row that stood in a slot of the ring before a guess took the slot: its position, -1 for
+    none, and its keys and values, [layers, kv_heads, d] each.
+    """
 
-    A row stands for a token and the target's feature of the token before it. What the target has
-    computed since the last round is fed in the next round's first pass, never by an extra one;
-    rows made of the head's own guesses are forgotten then.
+    slot: int
+    position: int
+    keys: Floats
+    values: Floats
+
+
+class TrainedHead(NullDrafter):
+    """Drafts a chain. The head's own cache is a ring of as many rows as it attends to, the row of
+    position p in slot p modulo their number.
+
+    A row stands for a token and the target's feature of the token before it. Those of the prompt
+    are made while it is read; what the target has computed since the last round is fed in the next
+    round's first pass, never by an extra one. Rows made of the head's own guesses are taken out
+    then, and what they had displaced is put back.
     """
 
     def __init__(
@@ -45,7 +62,7 @@ class TrainedHead(NullDrafter):
         self._keys = np.zeros(size, dtype=np.float32)
         self._values = np.zeros(size, dtype=np.float32)
         self._positions = np.full(shape.window, -1, dtype=np.int64)  # of the ring's rows
-        self._next = 0  # where the ring's next row goes
+        self._displaced: list[Displaced] = []  # by the last round's guesses, in their order
         self._fed = 0  # rows of tokens before this position are in the ring
         self._confidence = Calibration()
 
@@ -54,6 +71,10 @@ class TrainedHead(NullDrafter):
         """How often the first token of a round was right lately."""
         return self._confidence.usual
 
+    def prefill(self, context: Sequence[int], computed: int) -> None:
+        """Feed what is computed of the text but its last token, which the first round feeds."""
+        self._feed(context, min(computed, len(context) - 1))
+
     def rewind(self, length: int) -> None:
         self._forget(length)
 
@@ -61,7 +82,7 @@ class TrainedHead(NullDrafter):
         self._draft_length.begin(len(context))
         if budget <= 0 or not self._confidence.asks(self._draft_length):
             return NOTHING
-        last = self._catch_up(context)
+        last = self._feed(context, len(context))
         if last is None:
             return NOTHING
         drafted = 0
@@ -73,7 +94,7 @@ class TrainedHead(NullDrafter):
             ended = drafted == budget or pair.token in self._eos_ids
             if ended or not self._draft_length.extends(drafted, self._confidence.path_probability):
                 return proposal_of(self._confidence.guesses, self._draft_length, drafted)
-            last = self._run(last.feature[None], [pair.token], position)
+            last = self._run_guess(last.feature, pair.token, position)
 
     def _choose(self, done: HeadPass, position: int) -> Pair:
         """The request's own choice among the tokens that the head knows, with its noise."""
@@ -81,20 +102,31 @@ class TrainedHead(NullDrafter):
         pair = self._sampler.choose_two(done.logits, position, known, self._vocab_size)
         return Pair(int(known[pair.token]), pair.gap, int(known[pair.second]))
 
-    def _catch_up(self, context: Sequence[int]) -> HeadPass | None:
-        """Feed the text up to its last token; None if the target's features of it are unknown."""
-        self._forget(self._fed)
+    def _feed(self, context: Sequence[int], end: int) -> HeadPass | None:
+        """Feed the text before position `end`, as far as the target's features of it are known;
+        the pass over its last token, or None if there is none to make.
+        """
+        self._take_back_guesses()
         window = self._head.shape.window
         start = max(self._fed, len(context) - window, self._target.known_from + 1, 1)
-        if start >= len(context):
+        if not start < end <= self._target.length + 1:
             return None
         features = self._target.hidden_states_from(start - 1)
+        rows = min(PREFILL_CHUNK, window)
         last = None
-        for at in range(start, len(context), PREFILL_CHUNK):
-            end = min(at + PREFILL_CHUNK, len(context))
-            last = self._run(features[at - start : end - start], context[at:end], at)
-        self._fed = len(context)
+        for at in range(start, end, rows):
+            chunk = context[at : min(at + rows, end)]
+            last = self._run(features[at - start : at - start + len(chunk)], chunk, at)
+        self._fed = end
         return last
+
+    def _run_guess(self, feature: Floats, token: int, position: int) -> HeadPass:
+        """Run a row of the head's own, remembering what it displaces."""
+        slot = position % self._head.shape.window
+        before = int(self._positions[slot])
+        kept = self._keys[:, :, slot].copy(), self._values[:, :, slot].copy()
+        self._displaced.append(Displaced(slot, before, *kept))
+        return self._run(feature[None], [token], position)
 
     def _run(self, features: Floats, tokens: Sequence[int], position: int) -> HeadPass:
         """Run rows of these tokens from `position` on, and put them into the ring."""
@@ -108,15 +140,23 @@ class TrainedHead(NullDrafter):
         done = self._head.run(
             np.ascontiguousarray(features), ids, positions, self._keys, self._values, bias
         )
-        places = (self._next + np.arange(n)) % window
-        self._keys[:, :, places] = done.keys
-        self._values[:, :, places] = done.values
-        self._positions[places] = positions
-        self._next = (self._next + n) % window
+        slots = positions % window
+        self._keys[:, :, slots] = done.keys
+        self._values[:, :, slots] = done.values
+        self._positions[slots] = positions
         return done
+
+    def _take_back_guesses(self) -> None:
+        """Put back what the last round's guesses displaced: they were never the text's rows."""
+        for row in reversed(self._displaced):
+            self._keys[:, :, row.slot] = row.keys
+            self._values[:, :, row.slot] = row.values
+            self._positions[row.slot] = row.position
+        self._displaced.clear()
 
     def _forget(self, length: int) -> None:
         """Drop the rows of tokens from position `length` on."""
+        self._take_back_guesses()
         self._positions[self._positions >= length] = -1
         self._fed = min(self._fed, length)
 

@@ -36,10 +36,11 @@ def mean_rows(score: Score) -> float:
 
 
 def _guesses(strategy: Strategy, score: Score) -> bool:
-    """True of columns whose passes are wide because guesses are verified: not because the cache
-    is missing or a program's own text is read.
+    """True of columns whose passes are wide because guesses or forced tokens are verified: not
+    because the cache is missing or a program's own text is read.
     """
-    return bool(strategy.cache and score.drafted and score.steps > 1 and not score.fed)
+    guessed = score.drafted or score.forced
+    return bool(strategy.cache and guessed and score.steps > 1 and not score.fed)
 
 
 def _mark(strategy: Strategy, score: Score, costs: PassCosts) -> list[Any]:

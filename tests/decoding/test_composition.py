@@ -133,7 +133,23 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
     score = Run(list(decode(0, list(b"Say"), request, parts))).score
     assert len(score.tokens) == 20
     # One mask for each sampled row: the root, and each forced token.
-    assert len(score.masks) == score.steps + score.drafted
+    assert len(score.masks) == score.steps + score.forced
+
+
+@pytest.mark.parametrize("name", ["grammar", *DRAFTED])
+def test_forced_tokens_are_no_drafts(name: str) -> None:
+    """They were counted as drafted and accepted, so that a grammar column without any draft had an
+    acceptance of 100 %, and those with one too high a K.
+    """
+    request = Request("<li>one</li><li>two</li> Say", 48, chat=False)
+    board = written(LOOPS, ModelSpec("fake-loop", "fake"), request, [name])
+    score = board.scores[1]
+    assert score.forced > 8
+    assert sum(n * rounds for n, rounds in score.rounds.items()) == score.accepted
+    assert score.accepted <= score.drafted
+    assert score.accepted + score.forced < len(score.tokens)
+    if name == "grammar":
+        assert (score.drafted, score.acceptance, score.rounds) == (0, 0.0, {})
 
 
 def test_a_text_that_is_cut_says_what_the_grammar_still_wanted() -> None:

@@ -32,12 +32,12 @@ class Watched(DraftModel):
         )
         self.session: FakeSession = session
 
-    def prefill(self, context: Sequence[int]) -> None:
+    def prefill(self, context: Sequence[int], computed: int) -> None:
         rows, before = self.engine.rows, self.session.length
-        super().prefill(context)
-        assert self.session._kept == self._cached == list(context)
-        assert self.engine.rows - rows == len(context) - before
-        self.chunks.append(list(context[before:]))
+        super().prefill(context, computed)
+        assert self.session._kept == self._cached == list(context[:computed])
+        assert self.engine.rows - rows == computed - before
+        self.chunks.append(list(context[before:computed]))
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         forwards, rows = self.engine.forwards, self.engine.rows
@@ -93,7 +93,7 @@ def test_the_prompt_is_read_once_and_in_the_targets_chunks(repeats: int) -> None
 def test_only_what_departs_from_the_cache_is_read_again() -> None:
     """A session may hold an earlier text; a shift, or a cut, takes tokens away in the middle."""
     drafter = watched(FakeEngine(), 0.0, 3, Sampling())
-    drafter.prefill(PROMPT)
+    drafter.prefill(PROMPT, len(PROMPT))
     shifted = [*PROMPT[:4], *PROMPT[20:]]
     drafter.rewind(4)
     rows = drafter.engine.rows
@@ -104,16 +104,16 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     session.keep(range(30))
     rows = drafter.engine.rows
     other = DraftModel(session, Sampler(Sampling()), FixedDraftLength(3), frozenset(), PROMPT[:30])
-    other.prefill(PROMPT[:10])  # a chunk that is held already
+    other.prefill(PROMPT, 10)  # a chunk that is held already
     assert drafter.engine.rows == rows
-    other.prefill([*PROMPT[:25], 7, 7])
+    other.prefill([*PROMPT[:25], 7, 7, 7], 27)
     assert drafter.engine.rows - rows == 2
     assert session._kept == [*PROMPT[:25], 7, 7]
 
 
 def test_no_room_means_no_pass() -> None:
     drafter = watched(FakeEngine(), 0.0, 4, Sampling())
-    drafter.prefill(PROMPT)
+    drafter.prefill(PROMPT, len(PROMPT))
     before = drafter.engine.forwards
     for budget in (0, -1):
         assert drafter.propose([*PROMPT, 65], budget) == Proposal()
@@ -123,7 +123,7 @@ def test_no_room_means_no_pass() -> None:
 def test_it_catches_up_after_rounds_in_which_it_was_not_asked() -> None:
     """Forced tokens of a grammar are committed without asking the drafter."""
     drafter = watched(FakeEngine(), 0.0, 3, Sampling())
-    drafter.prefill(PROMPT)
+    drafter.prefill(PROMPT, len(PROMPT))
     text = [*PROMPT, 65]
     first = drafter.propose(text, 9)
     text += [*first.tokens[:2], 66, 67, 68, 69]
@@ -140,7 +140,7 @@ class Ends(FakeEngine):
 
 def test_nothing_is_drafted_after_the_end() -> None:
     drafter = Watched(Ends(), Sampler(Sampling()), 5)
-    drafter.prefill(PROMPT)
+    drafter.prefill(PROMPT, len(PROMPT))
     assert drafter.propose([*PROMPT, 65], 9).tokens == (ByteTokenizer.EOS,)
     assert drafter.rounds == [(1, 1, 1)]
     drafter.close()

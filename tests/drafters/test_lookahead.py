@@ -228,7 +228,7 @@ def test_a_seeded_pool_knows_the_ngrams_of_prompt_and_output() -> None:
         first, *rest = text[end - 3 : end]
         assert tuple(rest) in drafter._pool.guesses(first)
     unseeded = Recorded(shape, seeded=False)
-    unseeded.prefill(PROMPT)
+    unseeded.prefill(PROMPT, len(PROMPT))
     assert unseeded.propose(PROMPT, 9).drafted == 0
 
 

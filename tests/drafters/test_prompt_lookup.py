@@ -69,7 +69,7 @@ def test_earlier_texts_are_looked_up_where_the_present_one_has_nothing(
     is proposed ends with the text it comes from.
     """
     drafter = PromptLookup(FixedDraftLength(4), ngram, 1, earlier)
-    drafter.prefill(text)
+    drafter.prefill(text, len(text))
     proposal = drafter.propose(text, 9)
 
     def sources(n: int) -> list[list[int]]:
@@ -94,7 +94,7 @@ def test_earlier_texts_are_looked_up_where_the_present_one_has_nothing(
 
 def test_a_shift_forgets_the_text_but_not_the_earlier_ones() -> None:
     drafter = PromptLookup(FixedDraftLength(2), 2, 1, [[1, 2, 3, 4]])
-    drafter.prefill([])
+    drafter.prefill([], 0)
     drafter.propose([7, 8, 7], 5)
     drafter.rewind(0)
     assert drafter.propose([8, 7], 5).tokens == ()
