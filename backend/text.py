@@ -36,6 +36,13 @@ class Tokenizer(Protocol):
         """Every token id that ends a text."""
         ...
 
+    @property
+    def start_id(self) -> int | None:
+        """What stands before a text that nothing precedes: the token that begins a text, else one
+        that ends one; None if the vocabulary has neither.
+        """
+        ...
+
     def encode(self, text: str, *, chat: bool) -> list[int]:
         """Token ids of `text`, inside the model's chat template as a user turn if `chat`."""
         ...
@@ -70,6 +77,8 @@ class HfTokenizer:
         own = self.fast.eos_token_id
         self.eos_ids = eos_ids | (frozenset() if own is None else {own})
         self.vocab_size = vocab_size
+        begin = self.fast.bos_token_id
+        self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
 
     def encode(self, text: str, *, chat: bool) -> list[int]:
         if not chat:
@@ -173,6 +182,7 @@ class ByteTokenizer:
     def __init__(self, vocab_size: int = 257) -> None:
         self.vocab_size = vocab_size
         self.eos_ids = frozenset({self.EOS})
+        self.start_id: int | None = self.EOS
 
     def encode(self, text: str, *, chat: bool) -> list[int]:
         return list((f"User: {text}\nAnswer: " if chat else text).encode())

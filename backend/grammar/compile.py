@@ -14,6 +14,7 @@ from backend.grammar.compiled import NOTHING_KEPT, Compiled, estimated_bytes
 from backend.grammar.gbnf.convert import gbnf_to_lark
 from backend.grammar.guard import guarded
 from backend.grammar.lark.linking import link
+from backend.grammar.lark.text import regex_literal
 from backend.grammar.messages import Part, explain, json_error
 from backend.grammar.slices import SLICES
 from backend.grammar.sources import GrammarSource, shipped
@@ -131,14 +132,12 @@ def definition(parts: Sequence[Part]) -> str:
 
 def _other_than_lark(source: GrammarSource, called: str) -> dict[str, Any]:
     """What llguidance takes for a grammar that errors call `called`."""
-    from llguidance import regex_to_lark
-
     match source.kind:
         case "gbnf":
             return {"lark_grammar": gbnf_to_lark(source.text, called)}
         case "regex":
-            text = source.text.rstrip("\n")
-            return {"lark_grammar": f"start: /{regex_to_lark(text)}/"}
+            pattern = source.text.rstrip("\n")
+            return {"lark_grammar": f"start: {regex_literal(pattern)}"}
         case _:
             return {"json_schema": _schema(source, called)}
 

@@ -284,7 +284,10 @@ def _cache(name: str, value: object, arrays: dict[str, NDArray[Any]], total: int
 
 
 def _missing(name: str) -> DerbyError:
-    return DerbyError(f"There is no snapshot {str(name)[:40]!r}: choose one of those listed.")
+    return DerbyError(
+        f"There is no snapshot {str(name)[:40]!r}: give the id of 16 hexadecimal digits that "
+        "saving a column showed."
+    )
 
 
 def _unusable(verb: str, name: str, error: OSError) -> DerbyError:

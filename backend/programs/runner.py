@@ -13,7 +13,9 @@ from backend.decoding.constraint import Constraint
 from backend.decoding.context import Context
 from backend.decoding.loop import Answer, Parts
 from backend.decoding.sampling import Sampler
+from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
+from backend.grammar.lark.text import regex_literal
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, Program, Slot, Text, Value
@@ -101,8 +103,7 @@ class _Runner:
     def run_single(self, program: Program) -> Iterator[Event]:
         """One generation as long as all that follows the first fixed text."""
         first = program.nodes[0]
-        if isinstance(first, Text):
-            yield self._feed(first.text)
+        yield self._feed(first.text if isinstance(first, Text) else "")
         encode = self._parts.tokenizer.encode_plain
         length = sum(len(encode(n.text)) for n in program.nodes[1:] if isinstance(n, Text))
         length += sum(n.max_tokens for n in program.nodes if isinstance(n, Gen))
@@ -120,7 +121,7 @@ class _Runner:
         with self._parts.clock.step():
             healed = self._heal(carried)
             fixed = carried[: len(carried) - len(healed)]
-            tokens = self._extend(fixed)
+            tokens = self._extend(fixed) + self._begin()
             with self._parts.clock.part("mask"):
                 request, parts = self._plan(slot, healed)
             if self._way.restart:
@@ -137,13 +138,28 @@ class _Runner:
 
     def _feed(self, text: str) -> Fed:
         with self._parts.clock.step():
-            tokens = self._extend(text)
+            tokens = self._extend(text) + self._begin()
         return self._fed(text, tokens)
 
     def _extend(self, text: str) -> int:
         tokens = self._parts.tokenizer.encode_plain(text)
         self._context.extend(tokens)
         return len(tokens)
+
+    def _begin(self) -> int:
+        """Put the token that begins a text where there is none yet: a model needs something to
+        continue. Returns how many were put. Raises DerbyError if the vocabulary has none.
+        """
+        if self._context.tokens:
+            return 0
+        start = self._parts.tokenizer.start_id
+        if start is None:
+            raise DerbyError(
+                "The program begins with a slot, and this model has no token that begins or ends a "
+                "text: write at least one character before the first slot."
+            )
+        self._context.extend([start])
+        return 1
 
     def _fed(self, text: str, tokens: int) -> Fed:
         spans = [["fixed", text]] if text else []
@@ -206,7 +222,6 @@ def slot_grammar(slot: Slot, healed: str) -> str:
     """The Lark grammar of a slot that begins with the text `healed`; "" if anything may follow."""
     start = f"{json.dumps(healed, ensure_ascii=False)} " if healed else ""
     if isinstance(slot, Gen):
-        pattern = slot.regex.replace("/", r"\/")
-        return f"start: {start}SLOT\nSLOT: /{pattern}/" if slot.regex else ""
+        return f"start: {start}SLOT\nSLOT: {regex_literal(slot.regex)}" if slot.regex else ""
     options = " | ".join(json.dumps(option, ensure_ascii=False) for option in slot.options)
     return f"start: {start}({options})"

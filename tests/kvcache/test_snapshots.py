@@ -432,3 +432,14 @@ class TestDamage:
         assert len(one) == len(two)
         refused(one[: starts[0]] + two[starts[1] :], "arrays are not those")
         refused(two[: starts[1]] + one[starts[0] :], "arrays are not those")
+
+
+@pytest.mark.parametrize("name", ["0123456789abcdef", "nonsense", ""])
+def test_an_unknown_snapshot_s_sentence_holds_where_nothing_is_listed(
+    tmp_path: Path, name: str
+) -> None:
+    """The page has a box for an id and no list; the error said to choose one of those listed."""
+    with pytest.raises(DerbyError, match="no snapshot") as caught:
+        SnapshotFolder(tmp_path).load(name)
+    assert "listed" not in str(caught.value)
+    assert "id" in str(caught.value)

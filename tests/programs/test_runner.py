@@ -6,16 +6,24 @@ from collections.abc import Sequence
 
 import pytest
 
+from backend.decoding.clock import Clock
+from backend.decoding.constraint import Constraint
+from backend.decoding.loop import Parts
+from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.events import Event, Fed, Step
+from backend.grammar.constraint import compile_grammar
+from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
-from backend.programs.parser import Gen, Select
-from backend.programs.runner import slot_grammar
+from backend.programs.parser import Gen, Select, parse_program
+from backend.programs.runner import run_program, slot_grammar
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_to_end
 from backend.results.headline import headline
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import parse_column
+from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Proposal, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
@@ -115,6 +123,69 @@ def test_a_program_is_compared_by_its_whole_time() -> None:
     assert "fast" not in headline(board)
 
 
+@pytest.mark.parametrize("slot", ['gen "a" max_tokens=4', 'select "a" "yes|no"'])
+@pytest.mark.parametrize("heal", [True, False])
+def test_a_program_may_begin_with_a_slot(slot: str, heal: bool) -> None:
+    """A program without a text before its first slot had no token to go on from: every column
+    tried to cut its cache back to -1 tokens, an internal error. It begins as any text does.
+    """
+    board, events = play(f"{{{{{slot}}}}} is it.", (*COLUMNS, "single"), heal=heal)
+    plain = board.scores[0]
+    assert plain.text == f"{plain.values['a']} is it."
+    if slot.startswith("gen"):
+        engine, text = FakeEngine(), [256]
+        for _ in range(4):
+            text.append(int(engine.logits(text).argmax()))
+        assert plain.tokens == text[1:]
+    for score in board.scores[:-1]:
+        assert (score.values, score.tokens) == (plain.values, plain.tokens)
+    assert sum(e.tokens for e in events if isinstance(e, Fed) and e.column == 0) == 1 + len(
+        " is it."
+    )
+
+
+def test_a_vocabulary_without_a_beginning_says_what_to_do() -> None:
+    tokenizer = ByteTokenizer()
+    tokenizer.eos_ids, tokenizer.start_id = frozenset(), None
+    engine, request = FakeEngine(), Request('{{gen "a"}}', 4)
+    parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
+
+    def compile_nothing(_: object) -> Constraint:
+        raise AssertionError
+
+    events = run_program(0, parse_program(request.prompt), [], request, parts, compile_nothing)
+    with pytest.raises(DerbyError, match="write at least one character before the first slot"):
+        list(events)
+
+
+@pytest.mark.parametrize(
+    ("regex", "texts"),
+    [
+        (r"[0-9]\/[0-9]", ["1/2"]),
+        (r"[0-9]/[0-9]", ["1/2"]),
+        (r"a\\/b", ["a\\/b"]),
+        (r"[\/]x", ["/x"]),
+        ("a\nb", ["a\nb"]),
+    ],
+)
+def test_a_slash_in_a_slot_s_regex_is_a_slash(regex: str, texts: Sequence[str]) -> None:
+    r"""A slot's regex `a\/b` was written into the Lark grammar as `/a\\/b/`: the escape that it
+    had was escaped, the slash ended the literal, and the column failed.
+    """
+    source = GrammarSource("lark", slot_grammar(Gen("g", regex=regex), ""), "g")
+    for text in texts:
+        constraint = compile_grammar(source, ByteTokenizer())
+        constraint.advance(list(text.encode()))
+        assert constraint.finished()
+
+
+def test_a_slot_s_regex_that_ends_in_half_an_escape_is_one_sentence() -> None:
+    board = Scoreboard((parse_column("kv"),))
+    race = Race(Request('One {{gen "a" regex="a\\\\"}}'), board.columns, FAKE)
+    run_to_end(race, LoadedModels(), board.add, lambda: False)
+    assert "ends in a single backslash" in board.scores[0].message
+
+
 def test_a_user_turn_goes_through_the_chat_template() -> None:
     score = play('Hello{{assistant}}Sure: {{gen "a" max_tokens=3}}', ("kv",))[0].scores[0]
     assert score.prompt_tokens == len(b"User: Hello\nAnswer: ")
@@ -169,6 +240,13 @@ def test_healing_lets_the_model_spell_as_it_has_learnt() -> None:
     bent = play(text, ("kv",), BUILT_IN, engines, heal=False)[0].scores[0].values["feeling"]
     assert healed == ["happy", "sad", "happy", "sad"]
     assert bent != healed
+
+
+@pytest.mark.model
+def test_a_program_may_begin_with_a_slot_on_the_built_in_model() -> None:
+    columns = ("kv", "lookup")
+    board, _ = play('{{gen "a" max_tokens=4}}.', columns, BUILT_IN)
+    assert board.scores[0].values == board.scores[1].values
 
 
 @pytest.mark.model

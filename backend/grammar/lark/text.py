@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from backend.errors import DerbyError
+
 TokenKind = Literal[
     "rule",
     "terminal",
@@ -134,6 +136,21 @@ def _inline_end(text: str, at: int) -> int:
         if depth == 0:
             return at
     return -1
+
+
+def regex_literal(pattern: str) -> str:
+    """Write a regular expression as Lark does, between slashes.
+
+    Raises DerbyError for one that ends in half an escape.
+    """
+    from llguidance import regex_to_lark
+
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise DerbyError(
+            f"The regular expression {pattern!r:.80} ends in a single backslash, which escapes "
+            "nothing: remove it, or write two for a backslash."
+        )
+    return f"/{regex_to_lark(pattern)}/"
 
 
 def plain_name(token: Token) -> str:
