@@ -1,30 +1,116 @@
-"""The best plain loops of the same engines, to show that the baseline is not a weak one.
+"""Our columns against loops that are not ours, to show that the baseline is not a weak one.
 
-All are timed alike: wall time from the first token's arrival to the last one's, greedy.
+`peers`: KV reuse against the engine's own greedy loop. `assisted`: our drafting columns against
+transformers' assisted generation, on torch at fp32. Both sides have the same weights, and the same
+draft and K where there are any; both are greedy and timed by the wall from the arrival of the first
+block to that of the last one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from backend.bench.prompts import Prompt
+from rich import box
+from rich.table import Table
+
+from backend.bench.experiment import Experiment, Plan, Say
+from backend.bench.rotation import rounds
 from backend.errors import DerbyError
 from backend.events import Event, Step
+from backend.models.builtin import RECIPE, built_in_folder
 from backend.models.files import model_files
+from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
-from backend.strategies.registry import BASELINE, STRATEGIES
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import BASELINE, Strategy, parse_column
 from backend.types import ModelSpec, Request
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    import torch
+
+#: Of a prompt's token ids, or of its text, the answer.
+Loop = Callable[[Sequence[int]], "Answer"]
+Answering = Callable[[str], "Answer"]
+
+#: Where assisted generation is compared.
+TARGET = ModelSpec(engine="torch", precision="fp32")
+
+#: Settings of both sides: tokens copied after a match and the longest ending looked up; tokens
+#: drafted a round.
+LOOKUP_K, NGRAM, DRAFT_K = 6, 3, 5
+
+#: Of the draft's matrices, so many weights share one range, which is cut into 2**BITS values.
+GROUP, BITS = 64, 3
+
+#: Our precisions as transformers names them.
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Block:
+    """Tokens that arrived together, when (seconds), and the target's passes that they took: how
+    many, and how many token rows these computed.
+    """
+
+    tokens: tuple[int, ...]
+    time: float
+    rows: int = 1
+    passes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One greedy answer, as it arrived. What the first block took is no part of its figures."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for block in self.blocks for token in block.tokens)
+
+    @property
+    def later(self) -> int:
+        """Tokens after the first block's."""
+        return sum(len(block.tokens) for block in self.blocks[1:])
+
+    @property
+    def passes(self) -> int:
+        """The target's forward passes after the one that gave the first block."""
+        return sum(block.passes for block in self.blocks[1:])
+
+    @property
+    def rows(self) -> int:
+        """Token rows that those passes computed."""
+        return sum(block.rows for block in self.blocks[1:])
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """As of `metrics.Score`: the prefill's pass and tokens are left out."""
+        return self.later / self.passes
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per token after the first block."""
+        return (self.blocks[-1].time - self.blocks[0].time) / self.later
+
+    def first(self, count: int) -> "Answer":
+        """Its first `count` tokens: a last block that holds more is cut, and counts in full."""
+        blocks: list[Block] = []
+        for block in self.blocks:
+            if count > 0:
+                cut = block.tokens[:count]
+                blocks.append(Block(cut, block.time, block.rows, block.passes))
+            count -= len(block.tokens)
+        return Answer(tuple(blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResult:
     """Median decode tokens per second of both, the median of per-prompt ratios (ours over the
     peer's) with their lowest and highest, and on how many prompts the token ids were the same.
     """
@@ -38,120 +124,168 @@ class Comparison:
     prompts: int
 
 
-class Arrivals:
-    """When each token arrived, and which it was."""
+@dataclass(frozen=True, slots=True)
+class AssistedResult:
+    """One of our columns and `generate()` of transformers, over all prompts.
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self._times: list[float] = []
+    per_forward, rows, tpot: medians of tokens and of rows a target forward pass, and of
+    milliseconds a token; ours, then theirs. forward_ratio, speed_ratio: per-prompt ratios,
+    above 1 where we are ahead: median, lowest, highest. equal: prompts with the same token ids.
+    What either side answered in one block counts in `prompts` and `equal` alone.
+    """
 
-    def add(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
-        self._times.append(perf_counter())
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second after the first."""
-        return (len(self._times) - 1) / (self._times[-1] - self._times[0])
-
-
-Loop = Callable[[list[int], int], Arrivals]
-
-
-def compare(
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
-    target: ModelSpec,
-    engines: LoadedModels,
-    say: Say,
-) -> Comparison:
-    """KV reuse against the engine's own greedy loop at the same settings, order alternated."""
-    name, theirs = _peer(target, say)
-    tokenizer = engines.get(target, say).tokenizer
-    pairs: list[tuple[Arrivals, Arrivals]] = []
-    for number, prompt in enumerate([prompts[0], *prompts]):
-        say(f"prompt {number} of {len(prompts)}" if number else "warming up")
-        ids = tokenizer.encode(prompt.text, chat=True)
-        before = theirs(ids, max_new_tokens) if number % 2 else None
-        ours = _ours(prompt, max_new_tokens, target, engines)
-        pairs.append((ours, before or theirs(ids, max_new_tokens)))
-    measured = [pair for pair in pairs[1:] if all(len(side.tokens) > 1 for side in pair)]
-    ratios = [ours.speed / peer.speed for ours, peer in measured]
-    return Comparison(
-        name,
-        median(ours.speed for ours, _ in measured),
-        median(peer.speed for _, peer in measured),
-        median(ratios),
-        (min(ratios), max(ratios)),
-        sum(ours.tokens == peer.tokens for ours, peer in measured),
-        len(measured),
-    )
+    column: str
+    k: int
+    prompts: int
+    per_forward: tuple[float, float]
+    rows: tuple[float, float]
+    tpot: tuple[float, float]
+    forward_ratio: tuple[float, float, float]
+    speed_ratio: tuple[float, float, float]
+    equal: int
 
 
-def _ours(prompt: Prompt, count: int, target: ModelSpec, engines: LoadedModels) -> Arrivals:
-    arrivals = Arrivals()
+def our_answer(
+    prompt: str, column: Strategy, count: int, target: ModelSpec, models: LoadedModels
+) -> Answer:
+    """What our column writes. Raises DerbyError if it fails."""
+    board = Scoreboard((column,))
+    blocks: list[Block] = []
 
     def emit(event: Event) -> None:
         if isinstance(event, Step):
-            arrivals.add(event.tokens)
+            blocks.append(Block(tuple(event.tokens), perf_counter(), event.rows))
+        board.add(event)
 
-    race = Race(Request(prompt.text, count), (STRATEGIES[BASELINE],), target)
-    run_race(race, engines, emit, lambda: False)
-    return arrivals
-
-
-def _peer(target: ModelSpec, say: Say) -> tuple[str, Loop]:
-    match target.engine, target.precision:
-        case "openvino", "fp32":
-            return "openvino-genai LLMPipeline", _genai(target, say)
-        case "openvino", _:
-            raise DerbyError("openvino-genai is compared at fp32 only: use --precision fp32.")
-        case "torch", _:
-            return "transformers generate()", _generate(target, say)
-        case _:
-            raise DerbyError(f"There is no peer to compare the {target.engine} engine with.")
+    run_race(Race(Request(prompt, count), (column,), target), models, emit, lambda: False)
+    score = board.scores[0]
+    if score.state != "done":
+        raise DerbyError(f"{column.label} did not finish: {score.message}")
+    return Answer(tuple(blocks))
 
 
-def _generate(target: ModelSpec, say: Say) -> Loop:
+def generated(model: Any, ids: Sequence[int], count: int, options: Mapping[str, Any]) -> Answer:
+    """What `model.generate()` of transformers writes after a prompt's token ids, `count` tokens at
+    most, `options` being its keyword arguments. It writes a few more where a block ends behind the
+    limit; they are cut.
+    """
     import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.generation.streamers import BaseStreamer
 
-    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    device = "cuda" if target.device.startswith("CUDA") else "cpu"
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        model_files(target.name, say).folder, dtype=kinds[target.precision]
-    )
-    model.to(device)
-
-    class Streamer(BaseStreamer):
-        def __init__(self) -> None:
-            self.arrivals = Arrivals()
-            self.prompt_seen = False
-
-        def put(self, value: Any) -> None:
-            # The prompt itself is streamed first.
-            if self.prompt_seen:
-                self.arrivals.add(value.tolist())
-            self.prompt_seen = True
-
-        def end(self) -> None: ...
-
-    def run(ids: list[int], count: int) -> Arrivals:
-        streamer = Streamer()
+    prompt = torch.tensor([list(ids)], device=model.device)
+    arrivals = _Arrivals()
+    hook = model.register_forward_pre_hook(arrivals.count, with_kwargs=True)
+    try:
         model.generate(
-            torch.tensor([ids], device=device),
-            attention_mask=torch.ones((1, len(ids)), dtype=torch.long, device=device),
+            prompt,
+            attention_mask=torch.ones_like(prompt),
             max_new_tokens=count,
             do_sample=False,
-            streamer=streamer,
+            streamer=arrivals,
+            **options,
         )
-        return streamer.arrivals
+    finally:
+        hook.remove()
+    return Answer(tuple(arrivals.blocks[1:])).first(count)  # the prompt is streamed first
 
-    return run
+
+class _Arrivals:
+    """What `generate()` streams to, each block as soon as it is verified; and a hook in front of
+    the target's forward that counts rows.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._rows: list[int] = []  # of every pass since the last block
+
+    def count(self, _module: Any, _args: Any, kwargs: Mapping[str, Any]) -> None:
+        self._rows.append(kwargs["input_ids"].shape[1])
+
+    def put(self, value: Any) -> None:
+        tokens = tuple(value.flatten().tolist())
+        self.blocks.append(Block(tokens, perf_counter(), sum(self._rows), len(self._rows)))
+        self._rows.clear()
+
+    def end(self) -> None: ...
 
 
-def _genai(target: ModelSpec, say: Say) -> Loop:
+def alternate(plan: Plan, ours: Answering, theirs: Answering) -> list[tuple[Answer, Answer]]:
+    """Both answers to every prompt, after a discarded warm-up; who begins alternates."""
+    texts = [prompt.text for prompt in plan.prompts]
+    runs = rounds((ours, theirs), texts, plan.say_prompt, warm_up=2)
+    return [(own, other) for own, other in runs]
+
+
+def measurable(
+    what: str, longest_block: int, pairs: Sequence[tuple[Answer, Answer]]
+) -> list[tuple[Answer, Answer]]:
+    """The pairs that say something of speed, both sides cut to as many tokens.
+
+    Raises DerbyError if there are none.
+    """
+    level = [
+        (ours.first(len(theirs.tokens)), theirs.first(len(ours.tokens))) for ours, theirs in pairs
+    ]
+    found = [pair for pair in level if all(side.later > 0 for side in pair)]
+    if not found:
+        raise DerbyError(
+            f"{what} answered no prompt in more than one block, and blocks of up to "
+            f"{longest_block} tokens leave nothing to measure: raise the number of new tokens."
+        )
+    return found
+
+
+def equal_texts(pairs: Sequence[tuple[Answer, Answer]]) -> int:
+    return sum(ours.tokens == theirs.tokens for ours, theirs in pairs)
+
+
+def peers(plan: Plan) -> list[PeerResult]:
+    """KV reuse against the engine's own greedy loop at the same settings."""
+    if plan.target.engine not in OWN_LOOPS:
+        raise DerbyError(
+            f"The {plan.target.engine} engine has no loop of its own to compare with; "
+            f"{' and '.join(OWN_LOOPS)} have one."
+        )
+    name, open_loop = OWN_LOOPS[plan.target.engine]
+    count, target, models = plan.request.max_new_tokens, plan.target, plan.models
+    answer_ids = open_loop(target, count, plan.say)
+    encode = models.get(target, plan.say).tokenizer.encode
+    column = parse_column(BASELINE)
+    pairs = alternate(
+        plan,
+        lambda text: our_answer(text, column, count, target, models),
+        lambda text: answer_ids(encode(text, chat=True)),
+    )
+    return [peer_result(name, pairs)]
+
+
+def peer_result(peer: str, pairs: Sequence[tuple[Answer, Answer]]) -> PeerResult:
+    """The figures of (ours, theirs) pairs. Raises DerbyError if all answers are too short."""
+    measured = measurable(peer, 1, pairs)
+    ratios = [theirs.tpot / ours.tpot for ours, theirs in measured]
+    return PeerResult(
+        peer,
+        median(1 / ours.tpot for ours, _ in measured),
+        median(1 / theirs.tpot for _, theirs in measured),
+        median(ratios),
+        (min(ratios), max(ratios)),
+        equal_texts(pairs),
+        len(pairs),
+    )
+
+
+def _transformers(target: ModelSpec, count: int, say: Say) -> Loop:
+    from transformers import AutoModelForCausalLM
+
+    folder = model_files(target.name, say).folder
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[target.precision])
+    model.to("cuda" if target.device.startswith("CUDA") else "cpu")
+    return lambda ids: generated(model, ids, count, {})
+
+
+def _openvino_genai(target: ModelSpec, count: int, say: Say) -> Loop:
+    if target.precision != "fp32":
+        raise DerbyError("openvino-genai is compared at fp32 only: use --precision fp32.")
+    import numpy as np
     import openvino
     import openvino_genai as genai
     from openvino_tokenizers import convert_tokenizer
@@ -174,27 +308,166 @@ def _genai(target: ModelSpec, say: Say) -> Loop:
         for kind, model in zip(("tokenizer", "detokenizer"), pair, strict=True):
             openvino.save_model(model, folder / f"openvino_{kind}.xml")
         pipeline = genai.LLMPipeline(folder, genai.Tokenizer(folder), target.device, EXACT)
+    config = genai.GenerationConfig()
+    config.max_new_tokens = count
+    config.do_sample = False
+    config.stop_token_ids = set(files.eos_ids)
 
     class Streamer(genai.StreamerBase):
         def __init__(self) -> None:
             super().__init__()
-            self.arrivals = Arrivals()
+            self.blocks: list[Block] = []
 
         def write(self, token: Any) -> Any:
-            self.arrivals.add([token] if isinstance(token, int) else token)
+            tokens = (token,) if isinstance(token, int) else tuple(token)
+            self.blocks.append(Block(tokens, perf_counter()))
             return genai.StreamingStatus.RUNNING
 
         def end(self) -> None: ...
 
-    def run(ids: list[int], count: int) -> Arrivals:
-        import numpy as np
-
-        config = genai.GenerationConfig()
-        config.max_new_tokens = count
-        config.do_sample = False
-        config.stop_token_ids = set(files.eos_ids)
+    def run(ids: Sequence[int]) -> Answer:
         streamer = Streamer()
         pipeline.generate(openvino.Tensor(np.array([ids], dtype=np.int64)), config, streamer)
-        return streamer.arrivals
+        return Answer(tuple(streamer.blocks))
 
     return run
+
+
+#: By engine: what its libraries decode with, and what opens that for a target and a limit.
+OWN_LOOPS: dict[str, tuple[str, Callable[[ModelSpec, int, Say], Loop]]] = {
+    "openvino": ("openvino-genai LLMPipeline", _openvino_genai),
+    "torch": ("transformers generate()", _transformers),
+}
+
+
+def assisted(plan: Plan) -> list[AssistedResult]:
+    """Prompt lookup, then with ours free to verify fewer than K tokens, then a draft model.
+
+    The draft is the built-in model with coarser weights: too large to gain anything over plain
+    decoding, but it errs as a draft does.
+    """
+    from transformers import AutoModelForCausalLM
+
+    say, count, models = plan.say, plan.request.max_new_tokens, plan.models
+    # Ours comes first: it also sets the number of torch's threads, for both sides.
+    encode = models.get(TARGET, say).tokenizer.encode
+    model = AutoModelForCausalLM.from_pretrained(built_in_folder(say), dtype="float32")
+    draft = draft_folder(say)
+    assistant = AutoModelForCausalLM.from_pretrained(draft, dtype="float32")
+
+    def compare(name: str, column: Strategy, k: int, options: Mapping[str, Any]) -> AssistedResult:
+        say(f"{name} against transformers")
+        pairs = alternate(
+            plan,
+            lambda text: our_answer(text, column, count, TARGET, models),
+            lambda text: generated(model, encode(text, chat=True), count, options),
+        )
+        return assisted_result(name, k, pairs)
+
+    # With more than one branch a pass would verify more than K tokens.
+    lookup = f"lookup:k={LOOKUP_K},ngram={NGRAM},branches=1"
+    looked_up = {"prompt_lookup_num_tokens": LOOKUP_K, "max_matching_ngram_size": NGRAM}
+    fixed, free = parse_column(lookup), parse_column(f"{lookup},auto=true")
+    speculative = parse_column(f"speculative:k={DRAFT_K}").with_settings({"draft": str(draft)})
+    return [
+        compare(fixed.title, fixed, LOOKUP_K, looked_up),
+        compare(f"{free.title}, auto", free, LOOKUP_K, looked_up),
+        compare(speculative.title, speculative, DRAFT_K, assisted_by(assistant, DRAFT_K)),
+    ]
+
+
+def assisted_by(draft: Any, k: int) -> dict[str, Any]:
+    """`generate()`'s options for a draft of always `k` tokens, however unsure it is of them.
+
+    The settings are written into the draft's own configuration, for that is where transformers
+    looks: given to the target's `generate()` they are accepted and without effect.
+    """
+    draft.generation_config.num_assistant_tokens = k
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    return {"assistant_model": draft}
+
+
+def assisted_result(column: str, k: int, pairs: Sequence[tuple[Answer, Answer]]) -> AssistedResult:
+    """The figures of (ours, theirs) pairs. Raises DerbyError if all answers are too short."""
+    measured = measurable(column, k + 1, pairs)
+
+    def medians(figure: Callable[[Answer], float]) -> tuple[float, float]:
+        return median(figure(ours) for ours, _ in measured), median(figure(p) for _, p in measured)
+
+    return AssistedResult(
+        column,
+        k,
+        len(pairs),
+        medians(lambda answer: answer.tokens_per_forward),
+        medians(lambda answer: answer.rows / answer.passes),
+        medians(lambda answer: answer.tpot * 1e3),
+        _spread([ours.tokens_per_forward / p.tokens_per_forward for ours, p in measured]),
+        _spread([p.tpot / ours.tpot for ours, p in measured]),
+        equal_texts(pairs),
+    )
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    return median(values), min(values), max(values)
+
+
+def assisted_table(title: str, results: Sequence[AssistedResult]) -> Table:
+    """One line a column; times in milliseconds."""
+    table = Table(
+        title=title,
+        caption="ours / transformers', medians; ratios above 1: ours is ahead",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("column")
+    for name in ("K", "tokens per forward", "ratio", "rows per forward", "TPOT", "speed", "equal"):
+        table.add_column(name, justify="right")
+    both, ratio = "{:.2f} / {:.2f}".format, "{:.2f} ({:.2f}-{:.2f})".format
+    for r in results:
+        each = both(*r.per_forward), ratio(*r.forward_ratio), both(*r.rows), both(*r.tpot)
+        equal = f"{r.equal} of {r.prompts}"
+        table.add_row(r.column, str(r.k), *each, ratio(*r.speed_ratio), equal)
+    return table
+
+
+def draft_folder(say: Say) -> Path:
+    """The built-in model with every matrix of its layers rounded: a Hugging Face folder."""
+    recipe = f"assisted draft v1: {BITS} bits in groups of {GROUP}, stored as bf16, of {RECIPE}"
+    return prepared("assisted-draft", recipe, lambda folder: _build(folder, say))
+
+
+def _build(folder: Path, say: Say) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = built_in_folder(say)
+    say("Making a draft that errs, for the comparison with transformers...")
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        for weights in model.model.layers.parameters():
+            if weights.dim() == 2:
+                weights.copy_(rounded(weights))
+    model.to(torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+
+
+def rounded(weights: "torch.Tensor") -> "torch.Tensor":
+    """Each weight of [O, I] as the nearest of 2**BITS values, evenly spaced from the least to the
+    greatest of its GROUP neighbours along I, which GROUP must divide.
+    """
+    groups = weights.unflatten(1, (-1, GROUP))
+    low = groups.amin(2, keepdim=True)
+    step = (groups.amax(2, keepdim=True) - low) / (2**BITS - 1)
+    codes = ((groups - low) / step.clamp_min(1e-12)).round()
+    return (low + codes * step).flatten(1)
+
+
+PEERS = Experiment("peers", "KV reuse against the engine's own greedy loop", peers)
+ASSISTED = Experiment(
+    "assisted",
+    "drafting columns against transformers' assisted generation, torch at fp32",
+    assisted,
+    lambda plan: f"{TARGET}, {plan.request.max_new_tokens} new tokens, greedy",
+    assisted_table,
+)

@@ -5,7 +5,7 @@ SQL with 256,000 tokens; llama.cpp's own subset of C, 21 rules, takes 101 ms.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from backend.bench.big_vocabulary import big_tokenizer
-from backend.grammar.compile import compile_matcher, matcher_tokenizer
+from backend.bench.experiment import Experiment, Plan
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.models.files import BUILT_IN, model_files
@@ -30,11 +29,9 @@ PASSES = 3
 #: Positions of the longest text at which the naive checker tries every token.
 NAIVE_POSITIONS = 2
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MaskTimes:
     """One grammar on one vocabulary, over its accept examples and the long text if it has one.
 
     rules: of its own file, terminals among them; 0 where it has none. Times are milliseconds:
@@ -55,19 +52,23 @@ class Row:
     naive_ms: float
 
 
-def grammar_experiment(say: Say) -> list[Row]:
+def time_masks(plan: Plan) -> list[MaskTimes]:
     """Time the masks of every shipped grammar along texts that it accepts."""
+    from backend.bench.big_vocabulary import big_tokenizer
+    from backend.grammar.compile import matcher_tokenizer
+
+    say = plan.say
     say("building two vocabularies")
     files = model_files(BUILT_IN, say)
     own = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     vocabularies = (matcher_tokenizer(own), big_tokenizer(say))
-    rows: list[Row] = []
+    results: list[MaskTimes] = []
     for name, source in shipped().items():
         say(f"masks of {name}")
         texts = bench_texts(name)
         suited = [each.with_slices(list(slices_of(source))) for each in vocabularies]
-        rows += [_row(source, texts, vocabulary) for vocabulary in suited]
-    return rows
+        results += [measure_grammar(source, texts, vocabulary) for vocabulary in suited]
+    return results
 
 
 def bench_texts(name: str) -> tuple[str, ...]:
@@ -83,7 +84,9 @@ def rule_count(source: GrammarSource) -> int:
     return sum(1 for _ in defined.finditer(source.text)) if source.kind == "lark" else 0
 
 
-def _row(source: GrammarSource, texts: Sequence[str], vocabulary: "LLTokenizer") -> Row:
+def measure_grammar(
+    source: GrammarSource, texts: Sequence[str], vocabulary: "LLTokenizer"
+) -> MaskTimes:
     compiled, first, later = [], [], []
     for text in texts:
         tokens = vocabulary.tokenize_str(text)
@@ -93,7 +96,7 @@ def _row(source: GrammarSource, texts: Sequence[str], vocabulary: "LLTokenizer")
         first.append(times[0])
         later += list(times[1:])
     longest = vocabulary.tokenize_str(max(texts, key=len))
-    return Row(
+    return MaskTimes(
         source.name,
         rule_count(source),
         vocabulary.vocab_size,
@@ -112,6 +115,8 @@ def _timed(
     source: GrammarSource, vocabulary: "LLTokenizer", tokens: Sequence[int]
 ) -> tuple[float, list[float]]:
     """Seconds to compile a fresh matcher, and for the mask before each token."""
+    from backend.grammar.compile import compile_matcher
+
     start = perf_counter()
     matcher = compile_matcher(source, vocabulary)
     compiled = perf_counter() - start
@@ -129,16 +134,26 @@ def _naive(
     source: GrammarSource, vocabulary: "LLTokenizer", tokens: Sequence[int]
 ) -> Iterator[float]:
     """Seconds for a mask by asking about each token in turn, at some positions of a text."""
+    from backend.grammar.compile import compile_matcher
+
     matcher = compile_matcher(source, vocabulary)
-    asked = sorted(set(range(vocabulary.vocab_size)) - set(vocabulary.eos_tokens))
+    every = sorted(set(range(vocabulary.vocab_size)) - set(vocabulary.eos_tokens))
     stops = [0, *(len(tokens) * i // (NAIVE_POSITIONS + 1) for i in range(1, NAIVE_POSITIONS + 1))]
     for done, stop in pairwise(stops):
         matcher.try_consume_tokens(list(tokens[done:stop]))
         start = perf_counter()
-        for token in asked:
+        for token in every:
             if matcher.try_consume_tokens([token]):
                 matcher.rollback(1)
         yield perf_counter() - start
+
+
+GRAMMAR = Experiment(
+    "grammar",
+    "what masks cost: every shipped grammar on two vocabularies",
+    time_masks,
+    lambda _plan: "masks alone, no model",
+)
 
 
 _C_HEAD = """\

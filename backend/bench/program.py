@@ -4,15 +4,14 @@ Guidance showed it on an A100 with Mistral-7B: 3.9 s with the cache kept between
 without, 20.7 s as one generation.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from backend.bench.solo import run_solo
-from backend.racing.models import LoadedModels
+from backend.bench.experiment import Experiment, Plan
+from backend.bench.rotation import rounds
+from backend.bench.runs import solo_runs
 from backend.racing.race import Race
-from backend.strategies.registry import STRATEGIES
-from backend.types import ModelSpec, Request
+from backend.strategies.registry import parse_column
 
 #: Twelve sentences, fed ten times, each time followed by four tokens of the model's own.
 PASSAGE = (
@@ -23,12 +22,12 @@ PASSAGE = (
     "The fish is sold to two shops and one school. What is left goes to the gulls. "
     "In the evening the crews meet at the lamp. One of them says a single word about the day: "
 )
-PROGRAM = "{{repeat 10}}" + PASSAGE + '{{gen "word" max_tokens=4}}\n{{end}}'
-COLUMNS = ("kv", "restart", "single")
+TEXT = "{{repeat 10}}" + PASSAGE + '{{gen "word" max_tokens=4}}\n{{end}}'
+COLUMNS = tuple(map(parse_column, ("kv", "restart", "single")))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProgramResult:
     """Medians over the rounds: seconds in all, forward passes with a sampled token, rows computed.
 
     ratio: time over that of KV reuse, of the same round, with its lowest and highest value.
@@ -44,31 +43,19 @@ class Row:
     fed: int
 
 
-def program_experiment(
-    request: Request,
-    target: ModelSpec,
-    engines: LoadedModels,
-    say: Callable[[str], None],
-    rounds: int,
-) -> list[Row]:
-    """Run the program with reuse, without, and as one generation; the order rotates."""
-    columns = tuple(STRATEGIES[name] for name in COLUMNS)
-    asked = replace(request, prompt=PROGRAM, chat=False)
-    race = Race(asked, columns, target)
-    run_solo(race, 0, engines)  # warm-up, discarded
-    runs = []
-    for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
-        order = [(number + i) % len(columns) for i in range(len(columns))]
-        scores = {index: run_solo(race, index, engines) for index in order}
-        runs.append([scores[index] for index in range(len(columns))])
-    rows: list[Row] = []
-    for index, column in enumerate(columns):
+def program(plan: Plan) -> list[ProgramResult]:
+    """Run the program with reuse, without, and as one generation."""
+    race = Race(replace(plan.request, prompt=TEXT, chat=False), COLUMNS, plan.target)
+    runs = rounds(
+        solo_runs(len(COLUMNS), plan.models), [race] * plan.rounds, plan.say_round, warm_up=1
+    )
+    results: list[ProgramResult] = []
+    for index, column in enumerate(COLUMNS):
         scores = [run[index] for run in runs]
         ratios = [run[index].seconds / run[0].seconds for run in runs]
-        rows.append(
-            Row(
-                column.title,
+        results.append(
+            ProgramResult(
+                column.label,
                 median(score.seconds for score in scores),
                 median(ratios),
                 (min(ratios), max(ratios)),
@@ -78,4 +65,9 @@ def program_experiment(
                 scores[0].fed,
             )
         )
-    return rows
+    return results
+
+
+PROGRAM = Experiment(
+    "program", "a program of ten slots: cache kept, cache forgotten, one generation", program
+)

@@ -4,24 +4,24 @@ Where structure is rigid, forced tokens make a pass write more than one token; m
 behind the forward pass cost next to nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from backend.bench.solo import run_solo
+from backend.bench.experiment import Experiment, Plan
+from backend.bench.rotation import rounds
+from backend.bench.runs import solo_runs
 from backend.grammar.sources import examples, shipped
-from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
-from backend.strategies.registry import STRATEGIES, parse_column
-from backend.types import ModelSpec, Request
+from backend.strategies.registry import BASELINE, parse_column
 
-#: Drafting on top of the grammar.
+#: The grammar alone, and drafting on top of it.
 COLUMNS = ("grammar", "lookup", "lookahead", "speculative")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SchemaResult:
     """One column under one schema, medians over the rounds.
 
     time_ratio: time per token over that of unconstrained KV reuse, of the same round, with its
@@ -43,48 +43,38 @@ class Row:
     equal: bool
 
 
-def structure_experiment(
-    request: Request,
-    target: ModelSpec,
-    engines: LoadedModels,
-    say: Callable[[str], None],
-    rounds: int,
-    names: Sequence[str] = (),
-) -> list[Row]:
-    """Every shipped JSON Schema (or `names`) with its own prompt; the order rotates."""
-    chosen = names or [name for name, source in shipped().items() if source.kind == "json_schema"]
-    rows: list[Row] = []
-    for name in chosen:
-        say(f"{name}: {rounds} rounds")
-        runs = _runs(name, request, target, engines, rounds)
-        plain = [run[1] for run in runs]
-        for index, column in enumerate(COLUMNS, 1):
-            pairs = [(run[0], run[index]) for run in runs]
-            equal = all(a.tokens == run[index].tokens for a, run in zip(plain, runs, strict=True))
-            rows.append(_row(STRATEGIES[column].title, name, pairs, equal=equal))
-    return rows
+def structure(plan: Plan) -> list[SchemaResult]:
+    """Every shipped JSON Schema with its own prompt."""
+    names = [name for name, source in shipped().items() if source.kind == "json_schema"]
+    return [result for name in names for result in measure_schema(name, plan)]
 
 
-def _runs(
-    name: str, request: Request, target: ModelSpec, engines: LoadedModels, rounds: int
-) -> list[list[Score]]:
-    """Scores by round and column, KV reuse first."""
-    columns = (STRATEGIES["kv"], *(parse_column(f"{column}:grammar={name}") for column in COLUMNS))
-    race = Race(replace(request, prompt=examples(name).prompt), columns, target)
-    for index in range(len(columns)):
-        run_solo(race, index, engines)  # warm-up, discarded
-    runs: list[list[Score]] = []
-    for number in range(rounds):
-        order = [(number + i) % len(columns) for i in range(len(columns))]
-        scores = {index: run_solo(race, index, engines) for index in order}
-        runs.append([scores[index] for index in range(len(columns))])
-    return runs
+def measure_schema(name: str, plan: Plan) -> list[SchemaResult]:
+    """One shipped schema in every column."""
+    bound = [parse_column(f"{column}:grammar={name}") for column in COLUMNS]
+    columns = (parse_column(BASELINE), *bound)
+    race = Race(replace(plan.request, prompt=examples(name).prompt), columns, plan.target)
+    plan.say(name)
+    runs = rounds(
+        solo_runs(len(columns), plan.models),
+        [race] * plan.rounds,
+        plan.say_round,
+        warm_up=len(columns),
+    )
+    results: list[SchemaResult] = []
+    for index, column in enumerate(COLUMNS, 1):
+        pairs = [(run[0], run[index]) for run in runs]
+        equal = all(run[index].tokens == run[1].tokens for run in runs)
+        results.append(_result(parse_column(column).title, name, pairs, equal=equal))
+    return results
 
 
-def _row(column: str, name: str, pairs: Sequence[tuple[Score, Score]], *, equal: bool) -> Row:
+def _result(
+    column: str, name: str, pairs: Sequence[tuple[Score, Score]], *, equal: bool
+) -> SchemaResult:
     ratios = [score.tpot / base.tpot for base, score in pairs]
     last = pairs[-1][1]
-    return Row(
+    return SchemaResult(
         column,
         name,
         len(last.tokens),
@@ -97,3 +87,8 @@ def _row(column: str, name: str, pairs: Sequence[tuple[Score, Score]], *, equal:
         last.acceptance,
         equal,
     )
+
+
+STRUCTURE = Experiment(
+    "structure", "every shipped JSON Schema against KV reuse without a grammar", structure
+)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from backend.bench.prompts import Prompt
-from backend.bench.solo import run_solo, with_baseline
+from backend.bench.rotation import one_round
+from backend.bench.runs import solo_runs, with_baseline
 from backend.costs.pass_costs import PassCosts
 from backend.drafters.lookahead_plan import LADDER, predicted
 from backend.errors import DerbyError
@@ -157,10 +158,8 @@ class _Runs:
         self, columns: tuple[Strategy, ...], prompt: Prompt, turn: int
     ) -> tuple[Score, Score]:
         race = Race(Request(prompt.text, self._tokens), columns, self._target)
-        found: dict[int, Score] = {}
-        for index in (0, 1) if turn % 2 else (1, 0):
-            found[index] = run_solo(race, index, self._engines)
-        return found[0], found[1]
+        base, score = one_round(solo_runs(2, self._engines), race, turn)
+        return base, score
 
     def speedup(self, text: str) -> float:
         """Time after the first token of KV reuse on all prompts, over this column's."""

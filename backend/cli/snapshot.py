@@ -1,4 +1,4 @@
-"""The command line's snapshots: python -m backend snapshot save | load | info | list | rm."""
+"""python -m backend snapshot save | load | info | list | rm."""
 
 import json
 from collections.abc import Sequence
@@ -6,9 +6,20 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
+from backend.cli.console import out
+from backend.cli.options import (
+    AsJson,
+    Device,
+    EngineName,
+    MaxNewTokens,
+    Model,
+    Precision,
+    Raw,
+    Seed,
+    Temperature,
+)
 from backend.cli.tables import summary, texts
 from backend.errors import DerbyError
 from backend.kvcache.snapshots import Info, default_folder
@@ -21,27 +32,25 @@ from backend.strategies.registry import Strategy, parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
 
 app = typer.Typer(help="Columns saved to disk, and resumed exactly.", no_args_is_help=True)
-out = Console()
 
 #: Whose caches one command keeps in memory: its own.
 SCOPE = "command line"
 
 Id = Annotated[str, typer.Argument(help="A snapshot's id.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @app.command()
 def save(
     prompt: Annotated[str, typer.Argument(help="The prompt.")],
     column: Annotated[str, typer.Option("--column", "-c", help="name[:setting=value,...]")] = "kv",
-    model: str = "built-in",
-    engine: str = "openvino",
-    precision: str = "fp32",
-    device: str = "CPU",
-    max_new_tokens: int = 32,
-    temperature: float = 0.0,
-    seed: int = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    model: Model = "built-in",
+    engine: EngineName = "openvino",
+    precision: Precision = "fp32",
+    device: Device = "CPU",
+    max_new_tokens: MaxNewTokens = 32,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one column and save it where it stops."""
@@ -73,13 +82,13 @@ def info(name: Id) -> None:
 @app.command(name="list")
 def list_all(as_json: AsJson = False) -> None:
     """List the snapshots, newest first."""
-    found = default_folder().list()
+    entries = default_folder().list()
     if as_json:
-        print(json.dumps([asdict(entry) for entry in found]))  # noqa: T201 (the output)
+        print(json.dumps([asdict(entry) for entry in entries]))  # noqa: T201 (the output)
         return
     table = Table(Column("id", no_wrap=True), "saved", "MB", "tokens", "column", "prompt")
-    for entry in found:
-        table.add_row(*_row(entry))
+    for entry in entries:
+        table.add_row(*_cells(entry))
     out.print(table)
 
 
@@ -90,7 +99,7 @@ def rm(names: Annotated[list[str], typer.Argument(help="Snapshots' ids.")]) -> N
         default_folder().remove(name)
 
 
-def _row(entry: Info) -> Sequence[str]:
+def _cells(entry: Info) -> Sequence[str]:
     tokens = f"{entry.prompt_tokens} + {entry.answer_tokens}"
     prompt = str(entry.record.get("request", {}).get("prompt", ""))[:40]
     column = str(entry.record.get("strategy", ""))

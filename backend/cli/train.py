@@ -1,4 +1,4 @@
-"""The command line's training: python -m backend train."""
+"""python -m backend train."""
 
 import json
 import os
@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from backend.cli.console import out, say
 from backend.models.files import BUILT_IN
-
-out = Console()
-err = Console(stderr=True)
 
 
 def train(
@@ -37,9 +34,6 @@ def train(
     from backend.training.targets import open_target
     from backend.training.train import Work, recipe_for
     from backend.training.train import train as run
-
-    def say(text: str) -> None:
-        err.print(text, style="dim", highlight=False)
 
     target = open_target(model, say)
     work = Work(answer_tokens, minutes * 60, recipe_for(target), resume)

@@ -1,4 +1,4 @@
-"""The comparison with transformers' assisted generation counts what happens, on both sides."""
+"""The comparisons with other loops count what happens, on both sides."""
 
 import copy
 from collections.abc import Sequence
@@ -10,28 +10,30 @@ import torch
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from backend.bench.assisted import (
+from backend.bench.baselines import (
+    ASSISTED,
     BITS,
     DRAFT_K,
     GROUP,
     LOOKUP_K,
+    PEERS,
     TARGET,
     Answer,
-    alternate,
+    Block,
     assisted_by,
-    assisted_experiment,
-    assisted_table,
+    assisted_result,
     generated,
     our_answer,
+    peer_result,
     rounded,
-    row,
 )
-from backend.bench.prompts import PROMPTS, Prompt
+from backend.bench.experiment import Plan
+from backend.bench.prompts import PROMPTS
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.strategies.registry import parse_column
-from backend.types import ModelSpec
+from backend.types import ModelSpec, Request
 
 FAKE = ModelSpec("fake-loop", "fake")
 EOS = 60
@@ -108,7 +110,7 @@ def test_passes_of_prompt_lookup_are_those_that_its_text_calls_for(
     options = {"prompt_lookup_num_tokens": k, "max_matching_ngram_size": ngram}
     answer = generated(MODEL, IDS, count, options)
     assert answer.tokens == tuple(text)
-    assert (answer.first_block, answer.passes) == (blocks[0], len(blocks) - 1)
+    assert (len(answer.blocks[0].tokens), answer.passes) == (blocks[0], len(blocks) - 1)
     assert answer.rows == sum(rows[1:])
     if answer.passes:
         assert answer.tokens_per_forward == sum(blocks[1:]) / len(blocks[1:])
@@ -124,7 +126,7 @@ def test_an_assistant_always_drafts_k_tokens(k: int) -> None:
     answer = generated(MODEL, IDS, count, options)
     assert answer.tokens == tuple(greedy(count))
     # The draft is the target itself: all that is drafted is right.
-    assert answer.first_block == k + 1
+    assert len(answer.blocks[0].tokens) == k + 1
     assert answer.passes == 3
     assert answer.rows == 2 * (k + 1) + 1
 
@@ -139,15 +141,26 @@ def test_our_passes_and_rows_are_the_engines(count: int) -> None:
         "x" * 100, parse_column("lookup:k=4,ngram=1,branches=1"), count, FAKE, engines
     )
     prefill = -(-len(prompt) // 64)
-    assert answer.first_block == 1
+    assert len(answer.blocks[0].tokens) == 1
     assert answer.passes == engine.forwards - prefill
     assert answer.rows == engine.rows - len(prompt)
     assert answer.later == len(answer.tokens) - 1
-    assert answer.seconds > 0
+    assert answer.tpot > 0
 
 
 def answer(later: int, passes: int, seconds: float, first_block: int = 1) -> Answer:
-    return Answer(tuple(range(first_block + later)), first_block, passes, 2 * passes, seconds)
+    """An answer whose passes bring equally many tokens, of two rows each."""
+    first = Block(tuple(range(first_block)), 100.0, 99)
+    each = later // max(passes, 1)
+    return Answer(
+        (
+            first,
+            *(
+                Block((7,) * each, 100.0 + seconds * (i + 1) / passes, rows=2)
+                for i in range(passes)
+            ),
+        )
+    )
 
 
 def test_ratios_are_above_one_where_ours_is_ahead() -> None:
@@ -157,35 +170,41 @@ def test_ratios_are_above_one_where_ours_is_ahead() -> None:
         (answer(12, 3, 12.0), answer(12, 4, 12.0)),
         (answer(9, 3, 1.0), answer(0, 0, 0.0, first_block=4)),  # one block says nothing
     ]
-    found = row("ours", 5, pairs)
-    assert found.forward_ratio == pytest.approx((4 / 3, 1.0, 2.0))
-    assert found.speed_ratio == pytest.approx((1.0, 1 / 3, 2.0))
-    assert found.per_forward == (4.0, 3.0)
-    assert found.tpot == (1000.0, 1000.0)
-    assert (found.prompts, found.equal) == (4, 3)
+    result = assisted_result("ours", 5, pairs)
+    assert result.forward_ratio == pytest.approx((4 / 3, 1.0, 2.0))
+    assert result.speed_ratio == pytest.approx((1.0, 1 / 3, 2.0))
+    assert result.per_forward == (4.0, 3.0)
+    assert result.tpot == (1000.0, 1000.0)
+    assert (result.prompts, result.equal) == (4, 3)
     with pytest.raises(DerbyError, match="up to 6 tokens"):
-        row("ours", 5, pairs[3:])
+        assisted_result("ours", 5, pairs[3:])
+    peer = peer_result("theirs", pairs)
+    assert (peer.ratio, *peer.spread) == pytest.approx((1.0, 1 / 3, 2.0))
+    assert (peer.ours, peer.theirs) == (1.0, 1.0)
+    assert (peer.prompts, peer.equal) == (4, 3)
 
 
-def test_the_warm_up_is_discarded_and_who_begins_alternates() -> None:
-    calls: list[str] = []
+def test_answers_of_unequal_length_are_compared_over_the_same_tokens() -> None:
+    """A side whose later tokens were slower was said to be slower, though the other side had ended
+    before those.
+    """
+    steady = answer(8, 8, 8.0)
+    slower_later = Answer((*steady.blocks, Block((7,), 200.0)))
+    assert peer_result("theirs", [(slower_later, steady)]).ratio == 1.0
+    assert assisted_result("ours", 5, [(steady, slower_later)]).speed_ratio == (1.0, 1.0, 1.0)
 
-    def side(name: str, text: str) -> Answer:
-        calls.append(name + text)
-        return answer(len(calls), 1, 1.0)
 
-    prompts = [Prompt("", text) for text in "abc"]
-    pairs = alternate(prompts, lambda p: side("o", p), lambda p: side("t", p), lambda _: None)
-    assert calls == ["oa", "ta", "ta", "oa", "ob", "tb", "tc", "oc"]
-    assert [(ours.later, theirs.later) for ours, theirs in pairs] == [(4, 3), (5, 6), (8, 7)]
+def test_an_engine_without_a_loop_of_its_own_is_one_sentence() -> None:
+    with pytest.raises(DerbyError, match="openvino and torch have one"):
+        PEERS.run(Plan(PROMPTS[:1], (), Request("-", 8), FAKE, LoadedModels(), lambda _: None))
 
 
 def test_a_rounded_group_has_few_values_and_keeps_its_range() -> None:
     weights = torch.randn(6, 3 * GROUP, generator=torch.Generator().manual_seed(1))
     weights[2, :GROUP] = 0.25  # a group without any range
-    found = rounded(weights)
-    assert found.shape == weights.shape
-    groups = zip(found.view(-1, GROUP), weights.view(-1, GROUP), strict=True)
+    result = rounded(weights)
+    assert result.shape == weights.shape
+    groups = zip(result.view(-1, GROUP), weights.view(-1, GROUP), strict=True)
     for got, was in groups:
         step = (was.max() - was.min()) / (2**BITS - 1)
         assert got.unique().numel() <= 2**BITS
@@ -194,17 +213,18 @@ def test_a_rounded_group_has_few_values_and_keeps_its_range() -> None:
 
 
 @pytest.mark.model
-def test_all_duels_on_the_built_in_model() -> None:
-    engines, count, said = LoadedModels(), 12, list[str]()
-    rows = assisted_experiment(PROMPTS[1:2], count, engines, said.append)
-    lookup, auto, speculative = rows
-    for found, k in ((lookup, LOOKUP_K), (auto, LOOKUP_K), (speculative, DRAFT_K)):
-        assert (found.k, found.prompts, found.equal) == (k, 1, 1)
-        assert all(1 <= value <= k + 1 for value in (*found.per_forward, *found.rows))
+def test_all_comparisons_with_transformers_on_the_built_in_model() -> None:
+    said = list[str]()
+    plan = Plan(PROMPTS[1:2], (), Request("-", 12), TARGET, LoadedModels(), said.append)
+    results = ASSISTED.run(plan)
+    lookup, auto, speculative = results
+    for result, k in ((lookup, LOOKUP_K), (auto, LOOKUP_K), (speculative, DRAFT_K)):
+        assert (result.k, result.prompts, result.equal) == (k, 1, 1)
+        assert all(1 <= value <= k + 1 for value in (*result.per_forward, *result.rows))
     # Both ask the same draft after the same text: what is accepted differs by the first block's.
     assert speculative.rows[0] > 4
     assert speculative.rows[1] > 4
-    assert said.count("warming up") == 3
+    assert sum(sentence.startswith("prompt 1 of 1") for sentence in said) == 3
     console = Console(width=120, record=True, file=StringIO())
-    console.print(assisted_table(rows, count))
+    console.print(ASSISTED.table(plan, results))
     assert str(TARGET) in console.export_text()

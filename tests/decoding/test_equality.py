@@ -24,7 +24,7 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(engine, prompts, toke
 
 def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings() -> None:
     """The int4 copy stores the fp32 weights' own codes; only its fast arithmetic can disagree."""
-    from backend.bench.solo import run_solo
+    from backend.bench.runs import run_solo
     from backend.racing.race import Race
     from backend.strategies.registry import parse_column
     from backend.types import Request

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
-from backend.bench.grammar import _row, bench_texts, long_c, long_sql, rule_count
+from backend.bench.grammar import bench_texts, long_c, long_sql, measure_grammar, rule_count
 from backend.grammar.compile import compile_matcher, matcher_tokenizer
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -211,7 +211,7 @@ def test_every_text_of_the_bench_has_a_mask_to_time(name: str) -> None:
 
 def test_a_row_of_the_bench_says_what_was_measured() -> None:
     source, texts = shipped()["arithmetic"], ("1 + 1 = 2", "(2 + 3) * 4 = 20")
-    row = _row(source, texts, matcher_tokenizer(ByteTokenizer()))
+    row = measure_grammar(source, texts, matcher_tokenizer(ByteTokenizer()))
     assert astuple(row)[:4] == ("arithmetic", rule_count(source), 257, sum(map(len, texts)))
     assert 0 < row.p50_ms <= row.p99_ms <= row.max_ms
     assert 0 < row.mean_ms <= row.max_ms

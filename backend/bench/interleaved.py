@@ -1,0 +1,51 @@
+"""Do own clocks keep columns apart? Interleaved figures over those of columns that run alone."""
+
+from dataclasses import dataclass
+from statistics import median
+
+from backend.bench.experiment import Experiment, Plan
+from backend.bench.rotation import rounds
+from backend.bench.runs import race_on, run_solo, run_together, with_baseline
+from backend.racing.race import Race
+from backend.results.metrics import Score
+
+
+@dataclass(frozen=True, slots=True)
+class ClockResult:
+    """A column's own-clock times interleaved over solo: 1 means an undisturbed clock.
+
+    tpot, ttft: medians of per-prompt ratios; spread: the lowest and highest ratio of TPOT.
+    """
+
+    column: str
+    tpot: float
+    ttft: float
+    spread: tuple[float, float]
+
+
+def interleaved(plan: Plan) -> list[ClockResult]:
+    """All columns together and each alone on every prompt, alternating which comes first."""
+    columns = with_baseline(plan.columns)
+    races = [race_on(prompt, columns, plan.request, plan.target) for prompt in plan.prompts]
+
+    def together(race: Race) -> list[Score]:
+        return run_together(race, plan.models)
+
+    def alone(race: Race) -> list[Score]:
+        return [run_solo(race, index, plan.models) for index in range(len(columns))]
+
+    runs = rounds((together, alone), races, plan.say_prompt, warm_up=1)
+    results: list[ClockResult] = []
+    for index, column in enumerate(columns):
+        pairs = [(mixed[index], own[index]) for mixed, own in runs if own[index].tpot]
+        if pairs:
+            ratios = [mixed.tpot / own.tpot for mixed, own in pairs]
+            starts = [mixed.ttft / own.ttft for mixed, own in pairs]
+            spread = (min(ratios), max(ratios))
+            results.append(ClockResult(column.label, median(ratios), median(starts), spread))
+    return results
+
+
+INTERLEAVED = Experiment(
+    "interleaved", "own-clock times of columns that run together over those alone", interleaved
+)

@@ -1,0 +1,47 @@
+"""Runs columns of a race to their end, alone or together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from backend.bench.prompts import Prompt
+from backend.errors import DerbyError
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race, run_race
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import BASELINE, Strategy, parse_column
+from backend.types import ModelSpec, Request
+
+
+def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
+    """Run one of the race's columns alone. Raises DerbyError if it fails."""
+    return run_together(Race(race.request, (race.columns[index],), race.target), models)[0]
+
+
+def run_together(race: Race, models: LoadedModels) -> list[Score]:
+    """Run all columns interleaved. Raises DerbyError if one fails."""
+    board = Scoreboard(race.columns)
+    run_race(race, models, board.add, lambda: False)
+    for column, score in zip(board.columns, board.scores, strict=True):
+        if score.state != "done":
+            raise DerbyError(f"{column.label} did not finish: {score.message}")
+    return board.scores
+
+
+def solo_runs(columns: int, models: LoadedModels) -> list[Callable[[Race], Score]]:
+    """What runs the first column of a race alone, the second one, and so on."""
+    return [partial(run_solo, index=index, models=models) for index in range(columns)]
+
+
+def with_baseline(columns: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    """The columns, KV reuse first."""
+    baseline = parse_column(BASELINE)
+    return (baseline, *(column for column in columns if column != baseline))
+
+
+def race_on(
+    prompt: Prompt, columns: Sequence[Strategy], request: Request, target: ModelSpec
+) -> Race:
+    """The request on another prompt, in all columns."""
+    return Race(replace(request, prompt=prompt.text), tuple(columns), target)

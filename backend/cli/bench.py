@@ -1,0 +1,65 @@
+"""python -m backend bench."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.bench.experiment import Plan
+from backend.bench.prompts import PROMPTS, read_prompts, sample
+from backend.bench.registry import EXPERIMENTS, experiment_named
+from backend.cli.console import out, say
+from backend.cli.options import (
+    AsJson,
+    Columns,
+    Device,
+    EngineName,
+    MaxNewTokens,
+    Model,
+    Precision,
+    Seed,
+    Temperature,
+)
+from backend.racing.models import LoadedModels
+from backend.strategies.registry import DEFAULT_COLUMNS, parse_column
+from backend.types import ModelSpec, Request, Sampling
+
+EXPERIMENT_HELP = "; ".join(f"{name}: {each.help}" for name, each in EXPERIMENTS.items()) + "."
+
+
+def bench(
+    experiment: Annotated[str, typer.Option(help=EXPERIMENT_HELP)] = "solo",
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="JSON Lines with category and turns; default: six of our own."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Use so many prompts, spread over the file; 0: all.")
+    ] = 0,
+    column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
+    model: Model = "built-in",
+    engine: EngineName = "openvino",
+    precision: Precision = "fp32",
+    device: Device = "CPU",
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure: solo and warmed up, interleaved against solo, or against the engine's own loop."""
+    chosen = experiment_named(experiment)
+    plan = Plan(
+        sample(read_prompts(prompts) if prompts else PROMPTS, limit),
+        tuple(parse_column(name) for name in column),
+        Request("-", max_new_tokens, Sampling(temperature, seed=seed)),
+        ModelSpec(model, engine, precision, device),
+        LoadedModels(),
+        say,
+        limit or 3,
+    )
+    results = chosen.run(plan)
+    if not as_json:
+        out.print(chosen.table(plan, results))
+    print(json.dumps([asdict(result) for result in results]))  # noqa: T201 (for programs)

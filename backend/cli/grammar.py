@@ -1,0 +1,20 @@
+"""python -m backend grammar."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.console import out
+from backend.grammar.sources import grammar_from_file
+
+
+def grammar(
+    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
+    text: Annotated[str, typer.Option(help="See how far this is accepted.")] = "",
+) -> None:
+    """Check a grammar, and how far a text fits it."""
+    from backend.web.editor import SOUND, fit, page_tokenizer
+
+    fits = fit(grammar_from_file(file), page_tokenizer(), text)
+    out.print(f"{SOUND} {fits}", highlight=False, markup=False)

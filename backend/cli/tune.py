@@ -1,0 +1,42 @@
+"""python -m backend tune."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.bench.prompts import PROMPTS, read_prompts, sample
+from backend.bench.tables import results_table
+from backend.cli.console import out, say
+from backend.cli.options import AsJson, Device, EngineName, MaxNewTokens, Model, Precision
+from backend.cli.tables import curve
+from backend.racing.models import LoadedModels
+from backend.types import ModelSpec
+
+
+def tune(
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSON Lines as for bench; default: six of our own.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Use so many prompts.")] = 4,
+    model: Model = "built-in",
+    engine: EngineName = "openvino",
+    precision: Precision = "fp32",
+    device: Device = "CPU",
+    max_new_tokens: MaxNewTokens = 96,
+    as_json: AsJson = False,
+) -> None:
+    """Find the settings to use here: pass costs, predicted and measured speed-ups (minutes)."""
+    from backend.bench.tune import tune as measure_and_predict
+
+    chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
+    target = ModelSpec(model, engine, precision, device)
+    tuning = measure_and_predict(target, chosen, max_new_tokens, LoadedModels(), say)
+    if as_json:
+        print(json.dumps(asdict(tuning)))  # noqa: T201 (this is the output)
+        return
+    out.print(curve(tuning.costs, tuning.draft_steps))
+    out.print(results_table(f"tune: {target}, {max_new_tokens} new tokens, greedy", tuning.rows))
+    out.print(f"Use: -c {tuning.best}", highlight=False)

@@ -1,0 +1,40 @@
+"""python -m backend verify."""
+
+from typing import Annotated
+
+import typer
+
+from backend.bench.prompts import PROMPTS
+from backend.cli.console import out
+from backend.cli.options import MaxNewTokens
+from backend.engines.registry import offered_engines
+from backend.racing.models import LoadedModels
+from backend.types import ModelSpec
+
+
+def verify(
+    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = list(offered_engines()),  # noqa: B006, B008
+    prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
+    max_new_tokens: MaxNewTokens = 96,
+) -> None:
+    """Check that every lossless column writes what KV reuse writes; exit code 1 if one does not."""
+    from backend.bench.verify import cases
+    from backend.bench.verify import verify as run_cases
+
+    targets = tuple(ModelSpec(engine=name) for name in engine)
+    chosen = cases(targets, PROMPTS[:prompts])
+    unequal = 0
+    for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
+        case = result.case
+        unequal += not result.equal
+        verdict = f"{len(result.verdicts)} columns equal" if result.equal else "NOT EQUAL"
+        out.print(
+            f"{number}/{len(chosen)} {case.target.engine} {case.prompt.category} "
+            f"T={case.temperature} seed={case.seed}: {verdict}, {result.tokens} tokens",
+            highlight=False,
+        )
+        for name, sentence in result.verdicts:
+            if sentence != "equal":
+                out.print(f"    {name}: {sentence}", highlight=False)
+    out.print(f"{len(chosen) - unequal} of {len(chosen)} cases equal in every column")
+    raise typer.Exit(1 if unequal else 0)

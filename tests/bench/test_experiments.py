@@ -1,0 +1,95 @@
+"""Every experiment declares itself, and those that need no weights measure the fake engine."""
+
+from dataclasses import asdict, replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from backend.bench.experiment import Plan
+from backend.bench.prompts import PROMPTS
+from backend.bench.registry import EXPERIMENTS, experiment_named
+from backend.bench.structure import measure_schema
+from backend.errors import DerbyError
+from backend.racing.models import LoadedModels
+from backend.strategies.registry import parse_column
+from backend.types import ModelSpec, Request
+
+
+def plan(*columns: str, tokens: int = 40) -> Plan:
+    return Plan(
+        PROMPTS[:3],
+        tuple(map(parse_column, columns)),
+        Request("-", tokens),
+        ModelSpec("fake-loop", "fake"),
+        LoadedModels(),
+        lambda _: None,
+        rounds=2,
+    )
+
+
+def printed(name: str, given: Plan, results: list) -> str:
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(EXPERIMENTS[name].table(given, results))
+    return console.export_text()
+
+
+def test_every_experiment_is_found_by_its_name_and_says_what_it_measures() -> None:
+    for name, experiment in EXPERIMENTS.items():
+        assert experiment_named(name) is experiment
+        assert experiment.name == name
+        assert experiment.help
+    with pytest.raises(DerbyError, match=r"no experiment 'pears'.*solo, .*peers"):
+        experiment_named("pears")
+
+
+def test_solo_compares_every_column_with_kv_reuse_in_all_and_by_category() -> None:
+    given = plan("stateless", "lookup", "kv")
+    results = EXPERIMENTS["solo"].run(given)
+    columns = ["KV reuse", "Stateless", "Prompt lookup"]
+    categories = ["all", *(prompt.category for prompt in given.prompts)]
+    assert [(r.category, r.column) for r in results] == [
+        (category, column) for category in categories for column in columns
+    ]
+    for result in results:
+        assert result.prompts == result.equal == (3 if result.category == "all" else 1)
+        assert result.tpot > 0
+        assert result.spread[0] <= result.speedup <= result.spread[1]
+        if result.column == "KV reuse":
+            assert (result.speedup, result.end_to_end, result.acceptance) == (1.0, 1.0, 0.0)
+            assert result.tokens_per_forward == 1.0
+    text = printed("solo", given, results)
+    assert str(given.target) in text
+    assert "tokens per forward" in text
+
+
+def test_interleaved_gives_a_ratio_for_every_column() -> None:
+    results = EXPERIMENTS["interleaved"].run(plan("lookup"))
+    assert [result.column for result in results] == ["KV reuse", "Prompt lookup"]
+    assert all(low <= r.tpot <= high for r in results for low, high in [r.spread])
+
+
+def test_one_generation_writes_what_the_others_are_fed() -> None:
+    given = plan()
+    kept, forgotten, single = EXPERIMENTS["program"].run(given)
+    assert kept.ratio == 1.0
+    assert kept.fed == forgotten.fed > 0
+    assert single.fed < kept.fed
+    assert single.generated > kept.generated
+    assert kept.rows < forgotten.rows, "a forgotten cache is filled again"
+    assert "One generation" in printed("program", given, [kept, forgotten, single])
+
+
+def test_drafting_under_a_schema_writes_what_the_schema_alone_writes() -> None:
+    results = measure_schema("person", replace(plan(tokens=60), rounds=1))
+    assert [result.column for result in results] == [
+        "Grammar",
+        "Prompt lookup",
+        "Lookahead",
+        "Speculative",
+    ]
+    for result in results:
+        assert result.schema == "person"
+        assert result.equal
+        assert 0 <= result.forced <= 1
+        assert asdict(result)["tokens_per_forward"] >= 1
