@@ -1,0 +1,139 @@
+"""What README.md and CONTRIBUTING.md tell people to type exists: commands, options, columns."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+import app as launch
+from backend.bench.registry import EXPERIMENTS
+from backend.cli.main import app as backend
+from backend.grammar.sources import GrammarSource
+from backend.strategies.registry import parse_column
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
+OWN = GrammarSource("regex", "a+", "own")
+BACKEND = typer.main.get_command(backend)
+
+
+def page_command() -> click.Command:
+    """The command line of app.py."""
+    single = typer.Typer(add_completion=False)
+    single.command()(launch.main)
+    return typer.main.get_command(single)
+
+
+PAGE = page_command()
+
+
+def snippets(name: str) -> Iterator[str]:
+    """The lines of a page's code blocks, joined where they go on, and what stands between
+    backticks; without comments.
+    """
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n        ", " ")
+    fence = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    indented = re.compile(r"^ {4}.*$", re.MULTILINE)
+    prose = indented.sub("", fence.sub("", text))
+    blocks = [*fence.findall(text), *indented.findall(fence.sub("", text))]
+    for line in "\n".join(blocks).splitlines():
+        yield line.partition(" #")[0].strip()
+    for span in re.findall(r"`([^`]+)`", prose):
+        yield " ".join(span.split())
+
+
+def typed(start: str) -> list[tuple[str, list[str]]]:
+    """Every distinct line that runs the program, with its arguments."""
+    program = re.compile(rf"^(?:\S*/)?{start}(?: (.*))?$")
+    found: dict[str, list[str]] = {}
+    for name in PAGES:
+        for line in snippets(name):
+            if match := program.match(line):
+                found[line] = shlex.split(match[1] or "")
+    return list(found.items())
+
+
+BACKEND_LINES = typed("python -m backend")
+PAGE_LINES = typed(r"python app\.py")
+MAKE_LINES = typed("make")
+
+
+def context_of(command: click.Command, arguments: list[str]) -> click.Context:
+    """The arguments as click reads them, subcommands too; nothing runs. Raises click's errors."""
+    context = click.Context(command)
+    if arguments == ["--help"]:
+        return context
+    if isinstance(command, click.Group):
+        _, inner, rest = command.resolve_command(context, arguments)
+        assert inner is not None
+        return context_of(inner, rest)
+    return command.make_context(command.name, list(arguments))
+
+
+def options(command: click.Command) -> set[str]:
+    """The names of a command's options, and of its subcommands'."""
+    found = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    if isinstance(command, click.Group):
+        found |= {name for inner in command.commands.values() for name in options(inner)}
+    return found
+
+
+def test_the_pages_name_commands_at_all() -> None:
+    """So that a change of their form does not leave these tests with nothing to read."""
+    first = {arguments[0] for _, arguments in BACKEND_LINES if arguments}
+    assert {"race", "tune", "train", "grammar", "snapshot", "bench"} <= first
+    assert len(PAGE_LINES) >= 2
+    assert {arguments[0] for _, arguments in MAKE_LINES} >= {"run", "test", "setup", "verify"}
+
+
+@pytest.mark.parametrize(("line", "arguments"), BACKEND_LINES, ids=[e[0] for e in BACKEND_LINES])
+def test_what_is_typed_is_a_command_with_such_options(line: str, arguments: list[str]) -> None:
+    if arguments:
+        parameters = context_of(BACKEND, arguments).params
+        columns = parameters.get("column") or ()
+        for column in [columns] if isinstance(columns, str) else columns:
+            parse_column(column, OWN)
+        assert parameters.get("experiment", "solo") in EXPERIMENTS
+
+
+@pytest.mark.parametrize(("line", "arguments"), PAGE_LINES, ids=[e[0] for e in PAGE_LINES])
+def test_the_page_takes_such_options(line: str, arguments: list[str]) -> None:
+    context_of(PAGE, arguments)
+
+
+@pytest.mark.parametrize(("line", "arguments"), MAKE_LINES, ids=[e[0] for e in MAKE_LINES])
+def test_make_has_such_targets(line: str, arguments: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
+    assert set(arguments) <= targets
+    assert set(re.findall(r"^# make (\w+)", makefile, re.MULTILINE)) <= targets
+
+
+def test_options_that_stand_alone_are_some_command_s() -> None:
+    known = options(BACKEND) | options(PAGE)
+    used = 0
+    for name in PAGES:
+        for line in snippets(name):
+            words = line.split()
+            if not words or not re.fullmatch(r"-c|--[a-z][\w-]*", words[0]):
+                continue
+            used += 1
+            assert words[0] in known, line
+            if words[0] == "-c":
+                parse_column(words[1], OWN)
+            if words[0] == "--experiment":
+                assert words[1] in EXPERIMENTS
+    assert used > 5
+
+
+def test_a_wrong_line_is_noticed() -> None:
+    """The checks above would let nothing pass that click or the registries refuse."""
+    for wrong in (["rase", "x"], ["race"], ["race", "x", "--warp"], ["bench", "--limit", "many"]):
+        with pytest.raises(click.ClickException):
+            context_of(BACKEND, wrong)
+    with pytest.raises(click.ClickException):
+        context_of(PAGE, ["--warp"])
