@@ -84,7 +84,9 @@ def tune(
     """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
     loading = Loading(engines, say)
     engine = loading.engine(target)
-    loading.prepare(engine, [parse_column(name).drafting for name in LONGEST_DRAFTS], again=True)
+    loading.prepare(
+        engine, [parse_column(name).drafting for name in LONGEST_DRAFTS], remeasure=True
+    )
     costs = loading.costs(engine)
     runs = _Runs(target, prompts, tokens, engines, say)
     rows: list[Advice] = []

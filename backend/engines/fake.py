@@ -13,6 +13,7 @@ from time import sleep
 import numpy as np
 
 from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.tree import depths
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
@@ -101,6 +102,7 @@ class FakeSession:
             raise RuntimeError("forward on a closed session, before keep, or without tokens")
         if any(not -1 <= parent < i for i, parent in enumerate(parents)):
             raise RuntimeError(f"parents out of order: {parents}")
+        self._check_room(parents)
         self._pending = (tuple(tokens), tuple(parents))
         self._engine.forwards += 1
         self._engine.rows += len(tokens)
@@ -111,6 +113,14 @@ class FakeSession:
 
     def hidden_states(self) -> HiddenStates:
         raise RuntimeError("the fake engine has no hidden states")
+
+    def _check_room(self, parents: Sequence[int]) -> None:
+        limit = self._engine.capabilities.max_context
+        if self.length + len(parents) <= limit:
+            return  # whatever the tree's depth
+        end = self.length + int(max(depths(parents))) + 1
+        if end > limit:
+            raise DerbyError(f"The text would be {end} tokens long; this model reads {limit}.")
 
     def _path(self, row: int) -> list[int]:
         tokens, parents = self._pending
@@ -154,7 +164,7 @@ class FakeSession:
 WEIGHT_BYTES = 1_000_000
 
 #: Seconds by number of rows of the model "fake-priced": so much a row that no guess pays.
-STEEP_PASSES = {rows: 5e-4 * (1 + rows) for rows in (1, 2, 4, 8, 16, 48)}
+STEEP_PASSES = {rows: 5e-4 * (1 + rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)}
 
 #: The models that can be named: "fake", its disagreeing draft, and those that are slow, repeat
 #: themselves, or do both for ever; passes of "fake-priced" have stated costs.

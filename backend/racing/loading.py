@@ -36,9 +36,9 @@ class Loading:
             raise engine
         return engine
 
-    def costs(self, engine: Engine, *, again: bool = False) -> PassCosts:
-        """What its passes cost; measured if that was never done, or `again`."""
-        return self._engines.costs(engine, self._say, again=again)
+    def costs(self, engine: Engine, *, remeasure: bool = False) -> PassCosts:
+        """What its passes cost; measured if that was never tried, or `remeasure`."""
+        return self._engines.costs(engine, self._say, remeasure=remeasure)
 
     def head(self, target: Engine, drafting: Drafting) -> Head | None:
         """The trained head that drafts; None where a model does, or nothing."""
@@ -53,16 +53,18 @@ class Loading:
             return None
         return self.engine(draft_spec(target.spec, drafting.draft))
 
-    def prepare(self, target: Engine, columns: Iterable[Drafting], *, again: bool = False) -> None:
-        """Load and measure now what these columns will ask for, each model once, and `again` even
-        if it was measured before; errors wait for their column.
+    def prepare(
+        self, target: Engine, columns: Iterable[Drafting], *, remeasure: bool = False
+    ) -> None:
+        """Load and measure now what these columns will ask for, each model once, and `remeasure`
+        what was measured before; errors wait for their column.
         """
         fresh: set[ModelSpec] = set()
 
         def measure(engine: Engine | None) -> None:
             if engine is not None and engine.spec not in fresh:
                 fresh.add(engine.spec)
-                self.costs(engine, again=again)
+                self.costs(engine, remeasure=remeasure)
 
         for drafting in columns:
             with suppress(Exception):

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from backend.costs.pass_costs import PassCosts, costs_of
+from backend.costs.measure import costs_of
+from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -54,11 +55,11 @@ class LoadedModels:
         return self._loaded[spec]
 
     def costs(
-        self, engine: Engine, say: Callable[[str], None], *, again: bool = False
+        self, engine: Engine, say: Callable[[str], None], *, remeasure: bool = False
     ) -> PassCosts:
-        """What passes of a loaded engine cost; measured if that was never done, or `again`."""
-        if again or engine.spec not in self._costs:
-            self._costs[engine.spec] = costs_of(engine, say, again=again)
+        """What passes of a loaded engine cost; measured if that was never tried, or `remeasure`."""
+        if remeasure or engine.spec not in self._costs:
+            self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
         return self._costs[engine.spec]
 
     def head(self, target: Engine, path: Path, say: Callable[[str], None]) -> Head:

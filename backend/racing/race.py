@@ -68,7 +68,7 @@ def run_race(
     models = Loading(engines, lambda text: emit(Preparing(text)))
     target = models.engine(race.target)
     drafting = (strategy.drafting for strategy in race.columns)
-    models.prepare(target, drafting, again=race.measure)
+    models.prepare(target, drafting, remeasure=race.measure)
     lanes: list[Lane] = []
     for index in range(len(race.columns)):
         clock = Clock(target.synchronize)

@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.costs import pass_costs as module
-from backend.costs.pass_costs import (
-    CONTEXT,
+from backend.costs import measure as module
+from backend.costs.measure import (
     LONG_CONTEXT,
-    UNKNOWN_COSTS,
-    PassCosts,
+    SMALLEST_DIFFERENCE,
+    WIDTHS,
     costs_of,
     measure,
+    points_within,
 )
+from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, stated_costs
 from backend.engines.fake import FakeEngine, FakeSession
-from backend.types import Logits, ModelSpec
+from backend.errors import DerbyError
+from backend.racing.models import LoadedModels
+from backend.types import Capabilities, Logits, ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
 
@@ -86,7 +89,7 @@ def test_it_is_measured_once_and_again_when_asked(
     first = costs_of(engine, print)
     assert costs_of(engine, print) == first
     assert len(measured) == 1
-    assert costs_of(engine, print, again=True) == measured[1] != first
+    assert costs_of(engine, print, remeasure=True) == measured[1] != first
     assert costs_of(engine, print) == measured[1]
     other = FakeEngine(spec=ModelSpec("m", "openvino", "int8"))
     costs_of(other, print)
@@ -115,5 +118,87 @@ def test_what_cannot_be_kept_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert costs_of(FakeEngine(spec=ModelSpec("m", "torch")), print) == CURVE
 
 
-def test_the_fake_engine_is_not_measured() -> None:
+def test_an_engine_that_states_its_costs_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(_engine: object) -> PassCosts:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr(module, "measure", unwanted)
     assert costs_of(FakeEngine(), print) is UNKNOWN_COSTS
+    stated = costs_of(FakeEngine(ModelSpec("fake-priced", "fake")), print, remeasure=True)
+    assert stated.known
+    assert stated.relative(8) > 4, "no guess pays there"
+
+
+def test_stated_costs_are_put_in_order_and_need_those_of_one_row() -> None:
+    assert stated_costs({8: 3.0, 1: 1.0, 2: 1.5}) == PassCosts((1, 2, 8), (1.0, 1.5, 3.0))
+    for too_little in ({}, {1: 1.0}, {2: 1.0, 4: 2.0}):
+        assert stated_costs(too_little) is UNKNOWN_COSTS
+
+
+@pytest.mark.parametrize(
+    ("max_context", "widest", "near", "far"),
+    [
+        (20, 10, 10, 10),
+        (100, 48, 52, 52),
+        (200, 48, 128, 128),  # 24 tokens more tell nothing
+        (300, 48, 128, 252),
+        (559, 48, 128, 511),
+        (560, 48, 128, 512),
+        (8192, 48, 128, 512),
+    ],
+)
+def test_a_model_of_few_positions_is_measured_within_them(
+    max_context: int, widest: int, near: int, far: int
+) -> None:
+    """T(k) was measured up to 512 + 48 positions whatever the model had: with fewer than 560 its
+    session refused, and every column of every race failed, each after measuring anew.
+    """
+    points = points_within(max_context)
+    assert (points.widths[-1], points.near, points.far) == (widest, near, far)
+    engine = FakeEngine(capabilities=Capabilities(max_context=max_context))
+    costs = measure(engine, rounds=1)
+    assert costs.known
+    assert costs.widths == points.widths
+    assert (costs.context_slope != (0.0, 0.0)) <= (far > near)
+    assert engine.open_sessions == 0
+
+
+@given(st.integers(1, 1000))
+def test_every_measured_pass_fits_and_the_contexts_differ_much_or_not_at_all(limit: int) -> None:
+    points = points_within(limit)
+    assert points.widths == WIDTHS[: len(points.widths)]
+    assert points.far + points.widths[-1] <= limit
+    assert points.near <= points.far <= LONG_CONTEXT
+    assert points.far == points.near or points.far - points.near >= SMALLEST_DIFFERENCE
+
+
+def test_a_measurement_that_fails_means_unknown_costs_and_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The error went to every column that asked, and each of them had it measured once more."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    tried: list[object] = []
+
+    def failing(engine: object) -> PassCosts:
+        tried.append(engine)
+        raise DerbyError("The text would be 560 tokens long.\nAnd so on.")
+
+    monkeypatch.setattr(module, "measure", failing)
+    models, said = LoadedModels(), list[str]()
+    engine = FakeEngine(spec=ModelSpec("m", "torch"))
+    for _ in range(3):
+        assert models.costs(engine, said.append) is UNKNOWN_COSTS
+    assert len(tried) == 1
+    assert len(said) == 2
+    assert "failed (The text would be 560 tokens long): what passes of m on torch" in said[1]
+    assert not list(tmp_path.rglob("*.json")), "the next process tries again"
+    models.costs(engine, said.append, remeasure=True)
+    assert len(tried) == 2
+
+
+def test_a_failed_measurement_leaves_no_session_open() -> None:
+    """Its cache would stay in memory for as long as the model does."""
+    engine = FakeEngine(capabilities=Capabilities(max_context=30))
+    with pytest.raises(DerbyError):
+        module._measured(engine, (1, 48), 1, 20)
+    assert engine.open_sessions == 0

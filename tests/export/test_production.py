@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lib import STEEP
 
-from backend.costs.pass_costs import STEEP, UNKNOWN_COSTS
+from backend.costs.pass_costs import UNKNOWN_COSTS
 from backend.drafters.lookahead_plan import LADDER, best_setting
 from backend.errors import DerbyError
 from backend.events import Event

@@ -8,7 +8,7 @@ import pytest
 from browser import LONG, Visitor, chromium, serving
 from playwright.sync_api import BrowserContext, expect
 
-from backend.costs.pass_costs import WIDTHS
+from backend.engines.fake import STEEP_PASSES
 from backend.export.snippets import Settings, snippets
 from backend.grammar.sources import shipped
 from backend.strategies.registry import STRATEGIES
@@ -349,7 +349,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     for width in (390, 1920):
         page.set_viewport_size({"width": width, "height": 1080})
         svg = curve.locator(f'svg[viewBox="0 0 {curve_width(visitor)} 280"]')
-        expect(svg.locator(".dd-point")).to_have_count(len(WIDTHS))
+        expect(svg.locator(".dd-point")).to_have_count(len(STEEP_PASSES))
         expect(svg.locator(".dd-mark")).to_have_count(2)
         box, text = svg.bounding_box(), svg.locator("text").first
         assert box
@@ -358,7 +358,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     expect(curve.locator(".dd-marks strong")).to_have_text(["Prompt lookup", "Lookahead"])
     assert "1 row: 1.0 ms, 1.00 plain steps" in curve.locator(".dd-point").first.inner_html()
     rows = curve.locator("tbody tr").all()
-    assert [int(row.locator("td").first.inner_text()) for row in rows] == list(WIDTHS)
+    assert [int(row.locator("td").first.inner_text()) for row in rows] == list(STEEP_PASSES)
     assert page.locator(".dd-plot").aria_snapshot().count("img") == 1
     visitor.ask("Hello", tokens=8)
     visitor.wait_phase("ended")

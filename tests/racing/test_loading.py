@@ -33,10 +33,10 @@ class Pricing(LoadedModels):
         super().__init__()
 
     def costs(
-        self, engine: Engine, say: Callable[[str], None], *, again: bool = False
+        self, engine: Engine, say: Callable[[str], None], *, remeasure: bool = False
     ) -> PassCosts:
-        self.priced.append((engine.spec.name, again, self.begun()))
-        return super().costs(engine, say, again=again)
+        self.priced.append((engine.spec.name, remeasure, self.begun()))
+        return super().costs(engine, say, remeasure=remeasure)
 
 
 @pytest.mark.parametrize("measure", [False, True])

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from backend.costs.pass_costs import STEEP
+from backend.costs.pass_costs import stated_costs
+from backend.engines.fake import STEEP_PASSES
 from backend.events import (
     CostsKnown,
     Event,
@@ -29,6 +30,7 @@ from backend.types import ModelSpec, Request, Sampling
 from backend.web.view import idle, merged, seconds, setting_text, view
 
 ALL = tuple(STRATEGIES.values())
+STEEP = stated_costs(STEEP_PASSES)
 
 
 def step(column: int, tokens: list[int], total: float, accepted: int = 0) -> Step:

@@ -1,0 +1,196 @@
+"""Measures what forward passes cost, once for each model, engine, precision, device and machine."""
+
+import json
+import logging
+import os
+import platform
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, stated_costs
+from backend.engines.base import Engine, Session
+from backend.engines.registry import engine_named
+from backend.models.prepared import cache_dir
+from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
+
+log = logging.getLogger(__name__)
+
+#: Raise it whenever the measurement changes.
+RECIPE = "costs v4"
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
+
+#: Tokens before the rows that tell how costs grow with the context.
+LONG_CONTEXT = 512
+
+#: Contexts that differ by less tell the growth less well than no growth does.
+SMALLEST_DIFFERENCE = 64
+
+#: How often each width is measured at either context.
+ROUNDS = 5
+
+#: Rows after which a session is begun anew: those forgotten may lie in its cache and be read.
+STALE = 64
+
+Say = Callable[[str], None]
+
+
+def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> PassCosts:
+    """The engine's costs: as it states them itself, or else from the cache folder, or measured now
+    if they are not there or with `remeasure`.
+
+    UNKNOWN_COSTS if measuring fails; `say` is told why. Raises DerbyError for an unknown engine.
+    """
+    pass_seconds = engine_named(engine.spec.engine).pass_seconds
+    if pass_seconds is not None:
+        return stated_costs(pass_seconds(engine.spec))
+    path = _path(engine.fingerprint, engine.spec)
+    kept = None if remeasure else _read(path)
+    if kept is not None:
+        return kept
+    say(f"Measuring what passes of {engine.spec} cost...")
+    try:
+        costs = measure(engine)
+    except Exception as error:
+        log.warning("the costs of %s could not be measured", engine.spec, exc_info=True)
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        say(f"Measuring failed ({reason}): what passes of {engine.spec} cost is not known.")
+        return UNKNOWN_COSTS
+    _write(path, costs)
+    return costs
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Where T(k) is measured: the widths, and so many tokens before them, near and far."""
+
+    widths: tuple[int, ...]
+    near: int
+    far: int
+
+
+def points_within(max_context: int, widths: Sequence[int] = WIDTHS) -> Points:
+    """The points that a model of so many positions has room for: rows take half of it at most."""
+    fitting = tuple(k for k in widths if k == 1 or 2 * k <= max_context)
+    room = max(0, max_context - fitting[-1])
+    near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
+    return Points(fitting, near, far if far - near >= SMALLEST_DIFFERENCE else near)
+
+
+def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> PassCosts:
+    """Time passes of each width, in another order each round; takes some ten seconds on a CPU.
+
+    In a model with fewer positions, at fewer widths and contexts: see `points_within`.
+    """
+    points = points_within(engine.capabilities.max_context, widths)
+    near, width_change = _measured(engine, points.widths, rounds, points.near)
+    slope = (0.0, 0.0)
+    if points.far > points.near and len(points.widths) > 1:
+        far, _ = _measured(engine, points.widths, rounds, points.far)
+        slope = _context_slope(points, near, far)
+    return PassCosts(points.widths, near, width_change, slope)
+
+
+def _context_slope(
+    points: Points, near: Sequence[float], far: Sequence[float]
+) -> tuple[float, float]:
+    """A line through what the far context costs more than the near one: of a single width it would
+    be mostly noise, which is taken to be proportional to the time.
+    """
+    more = np.subtract(far, near) / (points.far - points.near)
+    row, each = np.polyfit(points.widths, more, 1, w=1 / np.asarray(near))
+    return max(0.0, float(each)), max(0.0, float(row))
+
+
+def _measured(
+    engine: Engine, widths: Sequence[int], rounds: int, context: int
+) -> tuple[tuple[float, ...], float]:
+    """Seconds by width behind so many tokens, and what a change of width costs.
+
+    Of each width, two passes in a row: the first tells what the change costs.
+    """
+    order = random.Random(0)
+    first: dict[int, list[float]] = {k: [] for k in widths}
+    steady: dict[int, list[float]] = {k: [] for k in widths}
+    with ExitStack() as opened:
+        session = engine.open()
+        opened.callback(session.close)
+        _prefill(session, context)
+        kept, stale = session.export(context), 0
+        for _ in range(rounds):
+            for k in order.sample(widths, len(widths)):
+                if stale > STALE:
+                    session.close()
+                    session, stale = engine.open(), 0
+                    opened.callback(session.close)
+                    session.load(context, kept)
+                    _timed(engine, session, 1)
+                    session.truncate(context)
+                for times in (first, steady):
+                    times[k].append(_timed(engine, session, k))
+                    session.truncate(context)
+                stale += 2 * k
+    quickest = [_quartile(steady[k]) for k in widths]
+    # A wider pass is never cheaper: where it seems so, the clock was disturbed.
+    seconds = tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
+    width_change = median(_quartile(first[k]) - _quartile(steady[k]) for k in widths)
+    return seconds, max(0.0, width_change)
+
+
+def _prefill(session: Session, context: int) -> None:
+    """Have the session hold so many tokens."""
+    while session.length < context:
+        rows = min(PREFILL_CHUNK, context - session.length)
+        session.forward([7] * rows, chain_parents(rows), ())
+        session.keep(range(rows))
+
+
+def _quartile(times: Sequence[float]) -> float:
+    """The lower quartile: whatever else the machine does can only lengthen a pass."""
+    return sorted(times)[len(times) // 4]
+
+
+def _timed(engine: Engine, session: Session, rows: int) -> float:
+    """Seconds of a pass over `rows` tokens whose logits are all wanted."""
+    engine.synchronize()
+    start = perf_counter()
+    session.forward([7] * rows, chain_parents(rows), range(rows))
+    engine.synchronize()
+    return perf_counter() - start
+
+
+def _path(fingerprint: str, spec: ModelSpec) -> Path:
+    """One file for each model, engine, precision, device and machine."""
+    machine = f"{platform.node()} {platform.machine()} {platform.processor()} {os.cpu_count()}"
+    key = f"{RECIPE} {fingerprint} {spec} {machine}"
+    return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def _read(path: Path) -> PassCosts | None:
+    try:
+        kept = json.loads(path.read_text())
+        widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
+        each, row = kept["context_slope"]
+        whole = len(widths) == len(seconds) > 1
+        return PassCosts(widths, seconds, kept["width_change"], (each, row)) if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, costs: PassCosts) -> None:
+    """Keep it if the folder can be written; else it is measured again next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(costs)))
+        partial.replace(path)
+    except OSError:
+        log.warning("the measured costs could not be kept", exc_info=True)
