@@ -1,10 +1,11 @@
-"""How sure a draft is of its tokens, and how often that was justified."""
+"""How often a drafter's guesses are accepted: prior beliefs, corrected by what happens."""
 
 from bisect import bisect
+from collections.abc import Sequence
 
 from backend.decoding.sampling import Pair
-from backend.drafters.draft_length import AcceptanceEstimates, DraftLength
-from backend.drafters.guesses import Guess, Path, judged
+from backend.drafters.draft_length import DraftLength
+from backend.drafters.guesses import Guess, Path, verified
 from backend.types import Outcome
 
 #: Bounds of the distance between a draft's two best scores, by which its guesses are sorted.
@@ -15,34 +16,58 @@ GAPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 PRIOR = (0.22, 0.27, 0.35, 0.47, 0.59, 0.72, 0.87, 0.97, 0.99)
 SECOND = (0.2, 0.19, 0.15, 0.12, 0.09, 0.06, 0.03, 0.01, 0.01)
 
-#: Of the rounds in which a draft does not seem worth asking, one in so many asks it all the same.
-PATIENCE = 16
+#: Of the rounds in which drafting does not seem to pay, one in so many drafts all the same, to see
+#: whether that has changed.
+PROBE_EVERY = 16
+
+
+class AcceptanceEstimates:
+    """How often guesses of each kind were right.
+
+    `prior` is the chance of each kind before anything was seen; it weighs as much as `weight`
+    observations.
+    """
+
+    def __init__(self, prior: Sequence[float], weight: float = 8.0) -> None:
+        self._right = [chance * weight for chance in prior]
+        self._tried = [weight] * len(prior)
+
+    def __getitem__(self, kind: int) -> float:
+        return self._right[kind] / self._tried[kind]
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+    def learn(self, kind: int, *, right: bool) -> None:
+        self._tried[kind] += 1
+        self._right[kind] += right
 
 
 class Calibration:
-    """Tells from a draft's gaps the chance that the target agrees; learns from each round."""
+    """Maps a draft's gaps to the chance that the target agrees; learns from each round."""
 
     def __init__(self) -> None:
         self._estimates = AcceptanceEstimates((*PRIOR, *SECOND))
         self._first = AcceptanceEstimates((0.5,))
-        self._idle = 0  # rounds in which it was not worth asking, in a row
+        self._declined = 0  # rounds in a row in which drafting did not seem to pay
         self._path: Path = ()
         self._guesses: list[Guess] = []
         self.path_probability = 1.0  # of the chain of best tokens so far
 
     @property
-    def usual(self) -> float:
-        """How often the best first token of a round was right."""
+    def first_token_acceptance(self) -> float:
+        """How often the best first token of a round was right lately."""
         return self._first[0]
 
-    def asks(self, draft_length: DraftLength) -> bool:
-        """Whether to ask the draft at all; now and then it is asked to see if things changed."""
+    def begin(self, draft_length: DraftLength) -> bool:
+        """Begin a round without guesses; whether to draft in it."""
         self._path, self._guesses, self.path_probability = (), [], 1.0
-        self._idle = 0 if draft_length.extends(0, self.usual) else self._idle + 1
-        return self._idle % PATIENCE == 0
+        pays = draft_length.extends(0, self.first_token_acceptance)
+        self._declined = 0 if pays else self._declined + 1
+        return self._declined % PROBE_EVERY == 0
 
     def add(self, pair: Pair, *, second: bool) -> None:
-        """The round's next token, and with `second` the runner-up as a guess beside it."""
+        """Take the round's next token, and with `second` the runner-up as a guess beside it."""
         kind = bisect(GAPS, pair.gap)
         if second:
             beside = kind + len(PRIOR)
@@ -57,9 +82,10 @@ class Calibration:
         return self._guesses
 
     def learn(self, outcome: Outcome) -> None:
+        """See which of the round's guesses were right, verified by a pass or not."""
         if outcome.proposal.origin != "drafted" or not self._path:
             return
-        for kind, right in judged({g.path: g.kind for g in self._guesses}, outcome):
+        for kind, right in verified({g.path: g.kind for g in self._guesses}, outcome):
             self._estimates.learn(kind, right=right)
         self._first.learn(0, right=self._path[0] == outcome.tokens[0])
         self._path = ()

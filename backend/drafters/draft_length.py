@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from backend.costs.pass_costs import CONTEXT, PassCosts
-from backend.types import Outcome
+from backend.decoding.drafter import UNDECIDED, Decision
+from backend.types import Outcome, Proposal
 
 #: Rounds that the running average of a token's cost remembers.
 MEMORY = 30
@@ -42,11 +43,15 @@ class DraftLength(Protocol):
         ...
 
     def begin(self, context: int) -> None:
-        """A round behind so many tokens."""
+        """Begin a round behind so many tokens; a drafter that asks another one begins it twice."""
         ...
 
     def learn(self, outcome: Outcome) -> None:
-        """See what a round cost and committed."""
+        """See what a pass cost and committed; to be called once for each."""
+        ...
+
+    def summary(self) -> Decision:
+        """What was decided round by round; UNDECIDED if nothing was."""
         ...
 
 
@@ -71,6 +76,9 @@ class FixedDraftLength:
 
     def learn(self, outcome: Outcome) -> None: ...
 
+    def summary(self) -> Decision:
+        return UNDECIDED
+
 
 class AdaptiveDraftLength:
     """Up to `k` tokens a chain, as long as they pay. `costs` are the target's, `draft` is what a
@@ -87,25 +95,27 @@ class AdaptiveDraftLength:
         self._context = CONTEXT
         self._seconds = costs.one_row * MEMORY
         self._tokens = float(MEMORY)
+        self._began = False  # a round whose outcome is not known yet
+        self._account = _Account()
 
     def _cost(self, drafted: int) -> float:
         """What such a pass costs in the long run: a change of width, sooner or later, twice."""
         return self._costs(1 + drafted, self._context) + 2 * self._change(drafted)
 
     def _change(self, drafted: int) -> float:
-        return self._costs.width_change * (1 + drafted != self._rows)
+        return self._costs.width_change if 1 + drafted != self._rows else 0.0
 
     @property
-    def _earned(self) -> float:
-        """Seconds that a token has cost lately."""
+    def _seconds_per_token(self) -> float:
+        """What a token has cost lately."""
         return self._seconds / self._tokens
 
     def verify_count(self, path_probabilities: Sequence[float]) -> int:
-        best, gain, earned = 0, -self._cost(0), 0.0
+        best, gain, saved = 0, -self._cost(0), 0.0
         for drafted, path_probability in enumerate(path_probabilities, 1):
-            earned += self._earned * path_probability
-            if earned - self._cost(drafted) > gain:
-                best, gain = drafted, earned - self._cost(drafted)
+            saved += self._seconds_per_token * path_probability
+            if saved - self._cost(drafted) > gain:
+                best, gain = drafted, saved - self._cost(drafted)
         return best
 
     def padding_rows(self, drafted: int) -> int:
@@ -121,38 +131,62 @@ class AdaptiveDraftLength:
         rows = 1 + drafted
         context = self._context
         slope = (self._costs(rows + 4, context) - self._costs(rows, context)) / 4
-        return self._earned * path_probability > self._draft + slope
+        return self._seconds_per_token * path_probability > self._draft + slope
 
     def begin(self, context: int) -> None:
         self._context = context
+        self._began = True
 
     def learn(self, outcome: Outcome) -> None:
         fade, proposal = 1 - 1 / MEMORY, outcome.proposal
-        sent = len(proposal.tokens)
+        sent, tokens = len(proposal.tokens), len(outcome.tokens)
         passed = self._costs(1 + sent, self._context) + self._change(sent)
         spent = passed + proposal.calls * self._draft
         self._seconds = fade * self._seconds + spent
-        self._tokens = fade * self._tokens + len(outcome.tokens)
+        self._tokens = fade * self._tokens + tokens
         self._rows = 1 + sent
+        if self._began:
+            self._account.add(proposal, spent, tokens * self._costs(1, self._context))
+        self._began = False
+
+    def summary(self) -> Decision:
+        return self._account.decision(costs_known=self._costs.known)
 
 
-class AcceptanceEstimates:
-    """How often guesses of each kind were right: prior beliefs, corrected by what happens.
-
-    `prior` is the chance of each kind before anything was seen; it weighs as much as `weight`
-    observations.
+class _Account:
+    """What the rounds that could draft came to. Neither the step that reads the prompt nor one
+    whose tokens a grammar forced is among them.
     """
 
-    def __init__(self, prior: Sequence[float], weight: float = 8.0) -> None:
-        self._right = [chance * weight for chance in prior]
-        self._tried = [weight] * len(prior)
+    def __init__(self) -> None:
+        self._passes = 0
+        self._rounds = 0  # passes that verified a draft
+        self._depth = 0  # of those drafts together: tokens of the longest chain of each
+        self._seconds = 0.0  # that the passes should have taken, drafting included
+        self._plain_seconds = 0.0  # that plain ones should have taken for as many tokens
 
-    def __getitem__(self, kind: int) -> float:
-        return self._right[kind] / self._tried[kind]
+    def add(self, proposal: Proposal, seconds: float, plain_seconds: float) -> None:
+        self._passes += 1
+        self._rounds += proposal.drafted > 0
+        self._depth += _depth(proposal)
+        self._seconds += seconds
+        self._plain_seconds += plain_seconds
 
-    def __len__(self) -> int:
-        return len(self._tried)
+    def decision(self, *, costs_known: bool) -> Decision:
+        if not self._passes:
+            return UNDECIDED
+        predicted = self._plain_seconds / self._seconds if costs_known else 0.0
+        if not self._rounds:
+            return Decision({}, predicted, "plain decoding", ("no guess promised to pay",))
+        k = max(1, round(self._depth / self._rounds))
+        times = f"in {self._rounds} of {self._passes} passes"
+        why = f"K={k} is what auto drafted here on average, {times}"
+        return Decision({"k": k}, predicted, why)
 
-    def learn(self, kind: int, *, right: bool) -> None:
-        self._tried[kind] += 1
-        self._right[kind] += right
+
+def _depth(proposal: Proposal) -> int:
+    """Tokens of the longest chain in it that is to be verified."""
+    depths: list[int] = []
+    for parent in proposal.parents[: proposal.drafted]:
+        depths.append(1 + depths[parent] if parent >= 0 else 1)
+    return max(depths, default=0)

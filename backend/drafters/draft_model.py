@@ -19,7 +19,7 @@ class DraftModel(NullDrafter):
     """Owns the draft's session and closes it.
 
     The session's cache may lag behind the text or run ahead of it on rejected tokens; both are
-    mended inside the next round's first forward pass, never by an extra one.
+    made good inside the next round's first forward pass, never by an extra one.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class DraftModel(NullDrafter):
         self._eos_ids = eos_ids
         self._cached = list(cached)
         self._agreed = 0  # how many cached tokens are known to be the text's
-        self._confidence = Calibration()
+        self._calibration = Calibration()
 
     @property
-    def confidence(self) -> float:
+    def first_token_acceptance(self) -> float:
         """How often the first token of a round was right lately."""
-        return self._confidence.usual
+        return self._calibration.first_token_acceptance
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         context = context[:computed]
@@ -59,7 +59,7 @@ class DraftModel(NullDrafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
-        if budget <= 0 or not self._confidence.asks(self._draft_length):
+        if budget <= 0 or not self._calibration.begin(self._draft_length):
             return NOTHING
         # One token at least is left to be fed.
         self._agree(context, len(context) - 1)
@@ -72,11 +72,11 @@ class DraftModel(NullDrafter):
             logits = self._session.forward(pending, chain_parents(len(pending)), rows)
             self._keep(pending)
             pair = self._sampler.choose_two(logits[0], len(context) + drafted)
-            self._confidence.add(pair, second=self._draft_length.branches)
+            self._calibration.add(pair, second=self._draft_length.branches)
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
-            if ended or not self._draft_length.extends(drafted, self._confidence.path_probability):
-                return proposal_of(self._confidence.guesses, self._draft_length, drafted)
+            if ended or not self._draft_length.extends(drafted, self._calibration.path_probability):
+                return proposal_of(self._calibration.guesses, self._draft_length, drafted)
             pending = [pair.token]
 
     def _agree(self, context: Sequence[int], end: int) -> None:
@@ -99,9 +99,12 @@ class DraftModel(NullDrafter):
         self._draft_length.learn(outcome)
         self.learn(outcome)
 
+    def conclude(self) -> None:
+        self.decision = self._draft_length.summary()
+
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
-        self._confidence.learn(outcome)
+        self._calibration.learn(outcome)
 
     def close(self) -> None:
         self._session.close()

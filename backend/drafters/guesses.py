@@ -11,7 +11,7 @@ Path = tuple[int, ...]
 
 class Guess(NamedTuple):
     """`path`: the tokens from the root's next to this one. `path_probability`: the chance
-    that all of them are right. `kind`: by what its own chance was told, for whoever learns from it.
+    that all of them are right. `kind`: the class of guesses whose acceptance that was told by.
     """
 
     path: Path
@@ -22,7 +22,7 @@ class Guess(NamedTuple):
 def proposal_of(guesses: Sequence[Guess], draft_length: DraftLength, calls: int = 0) -> Proposal:
     """As many of the guesses as are worth verifying, the most probable first.
 
-    No guess is more probable than its parent, so that parents come first. Idle rows repeat the
+    No guess is more probable than its parent, so that parents come first. Padding rows repeat the
     first guess and are never looked at.
     """
     best = sorted(guesses, key=lambda guess: (-guess.path_probability, len(guess.path)))
@@ -30,22 +30,24 @@ def proposal_of(guesses: Sequence[Guess], draft_length: DraftLength, calls: int 
     rows = {guess.path: row for row, guess in enumerate(best)}
     parents = tuple(rows.get(guess.path[:-1], -1) for guess in best)
     tokens = tuple(guess.path[-1] for guess in best)
-    idle = draft_length.padding_rows(len(best))
-    return Proposal(tokens + tokens[:1] * idle, parents + (-1,) * idle, scratch=idle, calls=calls)
+    padding = draft_length.padding_rows(len(best))
+    return Proposal(
+        tokens + tokens[:1] * padding, parents + (-1,) * padding, scratch=padding, calls=calls
+    )
 
 
-def judged(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, bool]]:
+def verified(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, bool]]:
     """Of the guesses, kinds by path, those that a sample decided: their kind, and if it was right.
 
     Of guesses behind a wrong one nothing is known.
     """
-    found: list[tuple[int, bool]] = []
+    known: list[tuple[int, bool]] = []
     path: Path = ()
     for token in outcome.tokens:
-        found += [
+        known += [
             (kind, guess[-1] == token)
             for guess, kind in guesses.items()
             if len(guess) == len(path) + 1 and guess[:-1] == path
         ]
         path = (*path, token)
-    return found
+    return known

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from backend.decoding.drafter import Decision, Drafter
+from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 
 
-class Drafting(Drafter, Protocol):
+class CalibratedDrafter(Drafter, Protocol):
+    """A drafter that knows how often it is right, and leaves the draft length to its owner."""
+
     @property
-    def confidence(self) -> float:
+    def first_token_acceptance(self) -> float:
         """How often the first token of a round was right lately."""
         ...
 
@@ -23,20 +25,18 @@ class Drafting(Drafter, Protocol):
 
 class Hybrid:
     """Takes what `lookup` found unless `draft` is usually more often right. They share
-    `draft_length`, and both learn from every round, whoever was believed.
+    `draft_length`, and both learn from every round, whichever of them was taken.
     """
 
-    def __init__(self, lookup: PromptLookup, draft: Drafting, draft_length: DraftLength) -> None:
+    def __init__(
+        self, lookup: PromptLookup, draft: CalibratedDrafter, draft_length: DraftLength
+    ) -> None:
+        self.decision = UNDECIDED
         self._lookup = lookup
         self._draft = draft
         self._draft_length = draft_length
-
-    @property
-    def decision(self) -> Decision:
-        return self._draft.decision
-
-    def conclude(self) -> None:
-        self._draft.conclude()
+        self._by_lookup = False  # the last proposal was the lookup's
+        self._lookups = 0  # rounds that verified one of those
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         self._lookup.prefill(context, computed)
@@ -48,15 +48,29 @@ class Hybrid:
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         found = self._lookup.propose(context, budget)
-        if found.tokens and self._lookup.confidence >= self._draft.confidence:
+        usual = self._draft.first_token_acceptance
+        self._by_lookup = bool(found.tokens)
+        if self._by_lookup and self._lookup.first_token_acceptance >= usual:
             return found
         drafted = self._draft.propose(context, budget)
-        return drafted if drafted.tokens else replace(found, calls=drafted.calls)
+        if not drafted.tokens:
+            return replace(found, calls=drafted.calls)
+        self._by_lookup = False
+        return drafted
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
         self._lookup.learn(outcome)
         self._draft.learn(outcome)
+        guessed = outcome.proposal.origin == "drafted" and outcome.proposal.drafted > 0
+        self._lookups += guessed and self._by_lookup
+
+    def conclude(self) -> None:
+        """Sum up for both at once: their rounds are those of the draft length that they share."""
+        self.decision = decision = self._draft_length.summary()
+        if decision.settings:
+            why = f"{decision.why}, {self._lookups} of them by prompt lookup"
+            self.decision = replace(decision, why=why)
 
     def close(self) -> None:
         self._lookup.close()

@@ -1,24 +1,24 @@
-"""Which W, N and G lookahead should run with here, if any."""
+"""Which W, N and G lookahead runs with here, what that promises, and whether it keeps it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from backend.costs.pass_costs import PassCosts
-from backend.decoding.drafter import NOTHING, NullDrafter
+from backend.costs.pass_costs import CONTEXT, PassCosts
+from backend.decoding.drafter import NOTHING, Decision, NullDrafter
 from backend.drafters.lookahead import Lookahead
 from backend.types import Outcome, Proposal
+
+#: How to choose: what pays most here; the same, but plain decoding where that is faster; or the
+#: largest setting.
+Auto = Literal["best", "decline", "largest"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`expected`: tokens per forward with a seeded pool, in the median of the built-in model's
-    answers to the six prompts of `python -m backend bench`.
-    """
-
     window: int
     level: int
     guesses: int
-    expected: float
 
     @property
     def rows(self) -> int:
@@ -26,14 +26,41 @@ class Setting:
         ahead = self.window - 1 + self.window * (self.level - 2)
         return 1 + ahead + self.guesses * (self.level - 1)
 
+    @property
+    def values(self) -> dict[str, int]:
+        """By the names of lookahead's settings."""
+        return {"window": self.window, "level": self.level, "guesses": self.guesses}
+
+    def __str__(self) -> str:
+        return f"W={self.window}, N={self.level}, G={self.guesses}"
+
+
+@dataclass(frozen=True, slots=True)
+class Yields:
+    """Tokens per forward of each setting, its pool seeded, in the median of the answers that
+    `model` gave to the six prompts of `python -m backend bench`, greedy.
+    """
+
+    model: str
+    tokens: Mapping[Setting, float]
+
+
+#: Of other models nothing was measured; theirs are assumed to be the same until they have run.
+YIELDS = Yields(
+    "built-in",
+    {
+        Setting(3, 3, 3): 1.40,
+        Setting(5, 3, 5): 1.53,
+        Setting(7, 4, 7): 1.78,
+        Setting(15, 5, 15): 1.80,
+    },
+)
 
 #: From narrow to wide.
-LADDER = (
-    Setting(3, 3, 3, 1.40),
-    Setting(5, 3, 5, 1.53),
-    Setting(7, 4, 7, 1.78),
-    Setting(15, 5, 15, 1.80),
-)
+LADDER = tuple(YIELDS.tokens)
+
+#: The setting where nobody knows what passes cost.
+USUAL = LADDER[1]
 
 #: What lookahead must promise to be tried: its yield differs much from text to text.
 MARGIN = 1.1
@@ -46,37 +73,132 @@ def predicted(setting: Setting, costs: PassCosts) -> float:
     """The speed-up over plain decoding that T(k) promises. The number of guesses differs from pass
     to pass, and with it the width.
     """
-    return setting.expected * costs.one_row / (costs(setting.rows) + costs.width_change)
+    return YIELDS.tokens[setting] / _plain_steps(setting, costs)
 
 
-def best_setting(costs: PassCosts) -> Setting | None:
-    """The most promising setting; None if it does not promise MARGIN."""
+def _plain_steps(setting: Setting, costs: PassCosts) -> float:
+    """How many plain steps a full pass costs, at the context that costs are quoted at."""
+    return (costs(setting.rows, CONTEXT) + costs.width_change) / costs(1, CONTEXT)
+
+
+def choose_setting(costs: PassCosts, auto: Auto, model: str) -> tuple[Setting, Decision]:
+    """The setting for the model of this name, and the decision for it; without settings in the
+    decision, lookahead is declined.
+    """
+    if not costs.known:
+        setting = LADDER[-1] if auto == "largest" else USUAL
+        return setting, Decision(setting.values, why=f"{setting}: what passes cost is unknown here")
     best = max(LADDER, key=lambda setting: predicted(setting, costs))
-    return best if predicted(best, costs) > MARGIN else None
+    setting = LADDER[-1] if auto == "largest" else best
+    speedup, measured = predicted(setting, costs), model == YIELDS.model
+    promise = _promise(setting, costs, measured=measured)
+    pays = speedup > MARGIN
+    if auto == "decline" and not pays:
+        return setting, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",))
+    place = "largest setting" if auto == "largest" else "best setting here"
+    source = "predicted" if measured else "assumed"
+    against = f"auto=decline would decline: {speedup:.2f} times plain decoding's speed is {source}"
+    return setting, Decision(
+        setting.values,
+        speedup if measured else 0.0,
+        f"{setting}, the {place}: {promise}",
+        () if pays else (against,),
+    )
 
 
-class TrialLookahead(NullDrafter):
-    """Runs lookahead as long as it pays: judged by its own tokens per forward now and then."""
+def _promise(setting: Setting, costs: PassCosts, *, measured: bool) -> str:
+    tokens = f"{YIELDS.tokens[setting]:.1f} tokens"
+    yields = f"yields about {tokens}"
+    if not measured:
+        yields = f"is assumed to yield the {tokens} that were measured on {YIELDS.model}"
+    steps = f"{_plain_steps(setting, costs):.2f} plain steps"
+    return f"its {setting.rows}-row forward costs {steps} here and {yields}"
 
-    def __init__(self, lookahead: Lookahead, costs: PassCosts) -> None:
+
+def plan_lookahead(
+    costs: PassCosts, auto: Auto, model: str, make: Callable[[Setting], Lookahead]
+) -> "PlannedLookahead":
+    """Lookahead with the setting that `auto` chooses for the model of this name."""
+    setting, decision = choose_setting(costs, auto, model)
+    return PlannedLookahead(make(setting), setting, decision, costs, gives_up=auto == "decline")
+
+
+class PlannedLookahead(NullDrafter):
+    """Runs lookahead as decided, and corrects the decision by what its own steps yield and cost.
+
+    With `gives_up` it ends as soon as they were dearer than plain ones, looked at every TRIAL
+    steps. Steps whose tokens a grammar forced are none of its own.
+    """
+
+    def __init__(
+        self,
+        lookahead: Lookahead,
+        setting: Setting,
+        decision: Decision,
+        costs: PassCosts,
+        *,
+        gives_up: bool,
+    ) -> None:
+        self.decision = self._planned = decision
         self._lookahead = lookahead
+        self._setting = setting
         self._costs = costs
+        self._gives_up = gives_up
+        self._runs = bool(decision.settings)
+        self._context = 0  # tokens before the last proposal
+        self._rows = 1  # of the last pass
         self._steps = self._tokens = 0
-        self._seconds = 0.0
-        self._pays = True
+        self._lost_after = 0  # steps when they were first found not to pay; 0: never
+        self._seconds = 0.0  # that those steps should have taken
+        self._plain_seconds = 0.0  # that plain ones should have taken for as many tokens
 
     def rewind(self, length: int) -> None:
         self._lookahead.rewind(length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        return self._lookahead.propose(context, budget) if self._pays else NOTHING
+        self._context = len(context)
+        return self._lookahead.propose(context, budget) if self._runs else NOTHING
 
     def observe(self, outcome: Outcome) -> None:
-        if not self._pays or not outcome.proposal.tokens:
+        before, self._rows = self._rows, 1 + len(outcome.proposal.tokens)
+        if not self._runs or self._rows == 1 or outcome.proposal.origin == "forced":
             return
         self._lookahead.observe(outcome)
+        changed = self._costs.width_change if self._rows != before else 0.0
         self._steps += 1
         self._tokens += len(outcome.tokens)
-        self._seconds += self._costs(1 + len(outcome.proposal.tokens))
+        self._seconds += self._costs(self._rows, self._context) + changed
+        self._plain_seconds += len(outcome.tokens) * self._costs(1, self._context)
         if self._steps % TRIAL == 0:
-            self._pays = self._tokens * self._costs.one_row > self._seconds
+            self._judge()
+
+    def _judge(self) -> None:
+        """See after some steps whether they paid."""
+        if self._costs.known and self._plain_seconds <= self._seconds:
+            self._lost_after = self._lost_after or self._steps
+        if self._gives_up and self._lost_after:
+            self._runs = False
+            gone = f"lookahead with {self._setting}, given up: {self._account}"
+            self.decision = Decision({}, 1.0, "plain decoding", (gone,))
+        elif self._steps == TRIAL:
+            self._correct()
+
+    def conclude(self) -> None:
+        if self._runs and self._steps:
+            self._correct()
+
+    def _correct(self) -> None:
+        """Decide again what is in force, by what its steps yielded and cost."""
+        speedup = self._plain_seconds / self._seconds if self._costs.known else 0.0
+        why, declined = f"{self._setting}: {self._account}", self._planned.declined
+        if self._lost_after and not declined:
+            declined = (f"auto=decline would give up after {self._lost_after} steps",)
+        self.decision = Decision(self._setting.values, speedup, why, declined)
+
+    @property
+    def _account(self) -> str:
+        yielded = self._tokens / self._steps
+        told = f"in {self._steps} steps a forward yielded {yielded:.2f} tokens"
+        if not self._costs.known:
+            return f"{told}; what it costs is unknown here"
+        return f"{told} and cost {self._seconds / self._plain_seconds * yielded:.2f} plain steps"

@@ -8,8 +8,9 @@ from bisect import bisect
 from collections.abc import Sequence
 
 from backend.decoding.drafter import NullDrafter
-from backend.drafters.draft_length import AcceptanceEstimates, DraftLength
-from backend.drafters.guesses import Guess, Path, judged, proposal_of
+from backend.drafters.acceptance import AcceptanceEstimates
+from backend.drafters.draft_length import DraftLength
+from backend.drafters.guesses import Guess, Path, proposal_of, verified
 from backend.types import Outcome, Proposal
 
 #: How often the next token was that of the last occurrence, by the length of the match (1, 2, ...,
@@ -49,7 +50,7 @@ class PromptLookup(NullDrafter):
         self._after: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0
         self._kinds: dict[Path, int] = {}
-        self.confidence = 0.0  # in the first token of the last proposal
+        self.first_token_acceptance = 0.0  # expected of the last proposal
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Index the earlier texts, once."""
@@ -76,17 +77,22 @@ class PromptLookup(NullDrafter):
         self._index_up_to(self._text)
         guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else []
         self._kinds = {guess.path: guess.kind for guess in guesses}
-        self.confidence = max((guess.path_probability for guess in guesses), default=0.0)
+        self.first_token_acceptance = max(
+            (guess.path_probability for guess in guesses), default=0.0
+        )
         return proposal_of(guesses, self._draft_length)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
         self.learn(outcome)
 
+    def conclude(self) -> None:
+        self.decision = self._draft_length.summary()
+
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
         if outcome.proposal.origin == "drafted":
-            for kind, right in judged(self._kinds, outcome):
+            for kind, right in verified(self._kinds, outcome):
                 self._estimates.learn(kind, right=right)
 
     def _tree(self, depth: int) -> list[Guess]:

@@ -64,12 +64,12 @@ class TrainedHead(NullDrafter):
         self._positions = np.full(shape.window, -1, dtype=np.int64)  # of the ring's rows
         self._displaced: list[Displaced] = []  # by the last round's guesses, in their order
         self._fed = 0  # rows of tokens before this position are in the ring
-        self._confidence = Calibration()
+        self._calibration = Calibration()
 
     @property
-    def confidence(self) -> float:
+    def first_token_acceptance(self) -> float:
         """How often the first token of a round was right lately."""
-        return self._confidence.usual
+        return self._calibration.first_token_acceptance
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Feed what is computed of the text but its last token, which the first round feeds."""
@@ -80,7 +80,7 @@ class TrainedHead(NullDrafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
-        if budget <= 0 or not self._confidence.asks(self._draft_length):
+        if budget <= 0 or not self._calibration.begin(self._draft_length):
             return NOTHING
         last = self._feed(context, len(context))
         if last is None:
@@ -89,11 +89,11 @@ class TrainedHead(NullDrafter):
         while True:
             position = len(context) + drafted
             pair = self._choose(last, position)
-            self._confidence.add(pair, second=self._draft_length.branches)
+            self._calibration.add(pair, second=self._draft_length.branches)
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
-            if ended or not self._draft_length.extends(drafted, self._confidence.path_probability):
-                return proposal_of(self._confidence.guesses, self._draft_length, drafted)
+            if ended or not self._draft_length.extends(drafted, self._calibration.path_probability):
+                return proposal_of(self._calibration.guesses, self._draft_length, drafted)
             last = self._run_guess(last.feature, pair.token, position)
 
     def _choose(self, done: HeadPass, position: int) -> Pair:
@@ -164,6 +164,9 @@ class TrainedHead(NullDrafter):
         self._draft_length.learn(outcome)
         self.learn(outcome)
 
+    def conclude(self) -> None:
+        self.decision = self._draft_length.summary()
+
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
-        self._confidence.learn(outcome)
+        self._calibration.learn(outcome)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from backend.drafters.lookahead_plan import best_setting
+from backend.drafters.lookahead_plan import YIELDS, choose_setting
 from backend.errors import DerbyError
 from backend.export.snippets import Settings
 from backend.results.metrics import Score
@@ -52,9 +52,9 @@ def _plain(strategy: Strategy, why: str) -> Won:
 
 
 def _lookahead(strategy: Strategy, score: Score) -> Won:
-    best = best_setting(score.costs)
+    best, decision = choose_setting(score.costs, "decline", YIELDS.model)
     # A window widens every pass: one over a single row was made without lookahead.
-    if best is None or score.widths[1] > score.widths.total() / 2:
+    if not decision.settings or score.widths[1] > score.widths.total() / 2:
         return _plain(strategy, "lookahead did not pay and was given up")
     settings = Settings(window=best.window, level=best.level, guesses=best.guesses)
     shape = f"W={best.window}, N={best.level}, G={best.guesses}"

@@ -1,6 +1,6 @@
 """Why a column is as fast as it is, in one plain sentence."""
 
-from backend.drafters.lookahead_plan import LADDER, predicted
+from backend.drafters.lookahead_plan import LADDER, YIELDS, predicted
 from backend.results.cost_curve import mean_rows
 from backend.results.headline import TIE, pass_cost
 from backend.results.metrics import Score
@@ -55,8 +55,9 @@ def _declined(strategy: Strategy, score: Score) -> str:
     if not isinstance(strategy.drafting, LookaheadDrafting) or not score.costs.known:
         return "as KV reuse: no guess promised to pay here"
     best = max(LADDER, key=lambda setting: predicted(setting, score.costs))
-    cost = best.expected / predicted(best, score.costs)
+    yields = YIELDS.tokens[best]
+    cost = yields / predicted(best, score.costs)
     return (
         f"as KV reuse: lookahead would not pay enough, its {best.rows}-row forward costs "
-        f"{cost:.2f} plain steps here and yields about {best.expected:.1f} tokens"
+        f"{cost:.2f} plain steps here and yields about {yields:.1f} tokens"
     )

@@ -8,10 +8,9 @@ from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from backend.drafters.draft_model import DraftModel
-from backend.drafters.hybrid import Drafting as ModelDrafter
-from backend.drafters.hybrid import Hybrid
+from backend.drafters.hybrid import CalibratedDrafter, Hybrid
 from backend.drafters.lookahead import Lookahead
-from backend.drafters.lookahead_plan import TrialLookahead, best_setting
+from backend.drafters.lookahead_plan import Setting, plan_lookahead
 from backend.drafters.prompt_lookup import PromptLookup, latest
 from backend.drafters.trained_head import TrainedHead
 from backend.engines.base import Engine, Session
@@ -99,15 +98,16 @@ def _lookahead(drafting: LookaheadDrafting, given: DrafterInputs) -> Drafter:
         raise DerbyError(
             f"Lookahead needs tree attention, which {given.target.spec} does not have."
         )
-    seed, seeded = given.sampler.sampling.seed, drafting.seeded
+    seed = given.sampler.sampling.seed
+
+    def made(sizes: Setting) -> Lookahead:
+        return Lookahead(
+            sizes.window, sizes.level, sizes.guesses, seeded=drafting.seeded, seed=seed
+        )
+
     if not drafting.auto:
-        sizes = drafting.window, drafting.level, drafting.guesses
-        return Lookahead(*sizes, seeded=seeded, seed=seed)
-    best = best_setting(given.costs)
-    if best is None:
-        return NullDrafter()
-    made = Lookahead(best.window, best.level, best.guesses, seeded=seeded, seed=seed)
-    return TrialLookahead(made, given.costs)
+        return made(Setting(drafting.window, drafting.level, drafting.guesses))
+    return plan_lookahead(given.costs, "decline", given.target.spec.name, made)
 
 
 def _speculative(
@@ -132,7 +132,7 @@ def _speculative(
 
 
 def _behind_lookup(
-    drafter: ModelDrafter, draft: str, draft_length: DraftLength, given: DrafterInputs
+    drafter: CalibratedDrafter, draft: str, draft_length: DraftLength, given: DrafterInputs
 ) -> Drafter:
     if draft != HYBRID:
         return drafter

@@ -9,19 +9,16 @@ from lib import PROMPT, Script, naive, run
 from backend.bench.prompts import PROMPTS
 from backend.bench.tune import predict, tune
 from backend.costs.pass_costs import PassCosts
-from backend.drafters.lookahead import Lookahead
-from backend.drafters.lookahead_plan import LADDER, TRIAL, TrialLookahead, best_setting
 from backend.engines.fake import FakeEngine
 from backend.events import CostsKnown, Event, Finished, Started, Step
 from backend.racing.models import LoadedModels
 from backend.results.metrics import Score
 from backend.results.reason import reason
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import WIDEST, parse_column
-from backend.types import ModelSpec, Outcome, Proposal, Request
+from backend.strategies.registry import parse_column
+from backend.types import ModelSpec, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
-FLAT = PassCosts((1, 64), (10.0, 10.0), 0.0)
 
 
 def scripted(k: int, wrong: int, costs: PassCosts = CURVE, call: float = 0.0) -> Score:
@@ -100,31 +97,6 @@ def test_a_column_that_declines_says_why() -> None:
     assert "would not pay enough" in told("lookahead", steps, 1, 10.0)
     assert "no guess promised to pay" in told("speculative", steps, 1, 10.0)
     assert "would not pay" not in told("lookahead:window=5", steps, 1, 10.0)
-
-
-def test_lookahead_is_chosen_where_rows_are_free_and_declined_where_they_cost() -> None:
-    steep = PassCosts((1, 16), (10.0, 40.0))
-    assert best_setting(steep) is None
-    assert best_setting(FLAT) == max(LADDER, key=lambda setting: setting.expected)
-
-
-def test_the_context_has_room_for_whatever_auto_may_choose() -> None:
-    assert max(setting.window + setting.level for setting in LADDER) == WIDEST
-
-
-def test_lookahead_that_does_not_keep_its_promise_ends() -> None:
-    """Each step yields a single token while its rows cost more than a plain one."""
-    trial = TrialLookahead(Lookahead(5, 3, 5, seeded=True, seed=1), CURVE)
-    context = list(range(20))
-    proposals: list[Proposal] = []
-    for token in range(100, 100 + 3 * TRIAL):
-        proposal = trial.propose(context, 50)
-        proposals.append(proposal)
-        context.append(token)
-        feedback = FakeEngine().open().forward([1], [-1], [0] * proposal.feedback)
-        trial.observe(Outcome((token,), 0, proposal, feedback))
-    assert all(proposal.tokens for proposal in proposals[:TRIAL])
-    assert not any(proposal.tokens for proposal in proposals[TRIAL:])
 
 
 def test_tuning_measures_every_family_and_names_the_fastest() -> None:

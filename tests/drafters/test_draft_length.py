@@ -1,18 +1,26 @@
 """How much to draft: the best round under known costs, and beliefs that follow what happens."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lib import run
 
-from backend.costs.pass_costs import PassCosts
-from backend.decoding.sampling import Pair
-from backend.drafters.acceptance import PATIENCE, Calibration
-from backend.drafters.draft_length import AcceptanceEstimates, AdaptiveDraftLength, FixedDraftLength
+from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
+from backend.decoding.drafter import UNDECIDED
+from backend.decoding.sampling import Pair, Sampler
+from backend.drafters.acceptance import PROBE_EVERY, AcceptanceEstimates, Calibration
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from backend.drafters.draft_model import DraftModel
 from backend.drafters.guesses import proposal_of
-from backend.types import Outcome, Proposal
+from backend.drafters.hybrid import Hybrid
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.fake import FakeEngine
+from backend.events import Decided
+from backend.types import Outcome, Proposal, Request, Sampling
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 NO_LOGITS: object = ()
@@ -78,7 +86,7 @@ def test_what_a_token_cost_counts_a_change_of_width_once() -> None:
     draft_length = AdaptiveDraftLength(steep, 0.0, 16)
     for turn in range(400):
         draft_length.learn(outcome(turn % 2, 0))  # one row, two rows, and so on: one token each
-    assert draft_length._earned == pytest.approx((10.0 + 11.0) / 2 + 5.0, rel=0.02)
+    assert draft_length._seconds_per_token == pytest.approx((10.0 + 11.0) / 2 + 5.0, rel=0.02)
 
 
 @given(st.lists(st.booleans(), max_size=400), st.floats(0, 1))
@@ -92,37 +100,37 @@ def test_beliefs_move_towards_what_happens(found: list[bool], prior: float) -> N
 
 
 def test_a_draft_that_is_never_right_is_asked_once_in_a_while_only() -> None:
-    draft_length, confidence = AdaptiveDraftLength(CURVE, 2.0, 8), Calibration()
+    draft_length, calibration = AdaptiveDraftLength(CURVE, 2.0, 8), Calibration()
     asked: list[bool] = []
     for _ in range(200):
-        asked.append(confidence.asks(draft_length))
+        asked.append(calibration.begin(draft_length))
         if asked[-1]:
-            confidence.add(Pair(5, 0.1, 6), second=False)
-            confidence.learn(outcome(1, 0))
+            calibration.add(Pair(5, 0.1, 6), second=False)
+            calibration.learn(outcome(1, 0))
     assert all(asked[:3])
-    assert 200 / PATIENCE - 2 <= sum(asked[20:]) <= 200 / PATIENCE + 2
+    assert 200 / PROBE_EVERY - 2 <= sum(asked[20:]) <= 200 / PROBE_EVERY + 2
 
 
-def chances(confidence: Calibration, *gaps: float) -> list[float]:
+def chances(calibration: Calibration, *gaps: float) -> list[float]:
     """What it believes of guesses with such gaps, best and second best, each as a round's first."""
     found: list[float] = []
     for gap in gaps:
-        confidence.asks(FixedDraftLength(1))
-        confidence.add(Pair(1, gap, 2), second=True)
-        found += [guess.path_probability for guess in confidence.guesses]
+        calibration.begin(FixedDraftLength(1))
+        calibration.add(Pair(1, gap, 2), second=True)
+        found += [guess.path_probability for guess in calibration.guesses]
     return found
 
 
 def test_only_what_was_judged_is_learnt() -> None:
     """The first guess right, the second wrong but its runner-up right, the third never seen."""
-    confidence = Calibration()
+    calibration = Calibration()
     gaps = (0.1, 7.0, 2.5)
-    before = chances(confidence, *gaps)
-    confidence.asks(FixedDraftLength(3))
+    before = chances(calibration, *gaps)
+    calibration.begin(FixedDraftLength(3))
     for token, gap in zip((0, 9, 2), gaps, strict=True):
-        confidence.add(Pair(token, gap, 99), second=True)
-    confidence.learn(outcome(3, 1))
-    moved = [(b > a) - (b < a) for a, b in zip(before, chances(confidence, *gaps), strict=True)]
+        calibration.add(Pair(token, gap, 99), second=True)
+    calibration.learn(outcome(3, 1))
+    moved = [(b > a) - (b < a) for a, b in zip(before, chances(calibration, *gaps), strict=True)]
     # A round's guesses in order: the runner-up, then the best.
     assert moved == [-1, 1, 1, -1, 0, 0]
 
@@ -131,20 +139,120 @@ def test_only_what_was_judged_is_learnt() -> None:
 def test_what_is_verified_is_a_tree_of_the_best_guesses(
     found: list[tuple[int, float, int]],
 ) -> None:
-    confidence, draft_length = Calibration(), AdaptiveDraftLength(CURVE, 0.1, 16)
-    confidence.asks(draft_length)
+    calibration, draft_length = Calibration(), AdaptiveDraftLength(CURVE, 0.1, 16)
+    calibration.begin(draft_length)
     for token, gap, second in found:
-        confidence.add(Pair(token, gap, second), second=True)
-    proposal = proposal_of(confidence.guesses, draft_length, len(found))
+        calibration.add(Pair(token, gap, second), second=True)
+    proposal = proposal_of(calibration.guesses, draft_length, len(found))
     assert proposal.calls == len(found)
     paths: list[tuple[int, ...]] = []
     for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
         assert -1 <= parent < row
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    known = {guess.path: guess.path_probability for guess in confidence.guesses}
+    known = {guess.path: guess.path_probability for guess in calibration.guesses}
     assert len(set(paths)) == len(paths)
     assert set(paths) <= set(known)
     left = [path_probability for path, path_probability in known.items() if path not in paths]
     assert max(left, default=0.0) <= min((known[path] for path in paths), default=1.0)
-    chosen = proposal_of(confidence.guesses, FixedDraftLength(3))
+    chosen = proposal_of(calibration.guesses, FixedDraftLength(3))
     assert len(chosen.tokens) == len(known)
+
+
+def rounds(draft_length: DraftLength, outcomes: Sequence[Outcome]) -> None:
+    for found in outcomes:
+        draft_length.begin(128)
+        draft_length.learn(found)
+
+
+def test_what_auto_drafted_is_summed_up() -> None:
+    draft_length = AdaptiveDraftLength(CURVE, 0.5, 8)
+    assert draft_length.summary() is UNDECIDED
+    draft_length.learn(outcome(0, 0))  # the step that reads the prompt
+    assert draft_length.summary() is UNDECIDED
+    rounds(draft_length, [outcome(4, 2, 4), outcome(1, 1, 1), outcome(0, 0), outcome(4, 4, 4)])
+    decision = draft_length.summary()
+    assert decision.settings == {"k": 3}
+    assert decision.why == "K=3 is what auto drafted here on average, in 3 of 4 passes"
+    assert decision.declined == ()
+    # Four passes over 5, 2, 1 and 5 rows, of which all but the first changed the width.
+    spent = 2 * CURVE(5) + CURVE(2) + CURVE(1) + 9 * 0.5
+    assert decision.predicted == pytest.approx((3 + 2 + 1 + 5) * CURVE(1) / spent)
+
+
+def test_forced_tokens_are_not_what_auto_drafted() -> None:
+    """They were counted among the drafted ones, so that K came out too high under a grammar."""
+    draft_length = AdaptiveDraftLength(CURVE, 0.0, 8)
+    forced = Proposal.chain(range(30), origin="forced")
+    for _ in range(5):
+        rounds(draft_length, [outcome(2, 1)])
+        draft_length.learn(Outcome((*range(30), 99), 30, forced, NO_LOGITS))  # type: ignore[arg-type]
+    assert draft_length.summary().settings == {"k": 2}
+    assert "in 5 of 5 passes" in draft_length.summary().why
+
+
+def test_a_tree_counts_by_its_longest_chain() -> None:
+    """Two branches of a lookup are drafted at once, but K is how far a chain may go."""
+    draft_length = AdaptiveDraftLength(CURVE, 0.0, 8)
+    tree = Proposal((1, 2, 3, 4, 9, 9), (-1, 0, -1, 2, -1, -1), scratch=2)
+    rounds(draft_length, [Outcome((1, 99), 1, tree, NO_LOGITS)])  # type: ignore[arg-type]
+    assert draft_length.summary().settings == {"k": 2}
+
+
+def test_auto_that_never_drafted_says_so_and_a_fixed_length_decides_nothing() -> None:
+    draft_length = AdaptiveDraftLength(CURVE, 0.0, 8)
+    rounds(draft_length, [outcome(0, 0)] * 9)
+    decision = draft_length.summary()
+    assert (decision.settings, decision.predicted) == ({}, 1.0)
+    assert decision.declined == ("no guess promised to pay",)
+    unknown = AdaptiveDraftLength(UNKNOWN_COSTS, 0.0, 8)
+    rounds(unknown, [outcome(4, 4)])
+    assert (unknown.summary().settings, unknown.summary().predicted) == ({"k": 4}, 0.0)
+    fixed = FixedDraftLength(4)
+    rounds(fixed, [outcome(4, 4)])
+    assert fixed.summary() is UNDECIDED
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
+    """Of a hybrid, whose two drafters share a draft length, no round counts twice."""
+    engine = FakeEngine(period=2, sharpness=4.0)
+    request = Request("x", max_new_tokens=60)
+
+    def length() -> DraftLength:
+        return AdaptiveDraftLength(CURVE, 0.1, k)
+
+    def model(draft_length: DraftLength) -> DraftModel:
+        return DraftModel(engine.open(), Sampler(Sampling()), draft_length, frozenset())
+
+    def hybrid(draft_length: DraftLength) -> Hybrid:
+        return Hybrid(PromptLookup(draft_length, 3), model(draft_length), draft_length)
+
+    for make in (model, hybrid, lambda draft_length: PromptLookup(draft_length, 3)):
+        found = run(engine, request, make(length()))
+        told = [event for event in found.events if isinstance(event, Decided)]
+        assert len(told) == 1
+        assert isinstance(found.events[-2], Decided)
+        guessed = [step for step in found.steps[1:] if step.drafted]
+        assert 1 <= told[0].settings["k"] <= k
+        assert f"in {len(guessed)} of {len(found.steps) - 1} passes" in told[0].why
+        fixed = run(engine, request, make(FixedDraftLength(k)))
+        assert not any(isinstance(event, Decided) for event in fixed.events)
+
+
+def test_a_hybrid_tells_whose_drafts_were_verified() -> None:
+    engine = FakeEngine(period=1, sharpness=8.0)
+    draft_length = AdaptiveDraftLength(CURVE, 0.1, 4)
+    draft = DraftModel(engine.open(), Sampler(Sampling()), draft_length, frozenset())
+    hybrid = Hybrid(PromptLookup(draft_length, 3), draft, draft_length)
+    counts: list[bool] = []
+    observe = hybrid.observe
+
+    def counted(found: Outcome) -> None:
+        if found.proposal.drafted:
+            counts.append(found.proposal.calls == 0)
+        observe(found)
+
+    hybrid.observe = counted
+    run(engine, Request("x", max_new_tokens=60), hybrid)
+    assert f", {sum(counts)} of them by prompt lookup" in hybrid.decision.why
+    assert 0 < sum(counts) <= len(counts)

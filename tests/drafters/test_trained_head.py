@@ -237,7 +237,7 @@ def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
     tapped, _, drafter = opened(1)
     draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
     hybrid = Hybrid(PromptLookup(draft_length, 3), drafter, draft_length)
-    text, before = list(range(20)), drafter.confidence
+    text, before = list(range(20)), drafter.first_token_acceptance
     for step in range(12):
         commit(tapped, text[tapped.length : -1], range(len(text) - 1 - tapped.length))
         proposal = hybrid.propose(text, 9)
@@ -245,4 +245,4 @@ def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
         token = 199 - step  # never what the head drafts
         hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
         text.append(token)
-    assert drafter.confidence < before / 2
+    assert drafter.first_token_acceptance < before / 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lib import STEEP
 
 from backend.costs.pass_costs import UNKNOWN_COSTS
-from backend.drafters.lookahead_plan import LADDER, best_setting
+from backend.drafters.lookahead_plan import LADDER, YIELDS, choose_setting
 from backend.errors import DerbyError
 from backend.events import Event
 from backend.export.production import LIBRARIES, won
@@ -83,7 +83,7 @@ def test_an_auto_column_that_drafted_nothing_becomes_plain(name: str) -> None:
     "costs", [UNKNOWN_COSTS, replace(STEEP, seconds=(1.0,) * len(STEEP.widths))]
 )
 def test_lookahead_has_the_shape_that_auto_chose(costs: Any) -> None:
-    best = best_setting(costs)
+    best, _ = choose_setting(costs, "decline", YIELDS.model)
     assert best in LADDER
     found = won(STRATEGIES["lookahead"], ran({(4, 1): 20}, plain=2, costs=costs))
     assert found.settings == Settings(window=best.window, level=best.level, guesses=best.guesses)

@@ -1,0 +1,197 @@
+"""Which lookahead runs where, what its decision says, and how its own steps correct that."""
+
+from collections.abc import Sequence
+
+import pytest
+from lib import PROMPT, run
+
+from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts
+from backend.decoding.drafter import Decision
+from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead_plan import (
+    LADDER,
+    MARGIN,
+    TRIAL,
+    USUAL,
+    YIELDS,
+    Auto,
+    PlannedLookahead,
+    Setting,
+    choose_setting,
+    plan_lookahead,
+    predicted,
+)
+from backend.engines.fake import FakeEngine
+from backend.events import Decided
+from backend.strategies.registry import WIDEST
+from backend.types import Outcome, Proposal, Request
+
+CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
+FLAT = PassCosts((1, 64), (10.0, 10.0))
+STEEP = PassCosts((1, 16), (10.0, 40.0))
+MODEL = YIELDS.model
+#: What the drafter is told of a step.
+NO_LOGITS: object = ()
+
+
+def made(setting: Setting) -> Lookahead:
+    return Lookahead(setting.window, setting.level, setting.guesses, seeded=True, seed=1)
+
+
+def steps(
+    lookahead: PlannedLookahead,
+    blocks: Sequence[Sequence[int]],
+    *,
+    length: int = CONTEXT,
+    forced: int = 0,
+) -> list[Proposal]:
+    """Rounds that committed these tokens, with `forced` tokens of a grammar after each."""
+    proposals: list[Proposal] = []
+    context = list(range(length))
+    for block in blocks:
+        proposal = lookahead.propose(context[-length:], 50)
+        proposals.append(proposal)
+        feedback = FakeEngine().open().forward([1], [-1], [0] * proposal.feedback)
+        lookahead.observe(Outcome(tuple(block), len(block) - 1, proposal, feedback))
+        context += block
+        if forced:
+            chain = Proposal.chain(range(forced), origin="forced")
+            tokens = (*range(forced), 7)
+            lookahead.observe(Outcome(tokens, forced, chain, NO_LOGITS))  # type: ignore[arg-type]
+            context += tokens
+    return proposals
+
+
+def test_the_best_setting_is_the_one_that_costs_promise_most_of() -> None:
+    for costs in (CURVE, FLAT, STEEP, PassCosts((1, 16), (10.0, 14.0), 3.0)):
+        setting, decision = choose_setting(costs, "best", MODEL)
+        assert predicted(setting, costs) == max(predicted(other, costs) for other in LADDER)
+        assert decision.settings == setting.values
+        assert decision.predicted == predicted(setting, costs)
+        assert f"{setting.rows}-row forward costs" in decision.why
+    assert choose_setting(FLAT, "best", MODEL)[0] == max(LADDER, key=YIELDS.tokens.__getitem__)
+
+
+@pytest.mark.parametrize("costs", [CURVE, FLAT, STEEP])
+def test_declining_is_a_choice_and_the_default_says_what_it_would_have_come_to(
+    costs: PassCosts,
+) -> None:
+    """Lookahead's column used to decline and then showed plain decoding under its name."""
+    _, best = choose_setting(costs, "best", MODEL)
+    _, declining = choose_setting(costs, "decline", MODEL)
+    largest, decision = choose_setting(costs, "largest", MODEL)
+    assert best.settings
+    assert (largest, decision.settings) == (LADDER[-1], LADDER[-1].values)
+    if best.predicted > MARGIN:
+        assert (declining.settings, best.declined) == (best.settings, ())
+    else:
+        assert (declining.settings, len(declining.declined)) == ({}, 1)
+        (sentence,) = best.declined
+        assert sentence.startswith(f"auto=decline would decline: {best.predicted:.2f} times")
+
+
+def test_a_declined_lookahead_proposes_nothing() -> None:
+    lookahead = plan_lookahead(STEEP, "decline", MODEL, made)
+    assert steps(lookahead, [[1]] * 3) == [Proposal()] * 3
+    lookahead.conclude()
+    assert "lookahead: its" in lookahead.decision.declined[0]
+
+
+@pytest.mark.parametrize("auto", ["best", "decline", "largest"])
+def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
+    """The yields of the built-in model were promised of every model."""
+    ours, known = choose_setting(FLAT, auto, MODEL)
+    theirs, assumed = choose_setting(FLAT, auto, "another")
+    assert (ours, known.settings) == (theirs, assumed.settings)
+    assert (known.predicted > 1, assumed.predicted) == (True, 0.0)
+    assert "assumed" not in known.why
+    assert f"assumed to yield the 1.8 tokens that were measured on {MODEL}" in assumed.why
+    lookahead = plan_lookahead(FLAT, auto, "another", made)
+    steps(lookahead, [[1, 2], [3]] * (TRIAL // 2))
+    assert lookahead.decision.predicted == pytest.approx(1.5), "its own steps tell"
+    assert "yielded 1.50 tokens and cost 1.00 plain steps" in lookahead.decision.why
+
+
+def test_where_costs_are_unknown_nothing_is_promised() -> None:
+    for auto, expected in (("best", USUAL), ("decline", USUAL), ("largest", LADDER[-1])):
+        setting, decision = choose_setting(UNKNOWN_COSTS, auto, MODEL)
+        assert setting == expected
+        assert (decision.settings, decision.predicted) == (setting.values, 0.0)
+    lookahead = plan_lookahead(UNKNOWN_COSTS, "decline", MODEL, made)
+    assert all(proposal.tokens for proposal in steps(lookahead, [[1]] * 3 * TRIAL))
+    lookahead.conclude()
+    assert lookahead.decision.predicted == 0.0
+    assert "what it costs is unknown here" in lookahead.decision.why
+
+
+def trial(costs: PassCosts, auto: Auto = "decline") -> PlannedLookahead:
+    """A small setting that runs whatever it promises."""
+    setting = Setting(5, 3, 5)
+    return PlannedLookahead(
+        made(setting), setting, Decision(setting.values), costs, gives_up=auto == "decline"
+    )
+
+
+def test_lookahead_that_does_not_pay_ends_and_says_so() -> None:
+    """Each step yields a single token while its rows cost more than a plain one."""
+    lookahead = trial(CURVE)
+    proposals = steps(lookahead, [[token] for token in range(100, 100 + 3 * TRIAL)])
+    assert all(proposal.tokens for proposal in proposals[:TRIAL])
+    assert not any(proposal.tokens for proposal in proposals[TRIAL:])
+    assert lookahead.decision.settings == {}
+    (sentence,) = lookahead.decision.declined
+    assert f"given up: in {TRIAL} steps a forward yielded 1.00 tokens and cost" in sentence
+    lookahead.conclude()
+    assert lookahead.decision.declined == (sentence,)
+
+
+def test_by_default_it_goes_on_and_says_that_it_would_have_ended() -> None:
+    lookahead = trial(CURVE, "best")
+    assert all(proposal.tokens for proposal in steps(lookahead, [[1]] * 3 * TRIAL))
+    lookahead.conclude()
+    decision = lookahead.decision
+    assert decision.settings == Setting(5, 3, 5).values
+    assert 0 < decision.predicted < 1
+    assert decision.declined == (f"auto=decline would give up after {TRIAL} steps",)
+
+
+def test_a_change_of_width_and_the_context_are_paid_for() -> None:
+    """A trial over rows that cost nothing went on for ever, although its width changed in every
+    step, at a plain step's cost each, or although rows behind a long context were dear.
+    """
+    blocks = [[1, 2], [3]] * TRIAL
+    free = trial(FLAT)
+    steps(free, blocks)
+    assert free.decision.settings
+    # Forced tokens between the rounds change the width each time.
+    changing = trial(PassCosts(FLAT.widths, FLAT.seconds, width_change=6.0))
+    proposals = steps(changing, blocks, forced=2)
+    assert not any(proposal.tokens for proposal in proposals[TRIAL:])
+    sloped = PassCosts(FLAT.widths, FLAT.seconds, 0.0, (0.0, 1e-3))
+    for length, goes_on in ((CONTEXT, True), (CONTEXT + 2000, False)):
+        lookahead = trial(sloped)
+        proposals = steps(lookahead, blocks, length=length)
+        assert any(proposal.tokens for proposal in proposals[TRIAL:]) == goes_on
+
+
+def test_forced_tokens_are_none_of_its_merits() -> None:
+    """In a grammar column every forced run counted as tokens that lookahead had earned."""
+    lookahead = trial(CURVE)
+    proposals = steps(lookahead, [[1]] * 3 * TRIAL, forced=9)
+    assert not any(proposal.tokens for proposal in proposals[TRIAL:])
+    assert "yielded 1.00 tokens" in lookahead.decision.declined[0]
+
+
+def test_the_column_tells_of_its_decision_as_it_changes() -> None:
+    engine = FakeEngine(period=1, sharpness=8.0)
+    lookahead = plan_lookahead(FLAT, "best", "another", made)
+    events = run(engine, Request("x", max_new_tokens=200), lookahead, PROMPT).events
+    told = [event for event in events if isinstance(event, Decided)]
+    assert [event.settings for event in told] == [LADDER[-1].values] * len(told)
+    assert "assumed" in told[0].why
+    assert len(told) in (2, 3), "at the start, after the trial, and at the end"
+    assert told[-1].predicted > 1.5
+
+
+def test_the_context_has_room_for_whatever_auto_may_choose() -> None:
+    assert max(setting.window + setting.level for setting in LADDER) == WIDEST
