@@ -1,4 +1,5 @@
-// Draws the view that backend/view.py makes. All text goes in by textContent: none of it is markup.
+// Draws the view that backend/web/view.py makes, which holds every word and figure; nothing is decided
+// here. All text goes in by textContent: none of it is markup.
 const find = (selector) => element.querySelector(selector);
 let latest = -1; // the number of the race on show; views of earlier races come too late
 let cards = [];
@@ -23,9 +24,9 @@ function card(column) {
   head.append(title, state);
   const speed = make("p", "dd-speed");
   const factor = make("strong");
-  const versus = make("span");
-  speed.append(factor, versus);
-  const why = make("p", "dd-why");
+  const pace = make("span");
+  speed.append(factor, pace);
+  const reason = make("p", "dd-reason");
   const text = make("div", "dd-text");
   text.tabIndex = 0;
   text.setAttribute("role", "region");
@@ -45,7 +46,7 @@ function card(column) {
     make("p", "", column.description),
     make("code", "", column.setting),
   );
-  root.append(head, speed, why, text, notes, verdict, parts, shares, figures, about);
+  root.append(head, speed, reason, text, notes, verdict, parts, shares, figures, about);
   text.append(intro);
   const lane = make("li", "dd-lane");
   const bar = make("div", "dd-bar");
@@ -54,7 +55,7 @@ function card(column) {
   const laneText = make("span", "dd-lane-text");
   lane.append(make("span", "dd-lane-name", column.title), bar, laneText);
   return {
-    root, state, factor, versus, why, text, intro, values, remark, verdict, parts, shares, figures, about,
+    root, state, factor, pace, reason, text, intro, values, remark, verdict, parts, shares, figures, about,
     lane, fill, laneText, nodes: [],
   };
 }
@@ -87,104 +88,93 @@ function drawText(it, column) {
 }
 
 function drawSpeed(it, column) {
-  const faster = column.speedup > 1.03;
-  const slower = column.speedup > 0 && column.speedup < 0.97;
-  it.root.dataset.pace = column.baseline ? "base" : faster ? "faster" : slower ? "slower" : "";
-  put(it.factor, column.baseline ? "1\u00d7" : column.speed);
-  const words = faster ? "\u25b2 faster than KV reuse" : slower ? "\u25bc slower than KV reuse" : "about as fast as KV reuse";
-  put(it.versus, column.baseline ? "the baseline" : column.speedup ? words : "speed-up over KV reuse");
-  put(it.why, column.why);
+  it.root.dataset.pace = column.pace;
+  it.lane.dataset.pace = column.pace;
+  put(it.factor, column.speed);
+  put(it.pace, column.pace_text);
+  put(it.reason, column.reason);
 }
 
-const MARKS = { same: "\u2713 ", differs: "\u2260 ", grammar: "\u2731 " };
+// As many children as there are entries; those that stay are changed in place.
+function fit(box, entries, build) {
+  if (box.children.length !== entries.length) box.replaceChildren(...entries.map(build));
+}
 
-function drawFigures(it, column) {
-  if (it.figures.children.length !== column.figures.length) {
-    it.figures.replaceChildren(
-      ...column.figures.map(([label]) => {
-        const pair = make("div");
-        pair.append(make("dt", "", label), make("dd"));
-        return pair;
-      }),
-    );
-  }
-  column.figures.forEach(([, value], i) => put(it.figures.children[i].lastChild, value));
-  if (it.parts.children.length !== column.parts.length) {
-    it.parts.replaceChildren(...column.parts.map(([part]) => make("i", `dd-part-${part}`)));
-  }
-  column.parts.forEach(([part, share, time], i) => {
+function drawFigures(it, column, figures) {
+  fit(it.figures, figures, ([title, help]) => {
+    const pair = make("div");
+    pair.append(make("dt", "", title), make("dd"));
+    pair.title = help;
+    return pair;
+  });
+  column.figures.forEach((text, i) => put(it.figures.children[i].lastChild, text));
+  fit(it.parts, column.parts, ([part]) => make("i", `dd-part-${part}`));
+  column.parts.forEach(([, share, text], i) => {
     it.parts.children[i].style.flexGrow = share;
-    it.parts.children[i].title = `${part} ${time}`;
+    it.parts.children[i].title = text;
   });
-  // The same in words: every part of at least one percent.
-  const worth = column.parts.filter(([, share]) => share >= 0.01);
-  if (it.shares.children.length !== worth.length) {
-    it.shares.replaceChildren(...worth.map(() => make("span")));
-  }
-  worth.forEach(([part, share], i) => {
-    const item = it.shares.children[i];
-    item.className = `dd-key-${part}`;
-    put(item, `${part} ${Math.round(share * 100)}%`);
+  fit(it.shares, column.shares, () => make("span"));
+  column.shares.forEach(([part, text], i) => {
+    it.shares.children[i].className = `dd-key-${part}`;
+    put(it.shares.children[i], text);
   });
 }
 
-function drawColumn(it, column) {
+function drawColumn(it, column, figures) {
   it.root.dataset.state = column.state;
   put(it.state, column.status);
   it.fill.classList.toggle("dd-prefilling", column.state === "prefill");
   drawText(it, column);
   drawSpeed(it, column);
   it.verdict.dataset.same = column.same;
-  put(it.verdict, column.verdict ? MARKS[column.same] + column.verdict : "");
+  put(it.verdict, column.verdict);
   put(it.values, column.values);
   put(it.remark, column.remark);
-  drawFigures(it, column);
+  drawFigures(it, column, figures);
   it.lane.dataset.state = column.state;
-  it.lane.dataset.pace = it.root.dataset.pace;
   it.fill.style.width = `${100 * (column.state === "prefill" ? column.prefill : column.progress)}%`;
-  put(it.laneText, column.clock ? `${column.written} in ${column.clock}` : "");
+  put(it.laneText, column.progress_text);
 }
 
-function drawChart(columns) {
-  const best = Math.max(...columns.map((c) => c.rate), 1e-9);
-  const base = columns.find((c) => c.baseline);
-  const rows = columns.map((c) => {
-    const row = make("div", "dd-row");
+function drawBars({ bars, line }) {
+  const drawn = bars.map(([title, share, pace, text]) => {
+    const entry = make("div", "dd-entry");
     const bar = make("div", "dd-bar");
     const fill = make("div", "dd-fill");
-    fill.style.width = `${(100 * c.rate) / best}%`;
+    fill.style.width = `${100 * share}%`;
     bar.append(fill);
-    if (base && base.rate) {
-      const line = make("div", "dd-line");
-      line.style.left = `${(100 * base.rate) / best}%`;
-      bar.append(line);
+    if (line) {
+      const mark = make("div", "dd-line");
+      mark.style.left = `${100 * line}%`;
+      bar.append(mark);
     }
-    row.dataset.pace = c.baseline ? "base" : c.speedup > 1.03 ? "faster" : c.speedup && c.speedup < 0.97 ? "slower" : "";
-    row.append(make("span", "dd-lane-name", c.title), bar, make("span", "dd-lane-text", c.amount || "\u2013"));
-    return row;
+    entry.dataset.pace = pace;
+    entry.append(make("span", "dd-lane-name", title), bar, make("span", "dd-lane-text", text));
+    return entry;
   });
-  find(".dd-bars").replaceChildren(...rows);
+  find(".dd-bars").replaceChildren(...drawn);
 }
 
-function drawTable(columns) {
+function headingCell(text, scope, help) {
+  const cell = make("th", "", text);
+  cell.scope = scope;
+  if (help) cell.title = help;
+  return cell;
+}
+
+function drawTable({ headings, lines }) {
   const table = make("table");
-  const head = table.createTHead().insertRow();
-  const names = ["Column", "Speed-up", ...columns[0].figures.map(([label]) => label), "Tokens", "Time", "Text"];
-  for (const name of names) {
-    const cell = make("th", "", name);
-    cell.scope = "col";
-    head.append(cell);
-  }
+  table.createTHead().insertRow().append(...headings.map(([title, help]) => headingCell(title, "col", help)));
   const body = table.createTBody();
-  for (const c of columns) {
-    const row = body.insertRow();
-    const name = make("th", "", c.title);
-    name.scope = "row";
-    const verdict = c.message ? "failed" : c.baseline ? "the baseline" : c.verdict || "\u2013";
-    const values = [c.speed, ...c.figures.map(([, value]) => value), c.written.split(" ")[0], c.clock || "\u2013", verdict];
-    row.append(name, ...values.map((value) => make("td", "", value)));
+  for (const [title, ...cells] of lines) {
+    body.insertRow().append(headingCell(title, "row"), ...cells.map((text) => make("td", "", text)));
   }
   find(".dd-scroll").replaceChildren(table);
+}
+
+function drawGlossary(entries) {
+  const terms = entries.flatMap(([title, text]) => [make("dt", "", title), make("dd", "", text)]);
+  find(".dd-glossary-figures").replaceChildren(...terms);
 }
 
 function draw() {
@@ -207,11 +197,12 @@ function draw() {
   put(find(".dd-status"), view.status);
   put(find(".dd-leader"), view.leader);
   put(find(".dd-setup"), view.setup);
-  view.columns.forEach((column, i) => drawColumn(cards[i], column));
-  if (view.phase === "ended" && view.columns.length) {
-    put(find(".dd-chart figcaption"), view.chart);
-    drawChart(view.columns);
-    drawTable(view.columns);
+  view.columns.forEach((column, i) => drawColumn(cards[i], column, view.figures));
+  if (view.glossary) drawGlossary(view.glossary);
+  if (view.result) {
+    put(find(".dd-chart figcaption"), view.result.caption);
+    drawBars(view.result);
+    drawTable(view.result);
   }
   drawCosts(view.costs);
 }

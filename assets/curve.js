@@ -23,8 +23,8 @@ function ticks(most) {
 // The cost between two measured widths lies on a straight line, as the predictions have it.
 function between(points, rows) {
   const next = Math.max(1, points.findIndex(([k]) => k >= rows));
-  const [a, , low] = points[next - 1];
-  const [b, , high] = points[next];
+  const [a, low] = points[next - 1];
+  const [b, high] = points[next];
   return low + ((high - low) * (rows - a)) / (b - a);
 }
 
@@ -50,11 +50,11 @@ function axes(svg, { x, y, width, height, widest, most }) {
 
 // On the curve what a column's pass costs; joined to it, in the same unit, the tokens that come out.
 // A disc that would hide one of `taken` moves aside.
-function mark(svg, { x, y }, [title, rows, tokens, steps, told], taken) {
+function mark(svg, { x, y }, { name, rows, tokens, steps, pace, sentence }, taken) {
   let [cx, cy] = [x(rows), y(tokens)];
   while (taken.some((disc) => Math.hypot(disc[0] - cx, disc[1] - cy) < 2 * RADIUS)) cx += RADIUS;
   taken.push([cx, cy]);
-  const group = shape("g", { class: "dd-mark", "data-pace": tokens > steps ? "faster" : "slower" }, undefined, `${title}: ${told}`);
+  const group = shape("g", { class: "dd-mark", "data-pace": pace }, undefined, `${name}: ${sentence}`);
   group.append(
     shape("line", { x1: x(rows), x2: cx, y1: y(steps), y2: cy }),
     shape("circle", { cx: x(rows), cy: y(steps), r: 4 }),
@@ -69,8 +69,8 @@ function drawCurve() {
   const { clientWidth: width, clientHeight: height } = place;
   if (!costs || !width) return;
   const { points, marks } = costs;
-  const widest = Math.max(points.at(-1)[0], ...marks.map(([, rows]) => rows));
-  const most = 1.08 * Math.max(...points.map(([, , steps]) => steps), ...marks.map(([, , tokens]) => tokens));
+  const widest = Math.max(points.at(-1)[0], ...marks.map((m) => m.rows));
+  const most = 1.08 * Math.max(...points.map(([, steps]) => steps), ...marks.map((m) => m.tokens));
   const x = (rows) => PLOT.left + 12 + ((width - PLOT.left - PLOT.right - 24) * Math.log(rows)) / Math.log(widest);
   const y = (value) => height - PLOT.bottom - ((height - PLOT.bottom - PLOT.top) * value) / most;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
@@ -79,16 +79,15 @@ function drawCurve() {
   const line = [];
   for (let rows = 1; rows <= points.at(-1)[0]; rows++) line.push(`${x(rows)},${y(between(points, rows))}`);
   svg.append(shape("polyline", { class: "dd-curve", points: line.join(" ") }));
-  for (const [rows, ms, steps] of points) {
-    const tip = `${rows} ${rows === 1 ? "row" : "rows"}: ${ms.toFixed(1)} ms, ${steps.toFixed(2)} plain steps`;
-    svg.append(shape("circle", { class: "dd-point", cx: x(rows), cy: y(steps), r: 3.5 }, undefined, tip));
+  for (const [rows, steps, words] of points) {
+    svg.append(shape("circle", { class: "dd-point", cx: x(rows), cy: y(steps), r: 3.5 }, undefined, words));
   }
   const taken = [];
-  for (const found of marks) mark(svg, { x, y }, found, taken);
+  for (const entry of marks) mark(svg, { x, y }, entry, taken);
   place.replaceChildren(svg);
 }
 
-function costsTable(points) {
+function costsTable(cells) {
   const table = make("table");
   table.createCaption().textContent = "What a forward pass costs here";
   const head = table.createTHead().insertRow();
@@ -98,25 +97,22 @@ function costsTable(points) {
     head.append(cell);
   }
   const body = table.createTBody();
-  for (const [rows, ms, steps] of points) {
-    const row = body.insertRow();
-    row.append(...[rows, ms.toFixed(1), steps.toFixed(2)].map((value) => make("td", "", value)));
-  }
+  for (const line of cells) body.insertRow().append(...line.map((text) => make("td", "", text)));
   return table;
 }
 
-function drawCosts(found) {
-  costs = found;
+function drawCosts(measured) {
+  costs = measured;
   find(".dd-costs").hidden = !costs;
   if (!costs) return;
   put(find(".dd-costs-note"), costs.note);
-  const marks = costs.marks.map(([title, rows, tokens, steps, told]) => {
-    const item = make("li", "", ` ${told}`);
-    item.dataset.pace = tokens > steps ? "faster" : "slower";
-    item.prepend(make("strong", "", title));
+  const marks = costs.marks.map(({ name, pace, sentence }) => {
+    const item = make("li", "", ` ${sentence}`);
+    item.dataset.pace = pace;
+    item.prepend(make("strong", "", name));
     return item;
   });
   find(".dd-marks").replaceChildren(...marks);
-  find(".dd-costs-table").replaceChildren(costsTable(costs.points));
+  find(".dd-costs-table").replaceChildren(costsTable(costs.cells));
   drawCurve();
 }

@@ -157,6 +157,9 @@ class Step:
     verification; those that a grammar forced are counted by their origin alone. seconds: total,
     draft, mask, forward, rest. masks: what computing each mask took, in seconds, most of it while
     the forward pass ran. calls: passes of the draft.
+
+    A lane that sees no logits leaves gaps empty, one that sees no ids tokens, one that sees no
+    passes rows 0 and the parts of the seconds out.
     """
 
     column: int

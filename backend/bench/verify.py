@@ -8,6 +8,7 @@ from backend.bench.prompts import PROMPTS, Prompt
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import verdict
 from backend.strategies.registry import parse_column
 from backend.types import ModelSpec, Request, Sampling
 
@@ -84,6 +85,6 @@ def _judge(case: Case, board: Scoreboard) -> Result:
         same = score.state == "done" and score.tokens == expected
         equal &= same
         verdicts.append(
-            (strategy.label, "equal" if same else score.message or board.verdict(index))
+            (strategy.label, "equal" if same else score.message or verdict(board, index))
         )
     return Result(case, len(base), equal, tuple(verdicts))

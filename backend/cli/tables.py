@@ -8,9 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from backend.costs.pass_costs import PassCosts
+from backend.results.figures import figures
 from backend.results.metrics import Score
-from backend.results.reason import reason
 from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import reason, verdict
 
 STYLES = {
     "sampled": "",
@@ -23,34 +24,18 @@ STYLES = {
 
 
 def summary(board: Scoreboard) -> Table:
-    """One row a column: how it ended, timings and their causes."""
-    table = Table(
-        caption="own clocks, interleaved; times in ms", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    """One line a column: how it ended, timings and their causes."""
+    table = Table(caption="own clocks, interleaved", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
-    for name in ("toks", "TTFT", "TPOT", "tok/s", "t/fwd", "acc.", "mask", "x KV"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=4)
-    for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
-        speedup = board.speedup(index)
-        table.add_row(
-            strategy.label,
-            _state(score),
-            str(len(score.tokens)),
-            _milliseconds(score.ttft),
-            _milliseconds(score.tpot),
-            f"{score.tokens_per_second:.1f}" if score.tpot else "-",
-            f"{score.tokens_per_forward:.2f}" if score.tpot else "-",
-            f"{score.acceptance:.0%}" if score.drafted else "-",
-            _milliseconds(score.parts.get("mask", 0.0) / max(score.steps, 1)),
-            f"{speedup:.2f}" if speedup else "-",
-        )
+    shown = figures("summary")
+    for figure in shown:
+        heading = figure.heading.replace(", ", " ").replace(" ", "\n")
+        table.add_column(heading, justify="right", no_wrap=True, min_width=4)
+    for index, score in enumerate(board.scores):
+        cells = [figure.cell(score, board.baseline) for figure in shown]
+        table.add_row(board.columns[index].label, _state(score), *cells)
     return table
-
-
-def _milliseconds(seconds: float) -> str:
-    """A time given in seconds with three digits; "-" below a hundredth of a millisecond."""
-    return f"{seconds * 1e3:.3g}" if seconds >= 1e-5 else "-"
 
 
 def _state(score: Score) -> str:
@@ -62,11 +47,11 @@ def _state(score: Score) -> str:
 def texts(board: Scoreboard) -> Group:
     """Every column's text under its name and what is to be said of it."""
     parts: list[Text] = []
-    for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
-        remark = score.message or board.verdict(index)
-        parts.append(Text(f"\n{strategy.label}", style="bold"))
-        for told in filter(None, (remark, reason(board, index))):
-            parts[-1].append(f"  {told}.", style="not bold dim")
+    for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
+        outcome = score.message or verdict(board, index)
+        parts.append(Text(f"\n{column.label}", style="bold"))
+        for sentence in filter(None, (outcome, reason(board, index))):
+            parts[-1].append(f"  {sentence}.", style="not bold dim")
         body = Text()
         for origin, piece in score.spans:
             body.append(piece, style=STYLES[origin])

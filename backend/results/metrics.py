@@ -1,4 +1,4 @@
-"""Folds one column's events into the figures that people compare."""
+"""Folds one column's events into what the figures are computed from."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,8 +6,10 @@ from math import inf
 from typing import Literal
 
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
+from backend.decoding.drafter import UNDECIDED, Decision
 from backend.events import (
     CostsKnown,
+    Decided,
     Event,
     Failed,
     Fed,
@@ -24,52 +26,81 @@ from backend.events import (
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
+PARTS = ("draft", "mask", "forward", "rest")
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Tokens of the answer that two columns both decoded one by one, and the seconds that either
+    took for exactly these.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    other_seconds: float = 0.0
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the first one decoded them; 0 while unknown."""
+        return self.other_seconds / self.seconds if self.seconds > 0 else 0.0
+
 
 @dataclass
 class Score:
-    """One column so far. All times are seconds of the column's own clock.
+    """One column so far. Times are seconds of the column's own clock; counts are of this run,
+    unless said otherwise.
 
-    `add` folds in the column's next event; everything else only reads.
+    `add` folds in the column's next event in constant time; everything else only reads. What a
+    lane does not know (a remote server's token ids, gaps, rows, parts) stays empty or 0.
     """
 
     state: State = "queued"
-    model: str = ""
+    reason: str = ""  # why a column that is done ended
+    message: str = ""  # why a column failed, a sentence
+    expected: str = ""  # what the grammar still wanted when the text was cut
+    snapshot: str = ""  # id of the file that holds the column's state
+
+    model: str = ""  # what runs where, in words
+    spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
+    tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
+
     prompt_tokens: int = 0
-    prefilled: int = 0
+    prefilled: int = 0  # tokens of the prompt that are computed, or need not be
     reused: int = 0  # first tokens of prompt and answer that an earlier cache held
-    earlier: int = 0  # tokens of the answer that an earlier run had written
     fed: int = 0  # tokens of a program's fixed text
     slots: dict[str, list[str]] = field(default_factory=dict)  # a program's values by name
     shifts: list[Shifted] = field(default_factory=list)
-    snapshot: str = ""
-    tokens: list[int] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    spans: list[list[str]] = field(default_factory=list)
-    reason: str = ""
-    message: str = ""
+
+    earlier: int = 0  # tokens of the answer that an earlier run had written
+    tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
+    gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
+    spans: list[list[str]] = field(default_factory=list)  # [origin, text] pairs
+    times: list[float] = field(default_factory=list)  # on the clock as each token was committed
+
     seconds: float = 0.0
     ttft: float = 0.0
+    compiled: float = 0.0  # seconds that the grammar took to compile, its first mask included
+    parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
+    masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
+
     first_block: int = 0  # tokens of the first step: one, or more where a grammar forces some
     steps: int = 0
-    rows: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
-    parts: dict[str, float] = field(default_factory=dict)  # seconds of draft, mask, forward, rest
-    compiled: float = 0.0  # seconds that the grammar took to compile, and its first mask
-    masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
+    passes: int = 0  # of the target after the first step's
+    rows: int = 0  # token rows that the target computed
     forced: int = 0  # tokens that the grammar left no choice about
-    expected: str = ""  # what the grammar still wanted when the text was cut
-    costs: PassCosts = (
-        UNKNOWN_COSTS  # what passes are known to cost; UNKNOWN_COSTS: nothing is known
-    )
-    draft_cost: float = 0.0  # seconds of a call of the draft
-    calls: int = 0  # of the draft
-    widths: Counter[int] = field(default_factory=Counter)  # rows of the passes after the first
+    drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
+    accepted: int = 0  # of these, those that the target confirmed
+    calls: int = 0  # passes of the draft
+    rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
+    depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
+    widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
     last_rows: int = 1  # of the last pass
-    expected_seconds: float = 0.0  # that those passes should take, drafting included
+
+    costs: PassCosts = UNKNOWN_COSTS
+    draft_cost: float = 0.0  # seconds of a pass of the draft
+    expected_seconds: float = 0.0  # that the passes should take, drafting included
     plain_seconds: float = 0.0  # that plain decoding should take for as many tokens
-    depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # drafted and accepted
+    decision: Decision = UNDECIDED  # what the drafter decided last
 
     def add(self, event: Event) -> None:
         # Whatever takes time of the column's clock says so; a step says more.
@@ -80,6 +111,7 @@ class Score:
             case Started():
                 self.state = "prefill"
                 self.model, self.prompt_tokens = event.model, event.prompt_tokens
+                self.spec, self.tokenizer = event.spec, event.tokenizer
             case Prepared():
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
@@ -88,6 +120,9 @@ class Score:
                 widths, passes = tuple(event.widths), tuple(event.passes)
                 self.costs = PassCosts(widths, passes, event.width_change, (each, row))
                 self.draft_cost = event.draft
+            case Decided():
+                declined = tuple(event.declined)
+                self.decision = Decision(event.settings, event.predicted, event.why, declined)
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Step():
@@ -101,7 +136,7 @@ class Score:
                 self._rarely(event)
 
     def _rarely(self, event: Event) -> None:
-        """Events of continued answers, programs and full contexts."""
+        """Fold in events of continued answers, programs and full contexts."""
         match event:
             case Resumed():
                 self.earlier = len(event.tokens)
@@ -123,36 +158,48 @@ class Score:
                 pass
 
     def _step(self, step: Step) -> None:
+        count = len(step.origins)  # of the tokens, also where their ids are not known
         self.seconds += step.seconds["total"]
+        self.tokens += step.tokens
+        self.gaps += [*step.gaps, *[inf] * (count - len(step.gaps))]
         if not self.steps:
-            self.ttft, self.first_block = self.seconds, len(step.tokens)
-        else:
+            self.ttft, self.first_block = self.seconds, count
+        elif step.rows:
+            self.passes += 1
             self.widths[step.rows] += 1
             self.calls += step.calls
             self._expect(step)
+        self.times += [self.seconds] * count
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.last_rows = step.rows if self.steps else 1
-        self.tokens += step.tokens
-        self.gaps += step.gaps
         self.steps += 1
         self.rows += step.rows
-        self.drafted += step.drafted
-        self.accepted += step.accepted
         self.masks += step.masks
         self.forced += step.origins.count("forced")
-        if step.drafted:
-            self.rounds[step.accepted] += 1
-            self.depths[step.drafted, step.accepted] += 1
-        for part in ("draft", "mask", "forward", "rest"):
-            self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
+        self._proposed(step)
+        for part in PARTS:
+            if part in step.seconds:
+                self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
+
+    def _proposed(self, step: Step) -> None:
+        """Count what a drafter proposed: a block that the grammar forced is no draft, even where
+        the step reports it as one.
+        """
+        forced = "forced" in step.origins and "drafted" not in step.origins
+        if not step.drafted or forced:
+            return
+        self.drafted += step.drafted
+        self.accepted += step.accepted
+        self.rounds[step.accepted] += 1
+        self.depths[step.drafted, step.accepted] += 1
 
     def _expect(self, step: Step) -> None:
-        """What the step should have taken, and a plain one in its place for each of its tokens."""
-        context = self.prompt_tokens + len(self.tokens)
+        """Add what the step should have taken, and a plain one in its place for each token."""
+        context = self.prompt_tokens + self.length
         changed = self.costs.width_change * (step.rows != self.last_rows)
         own = self.costs(step.rows, context) + changed + step.calls * self.draft_cost
         self.expected_seconds += own
-        self.plain_seconds += len(step.tokens) * self.costs(1, context)
+        self.plain_seconds += len(step.origins) * self.costs(1, context)
 
     @property
     def text(self) -> str:
@@ -166,7 +213,12 @@ class Score:
     @property
     def written(self) -> int:
         """Tokens of this run."""
-        return len(self.tokens) - self.earlier
+        return len(self.times)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the whole answer, those of an earlier run included."""
+        return self.earlier + self.written
 
     @property
     def decode_seconds(self) -> float:
@@ -187,7 +239,12 @@ class Score:
     @property
     def tokens_per_forward(self) -> float:
         """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
-        return (self.written - self.first_block) / (self.steps - 1) if self.steps > 1 else 0.0
+        return (self.written - self.first_block) / self.passes if self.passes else 0.0
+
+    @property
+    def mean_rows(self) -> float:
+        """Rows of a decode pass on average; 0 while there are none."""
+        return sum(k * n for k, n in self.widths.items()) / max(self.widths.total(), 1)
 
     @property
     def predicted(self) -> float:
@@ -202,8 +259,24 @@ class Score:
         """Accepted share of the drafted tokens."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
+    def overlap(self, other: "Score") -> Overlap:
+        """The tokens after either one's first step that both have decoded in their runs.
+
+        Only these compare: without a cache a token takes the longer, the more there are before it.
+        """
+        first = max(score.earlier + max(score.first_block, 1) for score in (self, other))
+        last = min(self.length, other.length)
+        if last <= first or not (self.steps and other.steps):
+            return Overlap()
+        ours, theirs = self.between(first, last), other.between(first, last)
+        return Overlap(last - first, ours, theirs)
+
+    def between(self, first: int, last: int) -> float:
+        """Seconds from the commit of the answer's token number `first` to that of `last`."""
+        return self.times[last - self.earlier - 1] - self.times[first - self.earlier - 1]
+
     def speedup_over(self, baseline: "Score") -> float:
-        """Ratio of the baseline's TPOT to this one's; 0 while either is unknown.
+        """The baseline's decode time over this column's, for the same tokens; 0 while unknown.
 
         Of programs, whose columns do not write equally much, the ratio of the whole times, once
         both have ended.
@@ -211,4 +284,4 @@ class Score:
         if self.fed or baseline.fed:
             ended = self.state == baseline.state == "done" and self.seconds
             return baseline.seconds / self.seconds if ended else 0.0
-        return baseline.tpot / self.tpot if self.tpot else 0.0
+        return self.overlap(baseline).speedup

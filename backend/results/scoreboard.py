@@ -1,24 +1,34 @@
 """A race as its reader sees it: every column's score, and how the columns compare."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Literal
 
 from backend.events import Event, Preparing
-from backend.results.metrics import Score
+from backend.results.metrics import Overlap, Score
 from backend.strategies.registry import BASELINE, Strategy
 
-#: Why a column that is not lossless leaves KV reuse; True for a program generated as a whole.
-_DEMANDS = {False: "as its grammar demands", True: "as its text is generated, not fed"}
+#: Speeds closer than this share count as equal: less than what two runs of one race differ by.
+TIE = 0.03
 
 ENDED = ("done", "stopped", "failed")
+
+#: Of a column: the baseline, faster, slower, or neither (as fast, or unknown).
+Pace = Literal["base", "faster", "slower", ""]
+
+#: Of a column's text: that of its reference, another although it must not be, another as it may
+#: be, or not compared.
+Sameness = Literal["same", "differs", "allowed", ""]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token at which a column departs from the baseline.
+    """The first token at which a column departs from its reference.
 
-    `gap` is the distance between the baseline's two best scores there: near zero means a numeric
-    tie, anything else a real difference.
+    `gap` is the distance between the reference's two best scores there: near zero means a numeric
+    tie, anything else a real difference; infinite: unknown.
     """
 
     index: int
@@ -32,6 +42,7 @@ class Scoreboard:
         self.columns = tuple(columns)
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
+        self._agreed: Counter[tuple[int, int]] = Counter()
 
     def add(self, event: Event) -> None:
         if isinstance(event, Preparing):
@@ -44,63 +55,83 @@ class Scoreboard:
     def ended(self) -> bool:
         return all(score.state in ENDED for score in self.scores)
 
-    @property
-    def baseline(self) -> Score | None:
-        """The KV-reuse column's score, if it runs and has not failed."""
-        index = self._baseline()
-        return None if index is None else self.scores[index]
+    def name(self, index: int) -> str:
+        """What to call a column so that no other one of this race is meant."""
+        column = self.columns[index]
+        titles = [other.title for other in self.columns]
+        labels = [other.label for other in self.columns]
+        if titles.count(column.title) == 1:
+            return column.title
+        if labels.count(column.label) == 1:
+            return column.label
+        return f"{column.label}, column {index + 1}"
 
-    def _baseline(self) -> int | None:
-        pairs = enumerate(zip(self.columns, self.scores, strict=True))
-        running = (
-            i for i, (row, score) in pairs if row.name == BASELINE and score.state != "failed"
-        )
-        return next(running, None)
+    @property
+    def baseline_index(self) -> int | None:
+        """The first KV-reuse column that has not failed; one without a grammar goes first."""
+        running = [
+            i
+            for i, (column, score) in enumerate(zip(self.columns, self.scores, strict=True))
+            if column.name == BASELINE and score.state != "failed"
+        ]
+        return min(running, key=lambda i: self.columns[i].grammar is not None, default=None)
+
+    @property
+    def baseline(self) -> Score:
+        """The score of the column that all are compared with; an empty one if there is none."""
+        index = self.baseline_index
+        return Score() if index is None else self.scores[index]
 
     def reference(self, index: int) -> int | None:
         """The column whose text column `index` is compared with: the plain one with the same
-        grammar, or else KV reuse; None if there is no such other column.
+        grammar on the same weights, or else the baseline; None if there is no such other column.
         """
-        own, base = self.columns[index], self._baseline()
+        own, base = self.columns[index], self.baseline_index
         if index == base:
             return None
-        for i, (strategy, score) in enumerate(zip(self.columns, self.scores, strict=True)):
-            alike = strategy.plain and strategy.grammar == own.grammar
+        for i, (column, score) in enumerate(zip(self.columns, self.scores, strict=True)):
+            alike = column.plain and column.grammar == own.grammar and self._same_weights(i, index)
             if i != index and alike and not own.plain and score.state != "failed":
                 return i
         return base
 
+    def _same_weights(self, one: int, other: int) -> bool:
+        """True if both are known to run the same model on the same engine, precision and device."""
+        spec = self.scores[one].spec
+        return bool(spec) and spec == self.scores[other].spec
+
+    def comparable(self, index: int) -> bool:
+        """True if a token id means the same in the column and in its reference."""
+        reference, own = self.reference(index), self.scores[index].tokenizer
+        return reference is not None and own != "" and own == self.scores[reference].tokenizer
+
+    def compared(self, index: int) -> int:
+        """How many of the column's tokens could be compared with its reference's."""
+        reference = self.reference(index)
+        if reference is None or not self.comparable(index):
+            return 0
+        return min(len(self.scores[index].tokens), len(self.scores[reference].tokens))
+
     def difference(self, index: int) -> Difference | None:
         """Where column `index` departs from its reference; None as far as both have come."""
-        reference = self.reference(index)
-        if reference is None:
+        reference, compared = self.reference(index), self.compared(index)
+        if reference is None or not compared:
             return None
-        base = self.scores[reference]
-        pairs = zip(self.scores[index].tokens, base.tokens, strict=False)
-        for i, (ours, theirs) in enumerate(pairs):
-            if ours != theirs:
-                return Difference(i, base.gaps[i])
-        return None
+        ours, base = self.scores[index].tokens, self.scores[reference]
+        agreed = self._agreed[index, reference]  # known since an earlier look
+        while agreed < compared and ours[agreed] == base.tokens[agreed]:
+            agreed += 1
+        self._agreed[index, reference] = agreed
+        if agreed == compared:
+            return None
+        return Difference(agreed, base.gaps[agreed] if agreed < len(base.gaps) else inf)
 
-    def verdict(self, index: int) -> str:
-        """One sentence on whether column `index` wrote what it should have; "" if unknown."""
-        reference, score, strategy = self.reference(index), self.scores[index], self.columns[index]
-        if reference is None or not score.tokens or not self.scores[reference].tokens:
-            return ""
-        base, title = self.scores[reference], self.columns[reference].title
-        found = self.difference(index)
-        if found is None:
-            compared = min(len(score.tokens), len(base.tokens))
-            if not score.state == base.state == "done":
-                return f"identical to {title} so far ({compared} tokens)"
-            if len(score.tokens) < len(base.tokens):
-                return f"identical to {title} as far as it went ({compared} tokens)"
-            return f"identical to {title} ({compared} tokens)"
-        place = f"{title} at token {found.index + 1}"
-        if not self.may_differ(index):
-            return f"differs from {place}, where the two best scores lay {found.gap:.2g} apart"
-        why = "after its context was shifted" if score.shifts else _DEMANDS[strategy.single]
-        return f"leaves {place}, {why}"
+    def must_match(self, index: int) -> bool:
+        """True if the column must write what its reference writes."""
+        reference, column = self.reference(index), self.columns[index]
+        if reference is None or column.single or not self._same_weights(index, reference):
+            return False
+        return self.columns[reference].grammar == column.grammar
 
     def may_differ(self, index: int) -> bool:
         """True if the column may differ from its reference where it does."""
@@ -108,13 +139,33 @@ class Scoreboard:
         shifted = score.shifts and found is not None and found.index >= score.shifts[0].at
         return bool(shifted) or not self.must_match(index)
 
-    def must_match(self, index: int) -> bool:
-        """True if the column must write what its reference writes."""
-        reference, strategy = self.reference(index), self.columns[index]
-        alike = reference is not None and self.columns[reference].grammar == strategy.grammar
-        return alike and not strategy.single
+    def sameness(self, index: int) -> Sameness:
+        """What became of the column's text beside its reference's."""
+        if not self.compared(index):
+            return ""
+        if self.difference(index) is None:
+            return "same"
+        return "allowed" if self.may_differ(index) else "differs"
+
+    def keeps_text(self, index: int) -> bool:
+        """True if the column promises the baseline's text: no grammar, and the same weights."""
+        base = self.baseline_index
+        alike = base is None or index == base or self._same_weights(index, base)
+        return self.columns[index].lossless and alike
+
+    def overlap(self, index: int) -> Overlap:
+        """The tokens that the column and the baseline both decoded, and what either took."""
+        return self.scores[index].overlap(self.baseline)
 
     def speedup(self, index: int) -> float:
-        """Baseline TPOT over this column's; 0 while unknown."""
-        base = self.baseline
-        return 0.0 if base is None else self.scores[index].speedup_over(base)
+        """How many times as fast as the baseline a column is; 0 while unknown."""
+        return self.scores[index].speedup_over(self.baseline)
+
+    def pace(self, index: int) -> Pace:
+        """Whether the column is faster or slower than the baseline by more than TIE."""
+        speedup = self.speedup(index)
+        if index == self.baseline_index:
+            return "base"
+        if speedup > 1 + TIE:
+            return "faster"
+        return "slower" if 0 < speedup < 1 - TIE else ""

@@ -1,26 +1,30 @@
 """A race as plain JSON for the page: every word and figure ready to be shown, nothing live.
 
 Numbers that set the length of a bar are fractions; all else is text. Lists and strings only grow
-while a race runs, so that what travels to the browser is what is new.
+while a race runs, so that what travels to the browser is what is new. The page decides nothing:
+which column is faster, how it is said and which figures there are, is said here.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from statistics import mean
 from typing import Any
 
-import numpy as np
-
-from backend.results.cost_curve import curve
-from backend.results.headline import headline, pass_cost, rate_text
+from backend.results import sentences
+from backend.results.charts import cost_curve
+from backend.results.figures import NONE, TIMES, duration, factor, figures, glossary, rate
 from backend.results.metrics import Score
-from backend.results.reason import reason
-from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import BASELINE, Strategy, word
-
-_NONE = "\N{EN DASH}"
+from backend.results.scoreboard import Sameness, Scoreboard
+from backend.strategies.registry import Strategy, word
 
 View = dict[str, Any]
+
+#: What stands before a verdict, so that its colour is not all that tells.
+_MARKS: dict[Sameness, str] = {
+    "same": "\N{CHECK MARK} ",
+    "differs": "\N{NOT EQUAL TO} ",
+    "allowed": "\N{HEAVY ASTERISK} ",
+    "": "",
+}
 
 
 def view(
@@ -35,25 +39,28 @@ def view(
     `ahead` the races that go first; `public` strips what visitors must not see from texts.
     """
     phase = "ended" if board.ended else _phase(board, ahead)
-    longest = max((len(score.tokens) for score in board.scores), default=0)
+    longest = max((score.length for score in board.scores), default=0)
     axis = longest if phase == "ended" and longest else goal
     return {
         "race": race,
         "phase": phase,
         "status": public(_status(board, phase, ahead)),
-        "leader": headline(board) if phase == "racing" else "",
+        "leader": public(sentences.headline(board)) if phase == "racing" else "",
         "setup": public(_setup(board)),
-        "axis": axis,
-        "chart": _chart(board),
-        "costs": curve(board) if phase == "ended" else None,
+        "figures": [[figure.title, figure.help] for figure in figures("card")],
         "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
+        "result": _result(board, public) if phase == "ended" else None,
+        "costs": _costs(board, public) if phase == "ended" else None,
     }
 
 
 def idle(columns: Sequence[Strategy]) -> View:
-    """What the page shows before any race: the columns, and what each of them does."""
+    """What the page shows before any race: the columns, what each of them does, and what the
+    figures will mean.
+    """
     shown = view(Scoreboard(columns), race=0, goal=0)
-    return {**shown, "phase": "idle", "status": ""}
+    lines = [[f"{title} ({unit})", text] for title, unit, text in glossary()]
+    return {**shown, "phase": "idle", "status": "", "glossary": lines}
 
 
 def alert(sentence: str) -> View:
@@ -77,86 +84,123 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
         case "racing":
             return "Racing."
         case _:
-            return headline(board)
+            return sentences.headline(board)
 
 
 def _setup(board: Scoreboard) -> str:
-    """What runs where on how long a prompt, once known."""
-    for score in board.scores:
-        if score.model:
-            return f"{score.model}, {score.prompt_tokens:,} prompt tokens"
-    return ""
+    """What runs where on how long a prompt, once known: the baseline if there is one."""
+    known = [score for score in (board.baseline, *board.scores) if score.model]
+    return f"{known[0].model}, {known[0].prompt_tokens:,} prompt tokens" if known else ""
 
 
 def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], str]) -> View:
-    strategy, score = board.columns[index], board.scores[index]
-    speedup = board.speedup(index)
-    written = len(score.tokens)
+    """A column's card and its lane of the race."""
+    column, score = board.columns[index], board.scores[index]
+    same = board.sameness(index)
+    parts = _parts(score)
     return {
-        "title": strategy.title,
-        "description": strategy.description,
-        "setting": public(setting_text(strategy)),
-        "baseline": strategy.name == BASELINE,
+        "title": public(board.name(index)),
+        "description": column.description,
+        "setting": public(setting_text(column)),
         "state": score.state,
-        "status": _state(score),
+        "status": sentences.state(score),
         "prefill": score.prefilled / score.prompt_tokens if score.prompt_tokens else 0.0,
         "message": public(score.message),
         "spans": merged(score.spans),
-        "written": f"{written} {'token' if written == 1 else 'tokens'}",
-        "progress": min(1.0, written / axis) if axis else 0.0,
-        "clock": seconds(score.seconds) if score.seconds else "",
-        "speedup": round(speedup, 3),
-        "speed": _factor(speedup),
-        "why": _why(board, index),
-        "same": _sameness(board, index),
-        "verdict": board.verdict(index),
-        "rate": round(_bar_length(score), 4),
-        "amount": _amount(score, speedup),
-        "figures": _figures(score),
-        "parts": _parts(score),
+        "progress": min(1.0, score.length / axis) if axis else 0.0,
+        "progress_text": sentences.progress(score),
+        "pace": board.pace(index),
+        "speed": _speed(board, index),
+        "pace_text": public(sentences.pace(board, index)),
+        "reason": public(sentences.reason(board, index)),
+        "same": same,
+        "verdict": _MARKS[same] + public(sentences.verdict(board, index)),
+        "figures": [figure.text(score, board.baseline) for figure in figures("card")],
+        "parts": [[part, round(share, 4), f"{part} {time}"] for part, share, time in parts],
+        "shares": [[part, f"{part} {share:.0%}"] for part, share, _ in parts if share >= 0.01],
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
-        "remark": _remark(score),
+        "remark": public(sentences.remark(score)),
     }
 
 
-def _chart(board: Scoreboard) -> str:
-    """What the bars of the result show."""
-    if any(score.fed for score in board.scores):
-        return "Whole program, speed; the line is KV reuse"
-    return "Tokens a second; the line is KV reuse"
+def _speed(board: Scoreboard, index: int) -> str:
+    """The speed-up as a card writes it."""
+    if index == board.baseline_index:
+        return f"1{TIMES}"
+    speedup = board.speedup(index)
+    return factor(speedup) if speedup else NONE
 
 
-def _bar_length(score: Score) -> float:
-    """The length of a column's bar: programs, or else tokens, a second."""
-    if not score.fed:
-        return score.tokens_per_second
-    return 1 / score.seconds if score.state == "done" and score.seconds else 0.0
+def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
+    """The bars and the table of a race that has ended."""
+    columns = range(len(board.columns))
+    lengths = [_bar_length(board, i) for i in columns]
+    base, longest = board.baseline_index, max(lengths, default=0.0)
+    shares = [length / longest if longest else 0.0 for length in lengths]
+    entries = figures("table")
+    return {
+        "caption": public(sentences.bars_caption(board)),
+        "line": shares[base] if base is not None else 0.0,
+        "bars": [
+            [public(board.name(i)), round(shares[i], 4), board.pace(i), _bar_text(board, i)]
+            for i in columns
+        ],
+        "headings": [
+            ["Column", ""],
+            *([figure.title, figure.help] for figure in entries),
+            ["text", "Whether the column wrote what it should have."],
+        ],
+        "lines": [
+            [
+                public(board.name(i)),
+                *(figure.text(board.scores[i], board.baseline) for figure in entries),
+                public(_outcome(board, i)),
+            ]
+            for i in columns
+        ],
+    }
 
 
-def _amount(score: Score, speedup: float) -> str:
-    """What is written beside the bar; "" while there is nothing to say."""
-    if not _bar_length(score):
-        return ""
-    told = seconds(score.seconds) if score.fed else rate_text(score.tokens_per_second)
-    return f"{told} ({speedup:.2f}\N{MULTIPLICATION SIGN})" if speedup else told
+def _bar_length(board: Scoreboard, index: int) -> float:
+    """The length of a column's bar: programs a second, or else its speed-up, or without a baseline
+    its tokens a second.
+    """
+    score = board.scores[index]
+    if score.fed:
+        return 1 / score.seconds if score.state == "done" and score.seconds else 0.0
+    return board.speedup(index) if board.baseline.tpot else score.tokens_per_second
 
 
-def _state(score: Score) -> str:
-    match score.state:
-        case "prefill":
-            return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
-        case "done" if score.expected:
-            return f"done: {score.reason}, incomplete"
-        case "done":
-            return f"done: {score.reason}"
-        case state:
-            return state
+def _bar_text(board: Scoreboard, index: int) -> str:
+    """What is written beside the bar."""
+    score, speedup = board.scores[index], board.speedup(index)
+    if score.fed:
+        done = score.state == "done" and score.seconds
+        amount = duration(score.seconds) if done else NONE
+    else:
+        amount = rate(score.tokens_per_second) if score.tokens_per_second else NONE
+    return f"{amount} ({factor(speedup)})" if speedup else amount
+
+
+def _outcome(board: Scoreboard, index: int) -> str:
+    if board.scores[index].message:
+        return "failed"
+    if index == board.baseline_index:
+        return "the baseline"
+    return sentences.verdict(board, index) or NONE
+
+
+def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
+    curve = cost_curve(board)
+    if curve is None:
+        return None
+    return {**curve, "marks": [{**m, "name": public(m["name"])} for m in curve["marks"]]}
 
 
 def setting_text(strategy: Strategy) -> str:
     """The column in the command line's words, say "lookahead:window=5,level=3"."""
-    told = {name: value for name, value in strategy.settings().items() if value is not None}
-    settings = ",".join(f"{name}={word(value)}" for name, value in told.items())
+    values = {name: value for name, value in strategy.settings().items() if value is not None}
+    settings = ",".join(f"{name}={word(value)}" for name, value in values.items())
     return f"{strategy.name}:{settings}" if settings else strategy.name
 
 
@@ -171,105 +215,12 @@ def merged(spans: list[list[str]]) -> list[list[str]]:
     return joined
 
 
-def _why(board: Scoreboard, index: int) -> str:
-    """What made a column as fast as it is."""
-    score = board.scores[index]
-    if score.fed and pass_cost(board, index) and score is not board.baseline:
-        return f"{score.steps} sampling passes, {score.rows:,} rows, {seconds(score.seconds)}"
-    return reason(board, index)
-
-
-def _sameness(board: Scoreboard, index: int) -> str:
-    """One of "same", "differs", "grammar" (differs, as it should), or "" without a verdict."""
-    if not board.verdict(index):
-        return ""
-    if board.difference(index) is None:
-        return "same"
-    return "grammar" if board.may_differ(index) else "differs"
-
-
-def _figures(score: Score) -> list[list[str]]:
-    """Label and value pairs, always the same labels in the same order."""
-    many = score.tokens_per_second > 0
-    return [
-        ["TTFT", seconds(score.ttft) if score.tokens else _NONE],
-        ["TPOT", seconds(score.tpot) if many else _NONE],
-        ["tokens/s", rate_text(score.tokens_per_second) if many else _NONE],
-        ["tokens/pass", f"{score.tokens_per_forward:.2f}" if many else _NONE],
-        ["predicted", _factor(score.predicted)],
-        ["accepted", f"{score.acceptance:.0%} of {score.drafted}" if score.drafted else _NONE],
-        ["mask", _mask(score)],
-        ["reused", _reused(score) or _NONE],
-        ["rows", f"{score.rows:,}" if score.rows else _NONE],
-    ]
-
-
-def _factor(speedup: float) -> str:
-    return f"{speedup:.2f}\N{MULTIPLICATION SIGN}" if speedup else _NONE
-
-
-def _remark(score: Score) -> str:
-    """What happened to the context, a part of it reused or dropped, and what a grammar cost."""
-    told = _grammar(score)
-    if score.expected:
-        told += f"Incomplete: the grammar still expects {score.expected}. "
-    if score.reused:
-        told += f"{_reused(score)} tokens reused. "
-    if score.shifts:
-        first, gone = score.shifts[0], sum(shift.dropped for shift in score.shifts)
-        told += (
-            f"The context was full after {first.at} tokens: {gone} older tokens were dropped, and "
-            f"from there on the text is no longer that of the whole context. Dropped last: "
-            f"{shortened(score.shifts[-1].text)}"
-        )
-    return told.strip()
-
-
-def _reused(score: Score) -> str:
-    """How much of what there was at the start needed no computing; "" if all of it did."""
-    there = score.prompt_tokens + score.earlier
-    return f"{score.reused} of {there}" if score.reused else ""
-
-
-def shortened(text: str, most: int = 120) -> str:
-    """`text` in quotes, its middle left out if it is long."""
-    half = most // 2
-    return f'"{text}"' if len(text) <= most else f'"{text[:half]} [...] {text[-half:]}"'
-
-
-def _mask(score: Score) -> str:
-    return seconds(mean(score.masks)) if score.masks else _NONE
-
-
-def _grammar(score: Score) -> str:
-    """What the grammar's masks took, how much of it showed, and how many tokens it forced."""
-    if not score.masks or not score.seconds:
-        return ""
-    p50, p99 = (seconds(float(value)) for value in np.percentile(score.masks, (50, 99)))
-    return (
-        f"Grammar: compiled in {seconds(score.compiled)}; {len(score.masks)} masks, "
-        f"{seconds(mean(score.masks))} on average (p50 {p50}, p99 {p99}, longest "
-        f"{seconds(max(score.masks))}), "
-        f"{score.parts['mask'] / score.seconds:.1%} of the time not hidden behind the passes; "
-        f"{score.forced} of {len(score.tokens)} tokens forced. "
-    )
-
-
-def _parts(score: Score) -> list[list[Any]]:
-    """Where the own clock's time went: [part, share, text] each, shares adding up to 1."""
-    if not score.steps or not score.seconds:
+def _parts(score: Score) -> list[tuple[str, float, str]]:
+    """Where the own clock's time went: part, share and time of each, shares adding up to 1."""
+    if not score.parts or not score.seconds:
         return []
     # Time outside steps is that of whole chunks of the prompt, or of a text without a cache.
     prefill = max(0.0, score.seconds - sum(score.parts.values()))
     times = {"prefill": prefill, **score.parts}
     total = sum(times.values())
-    return [[part, round(t / total, 4), seconds(t)] for part, t in times.items()]
-
-
-def seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
-    if value >= 1:
-        return f"{value:.2f} s"
-    if value >= 0.1:
-        return f"{value * 1e3:.0f} ms"
-    return f"{value * 1e3:.1f} ms" if value >= 0.001 else f"{value * 1e3:.2f} ms"
+    return [(part, t / total, duration(t)) for part, t in times.items()]

@@ -1,6 +1,5 @@
-"""Predictions from costs and acceptance; what is told of a column; which lookahead would pay."""
+"""Predictions from costs and acceptance"""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,12 +9,8 @@ from backend.bench.prompts import PROMPTS
 from backend.bench.tune import predict, tune
 from backend.costs.pass_costs import PassCosts
 from backend.engines.fake import FakeEngine
-from backend.events import CostsKnown, Event, Finished, Started, Step
 from backend.racing.models import LoadedModels
 from backend.results.metrics import Score
-from backend.results.reason import reason
-from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import parse_column
 from backend.types import ModelSpec, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -53,50 +48,6 @@ def test_calls_of_the_draft_are_paid_for() -> None:
 
 def test_a_column_that_guessed_nothing_is_predicted_to_be_plain() -> None:
     assert predict([scripted(0, 0)], 4) == (pytest.approx(1.0), pytest.approx(1.0))
-
-
-def priced(column: int, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> list[Event]:
-    """A finished column whose passes over `rows` rows took so long each."""
-    parts = {"total": seconds, "draft": 0.0, "mask": 0.0, "forward": seconds, "rest": 0.0}
-    drafted = rows - 1
-    events: list[Event] = [
-        Started(column, 3, "m"),
-        CostsKnown(column, list(CURVE.widths), list(CURVE.seconds), 0.0, 0.0),
-    ]
-    for tokens in steps:
-        n = len(tokens)
-        accepted = min(drafted, n - 1)
-        events.append(
-            Step(
-                column, list(tokens), ["sampled"] * n, [1.0] * n, [], rows, drafted, accepted, parts
-            )
-        )
-    return [*events, Finished(column, "token limit", [])]
-
-
-def told(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> str:
-    board = Scoreboard([parse_column("kv"), parse_column(column)])
-    for event in (*priced(0, [[t] for t in range(13)], 1, 10.0), *priced(1, steps, rows, seconds)):
-        board.add(event)
-    return reason(board, 1)
-
-
-def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
-    blocks = [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
-    assert told("lookup", blocks, 4, 15.0) == (
-        "2.00\u00d7: 3.00 tokens per forward, and a 4-row forward costs 1.50 plain steps here; "
-        "predicted 2.50\u00d7"
-    )
-    assert told("lookup", blocks, 4, 45.0).startswith("slower here: 3.00 tokens per forward, but a")
-    assert told("lookup", blocks, 4, 30.0).startswith("as fast as KV reuse here")
-    assert told("kv", [[t] for t in range(13)], 1, 10.0).startswith("as fast")
-
-
-def test_a_column_that_declines_says_why() -> None:
-    steps = [[t] for t in range(13)]
-    assert "would not pay enough" in told("lookahead", steps, 1, 10.0)
-    assert "no guess promised to pay" in told("speculative", steps, 1, 10.0)
-    assert "would not pay" not in told("lookahead:window=5", steps, 1, 10.0)
 
 
 def test_tuning_measures_every_family_and_names_the_fastest() -> None:

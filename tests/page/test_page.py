@@ -66,7 +66,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
     assert visitor.page.locator(".dd-results tbody tr").count() == 5
-    assert visitor.page.locator(".dd-bars .dd-row").count() == 5
+    assert visitor.page.locator(".dd-bars .dd-entry").count() == 5
     assert "KV reuse" in visitor.status
     assert "wrote what KV reuse wrote" in visitor.status
     for origin in ("drafted", "bonus", "forced"):

@@ -22,6 +22,7 @@ from backend.racing import race as race_module
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race, run_race, run_to_end
 from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import verdict
 from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, Strategy, parse_column
 from backend.types import AnswerSoFar, Capabilities, ModelSpec, Request, Sampling
 
@@ -82,7 +83,7 @@ def test_the_default_columns_run_to_the_end_and_the_lossless_ones_agree(temperat
         assert sum(isinstance(event, Finished) for event in own) == 1
         assert own[0].prompt_tokens == board.scores[index].prefilled
         if strategy.lossless and strategy.name != "kv":
-            assert board.verdict(index).startswith("identical to KV reuse")
+            assert verdict(board, index).startswith("identical to KV reuse")
     assert board.scores[0].reason == "column limit"
     assert len(board.scores[0].tokens) == STRATEGIES["stateless"].limit
     grammar = board.scores[4]

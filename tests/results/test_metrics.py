@@ -1,11 +1,23 @@
 """The figures people compare, against streams worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.events import Event, Failed, Finished, Prefilled, Preparing, Started, Step
-from backend.results.metrics import Score
+from backend.events import (
+    Decided,
+    Event,
+    Failed,
+    Finished,
+    Prefilled,
+    Preparing,
+    Resumed,
+    Started,
+    Step,
+)
+from backend.results.metrics import Overlap, Score
 
 
 def step(
@@ -92,9 +104,67 @@ def test_what_is_not_known_yet_is_zero() -> None:
         assert scored(*SPECULATIVE).speedup_over(score) == 0
 
 
-def test_speedup_is_the_ratio_of_times_per_token() -> None:
-    slow = scored(step([65], 1.0), step([66], 1.0))
-    assert scored(*SPECULATIVE).speedup_over(slow) == 1.0 / (1.5 / 7)
+def test_a_speedup_compares_the_same_tokens() -> None:
+    """A column without a cache takes longer for every further token: its first few were compared
+    with all of a column that ran on, whose mean is another figure.
+    """
+    base = scored(*(step([t], 1.0) for t in range(41)))
+    growing = scored(*(step([t], 1.0 + t) for t in range(11)))
+    assert growing.overlap(base) == Overlap(10, sum(2.0 + t for t in range(10)), 10.0)
+    assert growing.speedup_over(base) == pytest.approx(10 / 65)
+    longer = scored(*(step([t], 1.0 + t) for t in range(41)))
+    halted = scored(*(step([t], 1.0) for t in range(11)))
+    assert halted.speedup_over(longer) == pytest.approx(65 / 10), "from the other side alike"
+    assert base.speedup_over(base) == growing.speedup_over(growing) == 1.0
+
+
+def test_tokens_of_the_first_step_are_compared_on_neither_side() -> None:
+    """What a grammar forces at once costs no decode time; the other column's same tokens do."""
+    forced = scored(step([65, 66, 67], 1.0), step([68], 0.5), step([69], 0.5))
+    plain = scored(*(step([t], 1.0) for t in range(65, 70)))
+    assert forced.overlap(plain) == Overlap(2, 1.0, 2.0)
+
+
+def test_continued_columns_compare_where_both_wrote_in_this_run() -> None:
+    def continued(earlier: int, count: int, seconds: float) -> Score:
+        resumed = Resumed(0, list(range(earlier)), [], [], 0.25)
+        return scored(resumed, *(step([t], seconds) for t in range(count)))
+
+    first, second = continued(10, 20, 1.0), continued(20, 20, 0.5)
+    assert (first.written, first.length) == (20, 30)
+    assert second.overlap(first) == Overlap(9, 4.5, 9.0), "tokens 22 to 30"
+    assert second.speedup_over(continued(100, 20, 1.0)) == 0, "no token in common"
+
+
+@pytest.mark.parametrize("reported", [0, 3])
+def test_tokens_that_a_grammar_forces_are_no_drafts(reported: int) -> None:
+    """They were counted as accepted, which inflated acceptance and the K given to production."""
+    forced = replace(
+        step([65, 66, 67, 68], 1.0, drafted=reported, accepted=reported, rows=4),
+        origins=["forced"] * 3 + ["bonus"],
+    )
+    score = scored(step([1], 1.0), forced, step([69, 70], 1.0, drafted=2, accepted=1, rows=3))
+    assert (score.forced, score.drafted, score.accepted, score.acceptance) == (3, 2, 1, 0.5)
+    assert (score.rounds, score.depths) == ({1: 1}, {(2, 1): 1})
+
+
+def test_what_was_decided_last_is_kept() -> None:
+    first = Decided(0, {"k": 4}, 1.5, "K=4 suits the costs", [])
+    last = Decided(0, {"k": 2}, 1.2, "K=2 suits the acceptance", ["a wider pass would not pay"])
+    score = scored(first, last)
+    assert score.decision.settings == {"k": 2}
+    assert (score.decision.predicted, score.decision.why) == (1.2, "K=2 suits the acceptance")
+    assert score.decision.declined == ("a wider pass would not pay",)
+
+
+def test_a_lane_that_knows_little_is_folded_all_the_same() -> None:
+    """Ids, gaps, rows and parts are missing: nothing is made up for them."""
+    bare = replace(step([], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
+    score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
+    assert (score.written, score.tokens, score.parts) == (4, [], {})
+    assert score.times == [0.5, 0.5, 1.0, 1.0]
+    assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 0, 0)
+    assert score.speedup_over(scored(*(step([t], 1.0) for t in range(9)))) == 4.0
 
 
 def test_states_follow_the_events() -> None:
@@ -123,3 +193,6 @@ def test_identities_hold_for_any_stream(blocks: list[tuple[int, int, int]]) -> N
     assert sum(score.rounds.values()) == sum(1 for _, _, d in blocks if d)
     assert sum(n * count for n, count in score.rounds.items()) == score.accepted
     assert sum(score.parts.values()) == pytest.approx(score.seconds)
+    assert len(score.times) == len(score.tokens)
+    assert score.times == sorted(score.times)
+    assert score.times[-1] == score.seconds

@@ -1,21 +1,29 @@
 """How columns compare: differences, verdict sentences, and a baseline that may be missing."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from math import inf
 
 import pytest
 
 from backend.events import Failed, Finished, Prefilled, Preparing, Started, Step
 from backend.results.scoreboard import Difference, Scoreboard
+from backend.results.sentences import verdict
 from backend.strategies.registry import STRATEGIES, parse_column
+from backend.types import ModelSpec
 
+SPEC = asdict(ModelSpec())
 KV, LOOKUP, GRAMMAR = (STRATEGIES[name] for name in ("kv", "lookup", "grammar"))
 
 
 def write(
-    board: Scoreboard, column: int, tokens: list[int], gaps: list[float] | None = None
+    board: Scoreboard,
+    column: int,
+    tokens: list[int],
+    gaps: list[float] | None = None,
+    spec: dict[str, str] | None = None,
 ) -> None:
     """Let a column commit tokens one by one, a second each, twice as fast in column 1."""
-    board.add(Started(column, 5, "m"))
+    board.add(Started(column, 5, "m", "one tokenizer", spec or SPEC))
     for token, gap in zip(tokens, gaps or [1.0] * len(tokens), strict=True):
         total = 0.5 if column == 1 else 1.0
         seconds = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
@@ -29,16 +37,16 @@ def end(board: Scoreboard, *columns: int) -> None:
 
 def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
     board = Scoreboard((KV, LOOKUP))
-    assert board.verdict(1) == ""
+    assert verdict(board, 1) == ""
     write(board, 0, [1, 2, 3])
-    assert board.verdict(1) == ""
+    assert verdict(board, 1) == ""
     write(board, 1, [1, 2])
-    assert board.verdict(1) == "identical to KV reuse so far (2 tokens)"
+    assert verdict(board, 1) == "identical to KV reuse so far (2 tokens)"
     write(board, 1, [3])
-    assert board.verdict(1) == "identical to KV reuse so far (3 tokens)"
+    assert verdict(board, 1) == "identical to KV reuse so far (3 tokens)"
     end(board, 0, 1)
-    assert board.verdict(1) == "identical to KV reuse (3 tokens)"
-    assert board.verdict(0) == "", "the baseline is not compared with itself"
+    assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
+    assert verdict(board, 0) == "", "the baseline is not compared with itself"
     assert board.difference(1) is None
 
 
@@ -47,7 +55,7 @@ def test_a_column_that_ends_early_is_only_known_that_far() -> None:
     write(board, 0, [1, 2, 3])
     write(board, 1, [1])
     end(board, 0, 1)
-    assert board.verdict(1) == "identical to KV reuse as far as it went (1 tokens)"
+    assert verdict(board, 1) == "identical to KV reuse as far as it went (1 tokens)"
 
 
 def test_columns_that_were_stopped_are_only_known_that_far() -> None:
@@ -57,7 +65,7 @@ def test_columns_that_were_stopped_are_only_known_that_far() -> None:
         write(board, 1, [1, 2])
         end(board, 1 - stopped)
         board.add(Finished(stopped, "stopped", []))
-        assert board.verdict(1) == "identical to KV reuse so far (2 tokens)"
+        assert verdict(board, 1) == "identical to KV reuse so far (2 tokens)"
 
 
 def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
@@ -66,7 +74,7 @@ def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
     write(board, 0, [1, 2, 9, 4], [9.0, 8.0, 5.0, 7.0])
     end(board, 0, 1)
     assert board.difference(0) == Difference(2, 0.001234)
-    assert board.verdict(0) == (
+    assert verdict(board, 0) == (
         "differs from KV reuse at token 3, where the two best scores lay 0.0012 apart"
     )
 
@@ -75,7 +83,7 @@ def test_a_grammar_may_differ_and_its_verdict_does_not_call_that_an_error() -> N
     board = Scoreboard((KV, GRAMMAR))
     write(board, 0, [1, 2])
     write(board, 1, [1, 5])
-    assert board.verdict(1) == "leaves KV reuse at token 2, as its grammar demands"
+    assert verdict(board, 1) == "leaves KV reuse at token 2, as its grammar demands"
 
 
 @pytest.mark.parametrize("baseline", ["missing", "failed", "silent"])
@@ -86,10 +94,10 @@ def test_without_a_baseline_nothing_is_claimed(baseline: str) -> None:
     write(board, 1, [1, 9, 3])
     if baseline == "failed":
         board.add(Failed(0, "It broke."))
-    assert board.verdict(1) == ""
+    assert verdict(board, 1) == ""
     assert board.difference(1) is None
     assert board.speedup(1) == 0
-    assert (board.baseline is None) == (baseline != "silent")
+    assert (board.baseline_index is None) == (baseline != "silent")
 
 
 def test_a_second_kv_column_is_compared_with_the_first_and_takes_over_if_that_fails() -> None:
@@ -97,10 +105,10 @@ def test_a_second_kv_column_is_compared_with_the_first_and_takes_over_if_that_fa
     for column in range(3):
         write(board, column, [1, 2])
     assert board.baseline is board.scores[0]
-    assert board.verdict(1).startswith("identical")
+    assert verdict(board, 1).startswith("identical")
     board.add(Failed(0, "It broke."))
     assert board.baseline is board.scores[1]
-    assert board.verdict(2).startswith("identical")
+    assert verdict(board, 2).startswith("identical")
 
 
 def test_speedup_is_over_the_baseline() -> None:
@@ -130,14 +138,117 @@ def test_what_is_prepared_is_shown_until_something_happens() -> None:
 def test_columns_with_one_grammar_are_compared_with_the_plain_one_among_them() -> None:
     names = ("kv", "lookup:grammar=date", "grammar:grammar=date", "grammar", "lookup", "single")
     board = Scoreboard([parse_column(name) for name in names])
+    for column in range(6):
+        board.add(Started(column, 5, "m", "one tokenizer", SPEC))
     assert [board.reference(i) for i in range(6)] == [None, 2, 0, 0, 0, 0]
     assert [board.must_match(i) for i in range(6)] == [False, True, False, False, True, False]
     write(board, 0, [1, 2, 3])
     write(board, 2, [1, 5, 6])
     write(board, 1, [1, 5, 7])
-    assert board.verdict(1).startswith("differs from Grammar at token 3")
+    assert verdict(board, 1).startswith("differs from Grammar (grammar=date) at token 3")
     assert not board.may_differ(1)
-    assert board.verdict(2) == "leaves KV reuse at token 2, as its grammar demands"
+    assert verdict(board, 2) == "leaves KV reuse at token 2, as its grammar demands"
     board.add(Failed(2, "It broke."))
     assert board.reference(1) == 0
     assert board.may_differ(1)
+
+
+def test_columns_with_one_title_are_told_apart() -> None:
+    names = ("kv", "kv:grammar=date", "lookup:k=2", "lookup:k=2", "speculative")
+    board = Scoreboard([parse_column(name) for name in names])
+    assert [board.name(i) for i in range(5)] == [
+        "KV reuse",
+        "KV reuse (grammar=date)",
+        "Prompt lookup (k=2), column 3",
+        "Prompt lookup (k=2), column 4",
+        "Speculative",
+    ]
+
+
+def test_plain_kv_reuse_is_the_baseline_wherever_it_stands() -> None:
+    board = Scoreboard([parse_column(name) for name in ("kv:grammar=date", "lookup", "kv")])
+    assert board.baseline_index == 2
+    board.add(Failed(2, "It broke."))
+    assert board.baseline_index == 0
+
+
+INT8 = SPEC | {"precision": "int8"}
+
+
+def test_columns_on_other_weights_may_differ_and_the_sentence_says_what_is_other() -> None:
+    board = Scoreboard([KV, replace(KV, limit=2), LOOKUP])
+    write(board, 0, [1, 2, 3, 4])
+    write(board, 1, [1, 2, 9, 9], spec=INT8, gaps=[0.03] * 4)
+    write(board, 2, [1, 2, 9, 8], spec=INT8)
+    assert not board.must_match(1)
+    assert board.sameness(1) == "allowed"
+    assert verdict(board, 1) == "leaves KV reuse, column 1 at token 3 (gap 1): its weights are int8"
+    assert board.reference(2) == 1, "the plain column on the same weights"
+    assert board.must_match(2)
+    assert board.sameness(2) == "differs"
+    assert "differs from KV reuse, column 2 at token 4" in verdict(board, 2)
+    board.add(Failed(1, "It broke."))
+    assert board.reference(2) == 0
+    assert verdict(board, 2).endswith("its weights are int8")
+
+
+def test_the_same_text_from_other_weights_is_identical() -> None:
+    board = Scoreboard([KV, replace(KV, limit=2)])
+    write(board, 0, [1, 2, 3])
+    write(board, 1, [1, 2, 3], spec=SPEC | {"engine": "torch", "device": "CUDA"})
+    end(board, 0, 1)
+    assert verdict(board, 1) == "identical to KV reuse, column 1 (3 tokens)"
+    assert (board.sameness(1), board.keeps_text(1)) == ("same", False)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "why"),
+    [("", "its tokens are not known"), ("another", "its tokenizer is another one")],
+)
+def test_without_a_common_tokenizer_no_token_is_compared(tokenizer: str, why: str) -> None:
+    board = Scoreboard([KV, LOOKUP])
+    write(board, 0, [1, 2, 3])
+    write(board, 1, [1, 9, 3])
+    board.add(Started(1, 5, "m", tokenizer, SPEC))
+    assert verdict(board, 1) == f"not compared with KV reuse: {why}"
+    assert (board.difference(1), board.sameness(1)) == (None, "")
+
+
+def test_a_lane_of_text_alone_is_compared_by_speed_and_not_by_tokens() -> None:
+    board = Scoreboard([KV, LOOKUP])
+    write(board, 0, [1, 2, 3])
+    board.add(Started(1, 5, "remote"))
+    for _ in range(3):
+        board.add(Step(1, [], ["sampled"], [], [["sampled", "a"]], 0, 0, 0, {"total": 0.5}))
+    assert board.speedup(1) == 2.0
+    assert verdict(board, 1) == "not compared with KV reuse: its tokens are not known"
+
+
+def test_gaps_that_are_not_known_are_not_told() -> None:
+    board = Scoreboard([LOOKUP, KV])
+    write(board, 1, [1, 2, 3], [inf, inf, inf])
+    write(board, 0, [1, 5, 3])
+    assert verdict(board, 0) == "differs from KV reuse at token 2"
+
+
+def test_what_a_column_runs_on_may_be_unknown() -> None:
+    board = Scoreboard([KV, LOOKUP])
+    write(board, 0, [1, 2])
+    write(board, 1, [1, 5])
+    board.add(Started(1, 5, "a recording", "one tokenizer"))
+    assert verdict(board, 1) == ("leaves KV reuse at token 2 (gap 1): what it runs on is not known")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pace"), [(0.5, "faster"), (0.98, ""), (1.02, ""), (1.1, "slower")]
+)
+def test_one_limit_decides_what_is_a_tie(seconds: float, pace: str) -> None:
+    board = Scoreboard([KV, LOOKUP])
+    write(board, 0, [1, 2, 3])
+    board.add(Started(1, 5, "m", "one tokenizer", SPEC))
+    parts = {"total": seconds, "draft": 0.0, "mask": 0.0, "forward": seconds, "rest": 0.0}
+    for token in (1, 2, 3):
+        board.add(Step(1, [token], ["sampled"], [1.0], [], 1, 0, 0, parts))
+    assert board.pace(0) == "base"
+    assert board.pace(1) == pace
+    assert Scoreboard([LOOKUP]).pace(0) == ""

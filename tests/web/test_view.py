@@ -6,58 +6,19 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from boards import PAIRS, SINGLE, board_of, priced, started, step, written
 
-from backend.costs.pass_costs import stated_costs
-from backend.engines.fake import STEEP_PASSES
-from backend.events import (
-    CostsKnown,
-    Event,
-    Failed,
-    Finished,
-    Prefilled,
-    Prepared,
-    Preparing,
-    Started,
-    Step,
-)
+from backend.events import Failed, Finished, Prefilled, Preparing, Resumed, Started
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
-from backend.results.cost_curve import curve
-from backend.results.headline import headline
+from backend.results.charts import cost_curve
+from backend.results.figures import NONE, figures, glossary
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import STRATEGIES, parse_column
 from backend.types import ModelSpec, Request, Sampling
-from backend.web.view import idle, merged, seconds, setting_text, view
+from backend.web.view import idle, merged, setting_text, view
 
 ALL = tuple(STRATEGIES.values())
-STEEP = stated_costs(STEEP_PASSES)
-
-
-def step(column: int, tokens: list[int], total: float, accepted: int = 0) -> Step:
-    """One step that took `total` seconds, all of them in the forward pass."""
-    parts = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
-    origins = ["drafted"] * accepted + ["sampled"] * (len(tokens) - accepted)
-    spans = [[origin, chr(97 + token)] for origin, token in zip(origins, tokens, strict=True)]
-    gaps = [1.0] * len(tokens)
-    return Step(column, tokens, origins, gaps, spans, 1, accepted, accepted, parts)
-
-
-def board_of(names: str, *events: Event) -> Scoreboard:
-    board = Scoreboard([STRATEGIES[name] for name in names.split()])
-    for event in events:
-        board.add(event)
-    return board
-
-
-def run(column: int, blocks: list[list[int]], cost: float) -> list[Event]:
-    """A whole column: a first token after one second, then blocks at `cost` seconds each."""
-    steps: list[Event] = [step(column, [0], 1.0)]
-    steps += [step(column, block, cost, len(block) - 1) for block in blocks]
-    return [Started(column, 5, "m"), *steps, Finished(column, "token limit", [])]
-
-
-SINGLE = [[i] for i in range(1, 7)]
-PAIRS = [[1, 2], [3, 4], [5, 6]]
 
 
 @pytest.fixture(scope="module")
@@ -101,75 +62,6 @@ def test_neighbours_of_one_origin_are_one_span() -> None:
     assert spans[0] == ["sampled", "a"]
 
 
-def test_a_speedup_is_told_by_its_two_factors() -> None:
-    """Two tokens a pass at one and a half times the cost: a third faster."""
-    board = board_of("kv speculative", *run(0, SINGLE, 0.1), *run(1, PAIRS, 0.15))
-    shown = view(board, race=1, goal=7)
-    column = shown["columns"][1]
-    assert column["speed"] == "1.33\u00d7"
-    assert column["why"] == (
-        "1.33\u00d7: 2.00 tokens per forward, and a 1-row forward costs 1.50 plain steps here"
-    )
-    assert column["same"] == "same"
-    assert shown["status"] == (
-        "Speculative is 1.33 times as fast as KV reuse (13.3 against 10.0 tokens a second): "
-        "2.00 tokens a pass, and a pass takes 1.50 times as long. "
-        "Speculative wrote the same text as KV reuse."
-    )
-
-
-def test_the_headline_admits_that_nothing_is_faster() -> None:
-    board = board_of("kv lookup", *run(0, SINGLE, 0.1), *run(1, SINGLE, 0.11))
-    assert headline(board).startswith(
-        "Nothing that keeps the text is faster than KV reuse with its 10.0 tokens"
-    )
-    tie = board_of("kv lookup", *run(0, SINGLE, 0.1), *run(1, SINGLE, 0.099))
-    assert headline(tie).startswith("Nothing that keeps the text")
-
-
-def test_the_headline_names_a_changed_text() -> None:
-    other = [[9], *SINGLE[1:]]
-    board = board_of("kv lookup", *run(0, SINGLE, 0.1), *run(1, other, 0.1))
-    assert headline(board).endswith("The text changed in Prompt lookup.")
-    assert view(board, race=1, goal=7)["columns"][1]["same"] == "differs"
-
-
-def test_a_grammar_may_change_the_text() -> None:
-    other = [[9], *SINGLE[1:]]
-    board = board_of("kv grammar", *run(0, SINGLE, 0.1), *run(1, other, 0.05))
-    assert headline(board) == (
-        "KV reuse writes 10.0 tokens a second. "
-        "Grammar, which writes a text of its own, is 2.00 times as fast."
-    )
-    assert view(board, race=1, goal=7)["columns"][1]["same"] == "grammar"
-
-
-def test_the_headline_prefers_what_keeps_the_text() -> None:
-    other = [[9], *SINGLE[1:]]
-    events = [*run(0, SINGLE, 0.1), *run(1, PAIRS, 0.15), *run(2, other, 0.05)]
-    said = headline(board_of("kv speculative grammar", *events))
-    assert said.startswith("Speculative is 1.33 times as fast as KV reuse")
-    assert "Grammar, which writes a text of its own, is 2.00 times as fast." in said
-
-
-def test_without_a_baseline_there_is_no_speedup() -> None:
-    board = board_of("lookup", *run(0, SINGLE, 0.1))
-    shown = view(board, race=1, goal=7)
-    assert shown["columns"][0]["speed"] == "\u2013"
-    assert shown["status"] == "Prompt lookup is fastest with 10.0 tokens a second."
-
-
-def test_failures_and_stops_are_told() -> None:
-    failed = board_of("kv lookup", Failed(0, "why"), Failed(1, "why"))
-    shown = view(failed, race=1, goal=7)
-    assert shown["status"] == "No column finished: each one says why."
-    assert [column["message"] for column in shown["columns"]] == ["why", "why"]
-    stopped = board_of("kv", *run(0, SINGLE, 0.1)[:-1], Finished(0, "stopped", []))
-    assert headline(stopped).startswith("Stopped early.")
-    nothing = board_of("kv", Finished(0, "stopped", []))
-    assert headline(nothing) == "Stopped early. Too few tokens were written to compare speeds."
-
-
 def test_phases_follow_the_race() -> None:
     board = board_of("kv")
     shown = view(board, race=1, goal=8, ahead=2)
@@ -187,12 +79,22 @@ def test_phases_follow_the_race() -> None:
 
 
 def test_public_hides_what_it_should_everywhere() -> None:
+    """A column's name and its verdict hold settings and models, too."""
     hidden = "/srv/m"
-    row = STRATEGIES["speculative"].with_settings({"draft": hidden})
-    board = Scoreboard([row, STRATEGIES["kv"]])
-    board.add(Started(1, 5, f"{hidden} on openvino"))
-    board.add(Failed(0, f"cannot load {hidden}"))
+    drafting = STRATEGIES["speculative"].with_settings({"draft": hidden})
+    board = Scoreboard([STRATEGIES["kv"], drafting, STRATEGIES["speculative"], drafting])
+    for event in (
+        *written(0, SINGLE, 0.1),
+        *written(1, [[9]], 0.1, {"name": hidden}),
+        Failed(2, f"cannot load {hidden}"),
+        Started(3, 5, f"{hidden} on openvino"),
+        Finished(3, "stopped", []),
+    ):
+        shown = view(board, race=1, goal=8, public=lambda text: text.replace(hidden, "m"))
+        assert hidden not in json.dumps(shown)
+        board.add(event)
     shown = view(board, race=1, goal=8, public=lambda text: text.replace(hidden, "m"))
+    assert "its model is m" in shown["columns"][1]["verdict"]
     assert hidden not in json.dumps(shown)
 
 
@@ -208,86 +110,87 @@ def test_the_idle_page_explains_every_column() -> None:
     shown = idle(ALL)
     assert shown["phase"] == "idle"
     assert all(column["description"] for column in shown["columns"])
+    assert [text for _, text in shown["glossary"]] == [text for _, _, text in glossary()]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.00005, "0.05 ms"), (0.0123, "12.3 ms"), (0.25, "250 ms"), (1.5, "1.50 s")],
-)
-def test_durations_are_in_fitting_units(value: float, text: str) -> None:
-    assert seconds(value) == text
-
-
-def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> None:
-    """Once, the words on the cache took the place of those on the grammar."""
-    masked = replace(step(0, [7], 0.5), masks=[0.001, 0.003])
-    board = board_of(
-        "grammar",
-        Started(0, 5, "m"),
-        Prepared(0, 4, 0.2, 0.01),
-        masked,
-        Finished(0, "token limit", [], "'}'"),
-    )
-    column = view(board, race=1, goal=7)["columns"][0]
-    assert column["status"] == "done: token limit, incomplete"
-    for told in ("compiled in 10.0 ms", "2 masks, 2.0 ms on average", "expects '}'", "4 of 5"):
-        assert told in column["remark"]
-
-
-def wide(column: int, rows: int, tokens: int, steps: int = 4) -> list[Event]:
-    """A priced column whose passes over so many rows each commit so many tokens."""
-    block = list(range(tokens))
-    priced = CostsKnown(column, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
-    passes = [step(column, block, 0.1, tokens - 1) for _ in range(steps)]
-    return [
-        Started(column, 5, "m"),
-        priced,
-        step(column, [0], 1.0),
-        *(replace(one, rows=rows, drafted=rows - 1) for one in passes),
-        Finished(column, "token limit", []),
+def test_the_page_gets_every_word_and_decides_nothing() -> None:
+    board = board_of("kv speculative", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.15))
+    shown = view(board, race=1, goal=7)
+    base, column = shown["columns"]
+    assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
+    assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
+    assert column["verdict"] == "\u2713 identical to KV reuse (7 tokens)"
+    assert column["progress_text"] == "7 tokens in 1.45 s"
+    assert column["shares"] == [["prefill", "prefill 0%"], ["forward", "forward 100%"]][1:]
+    result = shown["result"]
+    assert result["caption"] == "Speed over the same tokens; the line is KV reuse"
+    assert result["bars"] == [
+        ["KV reuse", 0.75, "base", "10.0 (1.00\u00d7)"],
+        ["Speculative", 1.0, "faster", "13.3 (1.33\u00d7)"],
+    ]
+    assert result["line"] == pytest.approx(0.75)
+    assert [line[-1] for line in result["lines"]] == [
+        "the baseline",
+        "identical to KV reuse (7 tokens)",
     ]
 
 
-def test_the_curve_is_what_was_measured_and_comes_with_the_end() -> None:
-    events = [*wide(0, 1, 1), *wide(1, 5, 4)]
-    board = board_of("kv lookup", *events)
-    found = view(board, race=1, goal=7)["costs"]
-    assert [rows for rows, _, _ in found["points"]] == list(STEEP.widths)
-    for rows, milliseconds, steps in found["points"]:
-        assert milliseconds == pytest.approx(1e3 * STEEP(rows))
-        assert steps == pytest.approx(milliseconds / found["points"][0][1])
-    assert "1.0 ms" in found["note"]
-    assert json.loads(json.dumps(found)) == found
-    running = board_of("kv lookup", *events[:-1])
-    assert view(running, race=1, goal=7)["costs"] is None
+def test_cards_and_table_hold_the_figures_of_the_one_table() -> None:
+    shown = view(board_of("kv", *written(0, SINGLE, 0.1)), race=1, goal=7)
+    assert [title for title, _ in shown["figures"]] == [f.title for f in figures("card")]
+    assert len(shown["columns"][0]["figures"]) == len(shown["figures"])
+    titles = [f.title for f in figures("table")]
+    assert [title for title, _ in shown["result"]["headings"]] == ["Column", *titles, "text"]
+    assert {len(line) for line in shown["result"]["lines"]} == {len(titles) + 2}
+
+
+def test_a_speed_that_is_not_known_is_a_dash() -> None:
+    shown = view(board_of("lookup", *written(0, SINGLE, 0.1)), race=1, goal=7)
+    assert shown["columns"][0]["speed"] == NONE
+    assert shown["result"]["caption"] == "Tokens a second"
+    assert shown["result"]["bars"] == [["Prompt lookup", 1.0, "", "10.0"]]
+
+
+def test_a_failed_column_is_told_with_its_sentence() -> None:
+    shown = view(board_of("kv lookup", Failed(0, "why"), Failed(1, "why")), race=1, goal=7)
+    assert [column["message"] for column in shown["columns"]] == ["why", "why"]
+    assert [line[-1] for line in shown["result"]["lines"]] == ["failed", "failed"]
+
+
+def test_a_lane_of_text_alone_has_a_card() -> None:
+    """Neither ids nor gaps, rows or parts: dashes, and no share of anything."""
+    bare = replace(
+        step(1, [], 0.05, rows=0),
+        origins=["sampled"],
+        seconds={"total": 0.05},
+        spans=[["sampled", "a"]],
+    )
+    remote = [Started(1, 0, "remote"), *[bare] * 7, Finished(1, "end of text", [])]
+    shown = view(board_of("kv lookup", *written(0, SINGLE, 0.1), *remote), race=1, goal=7)
+    column = shown["columns"][1]
+    assert (column["speed"], column["parts"], column["shares"]) == ("2.00\u00d7", [], [])
+    assert column["verdict"] == "not compared with KV reuse: its tokens are not known"
+    assert (
+        dict(zip([t for t, _ in shown["figures"]], column["figures"], strict=True))["rows"] == NONE
+    )
+    assert column["spans"] == [["sampled", "aaaaaaa"]]
+
+
+def test_a_continued_column_goes_on_along_its_lane() -> None:
+    events = [started(0), Resumed(0, [1, 2, 3], [], [], 0.1), step(0, [4], 0.4)]
+    column = view(board_of("kv", *events), race=1, goal=8)["columns"][0]
+    assert column["progress"] == 0.5
+    assert column["progress_text"] == "1 new token in 500 ms, after 3 earlier"
+
+
+def test_the_curve_comes_with_the_end() -> None:
+    events = [*priced(0, 1, 1), *priced(1, 5, 4)]
+    shown = view(board_of("kv lookup", *events), race=1, goal=7)
+    assert shown["costs"] == cost_curve(board_of("kv lookup", *events))
+    assert json.loads(json.dumps(shown)) == shown
+    assert view(board_of("kv lookup", *events[:-1]), race=1, goal=7)["costs"] is None
 
 
 def test_without_measured_costs_there_is_no_curve(views: list[dict[str, Any]]) -> None:
     assert all(shown["costs"] is None for shown in views)
     assert idle(ALL)["costs"] is None
-
-
-@pytest.mark.parametrize(("tokens", "told"), [(4, "it can pay"), (3, "it cannot pay")])
-def test_a_column_lies_above_the_curve_or_below(tokens: int, told: str) -> None:
-    """Five rows cost three plain steps; plain columns have no mark."""
-    found = curve(board_of("kv lookup", *wide(0, 1, 1), *wide(1, 5, tokens)))
-    assert found is not None
-    [[title, rows, yielded, steps, sentence]] = found["marks"]
-    assert (title, rows, yielded, steps) == ("Prompt lookup", 5, tokens, 3)
-    assert sentence.endswith(told)
-
-
-def test_a_mark_between_two_rows_lies_on_the_curve_all_the_same() -> None:
-    events = [*wide(0, 13, 2, steps=1)[:-1], *wide(0, 16, 2, steps=1)[3:]]
-    found = curve(board_of("lookup", *events))
-    assert found is not None
-    [[_, rows, _, steps, _]] = found["marks"]
-    assert rows == 14.5
-    assert steps == pytest.approx((1 + 14.5) / 2)
-
-
-def test_wide_passes_without_guesses_are_no_marks() -> None:
-    """A column without a cache computes many rows, and guesses nothing."""
-    found = curve(board_of("stateless kv", *wide(0, 40, 1), *wide(1, 1, 1)))
-    assert found is not None
-    assert found["marks"] == []

@@ -1,0 +1,68 @@
+"""What forward passes cost here, as the page draws it: the curve, and where the columns lie."""
+
+from typing import Any
+
+from backend.costs.pass_costs import PassCosts
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+
+
+def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
+    """None while nothing is known. "points": of each measured width its rows, its plain steps and
+    a line of words; "cells": the same as a table; "marks": one for each column whose guesses were
+    verified, see `_mark`; "note": what else there is to know.
+    """
+    known = [score.costs for score in board.scores if score.costs.known]
+    if not known:
+        return None
+    costs = known[0]
+    pairs = zip(costs.widths, costs.seconds, strict=True)
+    points = [(rows, seconds * 1e3, costs.relative(rows)) for rows, seconds in pairs]
+    return {
+        "points": [
+            [rows, round(steps, 3), _words(rows, milliseconds, steps)]
+            for rows, milliseconds, steps in points
+        ],
+        "cells": [[str(rows), f"{ms:.1f}", f"{steps:.2f}"] for rows, ms, steps in points],
+        "marks": [
+            _mark(board.name(i), score, costs)
+            for i, score in enumerate(board.scores)
+            if board.columns[i].cache and _guesses(score)
+        ],
+        "note": f"A plain step takes {costs.one_row * 1e3:.1f} ms here; a pass over another number "
+        f"of rows than the one before takes {costs.width_change * 1e3:.1f} ms more. What "
+        "drafting costs comes on top of the curve.",
+    }
+
+
+def _words(rows: int, milliseconds: float, steps: float) -> str:
+    many = "row" if rows == 1 else "rows"
+    return f"{rows} {many}: {milliseconds:.1f} ms, {steps:.2f} plain steps"
+
+
+def _guesses(score: Score) -> bool:
+    """True of columns whose passes are wide because drafts or forced tokens are verified, not
+    because a program's own text is read.
+    """
+    return bool((score.drafted or score.forced) and score.passes and not score.fed)
+
+
+def _mark(name: str, score: Score, costs: PassCosts) -> dict[str, Any]:
+    """Where a column lies: the rows of its average pass, the tokens that come out of it, what it
+    costs on the curve in plain steps, whether that can pay, and a sentence.
+    """
+    rows, tokens = score.mean_rows, score.tokens_per_forward
+    below = int(rows)
+    low, high = costs.relative(below), costs.relative(below + 1)
+    steps = low + (high - low) * (rows - below)
+    pays = tokens > steps
+    verdict = "above the curve, it can pay" if pays else "below the curve, it cannot pay"
+    return {
+        "name": name,
+        "rows": round(rows, 2),
+        "tokens": round(tokens, 3),
+        "steps": round(steps, 3),
+        "pace": "faster" if pays else "slower",
+        "sentence": f"{tokens:.2f} tokens from {rows:.1f} rows that cost {steps:.2f} plain steps: "
+        f"{verdict}",
+    }

@@ -1,0 +1,259 @@
+"""The one table of figures: what each is called, computed from and written as.
+
+Cards, tables, the command line, the bench and the glossary read it; nothing else lists figures.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+from backend.results.metrics import Score
+
+NONE = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+#: Where a figure stands: on a column's card, in the table of the result, and in the command line's
+#: summary, which has little room.
+Place = Literal["card", "table", "summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a figure is counted in. `text` writes a value to be read alone, `cell` one of many
+    below a heading that names the unit.
+    """
+
+    name: str
+    text: Callable[[float], str]
+    cell: Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a column. `value` computes it, in `unit`, from the column's score and the
+    baseline's (an empty score where there is none); None while it is unknown.
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    help: str
+    value: Callable[[Score, Score], float | None]
+    places: tuple[Place, ...] = ("card", "table")
+
+    @property
+    def heading(self) -> str:
+        """The title, and the unit that `cell` leaves out."""
+        return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title
+
+    def text(self, score: Score, baseline: Score) -> str:
+        """The value with its unit, to be read alone."""
+        value = self.value(score, baseline)
+        return NONE if value is None else self.unit.text(value)
+
+    def cell(self, score: Score, baseline: Score) -> str:
+        """The value below `heading`."""
+        value = self.value(score, baseline)
+        return NONE if value is None else self.unit.cell(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    if seconds >= 0.1:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e3:.2f} ms"
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens a second, in as many digits as mean something."""
+    return f"{tokens_per_second:,.0f}" if tokens_per_second >= 1000 else f"{tokens_per_second:.1f}"
+
+
+def factor(ratio: float) -> str:
+    """How many times as much."""
+    return f"{ratio:.2f}{TIMES}"
+
+
+MILLISECONDS = Unit("ms", lambda value: duration(value / 1e3), "{:.3g}".format)
+RATE = Unit("tokens/s", rate, rate)
+RATIO = Unit(TIMES, factor, factor)
+MEAN = Unit("tokens", "{:.2f}".format, "{:.2f}".format)
+SHARE = Unit("%", "{:.0%}".format, "{:.0%}".format)
+TOKENS = Unit("tokens", "{:,.0f}".format, "{:,.0f}".format)
+ROWS = Unit("token rows", "{:,.0f}".format, "{:,.0f}".format)
+
+
+def _decoded(value: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
+    """A value that is known once a column has decoded something after its first step."""
+    return lambda score, _: value(score) if score.tpot else None
+
+
+def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
+    """A value of which 0 means unknown, or that there is nothing to say."""
+    return lambda score, _: value(score) or None
+
+
+def _part(part: str, whole: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
+    """Seconds of a part of the steps over `whole`, where there is anything in it."""
+
+    def value(score: Score, _: Score) -> float | None:
+        seconds = score.parts.get(part, 0.0)
+        return seconds / whole(score) if seconds > 0 and whole(score) else None
+
+    return value
+
+
+FIGURES = (
+    Figure(
+        "speedup",
+        "speed-up",
+        RATIO,
+        "Decode time of KV reuse over that of the column, for the same tokens of the answer: those "
+        "after the first that both have written. Of a program, the whole time of KV reuse over "
+        "that of the column. It is the tokens per forward, divided by how many times as long as a "
+        "plain step such a forward pass takes.",
+        lambda score, baseline: score.speedup_over(baseline) or None,
+        ("table", "summary"),
+    ),
+    Figure(
+        "ttft",
+        "TTFT",
+        MILLISECONDS,
+        "Time to first token: reading the prompt, by the target and by a draft, and choosing the "
+        "first token; compiling a grammar included.",
+        lambda score, _: score.ttft * 1e3 if score.written else None,
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "tpot",
+        "TPOT",
+        MILLISECONDS,
+        "Time per output token after those of the first step, over all that the column wrote.",
+        _decoded(lambda score: score.tpot * 1e3),
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "rate",
+        "tokens/s",
+        RATE,
+        "Tokens a second after those of the first step: the inverse of TPOT.",
+        _decoded(lambda score: score.tokens_per_second),
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "tokens_per_forward",
+        "tokens per forward",
+        MEAN,
+        "Tokens committed in one forward pass of the target, on average over those after the "
+        "first step.",
+        _positive(lambda score: score.tokens_per_forward),
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "predicted",
+        "predicted",
+        RATIO,
+        "The speed-up that the measured costs of forward passes promise for the rows and the "
+        "draft calls that there were.",
+        _positive(lambda score: score.predicted),
+    ),
+    Figure(
+        "drafted",
+        "drafted",
+        TOKENS,
+        "Tokens that a drafter proposed and the target verified; those that a grammar forces are "
+        "none of them.",
+        _positive(lambda score: score.drafted),
+    ),
+    Figure(
+        "accepted",
+        "accepted",
+        SHARE,
+        "Share of the drafted tokens that the target confirmed: the acceptance rate. Every column "
+        "draws the same random numbers at the same position, so that lossless columns write the "
+        "same text; with total variation distance TV between draft and target, acceptance is "
+        "(1 - TV) / (1 + TV) instead of the 1 - TV of rejection sampling.",
+        lambda score, _: score.acceptance if score.drafted else None,
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "drafting",
+        "drafting",
+        SHARE,
+        "Share of the column's time that went into drafting.",
+        _part("draft", lambda score: score.seconds),
+    ),
+    Figure(
+        "mask_compute",
+        "mask compute",
+        MILLISECONDS,
+        "Time to find out which tokens a grammar allows, on average for each mask. Most of it runs "
+        "while the forward pass does.",
+        lambda score, _: mean(score.masks) * 1e3 if score.masks else None,
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "mask_wait",
+        "mask wait",
+        MILLISECONDS,
+        "Time that a step waits for the grammar, on average: what the forward pass did not hide.",
+        lambda score, _: score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None,
+        ("card", "table", "summary"),
+    ),
+    Figure(
+        "forced",
+        "forced",
+        TOKENS,
+        "Tokens that a grammar left no choice about.",
+        lambda score, _: float(score.forced) if score.masks else None,
+    ),
+    Figure(
+        "reused",
+        "reused",
+        TOKENS,
+        "First tokens of the prompt, and of an answer that goes on, whose keys and values an "
+        "earlier answer of yours, or a snapshot, held already. Nobody else's are ever used.",
+        _positive(lambda score: score.reused),
+    ),
+    Figure(
+        "rows",
+        "rows",
+        ROWS,
+        "Token rows that the target computed in all, the prompt and rejected guesses included.",
+        _positive(lambda score: score.rows),
+    ),
+    Figure(
+        "tokens",
+        "tokens",
+        TOKENS,
+        "Tokens written in this run; those from before a Continue are not counted.",
+        _positive(lambda score: score.written),
+        ("table", "summary"),
+    ),
+    Figure(
+        "time",
+        "time",
+        MILLISECONDS,
+        "The column's own time in this run.",
+        _positive(lambda score: score.seconds * 1e3),
+        ("table",),
+    ),
+)
+
+
+def figures(place: Place) -> tuple[Figure, ...]:
+    """The figures that stand there, in order."""
+    return tuple(figure for figure in FIGURES if place in figure.places)
+
+
+def figure(name: str) -> Figure:
+    """The figure of that name. Raises KeyError if there is none."""
+    return {entry.name: entry for entry in FIGURES}[name]
+
+
+def glossary() -> list[tuple[str, str, str]]:
+    """Title, unit and line of help of every figure."""
+    return [(entry.title, entry.unit.name, entry.help) for entry in FIGURES]

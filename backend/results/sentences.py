@@ -1,0 +1,370 @@
+"""A race in words: who is fastest, by how much, why, and whether the texts agree.
+
+Every sentence that the page and the command line show of a result is made here.
+"""
+
+from math import isfinite
+from statistics import mean
+
+import numpy as np
+
+from backend.results.figures import duration, factor, rate
+from backend.results.metrics import Score
+from backend.results.scoreboard import TIE, Scoreboard
+
+#: How another target shows, by the part of its spec.
+_OWN_TARGET = {
+    "name": "its model is {}",
+    "precision": "its weights are {}",
+    "engine": "it runs on {}",
+    "device": "its device is {}",
+}
+
+
+def pass_cost(board: Scoreboard, index: int) -> float:
+    """How many times as long as the baseline's this column's forward pass takes, drafting and masks
+    included; 0 while unknown. Speed-up = tokens per forward / this.
+    """
+    speedup = board.speedup(index)
+    return board.scores[index].tokens_per_forward / speedup if speedup else 0.0
+
+
+# --- the race -----------------------------------------------------------------------------------
+
+
+def headline(board: Scoreboard) -> str:
+    """A few short sentences on the race as far as it has come; "" while there is nothing to say."""
+    if not board.ended:
+        speed = _speed(board)
+        return f"So far: {speed}" if speed else ""
+    states = {score.state for score in board.scores}
+    if states == {"failed"}:
+        return "No column finished: each one says why."
+    speed = _speed(board) or "Too few tokens were written to compare speeds."
+    if "stopped" in states:
+        return f"Stopped early. {speed}"
+    return " ".join(filter(None, (speed, _kept_texts(board), _other_weights(board))))
+
+
+def bars_caption(board: Scoreboard) -> str:
+    """What the bars of the result show."""
+    base = board.baseline_index
+    line = f"; the line is {board.name(base)}" if base is not None else ""
+    if any(score.fed for score in board.scores):
+        return f"Whole program, speed{line}"
+    return f"Speed over the same tokens{line}" if line else "Tokens a second"
+
+
+def _speed(board: Scoreboard) -> str:
+    """Who is fastest of those that keep the text, and whether another one is faster still."""
+    if any(score.fed for score in board.scores):
+        return _program(board)
+    known = [i for i, score in enumerate(board.scores) if score.tpot and score.state != "failed"]
+    if not known:
+        return ""
+    keeping = [i for i in known if board.keeps_text(i)]
+    best = max(keeping or known, key=lambda i: _quickness(board, i))
+    sentence = _best(board, best, alone=len(keeping) == 1)
+    fastest = max(known, key=lambda i: _quickness(board, i))
+    if fastest in (best, *keeping) or board.pace(fastest) != "faster":
+        return sentence
+    gain = _times_as_fast(board.speedup(fastest))
+    return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
+
+
+def _quickness(board: Scoreboard, index: int) -> tuple[float, float]:
+    """What columns are ordered by: over the same tokens as the baseline if there is one."""
+    return board.speedup(index), board.scores[index].tokens_per_second
+
+
+def _program(board: Scoreboard) -> str:
+    """How long each column took for a program's slots."""
+    base = board.baseline_index
+    done = [i for i, score in enumerate(board.scores) if score.state == "done"]
+    if base is None or base not in done:
+        times = [f"{board.name(i)} took {board.scores[i].seconds:.2f} s." for i in done]
+        return " ".join(times)
+    whole = board.scores[base].seconds
+    others = [
+        f"{board.name(i)} takes {board.scores[i].seconds / whole:.2f} times as long"
+        for i in done
+        if i != base
+    ]
+    plain = f"{board.name(base)} ran the program in {whole:.2f} s"
+    return f"{plain}; {', '.join(others)}." if others else f"{plain}."
+
+
+def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
+    base, name = board.baseline_index, board.name(best)
+    if base is None or not board.scores[base].tpot:
+        return (
+            f"{name} is fastest with {rate(board.scores[best].tokens_per_second)} tokens a second."
+        )
+    plain = f"{rate(board.scores[base].tokens_per_second)} tokens a second"
+    if alone:
+        return f"{board.name(base)} writes {plain}."
+    if board.pace(best) != "faster":
+        return f"Nothing that keeps the text is faster than {board.name(base)} with its {plain}."
+    same = board.overlap(best)
+    ours, theirs = rate(same.tokens / same.seconds), rate(same.tokens / same.other_seconds)
+    return (
+        f"{name} is {_times_as_fast(same.speedup)} as {board.name(base)} "
+        f"({ours} against {theirs} tokens a second){_because(board, best)}."
+    )
+
+
+def _times_as_fast(gain: float) -> str:
+    return f"{gain:.2f} times as fast"
+
+
+def _because(board: Scoreboard, index: int) -> str:
+    tokens, cost = board.scores[index].tokens_per_forward, pass_cost(board, index)
+    if not cost:
+        return ""
+    if tokens > 1 + TIE:
+        return f": {tokens:.2f} tokens per forward, and a forward takes {cost:.2f} times as long"
+    return f": a forward takes {cost:.2f} times as long"
+
+
+def _own_text(board: Scoreboard, index: int) -> str:
+    """What sets a column apart that is faster than those which keep the text."""
+    if not board.columns[index].lossless:
+        return "which writes a text of its own"
+    kept = board.sameness(index) == "same"
+    return "whose weights wrote the same text" if kept else "whose text may be another"
+
+
+def _kept_texts(board: Scoreboard) -> str:
+    """Whether the columns that must agree do."""
+    others = [
+        i
+        for i, score in enumerate(board.scores)
+        if board.must_match(i) and board.compared(i) and score.state != "failed"
+    ]
+    if not others:
+        return ""
+    changed = [board.name(i) for i in others if board.difference(i) is not None]
+    if changed:
+        return f"The text changed in {' and '.join(changed)}."
+    if any(board.reference(i) != board.reference(others[0]) for i in others):
+        return f"All {len(others)} columns that must keep a text kept it."
+    kept = board.name(board.reference(others[0]) or 0)
+    if len(others) == 1:
+        return f"{board.name(others[0])} wrote the same text as {kept}."
+    all_of_them = "Both" if len(others) == 2 else f"All {len(others)}"
+    return f"{all_of_them} columns that must keep the text wrote what {kept} wrote."
+
+
+def _other_weights(board: Scoreboard) -> str:
+    """What other weights did to the text, column by column."""
+    clauses: list[str] = []
+    for index, column in enumerate(board.columns):
+        if not column.lossless or board.keeps_text(index) or board.must_match(index):
+            continue
+        name, plain = board.name(index), board.name(board.reference(index) or 0)
+        difference = board.difference(index)
+        if difference is not None:
+            clauses.append(f"{name} leaves {plain} at token {difference.index + 1}")
+        elif board.compared(index):
+            clauses.append(f"{name} wrote what {plain} wrote")
+    return f"On targets of their own, {', '.join(clauses)}." if clauses else ""
+
+
+# --- one column ---------------------------------------------------------------------------------
+
+
+def state(score: Score) -> str:
+    """What the column is doing, or how it ended."""
+    match score.state:
+        case "prefill":
+            return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
+        case "done" if score.expected:
+            return f"done: {score.reason}, incomplete"
+        case "done":
+            return f"done: {score.reason}"
+        case other:
+            return other
+
+
+def progress(score: Score) -> str:
+    """How many tokens this run has written in what time; "" before there is a clock to read."""
+    if not score.seconds:
+        return ""
+    tokens = "token" if score.written == 1 else "tokens"
+    if not score.earlier:
+        return f"{score.written:,} {tokens} in {duration(score.seconds)}"
+    return (
+        f"{score.written:,} new {tokens} in {duration(score.seconds)}, after {score.earlier:,} "
+        "earlier"
+    )
+
+
+def pace(board: Scoreboard, index: int) -> str:
+    """How a column's speed compares with the baseline's, in a few words."""
+    base = board.baseline_index
+    if index == base:
+        return "the baseline"
+    name = "a baseline" if base is None else board.name(base)
+    match board.pace(index):
+        case "faster":
+            return f"\N{BLACK UP-POINTING TRIANGLE} faster than {name}"
+        case "slower":
+            return f"\N{BLACK DOWN-POINTING TRIANGLE} slower than {name}"
+        case _:
+            known = board.speedup(index)
+            return f"about as fast as {name}" if known else f"speed-up over {name}"
+
+
+def reason(board: Scoreboard, index: int) -> str:
+    """Why a column is as fast as it is: tokens per forward over what a forward costs, beside what
+    was predicted, and what was declined; "" while unknown and for the baseline itself.
+    """
+    score, cost = board.scores[index], pass_cost(board, index)
+    if not cost or index == board.baseline_index:
+        return ""
+    if score.fed:
+        return f"{score.steps} sampling passes, {score.rows:,} rows, {duration(score.seconds)}"
+    decision = score.decision
+    if not score.drafted and (decision.declined or decision.why):
+        return f"{_opening(board, index)}{'; '.join(decision.declined) or decision.why}"
+    parts = [_opening(board, index) + _factors(board, index, cost)]
+    if score.drafted and score.predicted:
+        parts.append(f"predicted {factor(score.predicted)}")
+    return "; ".join([*parts, *decision.declined])
+
+
+def _opening(board: Scoreboard, index: int) -> str:
+    match board.pace(index):
+        case "faster":
+            return f"{factor(board.speedup(index))}: "
+        case "slower":
+            return "slower here: "
+        case _:
+            return f"as fast as {board.name(board.baseline_index or 0)} here: "
+
+
+def _factors(board: Scoreboard, index: int, cost: float) -> str:
+    """The two factors of a speed-up."""
+    score = board.scores[index]
+    if not score.drafted and score.tokens_per_forward <= 1 + TIE:
+        return f"a step costs {cost:.2f} plain ones"
+    joint = "but" if board.pace(index) == "slower" else "and"
+    factors = (
+        f"{score.tokens_per_forward:.2f} tokens per forward, {joint} a {score.mean_rows:.0f}-row "
+        f"forward costs {cost:.2f} plain steps here"
+    )
+    drafting = _drafting(board, score)
+    return f"{factors}, {drafting:.2f} of them drafting" if drafting else factors
+
+
+def _drafting(board: Scoreboard, score: Score) -> float:
+    """Plain steps that drafting takes in a round; 0 below a twentieth."""
+    plain = board.baseline.tpot
+    if not plain or not score.passes:
+        return 0.0
+    steps = score.parts.get("draft", 0.0) / score.passes / plain
+    return steps if steps >= 0.05 else 0.0
+
+
+def verdict(board: Scoreboard, index: int) -> str:
+    """Whether column `index` wrote what it should have; "" while that is unknown."""
+    reference, score = board.reference(index), board.scores[index]
+    if reference is None or not score.length or not board.scores[reference].length:
+        return ""
+    name, base = board.name(reference), board.scores[reference]
+    if not board.compared(index):
+        return f"not compared with {name}: {_incomparable(score, base)}"
+    difference = board.difference(index)
+    if difference is None:
+        return _identical(board, index, reference)
+    place = f"{name} at token {difference.index + 1}"
+    if not board.may_differ(index):
+        apart = f", where the two best scores lay {difference.gap:.2g} apart"
+        return f"differs from {place}{apart if isfinite(difference.gap) else ''}"
+    gap = f" (gap {difference.gap:.2g})" if isfinite(difference.gap) else ""
+    demand = _demand(board, index, reference)
+    targets = _own_target(score, base)
+    if demand:
+        return f"leaves {place}, {'; '.join([demand, *targets])}"
+    return f"leaves {place}{gap}: {' and '.join(targets)}"
+
+
+def _incomparable(score: Score, base: Score) -> str:
+    if score.tokenizer and base.tokenizer and score.tokenizer != base.tokenizer:
+        return "its tokenizer is another one"
+    return "its tokens are not known"
+
+
+def _identical(board: Scoreboard, index: int, reference: int) -> str:
+    score, base, name = board.scores[index], board.scores[reference], board.name(reference)
+    tokens = f"{board.compared(index)} tokens"
+    if not score.state == base.state == "done":
+        return f"identical to {name} so far ({tokens})"
+    if len(score.tokens) < len(base.tokens):
+        return f"identical to {name} as far as it went ({tokens})"
+    return f"identical to {name} ({tokens})"
+
+
+def _demand(board: Scoreboard, index: int, reference: int) -> str:
+    """What makes a column leave its reference on the same weights."""
+    column = board.columns[index]
+    if board.scores[index].shifts:
+        return "after its context was shifted"
+    if column.single:
+        return "as its text is generated, not fed"
+    return "as its grammar demands" if column.grammar != board.columns[reference].grammar else ""
+
+
+def _own_target(score: Score, base: Score) -> list[str]:
+    """In what a column's target is another than its reference's, a clause each."""
+    if not score.spec or not base.spec:
+        return ["what it runs on is not known"]
+    return [
+        clause.format(score.spec.get(part, "unknown"))
+        for part, clause in _OWN_TARGET.items()
+        if score.spec.get(part, "") != base.spec.get(part, "")
+    ]
+
+
+def remark(score: Score) -> str:
+    """What was decided for the column, what a grammar cost, what a cache spared, what became of the
+    context.
+    """
+    parts = [_decided(score), _grammar(score)]
+    if score.expected:
+        parts.append(f"Incomplete: the grammar still expects {score.expected}.")
+    if score.reused:
+        parts.append(f"{score.reused} of {score.prompt_tokens + score.earlier} tokens reused.")
+    if score.shifts:
+        dropped = sum(shift.dropped for shift in score.shifts)
+        parts.append(
+            f"The context was full after {score.shifts[0].at} tokens: {dropped} older tokens were "
+            "dropped, and from there on the text is no longer that of the whole context. Dropped "
+            f"last: {shortened(score.shifts[-1].text)}"
+        )
+    return " ".join(filter(None, parts))
+
+
+def _decided(score: Score) -> str:
+    """Why the settings in force are those, of a column that drafted with them."""
+    why = score.decision.why if score.drafted else ""
+    return f"{why[0].upper()}{why[1:].removesuffix('.')}." if why else ""
+
+
+def _grammar(score: Score) -> str:
+    """What the grammar's masks took, how much of it showed, and how many tokens it forced."""
+    if not score.masks or not score.seconds:
+        return ""
+    p50, p99 = (duration(float(value)) for value in np.percentile(score.masks, (50, 99)))
+    return (
+        f"Grammar: compiled in {duration(score.compiled)}; {len(score.masks)} masks, "
+        f"{duration(mean(score.masks))} on average (p50 {p50}, p99 {p99}, longest "
+        f"{duration(max(score.masks))}), {score.parts.get('mask', 0.0) / score.seconds:.1%} of the "
+        f"time not hidden behind the passes; {score.forced} of {score.written} tokens forced."
+    )
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """`text` in quotes, its middle left out if it is long."""
+    half = most // 2
+    return f'"{text}"' if len(text) <= most else f'"{text[:half]} [...] {text[-half:]}"'

@@ -1,0 +1,70 @@
+"""Boards of columns that are made up event by event, for the tests of what is said of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from backend.costs.pass_costs import stated_costs
+from backend.engines.fake import STEEP_PASSES
+from backend.events import CostsKnown, Event, Finished, Started, Step
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.registry import parse_column
+from backend.types import ModelSpec
+
+STEEP = stated_costs(STEEP_PASSES)
+TOKENIZER = "one tokenizer"
+SPEC = asdict(ModelSpec())
+
+SINGLE = [[i] for i in range(1, 7)]
+PAIRS = [[1, 2], [3, 4], [5, 6]]
+
+
+def started(column: int, **spec: str) -> Started:
+    """A column on the built-in model, or on what `spec` names instead."""
+    return Started(column, 5, "m", TOKENIZER, SPEC | spec)
+
+
+def step(
+    column: int,
+    tokens: Sequence[int],
+    total: float,
+    accepted: int = 0,
+    *,
+    gap: float = 1.0,
+    **more: Any,
+) -> Step:
+    """One step that took `total` seconds, all of them in the forward pass."""
+    parts = {"total": total, "draft": 0.0, "mask": 0.0, "forward": total, "rest": 0.0}
+    origins = ["drafted"] * accepted + ["sampled"] * (len(tokens) - accepted)
+    spans = [[origin, chr(97 + token)] for origin, token in zip(origins, tokens, strict=True)]
+    gaps = [gap] * len(tokens)
+    made = Step(column, list(tokens), origins, gaps, spans, 1, accepted, accepted, parts)
+    return replace(made, **more)
+
+
+def written(
+    column: int, blocks: Sequence[Sequence[int]], cost: float, spec: Mapping[str, str] | None = None
+) -> list[Event]:
+    """A whole column: a first token after one second, then blocks at `cost` seconds each."""
+    steps: list[Event] = [step(column, [0], 1.0)]
+    steps += [step(column, block, cost, len(block) - 1) for block in blocks]
+    return [started(column, **(spec or {})), *steps, Finished(column, "token limit", [])]
+
+
+def priced(column: int, rows: int, tokens: int, steps: int = 4) -> list[Event]:
+    """A column with known costs whose passes over so many rows each commit so many tokens."""
+    block = list(range(tokens))
+    costs = CostsKnown(column, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
+    passes = [
+        step(column, block, 0.1, tokens - 1, rows=rows, drafted=rows - 1) for _ in range(steps)
+    ]
+    first = step(column, [0], 1.0)
+    return [started(column), costs, first, *passes, Finished(column, "token limit", [])]
+
+
+def board_of(names: str, *events: Event) -> Scoreboard:
+    """A board of the columns named, after these events."""
+    board = Scoreboard([parse_column(name) for name in names.split()])
+    for event in events:
+        board.add(event)
+    return board

@@ -1,0 +1,83 @@
+"""Every figure stands in the one table, says what it means, and is a dash while it is unknown."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from boards import PAIRS, SINGLE, board_of, started, step, written
+
+from backend.events import Event, Finished, Prefilled
+from backend.results.figures import (
+    FIGURES,
+    NONE,
+    Figure,
+    duration,
+    figure,
+    figures,
+    glossary,
+)
+from backend.results.metrics import Score
+
+
+def test_names_and_titles_tell_figures_apart_and_each_has_its_line_of_help() -> None:
+    assert len({entry.name for entry in FIGURES}) == len({entry.title for entry in FIGURES})
+    assert len({entry.name for entry in FIGURES}) == len(FIGURES)
+    assert all(entry.help.endswith(".") and entry.unit.name for entry in FIGURES)
+    assert [title for title, _, _ in glossary()] == [entry.title for entry in FIGURES]
+    assert json.loads(json.dumps(glossary()))
+    assert {"tokens per forward", "mask compute", "mask wait"} <= {f.title for f in FIGURES}
+    assert all(set(figures(place)) <= set(FIGURES) for place in ("card", "table", "summary"))
+
+
+@pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
+def test_what_is_not_known_is_a_dash_and_never_zero(entry: Figure) -> None:
+    nothing = (entry.text(Score(), Score()), entry.cell(Score(), Score()))
+    assert nothing == (NONE, NONE)
+    board = board_of("kv speculative", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.15))
+    value = entry.value(board.scores[1], board.scores[0])
+    assert value is None or value > 0
+
+
+def test_figures_of_a_column_worked_out_by_hand() -> None:
+    board = board_of("kv speculative", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.15))
+    texts = {f.name: f.text(board.scores[1], board.baseline) for f in FIGURES}
+    assert texts["speedup"] == "1.33\u00d7"
+    assert texts["ttft"] == "1.00 s"
+    assert texts["tpot"] == "75.0 ms"
+    assert texts["rate"] == "13.3"
+    assert texts["tokens_per_forward"] == "2.00"
+    assert (texts["drafted"], texts["accepted"]) == ("3", "100%")
+    assert (texts["tokens"], texts["time"]) == ("7", "1.45 s")
+    assert texts["mask_compute"] == texts["mask_wait"] == texts["predicted"] == NONE
+    assert figure("tpot").cell(board.scores[1], board.baseline) == "75"
+    assert figure("tpot").heading == "TPOT, ms"
+
+
+def test_what_a_mask_takes_and_what_a_step_waits_for_it_are_two_figures() -> None:
+    """One name stood for both: the mean compute on the page, the exposed wait in the terminal."""
+    seconds = {"total": 0.5, "draft": 0.0, "mask": 0.001, "forward": 0.4, "rest": 0.099}
+    events: list[Event] = [started(0)]
+    events += [step(0, [i], 0.5, masks=[0.02, 0.04], seconds=seconds) for i in range(3)]
+    score = board_of("grammar", *events).scores[0]
+    assert figure("mask_compute").value(score, Score()) == pytest.approx(30.0)
+    assert figure("mask_wait").value(score, Score()) == pytest.approx(1.0)
+
+
+def test_a_lane_of_text_alone_has_figures_for_what_it_shows() -> None:
+    """A remote server: neither ids nor gaps, rows or parts, but tokens as they come."""
+    bare = replace(step(0, [], 0.1, rows=0), origins=["sampled"], seconds={"total": 0.1})
+    words = [bare] * 5
+    events = [Prefilled(0, 5, 5, 0.2), *words, Finished(0, "end of text", [])]
+    score = board_of("kv", *events).scores[0]
+    known = {f.name for f in FIGURES if f.value(score, score) is not None}
+    assert known == {"speedup", "ttft", "tpot", "rate", "tokens", "time"}
+    assert figure("tokens").text(score, score) == "5"
+    assert score.tpot == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.00005, "0.05 ms"), (0.0123, "12.3 ms"), (0.25, "250 ms"), (1.5, "1.50 s")],
+)
+def test_durations_are_in_fitting_units(value: float, text: str) -> None:
+    assert duration(value) == text

@@ -1,0 +1,207 @@
+"""The sentences: each says what the figures say, of whichever columns there are."""
+
+from collections.abc import Sequence
+
+import pytest
+from boards import PAIRS, SINGLE, SPEC, TOKENIZER, board_of, started, step, written
+
+from backend.costs.pass_costs import PassCosts
+from backend.events import (
+    CostsKnown,
+    Decided,
+    Event,
+    Failed,
+    Finished,
+    Prepared,
+    Resumed,
+    Started,
+    Step,
+)
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import headline, pace, progress, reason, remark
+from backend.strategies.registry import parse_column
+
+CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
+OTHER = [[9], *SINGLE[1:]]
+
+
+def test_a_speedup_is_told_by_its_two_factors() -> None:
+    """Two tokens per forward at one and a half times the cost: a third faster."""
+    board = board_of("kv speculative", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.15))
+    assert reason(board, 1) == (
+        "1.33\u00d7: 2.00 tokens per forward, and a 1-row forward costs 1.50 plain steps here"
+    )
+    assert pace(board, 1) == "\u25b2 faster than KV reuse"
+    assert headline(board) == (
+        "Speculative is 1.33 times as fast as KV reuse (13.3 against 10.0 tokens a second): "
+        "2.00 tokens per forward, and a forward takes 1.50 times as long. "
+        "Speculative wrote the same text as KV reuse."
+    )
+
+
+def test_the_headline_admits_that_nothing_is_faster() -> None:
+    board = board_of("kv lookup", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.11))
+    assert headline(board).startswith(
+        "Nothing that keeps the text is faster than KV reuse with its 10.0 tokens"
+    )
+    tie = board_of("kv lookup", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.099))
+    assert headline(tie).startswith("Nothing that keeps the text")
+
+
+def test_the_headline_names_a_changed_text() -> None:
+    board = board_of("kv lookup", *written(0, SINGLE, 0.1), *written(1, OTHER, 0.1))
+    assert headline(board).endswith("The text changed in Prompt lookup.")
+
+
+def test_a_grammar_may_change_the_text() -> None:
+    board = board_of("kv grammar", *written(0, SINGLE, 0.1), *written(1, OTHER, 0.05))
+    assert headline(board) == (
+        "KV reuse writes 10.0 tokens a second. "
+        "Grammar, which writes a text of its own, is 2.00 times as fast."
+    )
+
+
+def test_the_headline_prefers_what_keeps_the_text() -> None:
+    events = [*written(0, SINGLE, 0.1), *written(1, PAIRS, 0.15), *written(2, OTHER, 0.05)]
+    sentence = headline(board_of("kv speculative grammar", *events))
+    assert sentence.startswith("Speculative is 1.33 times as fast as KV reuse")
+    assert "Grammar, which writes a text of its own, is 2.00 times as fast." in sentence
+
+
+def test_without_a_baseline_there_is_no_speedup() -> None:
+    board = board_of("lookup", *written(0, SINGLE, 0.1))
+    assert pace(board, 0) == "speed-up over a baseline"
+    assert headline(board) == "Prompt lookup is fastest with 10.0 tokens a second."
+
+
+def test_the_headline_names_failures_and_stops() -> None:
+    failed = board_of("kv lookup", Failed(0, "why"), Failed(1, "why"))
+    assert headline(failed) == "No column finished: each one says why."
+    stopped = board_of("kv", *written(0, SINGLE, 0.1)[:-1], Finished(0, "stopped", []))
+    assert headline(stopped).startswith("Stopped early.")
+    nothing = board_of("kv", Finished(0, "stopped", []))
+    assert headline(nothing) == "Stopped early. Too few tokens were written to compare speeds."
+
+
+def priced(column: int, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> list[Event]:
+    """A finished column whose passes over `rows` rows took so long each."""
+    parts = {"total": seconds, "draft": 0.0, "mask": 0.0, "forward": seconds, "rest": 0.0}
+    drafted = rows - 1
+    events: list[Event] = [
+        Started(column, 3, "m", TOKENIZER, SPEC),
+        CostsKnown(column, list(CURVE.widths), list(CURVE.seconds), 0.0, 0.0),
+    ]
+    for tokens in steps:
+        n = len(tokens)
+        accepted = min(drafted, n - 1)
+        events.append(
+            Step(
+                column, list(tokens), ["sampled"] * n, [1.0] * n, [], rows, drafted, accepted, parts
+            )
+        )
+    return [*events, Finished(column, "token limit", [])]
+
+
+def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> str:
+    board = Scoreboard([parse_column("kv"), parse_column(column)])
+    for event in (*priced(0, [[t] for t in range(13)], 1, 10.0), *priced(1, steps, rows, seconds)):
+        board.add(event)
+    return reason(board, 1)
+
+
+def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
+    blocks = [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    assert reason_of("lookup", blocks, 4, 15.0) == (
+        "2.00\u00d7: 3.00 tokens per forward, and a 4-row forward costs 1.50 plain steps here; "
+        "predicted 2.50\u00d7"
+    )
+    assert reason_of("lookup", blocks, 4, 45.0).startswith(
+        "slower here: 3.00 tokens per forward, but a"
+    )
+    assert reason_of("lookup", blocks, 4, 30.0).startswith("as fast as KV reuse here")
+    assert reason_of("kv", [[t] for t in range(13)], 1, 10.0).startswith("as fast")
+
+
+def decided(why: str, *declined: str) -> Decided:
+    return Decided(1, {}, 0.8, why, list(declined))
+
+
+def test_a_column_that_declines_says_why() -> None:
+    """In the words of what decided it, not of what a reader of the counts makes up."""
+    why = decided("", "lookahead would not pay enough")
+    board = board_of("kv lookahead", *written(0, SINGLE, 0.1), why, *written(1, SINGLE, 0.1))
+    assert reason(board, 1) == "as fast as KV reuse here: lookahead would not pay enough"
+    idle = decided("no guess promised to pay")
+    board = board_of("kv lookup", *written(0, SINGLE, 0.1), idle, *written(1, SINGLE, 0.2))
+    assert reason(board, 1) == "slower here: no guess promised to pay"
+
+
+def test_a_column_that_runs_although_it_does_not_pay_says_so() -> None:
+    why = decided("the largest setting that the costs allow", "auto would decline")
+    board = board_of("kv lookahead", *written(0, SINGLE, 0.1), why, *written(1, PAIRS, 0.4))
+    assert reason(board, 1) == (
+        "slower here: 2.00 tokens per forward, but a 1-row forward costs 4.00 plain steps here; "
+        "auto would decline"
+    )
+    assert remark(board.scores[1]) == "The largest setting that the costs allow."
+
+
+def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
+    """Stateless stops early, while a token of it takes longer and longer."""
+    slow = [step(1, [t], 0.1 * t) for t in range(1, 5)]
+    short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
+    board = board_of("kv stateless", *written(0, SINGLE * 4, 0.1), *short)
+    assert board.speedup(1) == pytest.approx(0.4)
+    assert reason(board, 1) == "slower here: a step costs 2.50 plain ones"
+
+
+def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
+    events = [
+        *written(0, SINGLE, 0.1),
+        *written(1, SINGLE, 0.05, {"precision": "int8"}),
+        *written(2, OTHER, 0.04, {"precision": "int4"}),
+    ]
+    board = board_of("kv kv:cache=session lookup", *events)
+    assert headline(board) == (
+        "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may be another, is 2.50 "
+        "times as fast. On targets of their own, KV reuse (cache=session) wrote what KV reuse "
+        "wrote, Prompt lookup leaves KV reuse at token 2."
+    )
+
+
+def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None:
+    """ "256 tokens in 4.68 s" counted the tokens of both parts and the seconds of the second."""
+    score = Score()
+    for event in (
+        Resumed(0, list(range(128)), [], [], 0.3),
+        *(step(0, [t], 0.5) for t in range(4)),
+    ):
+        score.add(event)
+    assert progress(score) == "4 new tokens in 2.30 s, after 128 earlier"
+    fresh = Score()
+    assert progress(fresh) == ""
+    fresh.add(step(0, [1], 0.5))
+    assert progress(fresh) == "1 token in 500 ms"
+
+
+def test_a_lane_of_text_alone_is_told_by_its_speed() -> None:
+    bare = Step(1, [], ["sampled"], [], [["sampled", "a"]], 0, 0, 0, {"total": 0.05})
+    events = [*written(0, SINGLE, 0.1), Started(1, 5, "remote"), *[bare] * 7]
+    board = board_of("kv lookup", *events, Finished(1, "end of text", []))
+    assert board.speedup(1) == pytest.approx(2.0)
+    assert reason(board, 1) == ""
+    assert headline(board) == (
+        "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may be another, is 2.00 "
+        "times as fast."
+    )
+
+
+def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> None:
+    """Once, the words on the cache took the place of those on the grammar."""
+    masked = step(0, [7], 0.5, masks=[0.001, 0.003])
+    end = Finished(0, "token limit", [], "'}'")
+    board = board_of("grammar", started(0), Prepared(0, 4, 0.2, 0.01), masked, end)
+    sentence = remark(board.scores[0])
+    for part in ("compiled in 10.0 ms", "2 masks, 2.0 ms on average", "expects '}'", "4 of 5"):
+        assert part in sentence
