@@ -68,13 +68,32 @@ def decode(
         answer = Answer(column, context, request, parts)
         if earlier.tokens:
             yield answer.resume(earlier)
-        yield from answer.run()
-        parts.drafter.conclude()
-        yield from answer.decided()
+        yield from with_decisions(column, parts.drafter, answer.run())
         yield answer.finish()
     finally:
         parts.session.close()
         parts.drafter.close()
+
+
+def with_decisions(column: int, drafter: Drafter, events: Iterator[Event]) -> Iterator[Event]:
+    """The events of a text, and what its drafter decides whenever that is news; at the end the
+    drafter sums up.
+    """
+    known = UNDECIDED
+
+    def news() -> Iterator[Decided]:
+        nonlocal known
+        if drafter.decision is not known:
+            known = drafter.decision
+            settings, declined = dict(known.settings), list(known.declined)
+            yield Decided(column, settings, known.predicted, known.why, declined)
+
+    yield from news()
+    for event in events:
+        yield event
+        yield from news()
+    drafter.conclude()
+    yield from news()
 
 
 class Answer:
@@ -95,7 +114,6 @@ class Answer:
         self._first = True
         self._rows = 0  # rows computed since the last step
         self._last_origin: Origin = "sampled"
-        self._decision = UNDECIDED
 
     def run(self) -> Iterator[Event]:
         """Every event up to the one with which `reason` is known."""
@@ -107,16 +125,7 @@ class Answer:
                 yield shifted
             while len(self._context.pending) > PREFILL_CHUNK:
                 yield self._prefill()
-            yield from self.decided()
             yield self._step()
-
-    def decided(self) -> Iterator[Decided]:
-        """What the drafter has decided, if that is news."""
-        decision = self._parts.drafter.decision
-        if decision is not self._decision:
-            self._decision = decision
-            settings, declined = dict(decision.settings), list(decision.declined)
-            yield Decided(self._column, settings, decision.predicted, decision.why, declined)
 
     def resume(self, earlier: AnswerSoFar) -> Resumed:
         """Stand where the answer stood after these tokens, of which nothing is computed."""

@@ -1,9 +1,9 @@
 """How much to draft in a round: a fixed number of tokens, or as many as pay.
 
 A round that drafts d tokens costs T(1 + d) and the drafting, and yields 1 + the expected number
-of accepted tokens. Whatever earns tokens for less than they cost on average is worth doing: with
-t, the seconds that a token has cost lately, the best round maximises t * yield - cost (the marginal
-rule of renewal-reward processes).
+of accepted tokens. Whatever earns tokens for less than they cost on average pays: with t, the
+seconds that a token has cost lately, the best round maximises t * yield - cost (the marginal rule
+of renewal-reward processes).
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ Path = tuple[int, ...]
 
 class Guess(NamedTuple):
     """`path`: the tokens from the root's next to this one. `path_probability`: the chance
-    that all of them are right. `kind`: the class of guesses whose acceptance that was told by.
+    that all of them are right. `kind`: the class of guesses by whose acceptance it was estimated.
     """
 
     path: Path
@@ -20,7 +20,7 @@ class Guess(NamedTuple):
 
 
 def proposal_of(guesses: Sequence[Guess], draft_length: DraftLength, calls: int = 0) -> Proposal:
-    """As many of the guesses as are worth verifying, the most probable first.
+    """Propose as many of the guesses as pay, the most probable first.
 
     No guess is more probable than its parent, so that parents come first. Padding rows repeat the
     first guess and are never looked at.

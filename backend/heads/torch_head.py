@@ -1,6 +1,6 @@
 """The trained head as a torch module: the one that training fits and that both engines run.
 
-A few of the target's own layers, which read what the target thought, after EAGLE (arXiv
+A few of the target's own layers, which read the target's last hidden states, after EAGLE (arXiv
 2401.15077): from the embedding of a token and the target's last hidden state at the token before it
 (its feature) they predict the token's own feature, and the target's output embedding makes logits
 of that. Drafting feeds the predicted feature back in.

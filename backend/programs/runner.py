@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from backend.decoding.constraint import Constraint
 from backend.decoding.context import Context
-from backend.decoding.loop import Answer, Parts
+from backend.decoding.loop import Answer, Parts, with_decisions
 from backend.decoding.sampling import Sampler
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
@@ -53,10 +53,8 @@ def run_program(
     """
     runner = _Runner(column, prompt, request, parts, compile_grammar, way)
     try:
-        if way.single:
-            yield from runner.run_single(program)
-        else:
-            yield from runner.run(program)
+        events = runner.run_single(program) if way.single else runner.run(program)
+        yield from with_decisions(column, parts.drafter, events)
         yield Finished(column, runner.reason, runner.tail)
     finally:
         parts.session.close()

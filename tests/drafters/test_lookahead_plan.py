@@ -30,7 +30,7 @@ CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
 FLAT = PassCosts((1, 64), (10.0, 10.0))
 STEEP = PassCosts((1, 16), (10.0, 40.0))
 MODEL = YIELDS.model
-#: What the drafter is told of a step.
+#: Where nothing reads the logits that a step hands back.
 NO_LOGITS: object = ()
 
 

@@ -1,4 +1,4 @@
-"""The head's drafter feeds it exactly the text, once, and what the target thought of it."""
+"""The head's drafter feeds it exactly the text, once, and the target's hidden states of it."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ WINDOW = 16
 SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
 
 
-class ThinkingSession(FakeSession):
+class FeatureSession(FakeSession):
     """A fake whose feature at a token is (its position, the token)."""
 
     def hidden_states(self) -> HiddenStates:
@@ -73,7 +73,7 @@ class Recorder:
 
 
 def opened(k: int) -> tuple[HiddenStateSession, Recorder, TrainedHead]:
-    tapped = HiddenStateSession(ThinkingSession(FakeEngine()))
+    tapped = HiddenStateSession(FeatureSession(FakeEngine()))
     head = Recorder()
     drafter = TrainedHead(head, tapped, Sampler(Sampling()), FixedDraftLength(k), frozenset(), 257)
     return tapped, head, drafter
@@ -146,7 +146,7 @@ def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
     engine = FakeEngine(vocab_size=200)
     prompt = (PROMPT * 3)[:150]
     for text in (prompt, prompt[:10], prompt[:1]):
-        tapped = HiddenStateSession(ThinkingSession(engine))
+        tapped = HiddenStateSession(FeatureSession(engine))
         head = Recorder()
         sampler = Sampler(Sampling())
         drafter = TrainedHead(head, tapped, sampler, FixedDraftLength(3), frozenset(), 200)
@@ -191,7 +191,7 @@ def test_a_shift_takes_away_what_it_dropped() -> None:
 
 def test_what_the_target_did_not_compute_here_is_not_read() -> None:
     """A borrowed cache has no features: the head begins behind it."""
-    inner = ThinkingSession(FakeEngine())
+    inner = FeatureSession(FakeEngine())
     inner.forward(range(20), chain_parents(20), ())
     inner.keep(range(20))
     tapped = HiddenStateSession(inner)

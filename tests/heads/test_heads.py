@@ -1,4 +1,4 @@
-"""The trained draft on the real engines: what it reads, what runs it, and what it is worth."""
+"""The trained draft on the real engines: what it reads, what runs it, and how often it is right."""
 
 import numpy as np
 import pytest

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -12,7 +13,7 @@ from backend.decoding.loop import Parts
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
-from backend.events import Event, Fed, Step
+from backend.events import Decided, Event, Fed, Step
 from backend.grammar.constraint import compile_grammar
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
@@ -257,3 +258,14 @@ def test_every_strategy_fills_the_slots_alike_on_the_built_in_model(temperature:
     for score in board.scores:
         assert score.values == board.scores[0].values
         assert score.tokens == board.scores[0].tokens
+
+
+def test_a_program_s_decisions_are_told_once_for_all_of_its_slots() -> None:
+    """Each slot told them anew, and none summed up what had been drafted."""
+    _, events = play(PROGRAM, ("kv", "lookup", "lookahead"))
+    lookup = [event for event in events if isinstance(event, Decided) and event.column == 1]
+    assert len(lookup) == 1
+    assert re.search(r"in \d+ of \d+ passes", lookup[0].why) or lookup[0].declined
+    lookahead = [event for event in events if isinstance(event, Decided) and event.column == 2]
+    assert all(a != b for a, b in pairwise(lookahead))
+    assert "a forward yielded" in lookahead[-1].why
