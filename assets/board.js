@@ -174,7 +174,7 @@ function drawTable({ headings, lines }) {
 
 function drawGlossary(entries) {
   const terms = entries.flatMap(([title, text]) => [make("dt", "", title), make("dd", "", text)]);
-  find(".dd-glossary-figures").replaceChildren(...terms);
+  find(".dd-glossary dl").replaceChildren(...terms);
 }
 
 function draw() {

@@ -135,8 +135,8 @@ class Scoreboard:
 
     def may_differ(self, index: int) -> bool:
         """True if the column may differ from its reference where it does."""
-        found, score = self.difference(index), self.scores[index]
-        shifted = score.shifts and found is not None and found.index >= score.shifts[0].at
+        difference, shifts = self.difference(index), self.scores[index].shifts
+        shifted = shifts and difference is not None and difference.index >= shifts[0].at
         return bool(shifted) or not self.must_match(index)
 
     def sameness(self, index: int) -> Sameness:

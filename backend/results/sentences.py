@@ -12,6 +12,16 @@ from backend.results.figures import duration, factor, rate
 from backend.results.metrics import Score
 from backend.results.scoreboard import TIE, Scoreboard
 
+#: What the page explains besides the figures.
+TERMS = {
+    "Own clock": "Wall time of the column's own steps, with the device synchronised, and of "
+    "nothing else. The columns run interleaved on one device and one copy of the weights; figures "
+    "of a solo run may differ a little.",
+    "Identical": "The column's token ids equal those of KV reuse. A difference where the two best "
+    "scores lie almost nothing apart is a numeric tie; with quantised or half-precision weights "
+    "such ties are common, in fp32 they should not occur.",
+}
+
 #: How another target shows, by the part of its spec.
 _OWN_TARGET = {
     "name": "its model is {}",

@@ -59,8 +59,8 @@ def idle(columns: Sequence[Strategy]) -> View:
     figures will mean.
     """
     shown = view(Scoreboard(columns), race=0, goal=0)
-    lines = [[f"{title} ({unit})", text] for title, unit, text in glossary()]
-    return {**shown, "phase": "idle", "status": "", "glossary": lines}
+    terms = [*sentences.TERMS.items(), *((title, text) for title, _, text in glossary())]
+    return {**shown, "phase": "idle", "status": "", "glossary": [list(term) for term in terms]}
 
 
 def alert(sentence: str) -> View:

@@ -1,4 +1,4 @@
-"""Predictions from costs and acceptance"""
+"""Predictions from costs and acceptance, and the settings that tune names."""
 
 from dataclasses import replace
 
