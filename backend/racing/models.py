@@ -1,7 +1,9 @@
-"""Loaded models, by what they are."""
+"""The models that are loaded, kept within a budget of memory."""
 
+import gc
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from backend.costs.measure import costs_of
@@ -12,57 +14,122 @@ from backend.errors import DerbyError
 from backend.heads.base import Head
 from backend.heads.file import SHIPPED, read_head
 from backend.kvcache.prefix_cache import PrefixCache
+from backend.racing.memory import BUDGET_VARIABLE, model_budget
 from backend.types import ModelSpec
 
-#: Bits of warming up after which a model serves most races at full speed.
-USUAL = 10
-DONE = object()
+log = logging.getLogger(__name__)
+
+#: Steps of warming up after which a model serves most races at full speed.
+WARM_ENOUGH = 10
+
+WARMED_UP = object()
+
+Say = Callable[[str], None]
 
 
 class LoadedModels:
-    """Keeps the models used last, at most `capacity` of them, so that a race rarely loads one;
-    and in `prefixes` the KV caches of earlier runs.
+    """Keeps the models used last, so that a race rarely loads one, each once however many columns
+    use it; and in `prefixes` the KV caches of earlier runs.
 
-    A new model is warmed up at once, or, if `idle_warm_up`, only as far as most races need; the
-    owner then calls `warm_up` whenever it has nothing better to do.
+    Their weights take at most `budget` bytes; None: what `model_budget` says. Trained heads and KV
+    caches are not counted. A new model is warmed up at once, or, if `idle_warm_up`, only as far as
+    most races need; the owner then calls `warm_up` whenever it has nothing better to do.
     """
 
-    def __init__(self, capacity: int = 4, *, idle_warm_up: bool = False) -> None:
+    def __init__(self, budget: int | None = None, *, idle_warm_up: bool = False) -> None:
         self.prefixes = PrefixCache()
-        self._capacity = capacity
-        self._at_once = USUAL if idle_warm_up else None
+        self._budget = budget
+        self._at_once = WARM_ENOUGH if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}
-        self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()
+        self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
+        self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, PassCosts] = {}
         self._heads: dict[tuple[str, Path], Head] = {}
 
-    def get(self, spec: ModelSpec, say: Callable[[str], None]) -> Engine:
+    @property
+    def budget(self) -> int:
+        """Bytes that the weights of all loaded models may take. Raises DerbyError if the
+        environment states none that can be read.
+        """
+        return model_budget() if self._budget is None else self._budget
+
+    def require_room(self, specs: Iterable[ModelSpec], say: Say) -> None:
+        """Have these models, and no others, stay loaded together from now on: what one race needs.
+
+        Loads none of them. Raises DerbyError, with both figures, if they exceed the budget.
+        """
+        needed = {spec: self._weight_bytes(spec, say) for spec in dict.fromkeys(specs)}
+        total, budget = sum(needed.values()), self.budget
+        if total > budget:
+            each = ", ".join(f"{spec}: {_size(size)}" for spec, size in needed.items())
+            raise DerbyError(
+                f"The models asked for take {_size(total)} of memory ({each}) and "
+                f"{_size(budget)} may be used: choose fewer or smaller ones, or set "
+                f"{BUDGET_VARIABLE} to more bytes."
+            )
+        self._needed = needed
+
+    def get(self, spec: ModelSpec, say: Say) -> Engine:
         """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time.
 
-        Raises DerbyError for an unknown engine, model, precision or device.
+        One that `require_room` was not asked for is a need of its own: others may make room for
+        it. Raises DerbyError for an unknown engine, model, precision or device, and for a model
+        that exceeds the budget by itself.
         """
         if spec not in self._loaded:
-            while len(self._loaded) >= self._capacity:
-                oldest, _ = self._loaded.popitem(last=False)
-                self._cold.pop(oldest, None)
             declared = engine_named(spec.engine)
+            if spec not in self._needed:
+                self.require_room((spec,), say)
+            self._evict(self._needed[spec])
             if not declared.loads_at_once:
                 say(f"Loading {spec}...")
             self._loaded[spec] = engine = declared.open(spec, say)
+            # It may have turned out larger than was estimated.
+            self._needed[spec] = engine.weight_bytes
+            self._evict(0)
             self._cold[spec] = engine.warm_up()
             self.warm_up(self._at_once)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
 
-    def costs(
-        self, engine: Engine, say: Callable[[str], None], *, remeasure: bool = False
-    ) -> PassCosts:
+    def _weight_bytes(self, spec: ModelSpec, say: Say) -> int:
+        """Bytes of a model's weights, estimated if it is not loaded; 0 if it cannot be had, which
+        is for its own column to tell.
+        """
+        if spec in self._loaded:
+            return self._loaded[spec].weight_bytes
+        try:
+            return engine_named(spec.engine).estimate_bytes(spec, say)
+        except Exception:
+            log.info("the size of %s cannot be told", spec, exc_info=True)
+            return 0
+
+    def _evict(self, wanted: int) -> None:
+        """Drop the models used longest ago, but none that is needed, until so many bytes are free
+        or nothing is left to drop.
+        """
+        dropped = False
+        for spec in [spec for spec in self._loaded if spec not in self._needed]:
+            if self._in_use() + wanted <= self.budget:
+                break
+            del self._loaded[spec]
+            self._cold.pop(spec, None)
+            dropped = True
+        if dropped:
+            names = {spec.name for spec in self._loaded}
+            self._heads = {key: head for key, head in self._heads.items() if key[0] in names}
+            gc.collect()  # before anything else is loaded: engines hold cycles
+
+    def _in_use(self) -> int:
+        return sum(engine.weight_bytes for engine in self._loaded.values())
+
+    def costs(self, engine: Engine, say: Say, *, remeasure: bool = False) -> PassCosts:
         """What passes of a loaded engine cost; measured if that was never tried, or `remeasure`."""
         if remeasure or engine.spec not in self._costs:
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
         return self._costs[engine.spec]
 
-    def head(self, target: Engine, path: Path, say: Callable[[str], None]) -> Head:
+    def head(self, target: Engine, path: Path, say: Say) -> Head:
         """The trained head in a file. Raises DerbyError if it is not one, or another model's."""
         key = target.spec.name, path
         if key not in self._heads:
@@ -77,13 +144,17 @@ class LoadedModels:
             self._heads[key] = open_openvino_head(file, target.spec, say)
         return self._heads[key]
 
-    def warm_up(self, bits: int | None = 1) -> bool:
-        """Do so many bits of warming up (None: all); False if nothing is left to do."""
+    def warm_up(self, steps: int | None = 1) -> bool:
+        """Do so many steps of warming up (None: all); False if nothing is left to do."""
         done = 0
-        while self._cold and done != bits:
+        while self._cold and done != steps:
             spec, warming = next(reversed(self._cold.items()))
-            if next(warming, DONE) is DONE:
+            if next(warming, WARMED_UP) is WARMED_UP:
                 del self._cold[spec]
             else:
                 done += 1
         return bool(self._cold)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,185 @@
+"""Each engine is declared once; whatever else the app knows of engines it reads there."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.engines import registry
+from backend.engines.declaration import EngineDeclaration
+from backend.engines.fake import FAKE
+from backend.engines.registry import (
+    all_precisions,
+    copy_spec,
+    device_help,
+    engine_help,
+    engine_named,
+    engines,
+    offered_engines,
+    plugin_problems,
+    precision_help,
+)
+from backend.errors import DerbyError
+from backend.racing.models import LoadedModels
+from backend.types import ModelSpec
+from backend.web.offer import offer_of
+
+BACKEND = Path(registry.__file__).parents[1]
+
+
+def names(path: Path) -> Iterator[str]:
+    """Every name and string of a file, docstrings included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Constant(value=str(text)):
+                yield text
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ImportFrom(module=module, names=imported):
+                yield f"{module} {' '.join(alias.name for alias in imported)}"
+
+
+def test_the_fake_engine_is_named_in_its_own_module_alone() -> None:
+    """It was named in eight: menu, costs, drafts, editor, help, pool... and each had to know it."""
+    found = {
+        path.relative_to(BACKEND).as_posix(): [
+            name for name in names(path) if "fake" in name.lower()
+        ]
+        for path in BACKEND.rglob("*.py")
+    }
+    named = {path: where for path, where in found.items() if where}
+    assert len(named.pop("engines/fake.py")) > 10
+    assert named == {"engines/registry.py": ["backend.engines.fake FAKE", "FAKE"]}
+
+
+def test_the_default_model_runs_on_an_engine_at_its_default_precision() -> None:
+    default = ModelSpec()
+    assert next(iter(engines())) == default.engine
+    declared = engine_named(default.engine)
+    assert declared.precisions[0] == default.precision
+    assert not declared.demo
+
+
+def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() -> None:
+    assert offered_engines() == ("openvino", "torch")
+    assert offered_engines(demo=True) == ("fake",)
+    assert set(all_precisions()) == {"fp32", "int8", "int4", "bf16", "fp16"}
+    offer = offer_of(offered_engines(demo=True), ("fake-priced",))
+    assert offer.models == (*FAKE.models, "fake-priced"), "the first one is the default"
+    assert [runtime.title for runtime in offer.runtimes] == ["Fake"]
+
+
+def test_an_unknown_engine_is_one_sentence() -> None:
+    with pytest.raises(DerbyError, match="no engine 'onnx'; use one of openvino, torch, fake"):
+        engine_named("onnx")
+    with pytest.raises(DerbyError, match="no engine"):
+        offer_of(("onnx",))
+
+
+def test_the_command_line_says_what_is_declared() -> None:
+    assert engine_help() == "openvino, torch or fake."
+    assert precision_help() == "openvino: fp32, int8, int4; torch: fp32, bf16, fp16."
+    assert device_help() == "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch)."
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "copy"),
+    [
+        (ModelSpec("a/b", "openvino", "fp32", "GPU"), "int4", ("openvino", "int4", "GPU")),
+        (ModelSpec("a/b", "openvino", "fp32", "GPU"), "bf16", ("torch", "bf16", "CPU")),
+        (ModelSpec("a/b", "torch", "fp32", "CUDA"), "bf16", ("torch", "bf16", "CUDA")),
+        (ModelSpec("a/b", "torch", "bf16", "CUDA"), "int8", ("openvino", "int8", "CPU")),
+        (ModelSpec("fake-slow", "fake"), "int4", ("fake", "fp32", "CPU")),
+    ],
+)
+def test_a_copy_runs_on_its_own_engine_where_that_has_the_precision(
+    target: ModelSpec, precision: str, copy: tuple[str, str, str]
+) -> None:
+    assert copy_spec(target, precision) == ModelSpec(target.name, *copy)
+
+
+def test_a_copy_in_a_precision_that_nobody_has_is_one_sentence() -> None:
+    with pytest.raises(DerbyError, match="No engine has the precision 'int3'"):
+        copy_spec(ModelSpec(), "int3")
+
+
+@pytest.mark.parametrize(
+    ("flaw", "said"),
+    [
+        ({"name": "My Engine"}, "An engine's name is 'My Engine'"),
+        ({"name": "a@b"}, "An engine's name"),
+        ({"title": ""}, "must declare a title"),
+        ({"precisions": ()}, "at least one precision"),
+        ({"models": ()}, "name its models"),
+    ],
+)
+def test_a_declaration_that_cannot_be_shown_is_refused(flaw: dict[str, object], said: str) -> None:
+    with pytest.raises(DerbyError, match=said):
+        replace(FAKE, **flaw)
+
+
+def test_opened_engines_can_do_what_was_declared() -> None:
+    opened = FAKE.open(ModelSpec("fake", "fake"), print)
+    assert FAKE.capabilities is not None
+    assert opened.capabilities.tree == FAKE.capabilities.tree
+    assert opened.capabilities.hidden_states == FAKE.capabilities.hidden_states
+    assert opened.weight_bytes == FAKE.estimate_bytes(opened.spec, print)
+
+
+PARROT = """
+from backend.engines.declaration import EngineDeclaration
+from backend.engines.fake import FakeEngine
+
+PARROT = EngineDeclaration(
+    name="parrot",
+    title="Parrot",
+    precisions=("words",),
+    devices=lambda: ("cage",),
+    device_help="cage",
+    open=lambda spec, say: FakeEngine(spec),
+    estimate_bytes=lambda spec, say: 1000,
+    models=("polly",),
+    pass_seconds=lambda spec: {},
+)
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with a good engine, and one that brings a broken one."""
+    for name, module in (("parrot_engine", PARROT), ("broken_engine", "import no_such_library")):
+        (tmp_path / f"{name}.py").write_text(module)
+        metadata = tmp_path / f"{name}-0.1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+        entry = f"[{registry.GROUP}]\n{name} = {name}:PARROT\n"
+        (metadata / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._registered.cache_clear()
+    yield
+    registry._registered.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_engine_of_another_package_is_offered_and_runs() -> None:
+    assert isinstance(engine_named("parrot"), EngineDeclaration)
+    offer = offer_of(offered_engines())
+    assert [runtime.engine for runtime in offer.runtimes] == ["openvino", "torch", "parrot"]
+    assert offer.models == ("built-in", "polly")
+    assert "cage (parrot)" in device_help()
+    spec, said = ModelSpec("polly", "parrot", "words", "cage"), list[str]()
+    assert LoadedModels(1_000_000).get(spec, said.append).spec == spec
+    assert said == ["Loading polly on parrot words (cage)..."]
+    assert copy_spec(spec, "int4") == spec, "no other engine knows its models"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_broken_engine_of_another_package_is_one_sentence() -> None:
+    [problem] = plugin_problems()
+    assert "broken_engine" in problem
+    assert "no_such_library" in problem
+    assert "broken_engine" not in engines()
