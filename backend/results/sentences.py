@@ -69,7 +69,7 @@ def _speed(board: Scoreboard) -> str:
     """Who is fastest of those that keep the text, and whether another one is faster still."""
     if any(score.fed for score in board.scores):
         return _program(board)
-    known = [i for i, score in enumerate(board.scores) if score.tpot and score.state != "failed"]
+    known = [i for i, score in enumerate(board.scores) if _speed_known(board, score)]
     if not known:
         return ""
     keeping = [i for i in known if board.keeps_text(i)]
@@ -82,8 +82,14 @@ def _speed(board: Scoreboard) -> str:
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
+def _speed_known(board: Scoreboard, score: Score) -> bool:
+    """True of columns that can be ordered: by the same tokens as the baseline if there is one."""
+    compared = not board.baseline.tpot or score.speedup_over(board.baseline) > 0
+    return score.state != "failed" and score.tpot > 0 and compared
+
+
 def _quickness(board: Scoreboard, index: int) -> tuple[float, float]:
-    """What columns are ordered by: over the same tokens as the baseline if there is one."""
+    """What columns are ordered by."""
     return board.speedup(index), board.scores[index].tokens_per_second
 
 

@@ -88,9 +88,13 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
 
 
 def _setup(board: Scoreboard) -> str:
-    """What runs where on how long a prompt, once known: the baseline if there is one."""
-    known = [score for score in (board.baseline, *board.scores) if score.model]
-    return f"{known[0].model}, {known[0].prompt_tokens:,} prompt tokens" if known else ""
+    """What runs where on how long a prompt, each target once, as far as they are known."""
+    targets = {
+        score.model: f", {score.prompt_tokens:,} prompt tokens" if score.prompt_tokens else ""
+        for score in (board.baseline, *board.scores)
+        if score.model
+    }
+    return "; ".join(f"{model}{prompt}" for model, prompt in targets.items())
 
 
 def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], str]) -> View:

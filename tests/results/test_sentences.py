@@ -185,6 +185,17 @@ def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None
     assert progress(fresh) == "1 token in 500 ms"
 
 
+def test_columns_without_a_token_in_common_are_not_ordered() -> None:
+    """Continued from different places, they wrote different parts of the answer."""
+    early = [Resumed(1, list(range(4)), [], [], 0.1), *[step(1, [t], 0.01) for t in range(6)]]
+    late = [Resumed(0, list(range(40)), [], [], 0.1), *[step(0, [t], 0.1) for t in range(6)]]
+    ends = [Finished(column, "token limit", []) for column in (0, 1)]
+    board = board_of("kv lookup", started(0), started(1), *early, *late, *ends)
+    assert (board.speedup(1), board.pace(1), reason(board, 1)) == (0, "", "")
+    assert pace(board, 1) == "speed-up over KV reuse"
+    assert headline(board).startswith("KV reuse writes 10.0 tokens a second.")
+
+
 def test_a_lane_of_text_alone_is_told_by_its_speed() -> None:
     bare = Step(1, [], ["sampled"], [], [["sampled", "a"]], 0, 0, 0, {"total": 0.05})
     events = [*written(0, SINGLE, 0.1), Started(1, 5, "remote"), *[bare] * 7]

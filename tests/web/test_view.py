@@ -136,6 +136,12 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     ]
 
 
+def test_the_setup_names_each_target_once() -> None:
+    board = board_of("kv lookup speculative", started(0), started(1))
+    board.add(Started(2, 0, "remote"))
+    assert view(board, race=1, goal=7)["setup"] == "m, 5 prompt tokens; remote"
+
+
 def test_cards_and_table_hold_the_figures_of_the_one_table() -> None:
     shown = view(board_of("kv", *written(0, SINGLE, 0.1)), race=1, goal=7)
     assert [title for title, _ in shown["figures"]] == [f.title for f in figures("card")]
