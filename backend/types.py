@@ -1,7 +1,7 @@
 """Frozen values that pass between rooms: what is asked, what is proposed, what came of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -133,6 +133,20 @@ class Proposal:
         """Number of tokens that verification may accept; they come first."""
         return len(self.tokens) - self.scratch
 
+    def within(self, depth: int) -> "Proposal":
+        """The same, without its scratch tokens if one lies more than `depth` below the root."""
+        if not self.scratch or len(self.tokens) <= depth:
+            return self
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        if max(depths) <= depth:
+            return self
+        kept = self.drafted
+        return replace(
+            self, tokens=self.tokens[:kept], parents=self.parents[:kept], scratch=0, feedback=0
+        )
+
     @staticmethod
     def chain(tokens: Sequence[int], origin: Origin = "drafted", calls: int = 0) -> "Proposal":
         return Proposal(tuple(tokens), chain_parents(len(tokens)), origin=origin, calls=calls)
@@ -154,11 +168,20 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do; a composition that needs more is refused by name."""
+    """What an engine can do; a composition that needs more is refused by name.
+
+    `length_thresholds`, ascending: a text longer than one of them is computed otherwise, from its
+    first token on (`longrope` turns keys and queries by other factors then).
+    """
 
     tree: bool = True
     hidden_states: bool = False
     max_context: int = 8192
+    length_thresholds: tuple[int, ...] = ()
+
+    def passed(self, length: int) -> int:
+        """The last threshold that a text of this many tokens has passed; 0: none."""
+        return max((t for t in self.length_thresholds if t < length), default=0)
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

@@ -123,6 +123,7 @@ class Answer:
                 if (shifted := self._make_room()) is None:
                     return
                 yield shifted
+            self._context.expect()
             while len(self._context.pending) > PREFILL_CHUNK:
                 yield self._prefill()
             yield self._step()
@@ -219,7 +220,8 @@ class Answer:
         then means the same in every column, and TPOT is decode time alone.
         """
         parts, clock, tokens = self._parts, self._parts.clock, self._context.tokens
-        budget = min(self._room, parts.bounds.room(len(tokens))) - 1
+        depth = parts.bounds.depth(len(tokens))
+        budget = min(self._room - 1, parts.bounds.room(len(tokens)) - 1, depth)
         with clock.part("mask"):
             forced = parts.constraint.forced(budget)
         if self._first or forced.tokens:
@@ -227,7 +229,7 @@ class Answer:
         with clock.part("draft"):
             proposal = parts.drafter.propose(tokens, budget)
         with clock.part("mask"):
-            return parts.constraint.cut(proposal)
+            return parts.constraint.cut(proposal.within(depth))
 
     def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
         """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""

@@ -50,9 +50,19 @@ class DraftModel(NullDrafter):
         if self._agreed < min(len(self._cached), len(context)):
             self._forget()
         while len(self._cached) < len(context):
-            chunk = context[len(self._cached) : len(self._cached) + PREFILL_CHUNK]
-            self._session.forward(chunk, chain_parents(len(chunk)), ())
-            self._keep(chunk)
+            self._feed(context)
+
+    def _expect(self, length: int) -> None:
+        """Forget tokens that a text of this length has computed otherwise."""
+        self._session.expect(length)
+        del self._cached[self._session.length :]
+        self._agreed = min(self._agreed, len(self._cached))
+
+    def _feed(self, context: Sequence[int]) -> None:
+        """Compute one chunk of the text that is not cached yet."""
+        chunk = context[len(self._cached) : len(self._cached) + PREFILL_CHUNK]
+        self._session.forward(chunk, chain_parents(len(chunk)), ())
+        self._keep(chunk)
 
     def rewind(self, length: int) -> None:
         self._agreed = min(self._agreed, length)
@@ -61,10 +71,13 @@ class DraftModel(NullDrafter):
         self._draft_length.begin(len(context))
         if budget <= 0 or not self._calibration.begin(self._draft_length):
             return NOTHING
+        self._expect(len(context))
         # One token at least is left to be fed.
         self._agree(context, len(context) - 1)
         if self._agreed < len(self._cached):
             self._forget()
+        while len(context) - len(self._cached) > PREFILL_CHUNK:
+            self._feed(context)
         pending = list(context[len(self._cached) :])
         drafted = 0
         while True:

@@ -34,6 +34,10 @@ class HiddenStateSession:
             raise RuntimeError(f"features from {position}, known from {self._start}")
         return self._known[position - self._start : self._filled]
 
+    def expect(self, length: int) -> None:
+        self._inner.expect(length)
+        self._forget_beyond(self._inner.length)
+
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         return self._inner.forward(tokens, parents, rows)
 
@@ -56,6 +60,9 @@ class HiddenStateSession:
 
     def truncate(self, length: int) -> None:
         self._inner.truncate(length)
+        self._forget_beyond(length)
+
+    def _forget_beyond(self, length: int) -> None:
         self._start = min(self._start, length)
         self._filled = min(self._filled, length - self._start)
 

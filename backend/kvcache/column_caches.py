@@ -9,7 +9,7 @@ from backend.decoding.clock import Clock
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
 from backend.kvcache.prefix_cache import Prefix, PrefixCache, common_length
-from backend.kvcache.recording import RecordingSession, leave_in, model_key
+from backend.kvcache.recording import RecordingSession, leave_in, model_key, model_keys
 from backend.kvcache.snapshots import (
     Binding,
     Snapshot,
@@ -57,10 +57,10 @@ class Caches:
         Taking them over counts on `clock`. At least the last token of `context` is left to be
         computed. Raises DerbyError if the file's cache is not this engine's.
         """
-        known = context[:-1]
-        prefix = self._prefix(engine, kind, known, file)
-        held = list(known[: prefix.length])
+        prefix = self._prefix(engine, kind, context, file)
+        held = list(context[: prefix.length])
         session: Session = engine.open()
+        session.expect(len(context))
         if held:
             try:
                 with clock.step():
@@ -71,35 +71,38 @@ class Caches:
         if self.scope == NOBODY:
             return session, held
         leave = leave_in(self.prefixes, self.scope, engine)
-        return RecordingSession(session, held, leave), held
+        return RecordingSession(session, held, len(context), leave), held
 
     def _prefix(
-        self, engine: Engine, kind: str, known: Sequence[int], file: Snapshot | None
+        self, engine: Engine, kind: str, context: Sequence[int], file: Snapshot | None
     ) -> Prefix:
+        known = context[:-1]
         if file is not None:
             stored = file.caches.get(kind)
-            if stored is None:
+            passed = engine.capabilities.passed
+            if stored is None or passed(_length(file)) != passed(len(context)):
                 return Prefix(0, {})
             require_fit(kind, stored.binding, binding_of(engine))
             text = (*file.prompt, *file.answer)[: stored.length]
             length = common_length(np.array(text, np.int64), np.array(known, np.int64))
             return Prefix(length, {name: a[:, :, :length] for name, a in stored.arrays.items()})
         if self.source == EARLIER_ANSWERS:
-            return self.prefixes.find(self.scope, model_key(engine), known)
+            return self.prefixes.find(self.scope, model_key(engine, len(context)), known)
         return Prefix(0, {})
 
     def texts(self, engine: Engine) -> list[list[int]]:
         """The visitor's earlier texts, if this column may borrow of them, the latest last."""
         if self.source != EARLIER_ANSWERS:
             return []
-        return self.prefixes.texts(self.scope, model_key(engine))
+        keys = model_keys(engine)
+        return [text for key in keys for text in self.prefixes.texts(self.scope, key)]
 
     def stored(self, engine: Engine, context: Sequence[int], least: int) -> StoredCache:
         """What is held of this text, to be saved.
 
         Raises DerbyError if that is less than its first `least` tokens, one at least.
         """
-        prefix = self.prefixes.find(self.scope, model_key(engine), context[:-1])
+        prefix = self.prefixes.find(self.scope, model_key(engine, len(context)), context[:-1])
         if prefix.length < max(1, least):
             raise DerbyError(
                 "The cache of this column is no longer held: run it again, then save it."
@@ -118,3 +121,9 @@ def binding_of(engine: Engine) -> Binding:
         session.close()
     spec = engine.spec
     return Binding(engine.fingerprint, spec.engine, spec.precision, layout)
+
+
+def _length(file: Snapshot) -> int:
+    """Tokens of the text whose caches a file holds."""
+    dropped = sum(drop for _, _, drop in file.record.get("shifts", ()))
+    return len(file.prompt) + len(file.answer) - dropped

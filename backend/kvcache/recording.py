@@ -11,9 +11,22 @@ from backend.types import Arrays, HiddenStates, Logits
 log = logging.getLogger(__name__)
 
 
-def model_key(engine: Engine) -> str:
-    """Caches of equal keys fit each other."""
-    return f"{engine.fingerprint} {engine.spec}"
+def model_key(engine: Engine, length: int) -> str:
+    """Caches of equal keys fit each other. `length`: tokens of the text that one is part of."""
+    return _key(engine, engine.capabilities.passed(length))
+
+
+def model_keys(engine: Engine) -> list[str]:
+    """Every key that caches of this engine may have."""
+    return [_key(engine, passed) for passed in (0, *engine.capabilities.length_thresholds)]
+
+
+def _key(engine: Engine, passed: int) -> str:
+    return f"{engine.fingerprint} {engine.spec} {passed}"
+
+
+#: Takes over a cache: its tokens, the length of the text that they were computed for, the session.
+Leave = Callable[[Sequence[int], int, Session], None]
 
 
 class RecordingSession:
@@ -23,11 +36,13 @@ class RecordingSession:
         self,
         inner: Session,
         held: Sequence[int],
-        leave: Callable[[Sequence[int], Session], None],
+        length: int,
+        leave: Leave,
     ) -> None:
-        """`held` are the tokens that `inner` holds already."""
+        """`held` are the tokens that `inner` holds already; `length` is what it expects."""
         self.tokens = list(held)
         self._inner = inner
+        self._expected = length
         self._leave = leave
         self._pending: Sequence[int] = ()
         self._closed = False
@@ -35,6 +50,13 @@ class RecordingSession:
     @property
     def length(self) -> int:
         return self._inner.length
+
+    def expect(self, length: int) -> None:
+        self._inner.expect(length)
+        self._expected = length
+        if self._inner.length < len(self.tokens):
+            del self.tokens[self._inner.length :]
+            self._pending = ()
 
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         logits = self._inner.forward(tokens, parents, rows)
@@ -67,7 +89,7 @@ class RecordingSession:
         self._closed = True
         try:
             if self.tokens and not self._pending:
-                self._leave(self.tokens, self._inner)
+                self._leave(self.tokens, self._expected, self._inner)
         except Exception:
             # The column has ended well or badly by now; its cache is only a help for later ones.
             log.exception("a cache could not be kept")
@@ -75,13 +97,11 @@ class RecordingSession:
             self._inner.close()
 
 
-def leave_in(
-    prefixes: PrefixCache, scope: Scope, engine: Engine
-) -> Callable[[Sequence[int], Session], None]:
+def leave_in(prefixes: PrefixCache, scope: Scope, engine: Engine) -> Leave:
     """What a session calls to put its cache into `prefixes`, unless they cover its text."""
-    key = model_key(engine)
 
-    def leave(tokens: Sequence[int], session: Session) -> None:
+    def leave(tokens: Sequence[int], length: int, session: Session) -> None:
+        key = model_key(engine, length)
         if not prefixes.covers(scope, key, tokens):
             prefixes.put(scope, key, tokens, session.export(len(tokens)))
 

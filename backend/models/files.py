@@ -25,24 +25,37 @@ WANTED = [
 ]
 UNWANTED = ["*/*", "consolidated*"]
 
+#: A ready-made OpenVINO model, graph and weights: data as well, though its weights end in .bin.
+IR = ("openvino_model.xml", "openvino_model.bin")
+
+#: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
+WINDOWS = ("sliding_window", "window_size")
+
+#: Positions of a model that states no limit, since ALiBi has none: what BLOOM was trained with.
+ENDLESS_CONTEXT = 2048
+
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A Hugging Face folder with safetensors weights, and what every engine must know of it.
+    """A Hugging Face folder with its weights, and what every engine must know of it.
 
-    `fingerprint` is the SHA-256 over those of config.json and the weight files: equal
-    fingerprints mean the same model. Of `max_context` positions, full causal attention is right
-    for the first `full_attention`: all of them, or a sliding window's width.
+    `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. `fingerprint` is the
+    SHA-256 over those of config.json and the weight files: equal fingerprints mean the same model.
+    `length_thresholds` are Capabilities.length_thresholds. Of the layers, those in `sliding` see
+    only the last `window` positions.
     """
 
     folder: Path
     fingerprint: str
     max_context: int
-    full_attention: int
+    length_thresholds: tuple[int, ...]
     vocab_size: int
     eos_ids: frozenset[int]
+    window: int = 0
+    sliding: tuple[bool, ...] = ()
+    ready_made: bool = False
 
 
 def model_files(name: str, say: Say) -> ModelFiles:
@@ -76,15 +89,27 @@ def _local(folder: Path) -> Path:
     if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
         _require_every_shard(folder)
         return folder
-    pickled = sorted(p.name for p in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
+    if _ready_made(folder) and (folder / "config.json").is_file():
+        return folder
+    pickled = sorted(
+        p.name
+        for p in (*folder.glob("*.bin"), *folder.glob("*.pt*"))
+        if not p.name.startswith("openvino_")
+    )
     if pickled:
         raise DerbyError(
             f"The model in {str(folder)!r} has its weights in {pickled[0]}, a pickle that can run "
             "code when loaded: convert it to safetensors first."
         )
     raise DerbyError(
-        f"{str(folder)!r} is not a model folder: it needs config.json and *.safetensors files."
+        f"{str(folder)!r} is not a model folder: it needs config.json and *.safetensors files, or "
+        f"config.json, {IR[0]} and {IR[1]}."
     )
+
+
+def _ready_made(folder: Path) -> bool:
+    """Whether the weights are an OpenVINO model's alone; safetensors, if there are any, win."""
+    return all((folder / name).is_file() for name in IR) and not any(folder.glob("*.safetensors"))
 
 
 def _require_every_shard(folder: Path) -> None:
@@ -112,10 +137,14 @@ def _hub(name: str, say: Say) -> Path:
         except OSError:
             raise DerbyError(_unreachable(name, error)) from error
     weights = [s.size or 0 for s in siblings if re.fullmatch(r"[^/]+\.safetensors", s.rfilename)]
+    wanted = WANTED
+    if not weights and set(IR) <= {s.rfilename for s in siblings}:
+        weights = [s.size or 0 for s in siblings if s.rfilename in IR]
+        wanted = [*WANTED, *IR]
     _require_loadable(name, len(weights), sum(weights))
     say(f"Downloading {name} ({sum(weights) / 1e6:,.0f} MB)...")
     try:
-        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=UNWANTED))
     except (httpx.HTTPError, OSError) as error:
         raise DerbyError(_unreachable(name, error)) from error
 
@@ -125,7 +154,10 @@ def _require_loadable(name: str, files: int, size: int) -> None:
     import psutil
 
     if not files:
-        raise DerbyError(f"The Hub model {name!r} has no safetensors weights: choose one that has.")
+        raise DerbyError(
+            f"The Hub model {name!r} has neither safetensors weights nor {IR[0]}: choose one "
+            "that has."
+        )
     available = psutil.virtual_memory().available
     if size > available:
         raise DerbyError(
@@ -144,15 +176,17 @@ def _unreachable(name: str, error: Exception) -> str:
 def _describe(folder: Path) -> ModelFiles:
     config = _text_config(folder)
     context, vocabulary = config["max_position_embeddings"], config["vocab_size"]
-    # Qwen states a window and says beside it that it is not used.
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    window, sliding = _window(config)
     return ModelFiles(
         folder=folder,
         fingerprint=_fingerprint(folder),
         max_context=context,
-        full_attention=min(context, window or context),
+        length_thresholds=tuple(t for t in _thresholds(config) if t < context),
         vocab_size=vocabulary,
         eos_ids=_eos_ids(folder, config.get("eos_token_id")),
+        window=window,
+        sliding=sliding,
+        ready_made=_ready_made(folder),
     )
 
 
@@ -162,10 +196,12 @@ def _text_config(folder: Path) -> dict[str, Any]:
         stated = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise DerbyError(f"The config.json in {str(folder)!r} is not JSON: {error}.") from error
-    if _is_complete(stated):
+    windows = any(stated.get(name) for name in WINDOWS) if isinstance(stated, dict) else False
+    plain = _is_complete(stated) and not windows
+    if plain and "long_factor" not in str(_ropes(stated)):
         return stated
-    # Where sizes are left to the architecture's defaults, or nested, transformers knows them; it
-    # takes seconds to import, so it is asked only then.
+    # Where sizes are left to the architecture's defaults, or nested, and for which layers slide,
+    # transformers knows; it takes seconds to import, so it is asked only then.
     from transformers import AutoConfig
 
     try:
@@ -176,8 +212,12 @@ def _text_config(folder: Path) -> dict[str, Any]:
             "running code of its own: choose a standard architecture."
         ) from error
     text = whole.get_text_config(decoder=True)
-    # Some architectures keep the length under a name of their own (GPT-2: n_positions).
-    length = getattr(text, "max_position_embeddings", None)
+    # Some architectures keep the length under a name of their own, to which the first of these
+    # leads (GPT-2: n_positions) or not (MPT, BLOOM).
+    names = ("max_position_embeddings", "max_seq_len", "seq_length")
+    length = next(filter(None, (getattr(text, name, None) for name in names)), None)
+    if length is None and text.model_type == "bloom":
+        length = ENDLESS_CONTEXT
     config = {**text.to_dict(), "max_position_embeddings": length}
     if not _is_complete(config):
         raise DerbyError(
@@ -194,8 +234,36 @@ def _is_complete(config: Any) -> bool:
     )
 
 
+def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a config says of rotary positions: once, or for each type of layer."""
+    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return [stated, *(rope for rope in stated.values() if isinstance(rope, dict))]
+
+
+def _thresholds(config: dict[str, Any]) -> list[int]:
+    """Lengths beyond which a text is turned by other factors.
+
+    `dynamic` changes its factors too, but only beyond max_position_embeddings, and so never here.
+    """
+    ropes = [rope for rope in _ropes(config) if rope.get("rope_type") == "longrope"]
+    return sorted({rope["original_max_position_embeddings"] for rope in ropes})
+
+
+def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:
+    """How many positions sliding layers see, and which layers slide: (0, ()) where none does."""
+    window = next(filter(None, map(config.get, WINDOWS)), 0)
+    kinds = config.get("layer_types") or config.get("attention_layers")
+    layers = config.get("num_hidden_layers", 0)
+    sliding = tuple(kind in ("sliding_attention", "local") for kind in kinds or ["local"] * layers)
+    # Qwen states a window and says beside it that it is not used.
+    if not window or not any(sliding) or not config.get("use_sliding_window", True):
+        return 0, ()
+    return window, sliding
+
+
 def _fingerprint(folder: Path) -> str:
-    files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    weights = [folder / name for name in IR] if _ready_made(folder) else []
+    files = [folder / "config.json", *sorted(folder.glob("*.safetensors")), *weights]
     return hashlib.sha256("\n".join(map(sha256_of, files)).encode()).hexdigest()
 
 

@@ -222,6 +222,7 @@ class _Column:
             scratch_depth,
             request.shift,
             max(SINK, self._system()),
+            self._target.capabilities.length_thresholds,
         )
         if bounds.room(prompt) < 1:
             ahead = f", of which {scratch_depth} serve to look ahead" if scratch_depth else ""

@@ -39,6 +39,39 @@ class TestNames:
         with pytest.raises(DerbyError, match=r"pytorch_model\.bin.*safetensors"):
             model_files(str(tmp_path), quiet)
 
+    def test_a_ready_made_openvino_model_is_no_pickle(self, tmp_path: Path) -> None:
+        """openvino_model.bin holds plain numbers; it was refused as a pickle that can run code."""
+        (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 9}))
+        (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
+        (tmp_path / "openvino_model.bin").write_bytes(b"\x00")
+        with pytest.raises(DerbyError, match=r"pytorch_model\.bin.*safetensors"):
+            model_files(str(tmp_path), quiet)
+        facts = {"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9}
+        (tmp_path / "config.json").write_text(json.dumps(facts))
+        (tmp_path / "openvino_model.xml").write_text("<net/>")
+        first = model_files(str(tmp_path), quiet)
+        assert first.ready_made
+        (tmp_path / "openvino_model.bin").write_bytes(b"\x01")
+        assert model_files(str(tmp_path), quiet).fingerprint != first.fingerprint
+
+    def test_of_a_ready_made_hub_model_the_graph_and_its_weights_are_fetched(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = ("openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.bin", "a.bin")
+        info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=n, size=9) for n in names])
+        asked: dict = {}
+
+        def download(name: str, **patterns: list[str]) -> str:
+            asked.update(patterns)
+            return str(tmp_path)
+
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+        with pytest.raises(DerbyError, match="not a model folder"):
+            model_files("owner/ready-made", quiet)
+        assert {"openvino_model.xml", "openvino_model.bin"} <= set(asked["allow_patterns"])
+        assert not {"*.bin", "a.bin", "openvino_tokenizer.bin"} & set(asked["allow_patterns"])
+
     def test_a_model_that_needs_its_own_code_is_refused(self, tmp_path: Path) -> None:
         config = {"model_type": "mystery", "auto_map": {"AutoConfig": "mystery.Config"}}
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -97,12 +130,37 @@ class TestModelFacts:
         (two.folder / "model.safetensors").write_bytes(b"stuB")
         assert model_files(str(two.folder), quiet).fingerprint != one.fingerprint
 
-    def test_a_sliding_window_bounds_the_context(self, tmp_path: Path) -> None:
-        facts = {"model_type": "mistral", "max_position_embeddings": 4096}
-        assert folder_like(tmp_path / "a", **facts, sliding_window=512).full_attention == 512
-        assert folder_like(tmp_path / "b", **facts, sliding_window=None).full_attention == 4096
-        unused = folder_like(tmp_path / "c", **facts, sliding_window=512, use_sliding_window=False)
-        assert unused.full_attention == 4096
+    def test_a_sliding_window_leaves_the_context_as_long_as_it_is(self, tmp_path: Path) -> None:
+        """A window of 64 capped the context on OpenVINO, which then refused a prompt of 88."""
+        facts = {"max_position_embeddings": 4096, "vocab_size": 9, "num_hidden_layers": 2}
+        mistral = {"model_type": "mistral", **facts}
+        found = folder_like(tmp_path / "a", **mistral, sliding_window=512)
+        assert (found.max_context, found.window, found.sliding) == (4096, 512, (True, True))
+        assert folder_like(tmp_path / "b", **mistral, sliding_window=None).window == 0
+        qwen = {"model_type": "qwen2", **facts, "sliding_window": 512, "max_window_layers": 1}
+        unused = folder_like(tmp_path / "c", **qwen, use_sliding_window=False)
+        assert (unused.window, unused.sliding) == (0, ())
+        some = folder_like(tmp_path / "d", **qwen, use_sliding_window=True)
+        assert (some.window, some.sliding) == (512, (False, True))
+
+    def test_the_length_at_which_longrope_changes_its_factors_is_known(
+        self, tmp_path: Path
+    ) -> None:
+        rope = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99}
+        facts = {"model_type": "phi3", **sizes, "rope_scaling": rope, "pad_token_id": 1}
+        facts["original_max_position_embeddings"] = 128
+        longer = folder_like(tmp_path / "a", **facts, max_position_embeddings=512)
+        assert longer.length_thresholds == (128,)
+        never = folder_like(tmp_path / "b", **facts, max_position_embeddings=128)
+        assert never.length_thresholds == ()
+
+    def test_a_model_without_a_limit_gets_one(self, tmp_path: Path) -> None:
+        """BLOOM and MPT state their context under other names or not at all, and were refused."""
+        bloom = folder_like(tmp_path / "a", model_type="bloom", vocab_size=99)
+        assert bloom.max_context == 2048
+        mpt = folder_like(tmp_path / "b", model_type="mpt", vocab_size=99, max_seq_len=640)
+        assert mpt.max_context == 640
 
     def test_a_context_length_under_another_name_counts(self, tmp_path: Path) -> None:
         files = folder_like(tmp_path / "a", model_type="gpt2", n_positions=512)

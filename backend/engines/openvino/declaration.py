@@ -2,6 +2,7 @@
 
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
+from backend.models.files import IR, model_files
 from backend.models.weights import count_weights
 from backend.types import Capabilities, ModelSpec
 
@@ -24,6 +25,9 @@ def open_engine(spec: ModelSpec, say: Say) -> Engine:
 
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
+    files = model_files(spec.name, say)
+    if files.ready_made:
+        return (files.folder / IR[1]).stat().st_size
     # An unknown precision is refused when it is opened.
     return round(count_weights(spec.name, say) * BYTES.get(spec.precision, 0))
 

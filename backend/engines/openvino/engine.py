@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from backend.engines.openvino.export import IR, available_devices, openvino_ir
-from backend.engines.tree import depths, require_path, visibility
+from backend.engines.openvino.export import IR, available_devices, openvino_ir, ready_made
+from backend.engines.tree import depths, require_path, turned, visibility
 from backend.errors import DerbyError
 from backend.models.files import model_files
 from backend.text import HfTokenizer, Tokenizer
@@ -55,15 +55,27 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         devices = ", ".join(available_devices())
         raise DerbyError(f"There is no OpenVINO device {spec.device!r} here; there are {devices}.")
     files = model_files(spec.name, say)
-    folder = openvino_ir(spec, say)
+    path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if spec.precision == "fp32":
         settings |= EXACT
-    model = core().compile_model(folder / IR, spec.device, settings)
+    graph = ready_made(path, spec, files) if files.ready_made else path
+    model = core().compile_model(graph, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    capabilities = Capabilities(hidden_states=True, max_context=files.full_attention)
-    weight_bytes = (folder / IR).with_suffix(".bin").stat().st_size
-    return OpenVINOEngine(spec, model, tokenizer, capabilities, files.fingerprint, weight_bytes)
+    capabilities = Capabilities(
+        hidden_states=True,
+        max_context=files.max_context,
+        length_thresholds=files.length_thresholds,
+    )
+    return OpenVINOEngine(
+        spec,
+        model,
+        tokenizer,
+        capabilities,
+        files.fingerprint,
+        path.with_suffix(".bin").stat().st_size,
+        files.window,
+    )
 
 
 class OpenVINOEngine:
@@ -77,16 +89,19 @@ class OpenVINOEngine:
         capabilities: Capabilities,
         fingerprint: str = "",
         weight_bytes: int = 0,
+        window: int = 0,
     ) -> None:
+        """`window` is the number of positions that sliding layers see; 0: there are none."""
         self.spec = spec
         self.fingerprint = fingerprint
         self.weight_bytes = weight_bytes
         self.tokenizer = tokenizer
         self.capabilities = capabilities
         self._model = model
+        self._window = window
 
     def open(self) -> "OpenVINOSession":
-        return OpenVINOSession(self._model.create_infer_request(), self.capabilities.max_context)
+        return OpenVINOSession(self._model.create_infer_request(), self.capabilities, self._window)
 
     def synchronize(self) -> None:
         """Nothing to wait for: infer() returns when the device is done."""
@@ -94,7 +109,8 @@ class OpenVINOEngine:
     def warm_up(self) -> Iterator[None]:
         """The plugin prepares kernels at a width's first sight (5-10 ms): show it every width."""
         session = self.open()
-        for width in (PREFILL_CHUNK, *range(1, PREFILL_CHUNK)):
+        widest = min(PREFILL_CHUNK, self.capabilities.max_context)
+        for width in (widest, *range(1, widest)):
             session.forward([0] * width, chain_parents(width), (0,))
             session.truncate(0)
             yield
@@ -104,9 +120,16 @@ class OpenVINOEngine:
 class OpenVINOSession:
     """One infer request. `_bias` holds, for each cached row, 0 if visible and HIDDEN if a hole."""
 
-    def __init__(self, request: Any, max_context: int) -> None:
+    def __init__(self, request: Any, capabilities: Capabilities, window: int) -> None:
+        inputs = {port.any_name for port in request.model_inputs}
         self._request: Any = request
-        self._bias = np.zeros(min(1024, max_context), dtype=np.float32)
+        self._capabilities = capabilities
+        self._window = window
+        # Where only some layers slide, those have a bias of their own.
+        self._sliding = "sliding_bias" if "sliding_bias" in inputs else "attention_bias"
+        self._passed = 0  # the last length threshold that the expected text has passed
+        self._asked = 0  # tokens of the last pass
+        self._bias = np.zeros(min(1024, capabilities.max_context), dtype=np.float32)
         self._beam = np.zeros(1, dtype=np.int32)
         self._cached = 0  # rows in the cache, holes included
         self._pending: Sequence[int] = ()
@@ -114,31 +137,51 @@ class OpenVINOSession:
         self.length = 0
         request.reset_state()
 
+    def expect(self, length: int) -> None:
+        passed = self._capabilities.passed(length)
+        if passed != self._passed:
+            self.truncate(0)
+            self._passed = passed
+
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         if self._pending or not tokens:
             raise RuntimeError("forward before keep, or without tokens")
         self._compact_if_worthwhile()
-        n, cached = len(tokens), self._cached
+        positions, seen = turned(self.length + depths(parents), visibility(parents), self._passed)
+        n, cached, added = len(positions), self._cached, len(positions) - len(tokens)
         bias = np.empty((n, cached + n), dtype=np.float32)
         bias[:, :cached] = self._bias[:cached]
-        bias[:, cached:] = np.where(visibility(parents), np.float32(0), np.float32(HIDDEN))
+        bias[:, cached:] = np.where(seen, np.float32(0), np.float32(HIDDEN))
+        biases = {"attention_bias": bias[None, None]}
+        if self._window:
+            biases[self._sliding] = self._near(bias, positions)[None, None]
         self._request.infer(
             {
-                "input_ids": np.array([tokens], dtype=np.int64),
-                "position_ids": (self.length + depths(parents))[None],
+                "input_ids": np.array([[*tokens, *[0] * added]], dtype=np.int64),
+                "position_ids": positions[None],
                 "beam_idx": self._beam,
-                "attention_bias": bias[None, None],
                 "rows": np.array(rows, dtype=np.int64),
+                **biases,
             },
             share_inputs=True,
             share_outputs=True,
         )
-        self._pending = parents
+        self._pending = (*parents, *[-1] * added)
+        self._asked = len(tokens)
         # The output tensor is overwritten by the next pass.
         return self._request.get_output_tensor(0).data[0].copy()
 
+    def _near(self, bias: Any, positions: Any) -> Any:
+        """`bias` float32 [n, cached + n] with all hidden that is out of the window as well."""
+        if positions.max() < self._window:
+            return bias
+        keys = np.zeros(self._cached, dtype=np.int64)  # a hole is hidden wherever it is
+        keys[self._visible()] = np.arange(self.length)
+        distance = positions[:, None] - np.concatenate([keys, positions])
+        return np.where(distance < self._window, bias, np.float32(HIDDEN))
+
     def hidden_states(self) -> HiddenStates:
-        return self._request.get_output_tensor(1).data[0].copy()
+        return self._request.get_output_tensor(1).data[0, : self._asked].copy()
 
     def keep(self, rows: Sequence[int]) -> None:
         require_path(rows, self._pending)

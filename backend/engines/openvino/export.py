@@ -7,13 +7,17 @@ ones, batch 1:
     position_ids    i64 [1, n]
     beam_idx        i32 [1]             always 0
     attention_bias  f32 [1, 1, n, P+n]  added to the scores: 0 visible, the f32 minimum hidden
+    sliding_bias    f32 [1, 1, n, P+n]  the same for the layers that slide, if only some do
     rows            i64 [r]             which of the n new tokens get logits; may be empty
     logits          f32 [1, r, V]       the first output
     features        f32 [1, n, D]       the second: what the output projection reads, of all rows
 """
 
 import json
+import math
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +37,11 @@ IR = "openvino_model.xml"
 #: Raise it whenever the code below writes something else.
 RECIPE = "openvino v2"
 
-EXPORTED = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
+EXPORTED = ("input_ids", "attention_mask", "position_ids", "beam_idx")
+
+#: Types of stored weights, by the precision that an engine is asked for; others are computed in
+#: fp32, whatever they are stored in.
+STORED = {"int4": ("u4", "i4", "nf4"), "int8": ("u8", "i8")}
 
 #: Operations between the output projection and the logits that change no logit's place.
 EACH_LOGIT_ALONE = {"Result", "Convert", "Multiply", "Divide", "Tanh", "Add"}
@@ -52,7 +60,7 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     def build(folder: Path) -> None:
         if spec.precision == "fp32":
             say(f"Converting {spec.name} to OpenVINO...")
-            model = _with_interface(_export(files, folder), _architecture(files))
+            model = _with_interface(_export(files, folder), _architecture(files), files.sliding)
         else:
             original = openvino_ir(replace(spec, precision="fp32"), say)
             say(f"Compressing {spec.name} to {spec.precision}...")
@@ -60,7 +68,36 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
         _save(model, folder / IR)
 
     name = f"openvino-{spec.precision}-{files.fingerprint[:16]}"
-    return prepared(name, f"{RECIPE} {spec.precision} of {files.fingerprint}", build)
+    sliding = f", layers that slide: {files.sliding}" if any(files.sliding) else ""
+    return prepared(name, f"{RECIPE} {spec.precision} of {files.fingerprint}{sliding}", build)
+
+
+def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
+    """The IR at `path`, which somebody else made, behind our interface; its weights stay as stored.
+
+    Raises DerbyError for a precision other than the stored one, and where the graph lacks a node.
+    """
+    model = _read(path)
+    stored = _stored_precision(model)
+    if spec.precision != stored:
+        raise DerbyError(
+            f"{spec.name!r} is a ready-made OpenVINO model whose weights are {stored}, and it runs "
+            f"as it is: choose {stored} instead of {spec.precision!r}."
+        )
+    return _with_interface(model, _architecture(files), files.sliding)
+
+
+def _stored_precision(model: "ov.Model") -> str:
+    """How most weights are stored: int4 or int8, or fp32 for any kind of floating point."""
+    types: Counter[str] = Counter()
+    for node in model.get_ops():
+        if node.get_type_name() == "Constant" and len(shape := node.get_output_shape(0)) > 1:
+            types[node.get_output_element_type(0).get_type_name()] += math.prod(shape)
+    for precision, names in STORED.items():
+        # int4 models keep their embeddings and their output projection in int8.
+        if any(types[name] for name in names):
+            return precision
+    return "fp32"
 
 
 def available_devices() -> list[str]:
@@ -124,28 +161,46 @@ def _export(files: ModelFiles, folder: Path) -> "ov.Model":
                 stateful=True,
                 convert_tokenizer=False,
             )
-        except ValueError as error:
-            raise _unsupported(_architecture(files), f"optimum-intel says: {error}") from error
+        except OSError:
+            raise
+        except Exception as error:
+            # Whatever the tracer stumbles on: TypeError, RuntimeError, KeyError and others.
+            said = (str(error).strip() or type(error).__name__).partition("\n")[0]
+            raise _unsupported(_architecture(files), f"optimum-intel says: {said:.200}") from error
         # Read without mapping: the scratch folder is about to go.
         return ov.Core().read_model(Path(scratch) / IR, config={"ENABLE_MMAP": False})
 
 
-def _with_interface(model: "ov.Model", architecture: str) -> "ov.Model":
-    """The same weights behind the interface that the head of this file describes."""
+def _with_interface(model: "ov.Model", architecture: str, sliding: Sequence[bool]) -> "ov.Model":
+    """The same weights behind the interface that the head of this file describes.
+
+    `sliding` says of each layer whether it slides; (): none does.
+    """
     import openvino as ov
     from openvino import opset13 as ops
 
     inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
-    if set(inputs) != EXPORTED:
-        raise _unsupported(architecture, f"its inputs are {sorted(inputs)}")
+    for name in EXPORTED:
+        if name not in inputs:
+            raise _unsupported(architecture, f"its graph has no input {name!r}")
+    if strange := sorted(set(inputs) - set(EXPORTED)):
+        raise _unsupported(architecture, f"its graph has an input {strange[0]!r}")
     bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
     rows = _parameter([-1], ov.Type.i64, "rows")
+    biases = [bias]
+    if 0 < sum(sliding) < len(sliding):
+        biases.append(_parameter([-1, 1, -1, -1], ov.Type.f32, "sliding_bias"))
 
-    attention = [n for n in model.get_ops() if n.get_type_name() == "ScaledDotProductAttention"]
-    if not attention or any(len(node.inputs()) < 4 for node in attention):
-        raise _unsupported(architecture, "its attention takes no mask")
-    for node in attention:
-        node.input(3).replace_source_output(bias.output(0))
+    attention = _attention(model, architecture)
+    if len(biases) > 1 and len(attention) != len(sliding):
+        raise _unsupported(
+            architecture,
+            f"its graph has {len(attention)} ScaledDotProductAttention nodes for "
+            f"{len(sliding)} layers",
+        )
+    for index, node in enumerate(attention):
+        own = biases[-1] if sliding and sliding[index] else bias
+        node.input(3).replace_source_output(own.output(0))
 
     # Whatever else reads the padding mask learns that all P+n tokens are real.
     lengths = ops.gather(ops.shape_of(bias), ops.constant([0, 3]), ops.constant(0))
@@ -162,8 +217,26 @@ def _with_interface(model: "ov.Model", architecture: str) -> "ov.Model":
     order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
     build: Any = ov.Model  # its stubs reject every call
     return build(
-        [*model.get_results(), hidden], model.get_sinks(), [*order, bias, rows], architecture
+        [*model.get_results(), hidden], model.get_sinks(), [*order, *biases, rows], architecture
     )
+
+
+def _attention(model: "ov.Model", architecture: str) -> list["ov.Node"]:
+    """The attention of each layer, in order; the fourth input of each is the mask."""
+    kind = "ScaledDotProductAttention"
+    found = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
+    if not found:
+        raise _unsupported(architecture, f"its graph has no {kind} node")
+    for node in found:
+        if len(node.inputs()) < 4:
+            raise _unsupported(architecture, f"its node {node.get_friendly_name()} takes no mask")
+        heads = node.input(3).get_partial_shape()[1]
+        if heads.is_static and heads.get_length() != 1:
+            # ALiBi, say: what it adds would go with the mask.
+            raise _unsupported(
+                architecture, f"its node {node.get_friendly_name()} has a mask for each head"
+            )
+    return found
 
 
 def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":
@@ -177,9 +250,14 @@ def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":
 
 def _output_projection(model: "ov.Model", architecture: str) -> "ov.Node":
     """The matmul nearest to the logits, through scales and caps that act on each logit alone."""
-    node = model.output("logits").get_node()
+    outputs = {name: port for port in model.outputs for name in port.get_names()}
+    if "logits" not in outputs:
+        raise _unsupported(architecture, "its graph has no output 'logits'")
+    node = outputs["logits"].get_node()
     while node.get_type_name() in EACH_LOGIT_ALONE:
         node = node.input(0).get_source_output().get_node()
     if node.get_type_name() != "MatMul" or node.input(0).get_partial_shape().rank.get_length() != 3:
-        raise _unsupported(architecture, "its logits do not come from a matrix product")
+        raise _unsupported(
+            architecture, f"its graph has no MatMul before 'logits', but {node!s:.80}"
+        )
     return node

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
-from backend.engines.torch.hidden_states import LastHiddenStates
+from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
@@ -29,15 +29,22 @@ class TorchEngine:
         tokenizer: Tokenizer,
         max_context: int,
         fingerprint: str = "",
+        length_thresholds: tuple[int, ...] = (),
     ) -> None:
         self.spec = spec
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
-        self.capabilities = Capabilities(tree=True, hidden_states=True, max_context=max_context)
+        config = model.config.get_text_config(decoder=True)
+        self.capabilities = Capabilities(
+            tree=_masks_trees(config),
+            hidden_states=True,
+            max_context=max_context,
+            length_thresholds=length_thresholds,
+        )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
-        self._calling = _calling(model, max_context)
-        self._seen = LastHiddenStates(model)
+        self._calling = _calling(model, self.capabilities)
+        self._tap = HiddenStatesTap(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
@@ -45,12 +52,12 @@ class TorchEngine:
     def open(self) -> Session:
         from backend.engines.torch.session import TorchSession
 
-        return TorchSession(self._model, self._calling, self._seen)
+        return TorchSession(self._model, self._calling, self._tap)
 
     def warm_up(self) -> Iterator[None]:
         """First passes allocate and, on a GPU, choose kernels."""
         session = self.open()
-        for width in (PREFILL_CHUNK, 1, 2, 3, 4, 5, 6, 7, 8):
+        for width in (min(PREFILL_CHUNK, self.capabilities.max_context), 1, 2, 3, 4, 5, 6, 7, 8):
             session.forward([0] * width, chain_parents(width), (0,))
             session.truncate(0)
             yield
@@ -74,10 +81,17 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     from backend.models.files import model_files
 
     files = model_files(spec.name, say)
+    if files.ready_made:
+        raise DerbyError(
+            f"{spec.name!r} is an OpenVINO model, which torch cannot run: choose the OpenVINO "
+            "engine, or the model that it was made from."
+        )
     _set_threads()
     model = _load(spec, files.folder, placement)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    return TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
+    return TorchEngine(
+        spec, model, tokenizer, files.max_context, files.fingerprint, files.length_thresholds
+    )
 
 
 def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
@@ -88,13 +102,10 @@ def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
     torch.set_float32_matmul_precision("highest")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        text = config.get_text_config(decoder=True)
-        # transformers' SDPA path silently drops soft-capping of attention logits.
-        capped = getattr(text, "attn_logit_softcapping", None) is not None
         return AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, PRECISIONS[spec.precision]),
-            attn_implementation="eager" if capped else "sdpa",
+            attn_implementation=_attention(config),
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -109,6 +120,18 @@ def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
         raise DerbyError(
             f"The torch engine cannot load {spec.name!r} ({reason}); choose another model."
         ) from error
+
+
+def _attention(config: Any) -> str:
+    """The attention that computes this model right."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    text = config.get_text_config(decoder=True)
+    # transformers' SDPA path silently drops soft-capping of attention logits.
+    capped = getattr(text, "attn_logit_softcapping", None) is not None
+    # Older architectures (GPT-Neo, GPT-J, CodeGen, Bloom, MPT) have no SDPA path.
+    return "sdpa" if model and model._supports_sdpa and not capped else "eager"  # noqa: SLF001
 
 
 def _placement(device: str) -> dict[str, Any]:
@@ -126,7 +149,20 @@ def _placement(device: str) -> dict[str, Any]:
     return {"device_map": "auto" if name == "AUTO" else {"": name.lower()}}
 
 
-def _calling(model: Any, max_context: int) -> "Calling":
+def _counts_positions(config: Any) -> bool:
+    """Whether the model takes no positions, but tells them from the rows in its cache."""
+    return config.model_type in ("bloom", "mpt")
+
+
+def _masks_trees(config: Any) -> bool:
+    """Whether a mask and positions are all that attention goes by: not so with ALiBi, nor with the
+    local layers of GPT-Neo, which both go by a row's place in the cache.
+    """
+    alibi = _counts_positions(config) or getattr(config, "alibi", False)
+    return not alibi and "local" not in getattr(config, "attention_layers", ())
+
+
+def _calling(model: Any, capabilities: Capabilities) -> "Calling":
     """How to call the model. Raises DerbyError if its state cannot be rewound or branched."""
     import torch
 
@@ -138,7 +174,10 @@ def _calling(model: Any, max_context: int) -> "Calling":
         getattr(model, "_is_stateful", False)
         or not layer_types <= REWINDABLE
         or getattr(config, "num_kv_shared_layers", 0)
-        or "position_ids" not in inspect.signature(model.forward).parameters
+        or not (
+            _counts_positions(config)
+            or "position_ids" in inspect.signature(model.forward).parameters
+        )
     ):
         raise DerbyError(
             f"Models of type {config.model_type!r} keep state that cannot be rewound to an earlier "
@@ -152,9 +191,10 @@ def _calling(model: Any, max_context: int) -> "Calling":
         # Offloaded weights sit on "meta" until their turn; accelerate moves the inputs itself.
         device=torch.device("cpu") if device.type == "meta" else device,
         dtype=model.dtype,
-        max_context=max_context,
+        capabilities=capabilities,
         window=window,
         by_layer_type=bool(layer_types),
+        positions=not _counts_positions(config),
     )
 
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from backend.engines.torch.hidden_states import LastHiddenStates
-from backend.engines.tree import depths, require_path, visibility
+from backend.engines.torch.hidden_states import HiddenStatesTap
+from backend.engines.tree import depths, require_path, turned, visibility
 from backend.errors import DerbyError
-from backend.types import Arrays, HiddenStates, Logits, chain_parents
+from backend.types import Arrays, Capabilities, HiddenStates, Logits, chain_parents
 
 #: Rows a layer reserves at first; from then on it doubles.
 FIRST_CAPACITY = 256
@@ -141,30 +141,40 @@ class Calling:
     """How this model wants to be called.
 
     `window` is the number of positions that a sliding-window layer sees, itself included (None:
-    no such layer); `by_layer_type` says that it takes one mask per layer type.
+    no such layer); `by_layer_type` says that it takes one mask per layer type. `positions` is
+    False where the model counts them itself, from the rows in the cache.
     """
 
     device: torch.device
     dtype: torch.dtype
-    max_context: int
+    capabilities: Capabilities
     window: int | None = None
     by_layer_type: bool = False
+    positions: bool = True
 
 
 class TorchSession:
     """Session over a transformers causal LM."""
 
-    def __init__(self, model: Any, calling: Calling, seen: LastHiddenStates) -> None:
+    def __init__(self, model: Any, calling: Calling, tap: HiddenStatesTap) -> None:
         self._model = model
         self._calling = calling
-        self._seen = seen
+        self._tap = tap
         self._cache: GrowingCache | None = GrowingCache()
         self._length = 0
         self._pending: tuple[int, ...] = ()
+        self._passed = 0  # the last length threshold that the expected text has passed
+        self._hidden: Any = None  # the last pass's hidden states, a tensor [n, D]
 
     @property
     def length(self) -> int:
         return self._length
+
+    def expect(self, length: int) -> None:
+        passed = self._calling.capabilities.passed(length)
+        if passed != self._passed:
+            self.truncate(0)
+            self._passed = passed
 
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         """See Session. Raises DerbyError when a position lies beyond the model's context."""
@@ -175,20 +185,26 @@ class TorchSession:
         links = tuple(parents)
         _check_tree(n, links, rows)
         mask: Any = None
-        if links == chain_parents(n):
+        if links == chain_parents(n) and start + n > self._passed:
             # transformers masks a chain by itself, and omits the mask where kernels allow it.
             positions = range(start, start + n)
         else:
-            positions = (start + depths(links)).tolist()
+            if not self._calling.capabilities.tree:
+                raise RuntimeError("this model takes no tree")
+            placed, seen = turned(start + depths(links), visibility(links), self._passed)
+            links += (-1,) * (len(placed) - n)
+            positions = placed.tolist()
             with torch.inference_mode():
-                mask = self._tree_mask(visibility(links), np.array(positions))
+                mask = self._tree_mask(seen, placed)
         self._check_room(max(positions) + 1)
+        padded = [*tokens, *[0] * (len(positions) - n)]
         try:
-            logits = self._run(cache, tokens, positions, mask, list(rows))
+            logits = self._run(cache, padded, positions, mask, list(rows))
         except BaseException:
             cache.truncate(start)
             raise
         self._pending = links
+        self._hidden = self._tap.take()[0, :n]
         return logits
 
     @torch.inference_mode()
@@ -203,9 +219,10 @@ class TorchSession:
         """float32 logits [len(rows), V] in host memory, so the device has finished them."""
         device = self._calling.device
         inputs = torch.tensor([list(tokens), list(positions)], device=device)  # [2, n]
+        placed = {"position_ids": inputs[1:]} if self._calling.positions else {}
         logits = self._model(
             input_ids=inputs[:1],
-            position_ids=inputs[1:],
+            **placed,
             attention_mask=mask,
             past_key_values=cache,
             use_cache=True,
@@ -217,7 +234,9 @@ class TorchSession:
 
     @torch.inference_mode()
     def hidden_states(self) -> HiddenStates:
-        return self._seen.read()
+        if self._hidden is None:
+            raise RuntimeError("no pass has been run yet")
+        return self._hidden.float().cpu().numpy()
 
     def _tree_mask(self, ancestors: NDArray[np.bool_], positions: NDArray[np.int64]) -> Any:
         """What to pass as attention_mask: additive [1, 1, n, length + n], 0 or the dtype's min."""
@@ -271,6 +290,7 @@ class TorchSession:
 
     def close(self) -> None:
         self._cache = None
+        self._hidden = None
         self._length = 0
         self._pending = ()
 
@@ -280,7 +300,7 @@ class TorchSession:
         return self._cache
 
     def _check_room(self, context: int) -> None:
-        limit = self._calling.max_context
+        limit = self._calling.capabilities.max_context
         if context > limit:
             raise DerbyError(
                 f"The text would be {context} tokens long and this model reads at most {limit}: "

@@ -1,0 +1,173 @@
+"""Tiny random models of many architectures, each a folder as the Hub has it: for the matrix."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: Bytes 0 to 255 in the tokenizer's own order, then the end of the text.
+VOCABULARY = 257
+END = 256
+
+#: Sizes under the names that most configurations use.
+USUAL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": END,
+    "eos_token_id": END,
+    "pad_token_id": END,
+}
+
+#: Where a longrope model's factors change: within the texts that the matrix writes.
+ORIGINAL_CONTEXT = 40
+
+
+def _usual(model_type: str, **changes: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **USUAL, **changes}
+
+
+def _gpt2(model_type: str, **changes: Any) -> dict[str, Any]:
+    """Sizes under GPT-2's names."""
+    return {
+        "model_type": model_type,
+        "vocab_size": VOCABULARY,
+        "n_embd": 64,
+        "n_inner": 96,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 256,
+        "bos_token_id": END,
+        "eos_token_id": END,
+        **changes,
+    }
+
+
+def _longrope(model_type: str, **changes: Any) -> dict[str, Any]:
+    factors = {
+        "short_factor": [1.0 + 0.05 * i for i in range(8)],
+        "long_factor": [2.0 + 0.7 * i for i in range(8)],
+        "original_max_position_embeddings": ORIGINAL_CONTEXT,
+        **changes.pop("rope", {}),
+    }
+    return _usual(
+        model_type,
+        original_max_position_embeddings=ORIGINAL_CONTEXT,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, **factors},
+        **changes,
+    )
+
+
+_MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_HEAD = {"head_dim": 16}
+_WINDOW = {"sliding_window": 24}
+_MIXED = ["sliding_attention", "full_attention"]
+
+FAMILIES: Mapping[str, dict[str, Any]] = {
+    "llama": _usual("llama"),
+    "llama tied": _usual("llama", tie_word_embeddings=True),
+    "llama dynamic": _usual(
+        "llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    ),
+    "llama 48": _usual("llama", hidden_size=48, intermediate_size=72),
+    "qwen2": _usual("qwen2"),
+    "qwen3": _usual("qwen3", **_HEAD),
+    "mistral": _usual("mistral", sliding_window=None, **_HEAD),
+    "mistral window": _usual("mistral", **_WINDOW, **_HEAD),
+    "qwen2 windows": _usual("qwen2", use_sliding_window=True, max_window_layers=1, **_WINDOW),
+    "phi": _usual("phi", num_key_value_heads=4),
+    "phi3": _usual("phi3"),
+    "phi3 longrope": _longrope("phi3"),
+    "gpt2": _gpt2("gpt2"),
+    "gpt_neox": _usual("gpt_neox"),
+    "opt": _usual("opt", ffn_dim=96, word_embed_proj_dim=64),
+    "falcon": _usual("falcon", new_decoder_architecture=False, multi_query=True, alibi=False),
+    "falcon alibi": _usual("falcon", new_decoder_architecture=False, multi_query=True, alibi=True),
+    "stablelm": _usual("stablelm"),
+    "olmo": _usual("olmo"),
+    "olmo2": _usual("olmo2"),
+    "granite": _usual("granite"),
+    "granitemoe": _usual("granitemoe", **_MOE),
+    "smollm3": _usual("smollm3", no_rope_layers=[1, 0]),
+    "qwen2_moe": _usual(
+        "qwen2_moe",
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        shared_expert_intermediate_size=48,
+    ),
+    "phimoe": _usual("phimoe", **_MOE),
+    "phimoe longrope": _longrope("phimoe", rope={"short_mscale": 1.1, "long_mscale": 1.2}, **_MOE),
+    "gpt_bigcode": _gpt2("gpt_bigcode", multi_query=True),
+    "glm4": _usual("glm4", **_HEAD),
+    "hunyuan dense": _usual("hunyuan_v1_dense", **_HEAD),
+    "gpt_neo": _usual(
+        "gpt_neo",
+        num_layers=2,
+        num_heads=4,
+        attention_types=[[["global", "local"], 1]],
+        window_size=24,
+    ),
+    "gptj": _gpt2("gptj", rotary_dim=8),
+    "codegen": _gpt2("codegen", rotary_dim=8),
+    "bloom": {
+        "model_type": "bloom",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "bos_token_id": END,
+        "eos_token_id": END,
+    },
+    "mpt": {
+        "model_type": "mpt",
+        "vocab_size": VOCABULARY,
+        "d_model": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "max_seq_len": 256,
+        "bos_token_id": END,
+        "eos_token_id": END,
+    },
+    "gemma": _usual("gemma", **_HEAD),
+    "gemma2": _usual("gemma2", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD),
+    "gemma3": _usual(
+        "gemma3_text", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD
+    ),
+}
+
+
+def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:
+    """Write the model called `name` into `folder`: safetensors, configs and a byte tokenizer.
+
+    The same weights every time; `spread` is their standard deviation, wide enough that texts vary.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    stated = dict(FAMILIES[name])
+    config = AutoConfig.for_model(stated.pop("model_type"), **stated)
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=spread)
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def byte_tokenizer() -> Any:
+    """A fast tokenizer of one token a byte, and one that ends the text."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>")  # noqa: S106
