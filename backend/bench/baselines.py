@@ -225,13 +225,13 @@ def measurable(
     level = [
         (ours.first(len(theirs.tokens)), theirs.first(len(ours.tokens))) for ours, theirs in pairs
     ]
-    found = [pair for pair in level if all(side.later > 0 for side in pair)]
-    if not found:
+    long_enough = [pair for pair in level if all(side.later > 0 for side in pair)]
+    if not long_enough:
         raise DerbyError(
             f"{what} answered no prompt in more than one block, and blocks of up to "
             f"{longest_block} tokens leave nothing to measure: raise the number of new tokens."
         )
-    return found
+    return long_enough
 
 
 def equal_texts(pairs: Sequence[tuple[Answer, Answer]]) -> int:

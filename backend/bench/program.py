@@ -23,7 +23,7 @@ PASSAGE = (
     "In the evening the crews meet at the lamp. One of them says a single word about the day: "
 )
 TEXT = "{{repeat 10}}" + PASSAGE + '{{gen "word" max_tokens=4}}\n{{end}}'
-COLUMNS = tuple(map(parse_column, ("kv", "restart", "single")))
+COLUMNS = ("kv", "restart", "single")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,13 @@ class ProgramResult:
 
 def program(plan: Plan) -> list[ProgramResult]:
     """Run the program with reuse, without, and as one generation."""
-    race = Race(replace(plan.request, prompt=TEXT, chat=False), COLUMNS, plan.target)
+    columns = tuple(map(parse_column, COLUMNS))
+    race = Race(replace(plan.request, prompt=TEXT, chat=False), columns, plan.target)
     runs = rounds(
-        solo_runs(len(COLUMNS), plan.models), [race] * plan.rounds, plan.say_round, warm_up=1
+        solo_runs(len(columns), plan.models), [race] * plan.rounds, plan.say_round, warm_up=1
     )
     results: list[ProgramResult] = []
-    for index, column in enumerate(COLUMNS):
+    for index, column in enumerate(columns):
         scores = [run[index] for run in runs]
         ratios = [run[index].seconds / run[0].seconds for run in runs]
         results.append(

@@ -9,7 +9,8 @@ from functools import cache
 import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
-from backend.bench.grammar import bench_texts, long_c, long_sql, measure_grammar, rule_count
+from backend.bench.grammar import measure_grammar, rule_count
+from backend.bench.mask_texts import long_c, long_sql, texts_of
 from backend.grammar.compile import compile_matcher, matcher_tokenizer
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -197,7 +198,7 @@ def test_the_long_texts_of_the_bench_are_long_and_legal() -> None:
     bytewise = matcher_tokenizer(ByteTokenizer())
     for name, text, lines in (("c", long_c(), 300), ("sql", long_sql(), 40)):
         assert text.count("\n") >= lines
-        assert text in bench_texts(name)
+        assert text in texts_of(name)
         matcher = compile_matcher(shipped()[name], bytewise)
         assert matcher.try_consume_tokens(list(text.encode())) == len(text.encode())
         assert matcher.is_accepting()
@@ -205,8 +206,8 @@ def test_the_long_texts_of_the_bench_are_long_and_legal() -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_text_of_the_bench_has_a_mask_to_time(name: str) -> None:
-    assert bench_texts(name)
-    assert "" not in bench_texts(name)
+    assert texts_of(name)
+    assert "" not in texts_of(name)
 
 
 def test_a_row_of_the_bench_says_what_was_measured() -> None:
