@@ -26,6 +26,7 @@ from backend.models.files import model_files
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
+from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import BASELINE, Strategy, parse_column
 from backend.types import ModelSpec, Request
@@ -421,7 +422,8 @@ def assisted_table(title: str, results: Sequence[AssistedResult]) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("column")
-    for name in ("K", "tokens per forward", "ratio", "rows per forward", "TPOT", "speed", "equal"):
+    per_forward, tpot = figure("tokens_per_forward").heading, figure("tpot").heading
+    for name in ("K", per_forward, "ratio", "rows per forward", tpot, "speed", "equal"):
         table.add_column(name, justify="right")
     both, ratio = "{:.2f} / {:.2f}".format, "{:.2f} ({:.2f}-{:.2f})".format
     for r in results:

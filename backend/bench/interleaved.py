@@ -14,7 +14,8 @@ from backend.results.metrics import Score
 class ClockResult:
     """A column's own-clock times interleaved over solo: 1 means an undisturbed clock.
 
-    tpot, ttft: medians of per-prompt ratios; spread: the lowest and highest ratio of TPOT.
+    tpot, ttft: medians of per-prompt ratios; spread: the lowest and highest ratio of TPOT, which
+    is taken over the same tokens.
     """
 
     column: str
@@ -39,7 +40,7 @@ def interleaved(plan: Plan) -> list[ClockResult]:
     for index, column in enumerate(columns):
         pairs = [(mixed[index], own[index]) for mixed, own in runs if own[index].tpot]
         if pairs:
-            ratios = [mixed.tpot / own.tpot for mixed, own in pairs]
+            ratios = [own.overlap(mixed).speedup for mixed, own in pairs]
             starts = [mixed.ttft / own.ttft for mixed, own in pairs]
             spread = (min(ratios), max(ratios))
             results.append(ClockResult(column.label, median(ratios), median(starts), spread))

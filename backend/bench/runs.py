@@ -1,13 +1,15 @@
-"""Runs columns of a race to their end, alone or together."""
+"""Runs columns of a race to their end, alone or together, and sums their figures up."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 from backend.bench.prompts import Prompt
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
+from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import BASELINE, Strategy, parse_column
@@ -45,3 +47,10 @@ def race_on(
 ) -> Race:
     """The request on another prompt, in all columns."""
     return Race(replace(request, prompt=prompt.text), tuple(columns), target)
+
+
+def median_figure(name: str, pairs: Sequence[tuple[Score, Score]]) -> float:
+    """The median of a figure over (baseline, column) pairs that know it; 0 where none does."""
+    values = [figure(name).value(score, base) for base, score in pairs]
+    known = [value for value in values if value is not None]
+    return median(known) if known else 0.0

@@ -7,10 +7,12 @@ not.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Annotated
 
 from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
-from backend.bench.runs import race_on, solo_runs, with_baseline
+from backend.bench.runs import median_figure, race_on, solo_runs, with_baseline
+from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.strategies.registry import Strategy
 
@@ -19,24 +21,24 @@ from backend.strategies.registry import Strategy
 class ColumnResult:
     """One column's medians over all prompts. Times in milliseconds.
 
-    speedup: median of per-prompt ratios of decode time per token, KV reuse over this column, with
-    its lowest and highest value in `spread`. end_to_end: the same for the whole answer's time per
-    token, prefill included. overhead: a step's time outside draft, mask and forward. equal:
-    prompts whose text was that of KV reuse, of those compared.
+    speedup: median of per-prompt ratios of decode time, KV reuse over this column, for the same
+    tokens, with its lowest and highest value in `spread`. end_to_end: the same from the beginning,
+    prefill included. overhead: a step's time outside draft, mask and forward. equal: prompts whose
+    text was that of KV reuse, of those compared.
     """
 
     column: str
     category: str
     prompts: int
-    ttft: float
-    tpot: float
-    speedup: float
+    ttft: Annotated[float, figure("ttft")]
+    tpot: Annotated[float, figure("tpot")]
+    speedup: Annotated[float, figure("speedup")]
     spread: tuple[float, float]
     end_to_end: float
-    tokens_per_forward: float
-    acceptance: float
+    tokens_per_forward: Annotated[float, figure("tokens_per_forward")]
+    acceptance: Annotated[float, figure("accepted")]
     overhead: float
-    mask: float
+    mask: Annotated[float, figure("mask_wait")]
     equal: int
 
 
@@ -64,23 +66,31 @@ def solo(plan: Plan) -> list[ColumnResult]:
 
 def _result(column: Strategy, category: str, pairs: Sequence[tuple[Score, Score]]) -> ColumnResult:
     """Medians over (baseline, column) pairs; prompts answered by a single step say nothing."""
-    ratios = [score.speedup_over(base) for base, score in pairs if base.tpot and score.tpot]
+    ratios = [ratio for base, score in pairs if (ratio := score.speedup_over(base))]
     scores = [score for _, score in pairs]
     return ColumnResult(
         column.label,
         category,
         len(pairs),
-        median(s.ttft for s in scores) * 1e3,
-        median(s.tpot for s in scores) * 1e3,
-        median(ratios) if ratios else 0.0,
+        median_figure("ttft", pairs),
+        median_figure("tpot", pairs),
+        median_figure("speedup", pairs),
         (min(ratios, default=0.0), max(ratios, default=0.0)),
-        median((b.seconds / len(b.tokens)) / (s.seconds / len(s.tokens)) for b, s in pairs),
-        median(s.tokens_per_forward for s in scores),
-        sum(s.accepted for s in scores) / max(sum(s.drafted for s in scores), 1),
-        median(s.parts["rest"] / s.steps for s in scores) * 1e3,
-        median(s.parts["mask"] / s.steps for s in scores) * 1e3,
+        median(end_to_end(base, score) for base, score in pairs),
+        median_figure("tokens_per_forward", pairs),
+        sum(score.accepted for score in scores) / max(sum(s.drafted for s in scores), 1),
+        median(score.parts["rest"] / score.steps for score in scores) * 1e3,
+        median_figure("mask_wait", pairs),
         sum(s.tokens == b.tokens[: column.limit or len(b.tokens)] for b, s in pairs),
     )
+
+
+def end_to_end(base: Score, score: Score) -> float:
+    """The baseline's time over the column's, from the beginning of either to the last token that
+    both have written.
+    """
+    last = min(base.written, score.written) - 1
+    return base.times[last] / score.times[last]
 
 
 SOLO = Experiment("solo", "every column alone, compared with KV reuse on the same prompts", solo)

@@ -7,12 +7,14 @@ behind the forward pass cost next to nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Annotated
 
 from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
-from backend.bench.runs import solo_runs
+from backend.bench.runs import median_figure, solo_runs
 from backend.grammar.sources import examples, shipped
 from backend.racing.race import Race
+from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.strategies.registry import BASELINE, parse_column
 
@@ -24,22 +26,22 @@ COLUMNS = ("grammar", "lookup", "lookahead", "speculative")
 class SchemaResult:
     """One column under one schema, medians over the rounds.
 
-    time_ratio: time per token over that of unconstrained KV reuse, of the same round, with its
-    lowest and highest value. exposed: share of a step that waits for masks. forced: share of the
-    tokens. agreed: share of proposed tokens that were accepted. equal: the text is that of the
-    grammar without drafting.
+    time_ratio: decode time over that of unconstrained KV reuse, of the same round and for as many
+    tokens, with its lowest and highest value. exposed: share of a step that waits for masks.
+    forced: share of the tokens. agreed: share of drafted tokens that were accepted. equal: the text
+    is that of the grammar without drafting.
     """
 
     column: str
     schema: str
-    tokens: int
+    tokens: Annotated[int, figure("tokens")]
     time_ratio: float
     spread: tuple[float, float]
-    tokens_per_forward: float
-    mask_ms: float
+    tokens_per_forward: Annotated[float, figure("tokens_per_forward")]
+    mask_ms: Annotated[float, figure("mask_compute")]
     exposed: float
     forced: float
-    agreed: float
+    agreed: Annotated[float, figure("accepted")]
     equal: bool
 
 
@@ -72,16 +74,16 @@ def measure_schema(name: str, plan: Plan) -> list[SchemaResult]:
 def _result(
     column: str, name: str, pairs: Sequence[tuple[Score, Score]], *, equal: bool
 ) -> SchemaResult:
-    ratios = [score.tpot / base.tpot for base, score in pairs]
+    ratios = [1 / ratio for base, score in pairs if (ratio := score.speedup_over(base))]
     last = pairs[-1][1]
     return SchemaResult(
         column,
         name,
         len(last.tokens),
-        median(ratios),
-        (min(ratios), max(ratios)),
+        median(ratios) if ratios else 0.0,
+        (min(ratios, default=0.0), max(ratios, default=0.0)),
         last.tokens_per_forward,
-        median(median(score.masks) for _, score in pairs) * 1e3,
+        median_figure("mask_compute", pairs),
         median(score.parts["mask"] / sum(score.parts.values()) for _, score in pairs),
         last.forced / len(last.tokens),
         last.acceptance,

@@ -1,27 +1,48 @@
 """How results are printed: one line a result, one column a field."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, get_type_hints
 
 from rich.table import Table
+
+from backend.results.figures import Figure
 
 #: Fields that are words; figures stand at the right.
 WORDS = ("column", "grammar", "schema", "setting", "category", "peer")
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:
-    """A table of dataclass instances of one kind."""
+    """A table of dataclass instances of one kind.
+
+    A field of the type `Annotated[float, figure(NAME)]` holds that figure, in its unit, and is
+    headed and written as it is everywhere else.
+    """
     table = Table(title=title)
-    for name in asdict(results[0]):
-        table.add_column(name.replace("_", " "), justify="left" if name in WORDS else "right")
+    columns = {name: _figure(hint) for name, hint in _fields(results[0]).items()}
+    for name, known in columns.items():
+        heading = known.heading if known else name.replace("_", " ")
+        table.add_column(heading, justify="left" if name in WORDS else "right")
     for result in results:
-        table.add_row(*(_text(value) for value in asdict(result).values()))
+        table.add_row(
+            *(
+                known.unit.cell(getattr(result, name)) if known else _text(getattr(result, name))
+                for name, known in columns.items()
+            )
+        )
     return table
 
 
+def _fields(result: Any) -> dict[str, Any]:
+    return get_type_hints(type(result), include_extras=True)
+
+
+def _figure(hint: Any) -> Figure | None:
+    annotations = getattr(hint, "__metadata__", ())
+    return next((each for each in annotations if isinstance(each, Figure)), None)
+
+
 def _text(value: Any) -> str:
-    """A figure in three digits, a range of two as "low-high"."""
+    """A number in three digits, a range of two as "low-high"."""
     match value:
         case float():
             return f"{value:.3g}" if value < 100 else f"{value:.0f}"

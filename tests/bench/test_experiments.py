@@ -9,9 +9,14 @@ from rich.console import Console
 from backend.bench.experiment import Plan
 from backend.bench.prompts import PROMPTS
 from backend.bench.registry import EXPERIMENTS, experiment_named
+from backend.bench.solo import _result
+from backend.bench.structure import _result as _schema_result
 from backend.bench.structure import measure_schema
 from backend.errors import DerbyError
+from backend.events import Finished, Step
 from backend.racing.models import LoadedModels
+from backend.results.figures import figure
+from backend.results.metrics import Score
 from backend.strategies.registry import parse_column
 from backend.types import ModelSpec, Request
 
@@ -93,3 +98,34 @@ def test_drafting_under_a_schema_writes_what_the_schema_alone_writes() -> None:
         assert result.equal
         assert 0 <= result.forced <= 1
         assert asdict(result)["tokens_per_forward"] >= 1
+
+
+def clocked(column: int, seconds: list[float]) -> Score:
+    """A finished column that wrote one token a step, which took so long each."""
+    score = Score()
+    for number, each in enumerate(seconds):
+        parts = {"total": each, "draft": 0.0, "mask": 0.0, "forward": each, "rest": 0.0}
+        score.add(Step(column, [number], ["sampled"], [1.0], [], 1, 0, 0, parts))
+    score.add(Finished(column, "token limit", []))
+    return score
+
+
+def test_a_column_that_stops_early_is_compared_over_the_tokens_that_it_wrote() -> None:
+    """Stateless stops after 32 tokens while KV reuse goes on, and without a cache time per token
+    grows with the length: the ratio of both whole answers' times said nothing.
+    """
+    base = clocked(0, [1.0, *range(1, 40)])
+    score = clocked(1, [2.0, *(2.0 * t for t in range(1, 9))])
+    result = _result(parse_column("stateless"), "all", [(base, score)])
+    assert result.speedup == result.end_to_end == 0.5
+    assert result.spread == (0.5, 0.5)
+    schema = _schema_result("Grammar", "person", [(base, score)], equal=True)
+    assert schema.time_ratio == 2.0
+
+
+def test_a_table_heads_and_writes_figures_as_the_rest_of_the_program_does() -> None:
+    given = plan("lookup")
+    text = printed("solo", given, EXPERIMENTS["solo"].run(given))
+    for name in ("ttft", "tpot", "speedup", "tokens_per_forward", "accepted", "mask_wait"):
+        assert figure(name).heading.split()[0] in text
+    assert "acceptance" not in text
