@@ -22,6 +22,7 @@ from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, stated_c
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
+from backend.text import ByteTokenizer
 from backend.types import Capabilities, Logits, ModelSpec
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 12.0, 13.0, 19.0), 0.5)
@@ -202,3 +203,25 @@ def test_a_failed_measurement_leaves_no_session_open() -> None:
     with pytest.raises(DerbyError):
         module._measured(engine, (1, 48), 1, 20)
     assert engine.open_sessions == 0
+
+
+@pytest.mark.parametrize("max_context", [20, 100, 559])
+def test_a_torch_model_of_few_positions_is_measured_without_complaint(
+    max_context: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its cache refused 560 tokens, so no column of such a model ever ran."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from backend.engines.torch.engine import TorchEngine
+
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 257}
+    config = AutoConfig.for_model("llama", **sizes, **heads, max_position_embeddings=max_context)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    spec, said = ModelSpec("tiny", "torch"), list[str]()
+    engine = TorchEngine(spec, model, ByteTokenizer(), max_context, "tiny")
+    costs = costs_of(engine, said.append)
+    assert costs.known
+    assert len(said) == 1, said
+    assert costs_of(engine, said.append) == costs, "it was kept"
