@@ -77,7 +77,12 @@ def factor(ratio: float) -> str:
     return f"{ratio:.2f}{TIMES}"
 
 
-MILLISECONDS = Unit("ms", lambda value: duration(value / 1e3), "{:.3g}".format)
+def milliseconds(value: float) -> str:
+    """Milliseconds in three digits, or in all where there are more."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+MILLISECONDS = Unit("ms", lambda value: duration(value / 1e3), milliseconds)
 RATE = Unit("tokens/s", rate, rate)
 RATIO = Unit(TIMES, factor, factor)
 MEAN = Unit("tokens", "{:.2f}".format, "{:.2f}".format)

@@ -81,3 +81,11 @@ def test_a_lane_of_text_alone_has_figures_for_what_it_shows() -> None:
 )
 def test_durations_are_in_fitting_units(value: float, text: str) -> None:
     assert duration(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123, "0.0123"), (31.25, "31.2"), (250.4, "250"), (2901.2, "2,901")]
+)
+def test_milliseconds_below_their_heading_are_never_powers_of_ten(value: float, text: str) -> None:
+    """A prefill of three seconds stood in the tables as 2.9e+03."""
+    assert figure("ttft").unit.cell(value) == text
