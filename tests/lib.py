@@ -18,10 +18,23 @@ from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Finished, Step
+from backend.grammar.constraint import GrammarConstraint
+from backend.grammar.slices import slices_of
+from backend.grammar.sources import GrammarSource
+from backend.grammar.vocabulary import Vocabularies
 from backend.results.metrics import Score
+from backend.text import Tokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
+
+
+VOCABULARIES = Vocabularies()
+
+
+def compile_grammar(source: GrammarSource, tokenizer: Tokenizer) -> GrammarConstraint:
+    """A constraint at the start of a text, of a grammar that is trusted."""
+    return GrammarConstraint(source, VOCABULARIES.get(tokenizer, slices_of(source)))
 
 
 def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:

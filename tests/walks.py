@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from backend.grammar import vocabulary
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource
 from backend.types import Proposal
@@ -22,7 +23,9 @@ class Vocabulary:
 
     def __init__(self, *longer: bytes) -> None:
         self.tokens = (*(bytes([i]) for i in range(256)), b"<eos>", *longer)
-        self._built = LLTokenizer(TokenizerWrapper(self), eos_token=EOS)
+        built = LLTokenizer(TokenizerWrapper(self), eos_token=EOS)
+        size = len(self.tokens)
+        self._read = vocabulary.Vocabulary(built, size, size, frozenset({EOS}))
 
     def __call__(self, text: bytes) -> list[int]:
         """Tokens of `text`, the longest first."""
@@ -33,7 +36,7 @@ class Vocabulary:
         return spelled
 
     def constraint(self, source: GrammarSource) -> GrammarConstraint:
-        return GrammarConstraint(source, self._built, len(self.tokens))
+        return GrammarConstraint(source, self._read)
 
     def read(
         self, constraint: GrammarConstraint, text: bytes, rng: Random, limit: int | None = None

@@ -55,13 +55,13 @@ class MaskTimes:
 def time_masks(plan: Plan) -> list[MaskTimes]:
     """Time the masks of every shipped grammar along texts that it accepts."""
     from backend.bench.big_vocabulary import big_tokenizer
-    from backend.grammar.compile import matcher_tokenizer
+    from backend.grammar.vocabulary import build
 
     say = plan.say
     say("building two vocabularies")
     files = model_files(BUILT_IN, say)
     own = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    vocabularies = (matcher_tokenizer(own), big_tokenizer(say))
+    vocabularies = (build(own).tokens, big_tokenizer(say))
     results: list[MaskTimes] = []
     for name, source in shipped().items():
         say(f"masks of {name}")
@@ -108,7 +108,7 @@ def _timed(
     source: GrammarSource, vocabulary: "LLTokenizer", tokens: Sequence[int]
 ) -> tuple[float, list[float]]:
     """Seconds to compile a fresh matcher, and for the mask before each token."""
-    from backend.grammar.compile import compile_matcher
+    from backend.grammar.matchers import compile_matcher
 
     start = perf_counter()
     matcher = compile_matcher(source, vocabulary)
@@ -127,7 +127,7 @@ def _naive(
     source: GrammarSource, vocabulary: "LLTokenizer", tokens: Sequence[int]
 ) -> Iterator[float]:
     """Seconds for a mask by asking about each token in turn, at some positions of a text."""
-    from backend.grammar.compile import compile_matcher
+    from backend.grammar.matchers import compile_matcher
 
     matcher = compile_matcher(source, vocabulary)
     every = sorted(set(range(vocabulary.vocab_size)) - set(vocabulary.eos_tokens))

@@ -14,7 +14,9 @@ def grammar(
     text: Annotated[str, typer.Option(help="See how far this is accepted.")] = "",
 ) -> None:
     """Check a grammar, and how far a text fits it."""
+    from backend.grammar.sandbox.parent import Sandbox
+    from backend.grammar.sandbox.vetting import Vetting
     from backend.web.editor import SOUND, fit, page_tokenizer
 
-    fits = fit(grammar_from_file(file), page_tokenizer(), text)
+    fits = fit(grammar_from_file(file), page_tokenizer(), text, Vetting(Sandbox()))
     out.print(f"{SOUND} {fits}", highlight=False, markup=False)

@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,24 +20,19 @@ from numpy.typing import NDArray
 from backend.decoding.constraint import Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.compile import compile_matcher, matcher_tokenizer, parts_of
-from backend.grammar.compiled import NOTHING_KEPT, Compiled
-from backend.grammar.guard import guarded
-from backend.grammar.slices import slices_of
+from backend.grammar.definition import parts_of
+from backend.grammar.matchers import MatcherCache, compile_matcher
+from backend.grammar.native_calls import NativeCalls, bounded
 from backend.grammar.sources import GrammarSource
-from backend.text import Tokenizer
+from backend.grammar.vocabulary import Vocabulary
 from backend.types import Proposal, chain_parents
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
 #: Lark attributes after which llguidance refuses to roll back. Finding one that is not there, in a
 #: quoted text say, costs a little time and nothing else.
 _COUNTS_TOKENS = re.compile(r"\b(max_tokens|stop)\s*=")
-
-#: Computes masks while the caller's thread waits for the target's forward pass; llguidance works
-#: without the interpreter lock. One thread: races run one at a time, and so do their columns.
-_BEHIND = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
 #: How many continuations are named when a text is cut.
 _NAMED = 8
@@ -54,22 +48,24 @@ class GrammarConstraint:
     def __init__(
         self,
         source: GrammarSource,
-        matcher_tokenizer: LLTokenizer,
-        vocab_size: int,
-        kept: Compiled = NOTHING_KEPT,
+        vocabulary: Vocabulary,
+        cache: MatcherCache | None = None,
+        calls: NativeCalls | None = None,
     ) -> None:
-        """Computes the first mask, so that a grammar which no token fits fails here."""
-        self._tokenizer = matcher_tokenizer
-        self._vocab_size = vocab_size
-        self._eos = frozenset(matcher_tokenizer.eos_tokens)
-        self._known = min(vocab_size, matcher_tokenizer.vocab_size)
+        """Take the matcher from `cache` if it has it. Computes the first mask, so that a grammar
+        which no token fits fails here. Without `calls`, native code may take any time.
+        """
+        self.calls = calls or NativeCalls()
+        self._vocabulary = vocabulary
+        self._eos = sorted(vocabulary.eos_ids)
         self._committed: list[int] = []
         self._ended = False
-        self._matcher = compile_matcher(source, matcher_tokenizer, kept)
+        with self.calls.bounded():
+            self._matcher = compile_matcher(source, vocabulary.tokens, cache)
         self._rolls_back = not any(_COUNTS_TOKENS.search(part.text) for part in parts_of(source))
         self.masks_along(NOTHING)
 
-    @guarded()
+    @bounded
     def forced(self, budget: int) -> Proposal:
         """See Constraint. The forced text as the tokenizer itself would spell it.
 
@@ -87,7 +83,7 @@ class GrammarConstraint:
         self.check(self._matcher)
         return Proposal.chain(tokens, origin="forced") if tokens else NOTHING
 
-    @guarded()
+    @bounded
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
         with self._walk(proposal) as walk:
@@ -98,19 +94,19 @@ class GrammarConstraint:
                 kept.append((parent < 0 or kept[parent]) and self._fits(walk, i, parent))
         return proposal if all(kept) else _without(proposal, kept)
 
-    @guarded()
+    @bounded
     def masks_along(self, proposal: Proposal) -> Masks:
         """See Constraint. Call it on a proposal that `cut` returned, else ValueError.
 
         After an end of the text only another one is allowed, so that every row can be sampled.
         """
-        masks = np.zeros((1 + proposal.drafted, self._vocab_size), dtype=np.bool_)
+        masks = np.zeros((1 + proposal.drafted, self._vocabulary.size), dtype=np.bool_)
         seconds: list[float] = []
         with self._walk(proposal) as walk:
             for row, node in enumerate(range(-1, proposal.drafted)):
                 start = perf_counter()
-                if self._ended or (node >= 0 and proposal.tokens[node] in self._eos):
-                    masks[row, list(self._eos)] = True
+                if self._ended or (node >= 0 and proposal.tokens[node] in self._vocabulary.eos_ids):
+                    masks[row, self._eos] = True
                 elif walk.to(node):
                     self._fill(masks[row], walk)
                 else:
@@ -120,9 +116,9 @@ class GrammarConstraint:
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
         """See Constraint. On a thread of its own."""
-        return _BEHIND.submit(self.masks_along, proposal).result
+        return self.calls.start(lambda: self.masks_along(proposal))
 
-    @guarded()
+    @bounded
     def advance(self, tokens: Sequence[int]) -> None:
         """Move over committed tokens; what follows an end of the text is ignored.
 
@@ -131,7 +127,7 @@ class GrammarConstraint:
         for token in tokens:
             if self._ended:
                 return
-            if token in self._eos:
+            if token in self._vocabulary.eos_ids:
                 self._ended = True
             elif self.plain(token) and self._matcher.try_consume_tokens([token]) == 1:
                 self._committed.append(token)
@@ -143,7 +139,7 @@ class GrammarConstraint:
         """See Constraint."""
         return self._ended or self._matcher.is_stopped()
 
-    @guarded()
+    @bounded
     def expected(self) -> str:
         """See Constraint. The forced text, or some of the pieces that may come next."""
         if self.finished() or self._matcher.is_accepting():
@@ -151,14 +147,14 @@ class GrammarConstraint:
         if forced := self._matcher.compute_ff_bytes():
             return repr(forced.decode(errors="replace"))
         (row,), _ = self.masks_along(NOTHING)
-        pieces = (self._tokenizer.decode_str([int(token)]) for token in np.flatnonzero(row))
+        pieces = (self._vocabulary.tokens.decode_str([int(token)]) for token in np.flatnonzero(row))
         named = sorted({piece for piece in pieces if piece}, key=lambda piece: (len(piece), piece))
         more = ", ..." if len(named) > _NAMED else ""
         return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
 
     def plain(self, token: int) -> bool:
-        """True for a token that the matcher may be shown: it has text and is in its vocabulary."""
-        return 0 <= token < self._known and token not in self._eos
+        """Tell whether the matcher may be shown a token: it has text and is in its vocabulary."""
+        return 0 <= token < self._vocabulary.known and token not in self._vocabulary.eos_ids
 
     @contextmanager
     def _walk(self, proposal: Proposal) -> Iterator[_Walk]:
@@ -170,9 +166,11 @@ class GrammarConstraint:
 
     def _fits(self, walk: _Walk, node: int, parent: int) -> bool:
         """True if drafted token `node` may follow `parent`, which is the root or kept."""
-        if self._ended or (parent >= 0 and walk.proposal.tokens[parent] in self._eos):
+        if self._ended or (
+            parent >= 0 and walk.proposal.tokens[parent] in self._vocabulary.eos_ids
+        ):
             return False
-        if walk.proposal.tokens[node] in self._eos:
+        if walk.proposal.tokens[node] in self._vocabulary.eos_ids:
             return walk.to(parent) and walk.matcher.is_accepting()
         return walk.to(node)
 
@@ -180,10 +178,12 @@ class GrammarConstraint:
         """Set `row`, bool [V] of zeros, where the walk's present state allows a token."""
         bits = np.frombuffer(walk.matcher.compute_bitmask(), dtype=np.uint8)
         self.check(walk.matcher, walk.path_tokens())
-        n = min(self._known, 8 * len(bits))
+        n = min(self._vocabulary.known, 8 * len(bits))
         row[:n] = np.unpackbits(bits, count=n, bitorder="little")
-        row[list(self._eos)] = walk.matcher.is_accepting()
-        if not row.any():
+        row[self._eos] = walk.matcher.is_accepting()
+        if not self._eos and walk.matcher.is_stopped():
+            row[:] = True  # the text is over here, without a token to say so
+        elif not row.any():
             raise self._dead_end(walk.path_tokens(), "no token of this model fits")
 
     def check(self, matcher: LLMatcher, drafted: Sequence[int] = ()) -> None:
@@ -196,7 +196,7 @@ class GrammarConstraint:
         raise self._dead_end(drafted, "it is too ambiguous there to follow; simplify it")
 
     def _dead_end(self, drafted: Sequence[int], why: str) -> DerbyError:
-        text = self._tokenizer.decode_str([*self._committed, *drafted])
+        text = self._vocabulary.tokens.decode_str([*self._committed, *drafted])
         place = f"after {text[-60:]!r}" if text else "at the start of the text"
         return DerbyError(f"The grammar cannot continue {place}: {why}.")
 
@@ -281,14 +281,3 @@ def _without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
         tokens=tuple(proposal.tokens[i] for i in rows),
         parents=tuple(new[proposal.parents[i]] for i in rows),
     )
-
-
-def compile_grammar(
-    source: GrammarSource, tokenizer: Tokenizer, kept: Compiled = NOTHING_KEPT
-) -> GrammarConstraint:
-    """A fresh constraint for one text; what `kept` holds already is not compiled again.
-
-    Raises DerbyError with line and column where known.
-    """
-    built = matcher_tokenizer(tokenizer, slices_of(source))
-    return GrammarConstraint(source, built, tokenizer.vocab_size, kept)

@@ -21,6 +21,7 @@ class Loading:
 
     def __init__(self, engines: LoadedModels, say: Say) -> None:
         self.prefixes = engines.prefixes
+        self.grammars = engines.grammars
         self._engines = engines
         self._say = say
         self._found: dict[ModelSpec, Engine | Exception] = {}

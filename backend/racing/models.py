@@ -11,6 +11,7 @@ from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
+from backend.grammar.grammars import Grammars
 from backend.heads.base import Head
 from backend.heads.file import SHIPPED, read_head
 from backend.kvcache.prefix_cache import PrefixCache
@@ -29,15 +30,22 @@ Say = Callable[[str], None]
 
 class LoadedModels:
     """Keeps the models used last, so that a race rarely loads one, each once however many columns
-    use it; and in `prefixes` the KV caches of earlier runs.
+    use it; in `prefixes` the KV caches of earlier runs, in `grammars` what grammar columns share.
 
     Their weights take at most `budget` bytes; None: what `model_budget` says. Trained heads and KV
     caches are not counted. A new model is warmed up at once, or, if `idle_warm_up`, only as far as
     most races need; the owner then calls `warm_up` whenever it has nothing better to do.
     """
 
-    def __init__(self, budget: int | None = None, *, idle_warm_up: bool = False) -> None:
+    def __init__(
+        self,
+        budget: int | None = None,
+        *,
+        idle_warm_up: bool = False,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.prefixes = PrefixCache()
+        self.grammars = grammars or Grammars()
         self._budget = budget
         self._at_once = WARM_ENOUGH if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}

@@ -13,7 +13,7 @@ from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
 from backend.events import CostsKnown, Event, Failed, Finished, Prepared, Preparing, Saved, Started
-from backend.grammar.column_compiler import GrammarCompiler
+from backend.grammar.grammars import GrammarCompiler
 from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.kvcache.sources import (
@@ -129,7 +129,7 @@ class _Column:
         self._caches = Caches(models.prefixes, scope, _source(self._strategy, earlier))
         self._earlier = earlier
         self._compiled = 0.0  # seconds that the grammar took
-        self._grammars = GrammarCompiler(target.tokenizer)
+        self._grammars = GrammarCompiler(models.grammars, target.tokenizer)
 
     def run(self) -> Iterator[Event]:
         request, strategy, tokenizer = self._race.request, self._strategy, self._target.tokenizer

@@ -1,11 +1,11 @@
 """The page's grammar editor: is a grammar sound, and how far does a text fit it?"""
 
-import atexit
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from backend.grammar.sandbox.parent import MAX_TEXT, SANDBOX, Sandbox
+from backend.grammar.sandbox.parent import MAX_TEXT, Sandbox
+from backend.grammar.sandbox.vetting import Vetting
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, model_files
 from backend.racing.schedule import explain
@@ -24,27 +24,23 @@ class Editor:
     def __init__(self, tokenizer: Callable[[], Tokenizer]) -> None:
         """`tokenizer` is called when the editor is first used."""
         self._tokenizer = cache(tokenizer)
-        self._sandbox = Sandbox(DEADLINE)
-        atexit.register(self._sandbox.close)
+        self._vetting = Vetting(Sandbox(DEADLINE))
 
     def look(self, kind: Any, text: Any, sample: Any) -> tuple[str, str]:
         """A sentence on the grammar, and one on the text tried, "" if the grammar is wrong."""
         try:
             source = read_grammar(kind, text)
             tried = sample if isinstance(sample, str) else ""
-            return SOUND, fit(source, self._tokenizer(), tried[:MAX_TEXT], self._sandbox)
+            return SOUND, fit(source, self._tokenizer(), tried[:MAX_TEXT], self._vetting)
         except Exception as error:
             return explain(error), ""
 
 
-def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, sandbox: Sandbox = SANDBOX) -> str:
+def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, vetting: Vetting) -> str:
     """How far `text` fits, and what could follow. Raises DerbyError if the grammar is wrong."""
-    # llguidance's bindings take a while to import: not before somebody edits.
-    from backend.grammar.sandbox.vetting import explore
-
-    found = explore(source, tokenizer, text, sandbox)
-    told = _fits(text, found.accepted, accepting=found.accepting)
-    return f"{told}{_next(found.expected)}"
+    explored = vetting.explore(source, tokenizer, text)
+    verdict = _fits(text, explored.accepted, accepting=explored.accepting)
+    return f"{verdict}{_next(explored.expected)}"
 
 
 def _fits(text: str, accepted: int, *, accepting: bool) -> str:

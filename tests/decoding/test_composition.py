@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import Run
+from lib import Run, compile_grammar
 
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Masks
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine, FakeSession
-from backend.grammar.constraint import GrammarConstraint, compile_grammar
+from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib import compile_grammar
 
-from backend.grammar.constraint import GrammarConstraint, compile_grammar
+from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.models.prepared import cache_dir
 from backend.text import ByteTokenizer, HfTokenizer

@@ -13,7 +13,7 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.grammar.checks.scan import scan
-from backend.grammar.compile import definition, parts_of
+from backend.grammar.definition import definition, parts_of
 from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.sources import GrammarSource, Kind, grammar_from_file, shipped
 from backend.text import ByteTokenizer

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lib import compile_grammar
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 
 from backend.errors import DerbyError
-from backend.grammar.constraint import compile_grammar
 from backend.grammar.gbnf.convert import gbnf_to_lark
 from backend.grammar.lark.linking import MAX_LINKED_BYTES, MAX_MODULES, link
 from backend.grammar.lark.text import parse, tokenize

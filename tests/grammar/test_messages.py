@@ -1,9 +1,9 @@
 """Grammars that are wrong, hostile or lead nowhere end in one sentence for the user."""
 
 import pytest
+from lib import compile_grammar
 
 from backend.errors import DerbyError
-from backend.grammar.constraint import compile_grammar
 from backend.grammar.sources import MAX_BYTES, GrammarSource, Kind
 from backend.text import ByteTokenizer
 from backend.types import Proposal

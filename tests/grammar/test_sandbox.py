@@ -20,7 +20,7 @@ from backend.grammar.sandbox.parent import MAX_TEXT, Sandbox
 from backend.text import ByteTokenizer, HfTokenizer
 
 BYTES = ByteTokenizer()
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def lark(text: str) -> str:
@@ -133,7 +133,11 @@ def test_a_child_that_died_while_idle_is_replaced_unnoticed(sandbox: Sandbox) ->
 
 @pytest.mark.parametrize(
     ("number", "word"),
-    [(signal.SIGKILL, "crash"), (signal.SIGSEGV, "crash"), (signal.SIGABRT, "1024 MiB")],
+    [
+        (signal.SIGKILL, "from outside"),
+        (signal.SIGSEGV, "crash"),
+        (signal.SIGABRT, "1024 MiB"),
+    ],
 )
 def test_a_child_that_dies_midway_is_one_sentence_and_is_replaced(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, word: str
@@ -191,10 +195,11 @@ def test_threads_get_each_their_own_answer(sandbox: Sandbox) -> None:
 def test_the_child_ends_with_its_parent() -> None:
     """Even one that is killed, as a worker is, and leaves nobody to close the sandbox."""
     program = (
-        "import os, sys; from backend.grammar.sandbox.parent import SANDBOX\n"
+        "import os, sys; from backend.grammar.sandbox.parent import Sandbox\n"
         "from backend.text import ByteTokenizer\n"
-        f"assert SANDBOX.check({GOOD!r}, ByteTokenizer()) == ''\n"
-        "print(SANDBOX.pid, flush=True); sys.stdin.readline(); os._exit(0)"
+        "sandbox = Sandbox()\n"
+        f"assert sandbox.check({GOOD!r}, ByteTokenizer()) == ''\n"
+        "print(sandbox.pid, flush=True); sys.stdin.readline(); os._exit(0)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program],

@@ -6,10 +6,11 @@ import random
 
 import pytest
 from judges import JUDGES
+from lib import compile_grammar
 
-from backend.grammar.compile import compile_matcher, matcher_tokenizer
-from backend.grammar.constraint import compile_grammar
+from backend.grammar.matchers import compile_matcher
 from backend.grammar.sources import FOLDER, GrammarSource, examples, shipped
+from backend.grammar.vocabulary import build
 from backend.text import ByteTokenizer
 from backend.types import Proposal
 
@@ -43,7 +44,7 @@ def random_text(source: GrammarSource, guide: bytes, rng: random.Random) -> str 
 
     Without a guide, walks get lost in the first name or comment.
     """
-    matcher = compile_matcher(source, matcher_tokenizer(BYTES))
+    matcher = compile_matcher(source, build(BYTES).tokens)
     walk: list[int] = []
     at, stray = 0, rng.uniform(0, 0.2)
     while len(walk) < len(guide) + LONGEST:

@@ -11,9 +11,10 @@ from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
 from backend.bench.grammar import measure_grammar, rule_count
 from backend.bench.mask_texts import long_c, long_sql, texts_of
-from backend.grammar.compile import compile_matcher, matcher_tokenizer
+from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.grammar.vocabulary import build
 from backend.text import ByteTokenizer
 
 OTHERS = [
@@ -195,7 +196,7 @@ def test_each_slice_is_part_of_one_above() -> None:
 
 
 def test_the_long_texts_of_the_bench_are_long_and_legal() -> None:
-    bytewise = matcher_tokenizer(ByteTokenizer())
+    bytewise = build(ByteTokenizer()).tokens
     for name, text, lines in (("c", long_c(), 300), ("sql", long_sql(), 40)):
         assert text.count("\n") >= lines
         assert text in texts_of(name)
@@ -212,7 +213,7 @@ def test_every_text_of_the_bench_has_a_mask_to_time(name: str) -> None:
 
 def test_a_row_of_the_bench_says_what_was_measured() -> None:
     source, texts = shipped()["arithmetic"], ("1 + 1 = 2", "(2 + 3) * 4 = 20")
-    row = measure_grammar(source, texts, matcher_tokenizer(ByteTokenizer()))
+    row = measure_grammar(source, texts, build(ByteTokenizer()).tokens)
     assert astuple(row)[:4] == ("arithmetic", rule_count(source), 257, sum(map(len, texts)))
     assert 0 < row.p50_ms <= row.p99_ms <= row.max_ms
     assert 0 < row.mean_ms <= row.max_ms

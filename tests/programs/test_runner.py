@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from lib import compile_grammar
 
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
@@ -14,7 +15,6 @@ from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Decided, Event, Fed, Step
-from backend.grammar.constraint import compile_grammar
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, Select, parse_program

@@ -18,23 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backend.grammar.compile import limits, matcher_tokenizer
+from backend.errors import DerbyError
 from backend.grammar.lark.rules import dead_after
+from backend.grammar.matchers import limits
 from backend.grammar.slices import SLICES
-from backend.text import ByteTokenizer
+from backend.grammar.vocabulary import read
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 #: Tokens that a grammar's probe walk goes, to meet states that explode only after a while.
 PROBE = 32
-#: Pieces of text told as what may follow.
+#: Pieces of text shown as what may follow.
 SHOWN = 12
 _LONGEST = 60
 _NO_TEXT = "no text that this model can write fits it"
 
 
-class Grammars:
+class _Jobs:
     """What the jobs need: the tokenizers received so far, by name."""
 
     def __init__(self) -> None:
@@ -43,7 +44,11 @@ class Grammars:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to one request of the parent's."""
         if request["job"] == "load":
-            self._tokenizers[request["tokenizer"]] = _tokenizer(request)
+            written = {key: request[key] for key in ("hf", "width", "eos") if key in request}
+            try:
+                self._tokenizers[request["tokenizer"]] = read(written, SLICES)
+            except DerbyError as error:
+                return {"refused": str(error)}
             return {}
         if request["job"] == "dead":
             return {"dead": dead_after(request["definition"], request["words"])}
@@ -52,16 +57,6 @@ class Grammars:
         if request["job"] == "check":
             return {"error": _wrong(matcher) or _probe(matcher, tokenizer)}
         return _explore(matcher, tokenizer, request["text"])
-
-
-def _tokenizer(request: dict[str, Any]) -> LLTokenizer:
-    if "hf" not in request:
-        return matcher_tokenizer(ByteTokenizer())
-    from llguidance import LLTokenizer
-
-    return LLTokenizer(
-        request["hf"], n_vocab=request["width"], eos_token=request["eos"], slices=list(SLICES)
-    )
 
 
 def _compiled(definition: str, tokenizer: LLTokenizer) -> LLMatcher:
@@ -168,11 +163,11 @@ def choose(pieces: Iterable[bytes]) -> list[str]:
     plain = sorted(start for start in starts if start.isascii())
     firsts = plain if len(plain) >= SHOWN else sorted(starts)
     step = max(len(firsts) / SHOWN, 1)
-    told = [_told(starts[firsts[int(i * step)]]) for i in range(min(len(firsts), SHOWN))]
-    return told or broken[:SHOWN]
+    shown = [_typical(starts[firsts[int(i * step)]]) for i in range(min(len(firsts), SHOWN))]
+    return shown or broken[:SHOWN]
 
 
-def _told(texts: list[str]) -> str:
+def _typical(texts: list[str]) -> str:
     longest = max(texts, key=len)
     return longest if all(longest.startswith(text) for text in texts) else min(texts, key=len)
 
@@ -194,12 +189,12 @@ def main() -> None:
     # Whatever native code prints must not end up between two answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    grammars = Grammars()
+    jobs = _Jobs()
     for line in sys.stdin:
         request = json.loads(line)
         _arm(request["seconds"])
         try:
-            reply = grammars.answer(request)
+            reply = jobs.answer(request)
         except BaseException as error:  # a panic in native code is no Exception
             reply = {"failed": type(error).__name__}
         _arm(0)
@@ -210,9 +205,11 @@ def main() -> None:
 
 
 def _arm(seconds: float) -> None:
-    """Die by SIGALRM after `seconds` unless armed anew; its default action needs no interpreter."""
+    """Die by SIGPROF after `seconds` of processor time unless armed anew. Clock time would blame a
+    grammar for a busy machine. The signal's default action needs no interpreter.
+    """
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 if __name__ == "__main__":

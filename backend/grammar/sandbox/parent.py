@@ -1,13 +1,11 @@
-"""Compiles strangers' grammars in a child process that may loop, swell or crash without harm.
+"""Compiles untrusted grammars in a child process that may loop, swell or crash without harm.
 
 llguidance is native code: it cannot be interrupted, and an abort takes its whole process down.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import copy
 import hashlib
 import json
 import re
@@ -15,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
+from backend.grammar.vocabulary import portable
+from backend.text import Tokenizer
 
-#: Seconds that one grammar may take, and bytes of memory beside the tokenizers.
+#: Seconds of processor time that one grammar may take, and bytes of memory beside the tokenizers.
 DEADLINE = 5.0
 MEMORY = 1 << 30
-#: Starting the child and building a large tokenizer, on a busy machine.
+#: Seconds that starting the child and building a large tokenizer may take; and that a grammar may
+#: take beyond its deadline because the processor is busy with others.
 LOADING = 60.0
+#: What the child counts processor time with. Where there is none, only clock time bounds it.
+_TIMER = getattr(signal, "SIGPROF", None)
 #: Longest text that is tried, in characters.
 MAX_TEXT = 16 * 1024
 #: More would only fill the child's memory: it starts over instead.
@@ -51,15 +52,25 @@ class Explored:
     error: str
 
 
+class SandboxFailedError(DerbyError):
+    """Nothing was found out about the grammar: another time it may be found good."""
+
+
 class Sandbox:
-    """One child process, started when first needed and again after it died; thread-safe."""
+    """One child process, started when first needed and again after it died; thread-safe.
+
+    The child ends with the sandbox, or with this process.
+    """
 
     def __init__(self, deadline: float = DEADLINE, memory: int = MEMORY) -> None:
-        """`deadline` in seconds a grammar, `memory` in bytes above what the tokenizers take."""
+        """`deadline` in seconds of processor time a grammar, `memory` in bytes above what the
+        tokenizers take.
+        """
         self._deadline = deadline
         self._memory = memory
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
+        self._end_child: weakref.finalize[..., Sandbox] | None = None
         self._loaded: set[str] = set()
         self._names: weakref.WeakKeyDictionary[Tokenizer, str] = weakref.WeakKeyDictionary()
 
@@ -101,15 +112,10 @@ class Sandbox:
 
     def close(self) -> None:
         """End the child; another one starts if the sandbox is used again."""
-        child, self._child = self._child, None
+        self._child = None
         self._loaded.clear()
-        if child:
-            child.kill()
-            child.wait()
-            for stream in (child.stdin, child.stdout):
-                if stream:
-                    with contextlib.suppress(OSError):  # what was not written yet is lost
-                        stream.close()
+        if self._end_child:
+            self._end_child()
 
     def _job(self, request: dict[str, Any], tokenizer: Tokenizer | None = None) -> dict[str, Any]:
         """The child's reply. Raises DerbyError if the grammar was too much for it."""
@@ -131,50 +137,82 @@ class Sandbox:
         name = self._names.get(tokenizer)
         if name in self._loaded:
             return name
-        built = _portable(tokenizer)
+        built = portable(tokenizer)
         name = self._names[tokenizer] = hashlib.sha256(json.dumps(built).encode()).hexdigest()
         if name not in self._loaded:
             if len(self._loaded) >= _TOKENIZERS:
                 self.close()
             request = {"job": "load", "tokenizer": name, "memory": self._memory, **built}
             try:
-                failed = self._ask(request, LOADING).get("failed", "")
+                reply = self._ask(request, LOADING)
             except _DiedError as died:
-                failed = f"its process ended with code {died.code}"
-            if failed:
-                raise DerbyError(
-                    f"The sandbox for grammars did not start ({failed}): choose another model, or "
-                    "install the app's requirements anew."
+                reply = {"failed": f"its process ended with code {died.code}"}
+            if refused := reply.get("refused"):
+                raise DerbyError(refused)
+            if failed := reply.get("failed"):
+                raise SandboxFailedError(
+                    f"The sandbox for grammars did not start ({failed}): try again; if that does "
+                    "not help, choose another model, or install the app's requirements anew."
                 )
             self._loaded.add(name)
         return name
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The child's reply. Raises _DiedError if it died instead."""
-        child = self._child = self._child or _start()
-        # The child stops itself by an alarm; where there are none, or it hangs, this one counts.
-        reaper = threading.Timer(seconds + 1, child.kill)
+        """The child's reply. Raises _DiedError if it died instead, SandboxFailedError if it was
+        killed after a wait that no grammar alone can cause.
+        """
+        child = self._child = self._child or self._start()
+        # The child dies of its own timer; where there is none, or it hangs, this one counts.
+        patience = seconds + (LOADING if _TIMER else 1)
+        overdue = threading.Event()
+
+        def reap() -> None:
+            overdue.set()
+            child.kill()
+
+        reaper = threading.Timer(patience, reap)
         reaper.daemon = True
         reaper.start()
-        began = time.monotonic()
         try:
             line = _exchange(child, json.dumps(request | {"seconds": seconds}))
         finally:
             reaper.cancel()
-        if not line.endswith("\n"):
-            late = time.monotonic() - began >= seconds
-            self.close()
-            raise _DiedError(child.wait(), late=late)
-        return json.loads(line)
+        if line.endswith("\n"):
+            return json.loads(line)
+        self.close()
+        if overdue.is_set():
+            raise SandboxFailedError(
+                f"The sandbox for grammars gave no answer within {patience:g} s: the machine is "
+                "busy, so try again, or simplify the grammar."
+            )
+        raise _DiedError(child.wait())
+
+    def _start(self) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "backend.grammar.sandbox.child"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        self._end_child = weakref.finalize(self, _end, child)
+        return child
 
     def _blame(self, died: _DiedError) -> DerbyError:
-        if died.late:
+        if _TIMER and died.code == -_TIMER:
             return DerbyError(
                 f"The grammar takes longer than {self._deadline:g} s to prepare: simplify it, and "
                 "give every rule a way to end."
             )
-        # How Rust's allocator ends a process that has no memory left.
-        return self._too_large() if died.code == -signal.SIGABRT else _crash()
+        if died.code == -signal.SIGABRT:  # how Rust's allocator ends a process without memory
+            return self._too_large()
+        if died.code == -getattr(signal, "SIGKILL", 0):  # no native code's own doing
+            return SandboxFailedError(
+                "The sandbox for grammars was killed from outside, perhaps for want of memory: try "
+                "again when less is running."
+            )
+        return _crash()
 
     def _too_large(self) -> DerbyError:
         return DerbyError(
@@ -183,12 +221,11 @@ class Sandbox:
 
 
 class _DiedError(Exception):
-    """The child ended with exit status `code`, `late` if that was at its deadline."""
+    """The child ended with exit status `code`."""
 
-    def __init__(self, code: int, *, late: bool) -> None:
-        super().__init__(code, late)
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
         self.code = code
-        self.late = late
 
 
 def _crash() -> DerbyError:
@@ -209,35 +246,10 @@ def _exchange(child: subprocess.Popen[str], line: str) -> str:
         return ""
 
 
-def _start() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "backend.grammar.sandbox.child"],
-        cwd=_ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        encoding="utf-8",
-    )
-
-
-def _portable(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What the child builds the same vocabulary from."""
-    if isinstance(tokenizer, ByteTokenizer):
-        return {}
-    if not isinstance(tokenizer, HfTokenizer):
-        raise DerbyError(
-            f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
-            "choose a model with a fast tokenizer."
-        )
-    fast = copy.copy(tokenizer.fast.backend_tokenizer)
-    fast.no_padding()
-    fast.no_truncation()
-    return {
-        "hf": fast.to_str(),
-        "width": max(tokenizer.vocab_size, len(tokenizer.fast)),
-        "eos": sorted(tokenizer.eos_ids),
-    }
-
-
-SANDBOX = Sandbox()
-atexit.register(SANDBOX.close)
+def _end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.wait()
+    for stream in (child.stdin, child.stdout):
+        if stream:
+            with contextlib.suppress(OSError):  # what was not written yet is lost
+                stream.close()

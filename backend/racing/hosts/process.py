@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from backend.events import Event, Failed, Finished, from_json, to_json
-from backend.grammar.guard import die_after
+from backend.grammar.grammars import Grammars
 from backend.racing.hosts.host import POLL, all_stopped, turn
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -162,8 +162,7 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    die_after(GRAMMAR_DEADLINE)
-    engines = LoadedModels(idle_warm_up=True)
+    engines = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE))
     for spec in warm:
         if connection.poll():
             break  # somebody waits: what their race needs comes first

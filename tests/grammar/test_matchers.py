@@ -5,11 +5,11 @@ import json
 import pytest
 from llguidance import LLMatcher, LLParserLimits
 
-from backend.grammar.compile import matcher_tokenizer
-from backend.grammar.compiled import MAX_COPIES, Compiled, estimated_bytes
+from backend.grammar.matchers import MAX_COPIES, MatcherCache, estimated_bytes
+from backend.grammar.vocabulary import build
 from backend.text import ByteTokenizer
 
-TOKENIZER = matcher_tokenizer(ByteTokenizer())
+TOKENIZER = build(ByteTokenizer()).tokens
 
 
 class Builder:
@@ -31,7 +31,7 @@ def reads(matcher: LLMatcher, text: bytes) -> bool:
 
 
 def test_every_matcher_stands_at_the_start_whatever_others_have_read() -> None:
-    cache, build = Compiled(1000), Builder('start: "ab" | "ac"')
+    cache, build = MatcherCache(1000), Builder('start: "ab" | "ac"')
     first = cache.get("k", build, 10)
     assert reads(first, b"ab")
     second, third = cache.get("k", build, 10), cache.get("k", build, 10)
@@ -42,7 +42,7 @@ def test_every_matcher_stands_at_the_start_whatever_others_have_read() -> None:
 
 
 def test_the_least_recently_used_goes_once_the_budget_is_spent() -> None:
-    cache = Compiled(100)
+    cache = MatcherCache(100)
     a, b, c = Builder('start: "a"'), Builder('start: "b"'), Builder('start: "c"')
     cache.get("a", a, 50)
     cache.get("b", b, 50)
@@ -54,7 +54,7 @@ def test_the_least_recently_used_goes_once_the_budget_is_spent() -> None:
 
 
 def test_what_is_larger_than_the_budget_is_built_every_time_and_displaces_nothing() -> None:
-    cache, large, small = Compiled(100), Builder('start: "a"'), Builder('start: "b"')
+    cache, large, small = MatcherCache(100), Builder('start: "a"'), Builder('start: "b"')
     cache.get("small", small, 60)
     for _ in range(2):
         assert reads(cache.get("large", large, 101), b"a")
@@ -63,7 +63,7 @@ def test_what_is_larger_than_the_budget_is_built_every_time_and_displaces_nothin
 
 
 def test_a_grammar_that_does_not_compile_is_not_kept() -> None:
-    cache, build = Compiled(100), Builder("start: x")
+    cache, build = MatcherCache(100), Builder("start: x")
     assert cache.get("k", build, 1).is_error()
     assert cache.get("k", build, 1).is_error()
     assert build.built == 2
@@ -72,7 +72,7 @@ def test_a_grammar_that_does_not_compile_is_not_kept() -> None:
 def test_a_copy_that_fails_takes_no_later_one_along() -> None:
     """llguidance's copies share a lexer: one that hit a limit made all copies refuse every text."""
     text = 'start: "x" /[0-9]*/ | "a" A\nA: /(a|aa|aaa){500}/'
-    cache, build = Compiled(100), Builder(text, fuel=10_000)
+    cache, build = MatcherCache(100), Builder(text, fuel=10_000)
     first = cache.get("k", build, 1)
     while not first.is_error():
         first.compute_bitmask()
@@ -82,7 +82,7 @@ def test_a_copy_that_fails_takes_no_later_one_along() -> None:
 
 
 def test_an_entry_is_built_anew_after_a_number_of_copies() -> None:
-    cache, build = Compiled(100), Builder('start: "a"')
+    cache, build = MatcherCache(100), Builder('start: "a"')
     for _ in range(MAX_COPIES):
         cache.get("k", build, 1)
     assert build.built == 1
@@ -91,7 +91,7 @@ def test_an_entry_is_built_anew_after_a_number_of_copies() -> None:
 
 
 def test_errors_of_building_pass_through_and_leave_nothing_behind() -> None:
-    cache, build = Compiled(100), Builder('start: "a"')
+    cache, build = MatcherCache(100), Builder('start: "a"')
 
     def fail() -> LLMatcher:
         raise KeyError("wrong")

@@ -1,4 +1,4 @@
-"""A byte-budgeted cache of compiled grammars.
+"""Matchers: grammars compiled by llguidance, and a byte-budgeted cache of them.
 
 Compiling takes 0.4-31 ms (a two-field schema, C), copying 5-170 us. A copy shares its original's
 lexer, so its first masks are fast; but what the lexer learns adds up, and if one copy exceeds the
@@ -13,8 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backend.grammar.definition import definition, parts_of
+from backend.grammar.messages import explain
+from backend.grammar.sources import GrammarSource
+
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 #: Copies made of one entry: bounds what its lexer gathers from the texts that they read.
 MAX_COPIES = 64
@@ -24,8 +28,43 @@ _BYTES_PER_BYTE = 150
 _FLOOR = 1 << 20
 
 
+def limits() -> LLParserLimits:
+    """Tighter than llguidance's defaults, which trust the grammar; all that ships fits easily."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=1000,
+        initial_lexer_fuel=500_000,
+        step_lexer_fuel=100_000,
+        step_max_items=100_000,
+        max_lexer_states=50_000,
+        max_grammar_size=100_000,
+    )
+
+
+def compile_matcher(
+    source: GrammarSource, tokens: LLTokenizer, cache: MatcherCache | None = None
+) -> LLMatcher:
+    """Make a matcher at the start of a text, from `cache` if it is there: one vocabulary's only.
+
+    Raises DerbyError where the grammar is wrong. Native code runs: see NativeCalls.
+    """
+    from llguidance import LLMatcher
+
+    parts = parts_of(source)
+    written = definition(parts)
+
+    def build() -> LLMatcher:
+        return LLMatcher(tokens, written, log_level=0, limits=limits())
+
+    matcher = cache.get(written, build, estimated_bytes(written)) if cache else build()
+    if matcher.is_error():
+        raise explain(source, matcher.get_error(), parts)
+    return matcher
+
+
 def estimated_bytes(definition: str) -> int:
-    """What a compiled grammar of this JSON form takes, about."""
+    """Estimate what a compiled grammar of this JSON form takes in memory."""
     return _FLOOR + _BYTES_PER_BYTE * len(definition)
 
 
@@ -36,8 +75,8 @@ class _Entry:
     copies: int = 0
 
 
-class Compiled:
-    """Matchers at the start of a text, by whatever tells grammar and tokenizer; thread-safe."""
+class MatcherCache:
+    """Matchers at the start of a text, by whatever tells grammar and vocabulary; thread-safe."""
 
     def __init__(self, budget: int) -> None:
         """`budget` in bytes."""
@@ -47,7 +86,7 @@ class Compiled:
         self._lock = threading.Lock()
 
     def get(self, key: str, build: Callable[[], LLMatcher], size: int) -> LLMatcher:
-        """A matcher of the caller's own; `build` makes it unless `key` is held.
+        """Give a matcher of the caller's own; `build` makes it unless `key` is held.
 
         `size` is in bytes, see `estimated_bytes`. What `build` raises passes through. A matcher
         that has failed is given out but not kept.
@@ -85,7 +124,3 @@ class Compiled:
     def _drop(self, key: str) -> None:
         entry = self._entries.pop(key, None)
         self._held -= entry.size if entry else 0
-
-
-#: For who compiles a grammar once.
-NOTHING_KEPT = Compiled(0)

@@ -1,0 +1,60 @@
+"""From a grammar's text to what llguidance compiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from backend.grammar.gbnf.convert import gbnf_to_lark
+from backend.grammar.lark.linking import link
+from backend.grammar.lark.text import regex_literal
+from backend.grammar.messages import Part, json_error
+from backend.grammar.sources import GrammarSource, shipped
+
+#: At most one space, or a line break and an indent, wherever JSON allows whitespace: a small model
+#: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
+JSON_WHITESPACE = r" |\n {0,12}"
+_LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
+
+
+@lru_cache(maxsize=64)
+def parts_of(source: GrammarSource) -> tuple[Part, ...]:
+    """Link a grammar with all that it imports, its own files before those that ship.
+
+    Raises DerbyError with file, line and column where they do not fit together.
+    """
+    own = {module.name: module for module in source.modules}
+    return link(source, (shipped() | own).get, _other_than_lark)
+
+
+def definition(parts: Sequence[Part]) -> str:
+    """Write linked parts as llguidance's JSON, so that no text can pass for another format."""
+    return json.dumps({"grammars": [part.grammar for part in parts]})
+
+
+def _other_than_lark(source: GrammarSource, called: str) -> dict[str, Any]:
+    """What llguidance takes for a grammar that errors call `called`."""
+    match source.kind:
+        case "gbnf":
+            return {"lark_grammar": gbnf_to_lark(source.text, called)}
+        case "regex":
+            pattern = source.text.rstrip("\n")
+            return {"lark_grammar": f"start: {regex_literal(pattern)}"}
+        case _:
+            return {"json_schema": _schema(source, called)}
+
+
+def _schema(source: GrammarSource, called: str) -> Any:
+    try:
+        schema = json.loads(source.text)
+        json.dumps(schema, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise json_error(error, called) from error
+    if not isinstance(schema, dict):
+        return schema
+    layout = schema.get("x-guidance", {})
+    if isinstance(layout, dict) and _LAYOUT_KEYS.isdisjoint(layout):
+        schema["x-guidance"] = {"whitespace_pattern": JSON_WHITESPACE, **layout}
+    return schema

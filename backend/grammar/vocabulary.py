@@ -1,0 +1,118 @@
+"""A model's vocabulary as llguidance reads it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from backend.errors import DerbyError
+from backend.grammar.slices import SLICES
+from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`tokens` is llguidance's own form. Logits have `size` columns, of which the first `known`
+    stand for tokens. No token ends a text where `eos_ids` is empty.
+    """
+
+    tokens: LLTokenizer
+    size: int
+    known: int
+    eos_ids: frozenset[int]
+
+
+class Vocabularies:
+    """Builds each tokenizer's vocabulary once (0.1-1 s), while the tokenizer lives; thread-safe."""
+
+    def __init__(self) -> None:
+        self._built: weakref.WeakKeyDictionary[Tokenizer, dict[tuple[str, ...], Vocabulary]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+
+    def get(self, tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
+        """Raises DerbyError for a tokenizer that does not spell texts in bytes."""
+        with self._lock:
+            built = self._built.setdefault(tokenizer, {})
+            if slices not in built:
+                built[slices] = build(tokenizer, slices)
+            return built[slices]
+
+
+def build(tokenizer: Tokenizer, slices: tuple[str, ...] = SLICES) -> Vocabulary:
+    """Build a tokenizer's vocabulary. Raises DerbyError if it does not spell texts in bytes."""
+    tokens = read(portable(tokenizer), slices)
+    known = tokenizer.vocab_size
+    if isinstance(tokenizer, HfTokenizer):
+        known = min(known, len(tokenizer.fast))
+    eos = frozenset(i for i in tokens.eos_tokens if i < known)
+    return Vocabulary(tokens, tokenizer.vocab_size, min(known, tokens.vocab_size), eos)
+
+
+def portable(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What `read` makes the vocabulary from, in this process or another, as JSON.
+
+    Raises DerbyError for a tokenizer without a tokenizer.json.
+    """
+    if isinstance(tokenizer, ByteTokenizer):
+        return {}
+    if not isinstance(tokenizer, HfTokenizer):
+        raise DerbyError(
+            f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
+            "choose a model with a fast tokenizer."
+        )
+    fast = copy.copy(tokenizer.fast.backend_tokenizer)
+    fast.no_padding()
+    fast.no_truncation()
+    eos = sorted(i for i in tokenizer.eos_ids if fast.id_to_token(i) is not None)
+    if not eos:
+        # llguidance must have one. Its id is beyond all that the model's tokenizer has.
+        end = "<|end|>"
+        while fast.token_to_id(end) is not None:
+            end += ">"
+        fast.add_special_tokens([end])
+        eos = [fast.token_to_id(end)]
+    return {
+        "hf": fast.to_str(),
+        "width": max(tokenizer.vocab_size, len(tokenizer.fast)),
+        "eos": eos,
+    }
+
+
+def read(written: dict[str, Any], slices: tuple[str, ...]) -> LLTokenizer:
+    """Build what `portable` describes. Raises DerbyError for texts not spelled in bytes."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    if not written:
+        eos = [ByteTokenizer.EOS]
+        return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
+    try:
+        # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
+        return LLTokenizer(
+            written["hf"], n_vocab=written["width"], eos_token=written["eos"], slices=list(slices)
+        )
+    except ValueError as error:
+        raise DerbyError(
+            f"A grammar cannot constrain this model, whose tokenizer does not say which bytes a "
+            f"token stands for ({str(error)[:80]}): choose one with a byte-level or byte-fallback "
+            "tokenizer, or a column without a grammar."
+        ) from error
+
+
+class _Bytes:
+    """The byte alphabet in the shape that llguidance's TokenizerWrapper reads."""
+
+    eos_token_id = ByteTokenizer.EOS
+    bos_token_id = None
+    special_token_ids = (ByteTokenizer.EOS,)
+    tokens = (*(bytes([i]) for i in range(256)), b"<eos>")
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
