@@ -62,7 +62,7 @@ def portable(tokenizer: Tokenizer) -> dict[str, Any]:
     Raises DerbyError for a tokenizer without a tokenizer.json.
     """
     if isinstance(tokenizer, ByteTokenizer):
-        return {}
+        return {"eos": sorted(tokenizer.eos_ids)}
     if not isinstance(tokenizer, HfTokenizer):
         raise DerbyError(
             f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
@@ -90,8 +90,8 @@ def read(written: dict[str, Any], slices: tuple[str, ...]) -> LLTokenizer:
     """Build what `portable` describes. Raises DerbyError for texts not spelled in bytes."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    if not written:
-        eos = [ByteTokenizer.EOS]
+    if "hf" not in written:
+        eos = written["eos"]
         return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
     try:
         # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
