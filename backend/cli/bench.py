@@ -48,7 +48,6 @@ def bench(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure: solo and warmed up, interleaved against solo, or against the engine's own loop."""
     chosen = experiment_named(experiment)
     plan = Plan(
         sample(read_prompts(prompts) if prompts else PROMPTS, limit),

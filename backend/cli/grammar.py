@@ -13,7 +13,6 @@ def grammar(
     file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
     text: Annotated[str, typer.Option(help="See how far this is accepted.")] = "",
 ) -> None:
-    """Check a grammar, and how far a text fits it."""
     from backend.grammar.sandbox.parent import Sandbox
     from backend.grammar.sandbox.vetting import Vetting
     from backend.web.editor import SOUND, fit, page_tokenizer

@@ -1,29 +1,65 @@
 """The command line: python -m backend COMMAND.
 
-What a user can fix ends with one sentence on stderr and exit code 2.
+Each command stands in the module of its name, which is imported only when it runs: the list of
+commands is there at once, and none waits for what another one imports. What a user can fix ends
+with one sentence on stderr and exit code 2.
 """
 
 import logging
+from importlib import import_module
 
 import click
 import typer
 from typer.core import TyperGroup
 
-from backend.cli import snapshot
-from backend.cli.bench import bench
 from backend.cli.console import complain, warn
-from backend.cli.grammar import grammar
-from backend.cli.race import race
-from backend.cli.setup import setup
-from backend.cli.train import train
-from backend.cli.tune import tune
-from backend.cli.verify import verify
-from backend.engines.registry import plugin_problems
 from backend.errors import DerbyError
+
+#: What each command is for, by its name.
+COMMANDS = {
+    "setup": "Fetch and convert everything that the app needs, once.",
+    "race": "Run one prompt through several strategies at once.",
+    "grammar": "Check a grammar, and how far a text fits it.",
+    "verify": "Check that every lossless column writes what KV reuse writes; exit code 1 if one "
+    "does not.",
+    "bench": "Measure: solo and warmed up, interleaved against solo, or against the engine's own "
+    "loop.",
+    "tune": "Find the settings to use here: pass costs, predicted and measured speed-ups "
+    "(minutes).",
+    "train": "Train a draft for a model on conversations that the model writes; goes on if "
+    "interrupted.",
+    "snapshot": "Columns saved to disk, and resumed exactly.",
+}
+
+
+def load_command(name: str) -> click.Command:
+    """Import a command: the function of that name in its module, or that module's own commands."""
+    module = import_module(f"backend.cli.{name}")
+    if hasattr(module, "app"):
+        return typer.main.get_command(module.app)
+    single = typer.Typer(add_completion=False)
+    single.command(name, help=COMMANDS[name])(getattr(module, name))
+    return typer.main.get_command(single)
 
 
 class Commands(TyperGroup):
-    """Runs a command; a DerbyError is one sentence and exit code 2."""
+    """Lists the commands by name, imports the one that runs; a DerbyError of it is one sentence and
+    exit code 2.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """What the list says of a command; nothing to run."""
+        known = cmd_name in COMMANDS
+        return click.Command(cmd_name, help=COMMANDS[cmd_name]) if known else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and listed else None, rest
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -40,14 +76,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (setup, race, grammar, verify, bench, tune, train):
-    app.command()(command)
-app.add_typer(snapshot.app, name="snapshot")
 
 
 @app.callback()
 def report_plugins() -> None:
     """Print, before a command runs, a line on each plug-in that was left out."""
+    from backend.engines.registry import plugin_problems
+
     for problem in plugin_problems():
         warn(problem)
 

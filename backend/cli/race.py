@@ -56,7 +56,6 @@ def race(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one prompt through several strategies at once."""
     text = sys.stdin.read() if prompt == "-" else prompt
     own = grammar_from_file(grammar) if grammar else None
     columns = tuple(parse_column(name, own) for name in column)

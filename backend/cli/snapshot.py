@@ -31,7 +31,9 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import Strategy, parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
 
-app = typer.Typer(help="Columns saved to disk, and resumed exactly.", no_args_is_help=True)
+app = typer.Typer(
+    help="Columns saved to disk, and resumed exactly.", no_args_is_help=True, add_completion=False
+)
 
 #: Whose caches one command keeps in memory: its own.
 SCOPE = "command line"

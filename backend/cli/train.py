@@ -27,7 +27,6 @@ def train(
         bool, typer.Option("--resume", help="Fit on from the folder's head, not from the target.")
     ] = False,
 ) -> None:
-    """Train a draft for a model on conversations that the model writes; goes on if interrupted."""
     # Torch's idle threads should sleep, not spin beside OpenVINO's. The variable is read when torch
     # is first imported, hence up here.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

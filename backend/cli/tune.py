@@ -28,7 +28,6 @@ def tune(
     max_new_tokens: MaxNewTokens = 96,
     as_json: AsJson = False,
 ) -> None:
-    """Find the settings to use here: pass costs, predicted and measured speed-ups (minutes)."""
     from backend.bench.tune import tune as measure_and_predict
 
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)

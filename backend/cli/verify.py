@@ -17,7 +17,6 @@ def verify(
     prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
     max_new_tokens: MaxNewTokens = 96,
 ) -> None:
-    """Check that every lossless column writes what KV reuse writes; exit code 1 if one does not."""
     from backend.bench.verify import cases
     from backend.bench.verify import verify as run_cases
 

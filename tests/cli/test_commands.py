@@ -1,13 +1,15 @@
 """The commands on the fake engine: what they print, and one sentence for what a user can fix."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from backend.bench.registry import EXPERIMENTS
-from backend.cli.main import app
+from backend.cli.main import COMMANDS, app
 from backend.events import from_json
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.registry import STRATEGIES, parse_column
@@ -93,7 +95,7 @@ def test_a_plug_in_that_was_left_out_is_a_line_before_the_command_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problems = ("The plug-in 'a' was left out. " + "x" * 200, "The plug-in [b] was left out.")
-    monkeypatch.setattr("backend.cli.main.plugin_problems", lambda: problems)
+    monkeypatch.setattr("backend.engines.registry.plugin_problems", lambda: problems)
     result = run("race", "xx", *FAKE, "-c", "kv", "--json")
     assert result.exit_code == 0
     assert tuple(result.stderr.splitlines()) == problems
@@ -104,6 +106,22 @@ def test_an_unknown_experiment_is_one_sentence_that_names_all() -> None:
     sentence = refused("bench", *FAKE, "--experiment", "pears")
     assert "'pears'" in sentence
     assert all(name in sentence for name in EXPERIMENTS)
+
+
+def test_the_list_of_commands_is_there_without_importing_them() -> None:
+    """What one command imports would otherwise delay every other one, and the list itself."""
+    program = "import sys, backend.cli.main as m; m.main()"
+    check = f"try:\n {program}\nfinally:\n print(*sys.modules)"
+    listed = subprocess.run(
+        [sys.executable, "-c", check, "--help"], capture_output=True, text=True, check=True
+    )
+    *page, modules = listed.stdout.splitlines()
+    assert not {"numpy", "backend.cli.race", "backend.racing"} & set(modules.split())
+    words = " ".join(page)
+    for name, text in COMMANDS.items():
+        assert name in words
+        assert " ".join(text.split()[:3]) in words
+        assert run(name, "--help").exit_code == 0
 
 
 def test_the_help_names_every_experiment() -> None:

@@ -76,10 +76,14 @@ def context_of(command: click.Command, arguments: list[str]) -> click.Context:
 
 def options(command: click.Command) -> set[str]:
     """The names of a command's options, and of its subcommands'."""
-    found = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    names = {name for parameter in command.params for name in parameter.opts} | {"--help"}
     if isinstance(command, click.Group):
-        found |= {name for inner in command.commands.values() for name in options(inner)}
-    return found
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            _, found, _ = command.resolve_command(context, [inner])
+            assert found is not None
+            names |= options(found)
+    return names
 
 
 def test_the_pages_name_commands_at_all() -> None:
