@@ -24,10 +24,10 @@ class EngineDeclaration:
     DerbyError for what cannot be had.
 
     `models` are the names of models that the engine brings itself; (): it takes any that
-    models/files.py knows. `capabilities` are what it can do with every model, None if that depends
-    on the model. `pass_seconds(spec)` states what passes take, seconds by number of rows, {} where
-    that is not worth knowing; None: they are measured. A `demo` stands in for a model, and is
-    offered only where that is asked for.
+    models/files.py knows. `capabilities` are what it can do with a model that allows it: those of
+    a loaded one may be less. `pass_seconds(spec)` states what passes take, seconds by number of
+    rows, {} where that is not worth knowing; None: they are measured. A `demo` stands in for a
+    model, and is offered only where that is asked for.
     """
 
     name: str
@@ -38,7 +38,7 @@ class EngineDeclaration:
     open: Callable[[ModelSpec, Say], Engine]
     estimate_bytes: Callable[[ModelSpec, Say], int]
     models: tuple[str, ...] = ()
-    capabilities: Capabilities | None = None
+    capabilities: Capabilities = Capabilities()  # noqa: RUF009 (frozen)
     pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
     loads_at_once: bool = False
     demo: bool = False

@@ -18,6 +18,8 @@ from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
+CAPABILITIES = Capabilities(max_context=4096)
+
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -42,7 +44,7 @@ class FakeEngine:
     salt: int = 0
     period: int = 0
     step_seconds: float = 0.0
-    capabilities: Capabilities = field(default_factory=lambda: Capabilities(max_context=4096))
+    capabilities: Capabilities = CAPABILITIES
     forwards: int = 0
     rows: int = 0
     open_sessions: int = 0
@@ -198,7 +200,7 @@ FAKE = EngineDeclaration(
     open=open_fake,
     estimate_bytes=lambda _spec, _say: WEIGHT_BYTES,
     models=("fake", "fake-slow", "fake-draft", "fake-loop"),
-    capabilities=Capabilities(tree=True),
+    capabilities=CAPABILITIES,
     pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},
     loads_at_once=True,
     demo=True,

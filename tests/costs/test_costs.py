@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,7 @@ def test_a_torch_model_of_few_positions_is_measured_without_complaint(
     from backend.engines.torch.engine import TorchEngine
 
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "measure", partial(measure, rounds=1))
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 257}
     config = AutoConfig.for_model("llama", **sizes, **heads, max_position_embeddings=max_context)
