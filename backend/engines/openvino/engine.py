@@ -5,11 +5,13 @@ copying every state. Now and then the holes cost more than such a copy: then it 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from backend.engines.openvino.declaration import OPENVINO
 from backend.engines.openvino.export import IR, available_devices, openvino_ir, ready_made
 from backend.engines.tree import depths, require_path, turned, visibility
 from backend.errors import DerbyError
@@ -62,8 +64,8 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     graph = ready_made(path, spec, files) if files.ready_made else path
     model = core().compile_model(graph, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    capabilities = Capabilities(
-        hidden_states=True,
+    capabilities = replace(
+        OPENVINO.capabilities,
         max_context=files.max_context,
         length_thresholds=files.length_thresholds,
     )

@@ -3,10 +3,12 @@
 import inspect
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
+from backend.engines.torch.declaration import TORCH
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
 from backend.text import HfTokenizer, Tokenizer
@@ -35,9 +37,9 @@ class TorchEngine:
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
         config = model.config.get_text_config(decoder=True)
-        self.capabilities = Capabilities(
+        self.capabilities = replace(
+            TORCH.capabilities,
             tree=_masks_trees(config),
-            hidden_states=True,
             max_context=max_context,
             length_thresholds=length_thresholds,
         )
