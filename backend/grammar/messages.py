@@ -93,11 +93,6 @@ def fault(part: Part, line: int, column: int, why: str) -> DerbyError:
     return _error(part.title, _at(line, column), why)
 
 
-def schema_fault(called: str, why: str) -> DerbyError:
-    """The error for a fault in a JSON Schema as a whole."""
-    return _error(called, "", why)
-
-
 def _without_place(
     source: GrammarSource, printed: str, place: re.Match[str] | None
 ) -> tuple[str, str]:

@@ -44,20 +44,20 @@ def render(
 
     Arrays go by names "cache/key". ValueError or TypeError says what cannot be written.
     """
-    found = {
+    ordered = {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         for name, array in arrays.items()
     }
     # The widest dtypes first, so that every array is aligned.
-    found = dict(sorted(found.items(), key=lambda item: (-item[1].itemsize, item[0])))
-    for name, array in found.items():
+    ordered = dict(sorted(ordered.items(), key=lambda item: (-item[1].itemsize, item[0])))
+    for name, array in ordered.items():
         if array.dtype not in _CODE_OF:
             raise ValueError(f"array {name!r} is {array.dtype}, not one of {', '.join(_DTYPES)}")
-    chunks = [array.reshape(-1).view(np.uint8).data for array in found.values()]
+    chunks = [array.reshape(-1).view(np.uint8).data for array in ordered.values()]
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
-    table = {name: (_CODE_OF[array.dtype], list(array.shape)) for name, array in found.items()}
+    table = {name: (_CODE_OF[array.dtype], list(array.shape)) for name, array in ordered.items()}
     return _header(_json(content), table, digest.hexdigest()), chunks
 
 
@@ -98,9 +98,9 @@ def read(data: memoryview, size: int) -> tuple[dict[str, Any], Arrays]:
     table = _table(entries)
     if _header(text, table, data_digest) != data[:start]:
         raise ValueError("its header is not the one that was saved")
-    whole = start + sum(_nbytes(*entry) for entry in table.values())
-    if size != whole:
-        raise ValueError(f"it has {size} bytes where its header tells of {whole}")
+    expected = start + sum(_nbytes(*entry) for entry in table.values())
+    if size != expected:
+        raise ValueError(f"it has {size} bytes where its header tells of {expected}")
     if len(data) == size and hashlib.sha256(data[start:]).hexdigest() != data_digest:
         raise ValueError("its arrays are not those that were saved")
     return _loads(text, "its content"), _arrays(table, data, start, size)
@@ -173,7 +173,7 @@ def write_file(path: Path, chunks: list[bytes | memoryview]) -> None:
 
 @contextmanager
 def refusing(what: str, remedy: str) -> Iterator[None]:
-    """Tell a ValueError, or a type or nesting that JSON cannot have, as a DerbyError."""
+    """Turn a ValueError, or a type or nesting that JSON cannot have, into a DerbyError."""
     try:
         yield
     except (ValueError, TypeError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """A column's state in a file: what was asked, its tokens, and the KV caches to go on from.
 
-A file is either exactly what was saved or a DerbyError; `snapshot_file` tells how it is laid out.
+A file is either exactly what was saved or a DerbyError; `snapshot_file` says how it is laid out.
 """
 
 import builtins
@@ -42,7 +42,7 @@ _DAMAGED = "remove it and save it anew."
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a KV cache fits to. `layout` is as layout_of tells it, "" for no arrays."""
+    """What a KV cache fits to. `layout` is as layout_of writes it, "" for no arrays."""
 
     fingerprint: str
     engine: str
@@ -75,7 +75,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Info:
-    """What a snapshot tells without its arrays: size in bytes, UTC time, numbers of tokens."""
+    """What a snapshot's header says: size in bytes, UTC time, numbers of tokens."""
 
     id: str
     bytes: int
@@ -267,11 +267,13 @@ def _content(content: dict[str, Any], arrays: Arrays) -> tuple[str, Snapshot]:
 def _cache(name: str, value: object, arrays: dict[str, NDArray[Any]], total: int) -> StoredCache:
     """One cache, checked against its arrays and the text's number of tokens."""
     match value:
-        case {"length": length, "binding": dict(told)} if is_whole(length, 0) and "/" not in name:
-            binding = Binding(**told)
+        case {"length": length, "binding": dict(described)} if (
+            is_whole(length, 0) and "/" not in name
+        ):
+            binding = Binding(**described)
         case _:
             raise ValueError(f"cache {name!r} has a field missing or of the wrong type")
-    if not all(isinstance(text, str) for text in told.values()):
+    if not all(isinstance(text, str) for text in described.values()):
         raise ValueError(f"cache {name!r} is bound to something other than text")
     if length > total:
         raise ValueError(f"cache {name!r} is of {length} tokens, and the text has {total}")

@@ -31,7 +31,7 @@ FATAL = ("context full",)
 @dataclass(frozen=True, slots=True)
 class ProgramMode:
     """How a column runs a program. `restart`: every slot begins with an empty cache, as if it were
-    a call of its own. `single`: the fixed text is not fed; the whole is generated in one go.
+    a call of its own. `single`: the fixed text is not fed; all of it is generated in one go.
     """
 
     restart: bool = False
@@ -45,15 +45,15 @@ def run_program(
     request: Request,
     parts: Parts,
     compile_grammar: Compile,
-    way: ProgramMode = ProgramMode(),
+    mode: ProgramMode = ProgramMode(),
 ) -> Iterator[Event]:
     """Yield the events of one column; `prompt` are the tokens before the program's text.
 
     Advances `parts` in place and closes its session and drafter when exhausted, closed or failed.
     """
-    runner = _Runner(column, prompt, request, parts, compile_grammar, way)
+    runner = _Runner(column, prompt, request, parts, compile_grammar, mode)
     try:
-        events = runner.run_single(program) if way.single else runner.run(program)
+        events = runner.run_single(program) if mode.single else runner.run(program)
         yield from with_decisions(column, parts.drafter, events)
         yield Finished(column, runner.reason, runner.tail)
     finally:
@@ -71,7 +71,7 @@ class _Runner:
         request: Request,
         parts: Parts,
         compile_grammar: Compile,
-        way: ProgramMode,
+        mode: ProgramMode,
     ) -> None:
         self.reason: Reason = "end of program"
         self.tail: list[list[str]] = []
@@ -80,7 +80,7 @@ class _Runner:
         self._request = request
         self._parts = parts
         self._compile = compile_grammar
-        self._way = way
+        self._mode = mode
         self._carry = ""
         self._values: dict[str, str] = {}
 
@@ -122,7 +122,7 @@ class _Runner:
             tokens = self._extend(fixed) + self._begin()
             with self._parts.clock.part("mask"):
                 request, parts = self._plan(slot, healed)
-            if self._way.restart:
+            if self._mode.restart:
                 self._context.forget()
         yield self._fed(fixed, tokens)
         answer = Answer(self._column, self._context, request, parts, skip=len(healed))
@@ -198,16 +198,16 @@ class _Runner:
 
     def _settle(self, answer: Answer, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value; return the value."""
-        whole = answer.text.shown
+        written = answer.text.shown
         stream, seen, good, kept = self._parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
             seen += piece
-            if piece and whole.startswith(seen):
+            if piece and written.startswith(seen):
                 good, kept = seen, i + 1
         self._context.cut(len(self._context.tokens) - len(answer.tokens) + kept)
-        self._carry = whole[len(good) :]
-        return whole[len(healed) :]
+        self._carry = written[len(good) :]
+        return written[len(healed) :]
 
 
 def slot_grammars(program: Program) -> list[GrammarSource]:

@@ -165,11 +165,11 @@ def test_what_the_child_raises_is_one_sentence_and_a_new_child(sandbox: Sandbox)
     """As a panic in native code is: an exception, after which nothing is to be relied on."""
     assert sandbox.check(GOOD, BYTES) == ""
     first = sandbox.pid
-    stranger = ByteTokenizer()
-    sandbox._names[stranger] = "unheard of"
+    other = ByteTokenizer()
+    sandbox._names[other] = "unheard of"
     sandbox._loaded.add("unheard of")
     with pytest.raises(DerbyError, match="crash"):
-        sandbox.check(GOOD, stranger)
+        sandbox.check(GOOD, other)
     assert sandbox.check(GOOD, BYTES) == ""
     assert sandbox.pid != first
 

@@ -5,13 +5,11 @@ llguidance compiles `list: "x" list` without a word, and would let a model write
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 from backend.errors import DerbyError
-from backend.grammar.checks.endless_schema import endless, endless_reason
 from backend.grammar.checks.fixpoints import least
-from backend.grammar.lark.rules import Probe, Rule, Symbol, dead_after, read_rules
-from backend.grammar.messages import TITLES, Part, fault, schema_fault
+from backend.grammar.checks.rules import Probe, Rule, Symbol, dead_after, read_rules
+from backend.grammar.messages import Part, fault
 
 
 def require_productive(parts: Sequence[Part], probe: Probe = dead_after) -> None:
@@ -55,7 +53,7 @@ def _stop(sequence: Sequence[Symbol], ends: AbstractSet[int]) -> int:
 
 def _writing(rules: Sequence[Rule], ends: AbstractSet[int]) -> set[int]:
     """The rules that derive a text with a character in it."""
-    whole = [
+    complete = [
         (number, sequence)
         for number, rule in enumerate(rules)
         for sequence in rule.alternatives
@@ -64,7 +62,7 @@ def _writing(rules: Sequence[Rule], ends: AbstractSet[int]) -> set[int]:
     return least(
         [
             (number, [] if symbol.rule is None else [symbol.rule])
-            for number, sequence in whole
+            for number, sequence in complete
             for symbol in sequence
             if symbol.rule is not None or symbol.writes
         ]
@@ -100,9 +98,3 @@ def _error(rules: Sequence[Rule], rule: Rule, dead: Symbol, ends: AbstractSet[in
     name = "root" if part.source.kind == "gbnf" and named.name == "start" else named.name
     why = f"no text of {name!r} ever ends: give it an alternative that does not lead back to it"
     return fault(part, named.at.line, named.at.column, why)
-
-
-def require_productive_schema(schema: Any, called: str = TITLES["json_schema"]) -> None:
-    """Raise DerbyError if only an endless text could match a JSON Schema or a part of it."""
-    if path := endless(schema):
-        raise schema_fault(called, endless_reason(path))

@@ -1,4 +1,4 @@
-"""A first look at a stranger's grammar, in one pass and without recursion, before any parser's.
+"""A first look at an untrusted grammar, in one pass and without recursion, before any parser's.
 
 It need not be exact: whatever slips through meets llguidance's limits in the sandbox's child.
 """

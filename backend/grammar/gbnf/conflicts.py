@@ -53,13 +53,13 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def conflicts(rules: Mapping[str, Rule], whole: Callable[[Item], Lexeme | None]) -> set[str]:
-    """The lexemes, by their texts, that must be taken apart if `whole` tells which there are.
+def conflicts(rules: Mapping[str, Rule], lexeme_of: Callable[[Item], Lexeme | None]) -> set[str]:
+    """The lexemes, by their texts, that must be taken apart if `lexeme_of` tells which there are.
 
     One that, after a text of another that may stand there too, goes on with a character that may
     come after that other. Raises TooLargeError for large grammars.
     """
-    grammar = _Grammar(rules, whole)
+    grammar = _Grammar(rules, lexeme_of)
     found: set[str] = set()
     for a, others in enumerate(grammar.meeting()):
         after = 0
@@ -85,9 +85,11 @@ class _Grammar:
     A lexeme is one place in the rules. `after[n]` are those, as a bit mask, that may come next.
     """
 
-    def __init__(self, rules: Mapping[str, Rule], whole: Callable[[Item], Lexeme | None]) -> None:
+    def __init__(
+        self, rules: Mapping[str, Rule], lexeme_of: Callable[[Item], Lexeme | None]
+    ) -> None:
         self.lexemes: list[Lexeme] = []
-        self._whole = whole
+        self._lexeme_of = lexeme_of
         self._compared: dict[tuple[str, str], _Compared] = {}
         self._rules = {name: number for number, name in enumerate(rules)}
         self._size = len(rules)
@@ -162,7 +164,7 @@ class _Grammar:
             self._productions.append((head, symbols))
 
     def _symbols(self, item: Item) -> list[int]:
-        found = self._whole(item)
+        found = self._lexeme_of(item)
         if found and item.repeats:
             return [self._counted([self._lexeme(found)], optional=item.low == 0, repeats=False)]
         if found:

@@ -28,7 +28,7 @@ def find_lexemes(rules: Mapping[str, Rule]) -> list[str]:
     chooser = _Chooser(rules)
     try:
         for _ in range(_MAX_ROUNDS):
-            found = conflicts(rules, chooser.whole)
+            found = conflicts(rules, chooser.lexeme_of)
             if not found:
                 return chooser.write()
             chooser.apart |= found
@@ -58,7 +58,7 @@ class _Chooser:
             ]
         )
 
-    def whole(self, item: Item) -> Lexeme | None:
+    def lexeme_of(self, item: Item) -> Lexeme | None:
         """The lexeme for an item once, or if it repeats for once or more; None if it has none."""
         if id(item) not in self._known:
             self._known[id(item)] = self._lexeme(item) if _is_worth_it(item) else None
@@ -71,7 +71,7 @@ class _Chooser:
         waiting = [rule.body for rule in self._rules.values()]
         for body in waiting:
             for item in (item for sequence in body for item in sequence):
-                found = self.whole(item)
+                found = self.lexeme_of(item)
                 if found and item.repeats:
                     name = names.setdefault(found.text, f"T{len(names)}")
                     item.lexeme = name + ("" if item.low else "?")

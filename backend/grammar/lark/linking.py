@@ -7,13 +7,14 @@ An imported rule becomes a subgrammar, `sql_code: @sql__start`, so that its file
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.grammar.lark.linked_text import File, Import, LinkedText, unused
-from backend.grammar.lark.text import Statement, parse
-from backend.grammar.messages import Part, title
+from backend.grammar.lark.text import LarkFile, Statement, Token, parse, plain_name
+from backend.grammar.messages import Origin, Part, title, wrong
 from backend.grammar.sources import MAX_BYTES, GrammarSource
 
 #: Files that one grammar may draw in, itself not counted.
@@ -34,7 +35,7 @@ def link(source: GrammarSource, find: Find, one: One) -> tuple[Part, ...]:
     """
     if source.kind != "lark":
         return (Part("", one(source, title(source, imported=False)), source),)
-    main = File("", source, lark := parse(source.text), {})
+    main = _File("", source, lark := parse(source.text), {})
     if lark.unreadable:
         return (Part("", {"lark_grammar": source.text}, source),)
     return _Linker(find, one).linked(main)
@@ -44,12 +45,12 @@ class _Linker:
     def __init__(self, find: Find, one: One) -> None:
         self._find = find
         self._one = one
-        self._files: dict[str, File] = {}
+        self._files: dict[str, _File] = {}
         self._parts: list[Part] = []
         self._names: dict[tuple[str, str], str] = {}
         self._bytes = 0
 
-    def linked(self, main: File) -> tuple[Part, ...]:
+    def linked(self, main: _File) -> tuple[Part, ...]:
         self._load(main)
         for file in [main, *self._files.values()]:
             self._check(file)
@@ -58,7 +59,7 @@ class _Linker:
             waiting += self._add(file, rule)
         return tuple(self._parts)
 
-    def _load(self, main: File) -> None:
+    def _load(self, main: _File) -> None:
         """Read all files that `main` draws in. Raises DerbyError for one missing, or a circle."""
         path = [(main, self._imports(main))]
         while path:
@@ -80,7 +81,7 @@ class _Linker:
                 chain = " -> ".join([*names, names[0]])
                 raise file.wrong(found.name, f"the files import one another: {chain}")
 
-    def _open(self, file: File, found: Import) -> File:
+    def _open(self, file: _File, found: _Import) -> _File:
         module = found.module or ""
         source = self._find(module)
         if source is None:
@@ -89,13 +90,13 @@ class _Linker:
             why = f"{module!r} is one more imported file than the limit of {MAX_MODULES}"
             raise file.wrong(found.name, f"{why}: join some of them")
         lark = parse(source.text) if source.kind == "lark" else None
-        opened = self._files[module] = File(module, source, lark)
+        opened = self._files[module] = _File(module, source, lark)
         if lark and lark.unreadable:
             why = "this cannot be read as Lark (is a quote, a slash or a brace left open?)"
             raise opened.wrong(lark.unreadable, why)
         return opened
 
-    def _imports(self, file: File) -> Iterator[Import]:
+    def _imports(self, file: _File) -> Iterator[_Import]:
         """The file's imports from other files. All of its imports are put into `file.imports`."""
         for statement in file.lark.imports if file.lark else ():
             for found in _imported(file, statement):
@@ -103,7 +104,7 @@ class _Linker:
                 if found.module is not None:
                     yield found
 
-    def _check(self, file: File) -> None:
+    def _check(self, file: _File) -> None:
         """Raise DerbyError for an import of a name that is not there, or of another sort."""
         for found in file.imports.values():
             if found.module is None:
@@ -120,7 +121,7 @@ class _Linker:
                 why = f"{found.name.text!r} is a {sort}: its name here must be in {case} letters"
                 raise file.wrong(found.local, why)
 
-    def _add(self, file: File, rule: str) -> list[tuple[File, str]]:
+    def _add(self, file: _File, rule: str) -> list[tuple[_File, str]]:
         """Write the part that starts at `rule`; what it refers to and is not written yet."""
         name = self._names[file.module, rule] if file.module else ""
         named = {"name": name} if name else {}
@@ -129,14 +130,14 @@ class _Linker:
             self._count(grammar.get("lark_grammar", file.source.text))
             self._parts.append(Part(name, {**named, **grammar}, file.source))
             return []
-        text = LinkedText(file, file.lark, self._files)
-        new: list[tuple[File, str]] = []
+        text = _LinkedText(file, file.lark, self._files)
+        new: list[tuple[_File, str]] = []
         subgrammars: dict[str, str] = {}
         for local, found in text.imported_rules():
             target = self._files[found.module or ""]
             key = target.module, found.name.text
             if key not in self._names:
-                self._names[key] = unused("__".join(key), self._names.values())
+                self._names[key] = _unused("__".join(key), self._names.values())
                 new.append((target, found.name.text))
             subgrammars[local] = self._names[key]
         text.write(rule, subgrammars)
@@ -155,7 +156,7 @@ class _Linker:
             )
 
 
-def _enter(file: File, found: Import) -> None:
+def _enter(file: _File, found: _Import) -> None:
     """Put an import into `file.imports`. Raises DerbyError if its name is taken."""
     name = found.local.text
     if name in file.imports:
@@ -171,7 +172,7 @@ def _enter(file: File, found: Import) -> None:
     raise file.wrong(found.local, f"{where}: import it under another name, as in '-> {other}'")
 
 
-def _imported(file: File, statement: Statement) -> list[Import]:
+def _imported(file: _File, statement: Statement) -> list[_Import]:
     """What one `%import` line brings. Malformed ones of `common` are left to llguidance."""
     tokens = file.lark.tokens[statement.body : statement.end] if file.lark else ()
     words = [token for token in tokens if token.kind != "newline"]
@@ -185,12 +186,179 @@ def _imported(file: File, statement: Statement) -> list[Import]:
     module = first if relative else None
     many = shape.removeprefix(".").removeprefix("n(")
     if many.endswith("n)") and many.replace(",", "") == "n" * (len(names) - 1) + ")":
-        return [Import(module, name, name) for name in names[1:]]
+        return [_Import(module, name, name) for name in names[1:]]
     if shape in (".n.n", "n.n"):
-        return [Import(module, names[1], names[1])]
+        return [_Import(module, names[1], names[1])]
     if shape in (".n.n->n", "n.n->n"):
-        return [Import(module, names[1], names[2])]
+        return [_Import(module, names[1], names[2])]
     if relative:
         forms = "'%import .file.name', '%import .file.name -> other' or '%import .file (a, b)'"
         raise file.wrong(statement.at, f"this import is none of {forms}")
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """One imported name: `local` here is `name` in the file `module`; None is Lark's `common`."""
+
+    module: str | None
+    name: Token
+    local: Token
+
+
+@dataclass(slots=True)
+class _File:
+    """A grammar file, read once; the main one is the module "". `lark` is None if it is no Lark."""
+
+    module: str
+    source: GrammarSource
+    lark: LarkFile | None
+    imports: dict[str, _Import] = field(default_factory=dict[str, _Import])
+
+    @property
+    def title(self) -> str:
+        """What an error calls the file."""
+        return title(self.source, imported=bool(self.module))
+
+    def wrong(self, at: Token, why: str) -> DerbyError:
+        """The error for a fault at a token."""
+        return wrong(self.title, at.line, at.column, why)
+
+    def names(self) -> Collection[str]:
+        """What can be imported from the file."""
+        return {**self.lark.definitions, **self.imports} if self.lark else ["start"]
+
+
+class _LinkedText:
+    """Every line of the file in its place, imports left blank, and what they stand for behind."""
+
+    def __init__(self, file: _File, lark: LarkFile, files: Mapping[str, _File]) -> None:
+        self._file = file
+        self._lark = lark
+        self._files = files
+        self._taken = {plain_name(token) for token in lark.tokens} | {*file.imports}
+        self._terminals: dict[tuple[str, str], str] = {}
+        self.text = ""
+        self.added: list[Origin] = []
+
+    def imported_rules(self) -> Iterator[tuple[str, _Import]]:
+        """The rules from other files by the names that they have here."""
+        for local, found in self._file.imports.items():
+            if found.module is not None and found.name.kind != "terminal":
+                yield local, found
+
+    def write(self, rule: str, subgrammars: Mapping[str, str]) -> None:
+        """Set `text` and `added`: the file started at `rule`, its imported rules being subgrammars.
+
+        Another rule called `start` is renamed, to a name as long as that.
+        """
+        aside = "start" if rule == "start" else self._five_letters()
+        self.text = self._own(aside)
+        for local, found in self.imported_rules():
+            name = aside if local == "start" else local
+            self._append(f"{name}: @{subgrammars[local]}", self._file, found.name)
+        if rule != "start":
+            self._append(f"start: {rule}", self._file, self._where(rule))
+        self._write_terminals()
+
+    def _five_letters(self) -> str:
+        words = map("".join, itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=4))
+        return next("s" + word for word in words if "s" + word not in self._taken)
+
+    def _where(self, rule: str) -> Token:
+        found = self._lark.definitions.get(rule)
+        return found.at if found else self._file.imports[rule].local
+
+    def _own(self, aside: str) -> str:
+        changes: list[tuple[int, int, str]] = []
+        blank: set[int] = set()
+        for statement in self._lark.imports:
+            words = self._lark.tokens[statement.body : statement.end]
+            if words and words[0].text != "common":
+                kept = [word for word in (statement.at, *words) if word.kind != "newline"]
+                changes.append((kept[0].start, kept[-1].end, ""))
+                blank.update(word.start for word in kept)
+        if aside != "start":
+            changes += [
+                (token.end - len("start"), token.end, aside)
+                for token in self._lark.tokens
+                if plain_name(token) == "start" and token.start not in blank
+            ]
+        return _replaced(self._lark.text, sorted(changes))
+
+    def _write_terminals(self) -> None:
+        """Define the imported terminals, and under names of their own those that they need."""
+        waiting: list[tuple[str, str]] = []
+        for local, found in self._file.imports.items():
+            if found.module is None or found.name.kind != "terminal":
+                continue
+            key = found.module, found.name.text
+            if key in self._terminals:
+                self._append(f"{local}: {self._terminals[key]}", self._file, found.name)
+            else:
+                self._terminals[key] = local
+                waiting.append(key)
+        for module, name in waiting:
+            waiting += self._define(self._files[module], name, self._terminals[module, name])
+
+    def _define(self, file: _File, name: str, local: str) -> list[tuple[str, str]]:
+        """Write out one terminal of another file; those that it needs and are not written yet."""
+        found = file.imports.get(name)
+        if found and found.module is None:
+            self._append(f"%import common.{found.name.text} -> {local}", file, found.name)
+            return []
+        if found and found.module is not None:
+            new = self._need(found.module, found.name.text)
+            inner = self._terminals[found.module, found.name.text]
+            self._append(f"{local}: {inner}", file, found.name)
+            return new
+        return self._copy(file, file.lark, name, local) if file.lark else []
+
+    def _copy(self, file: _File, lark: LarkFile, name: str, local: str) -> list[tuple[str, str]]:
+        definition = lark.definitions[name]
+        body = lark.tokens[definition.body : definition.end]
+        start, end = (body[0].start, body[-1].end) if body else (0, 0)
+        changes: list[tuple[int, int, str]] = []
+        new: list[tuple[str, str]] = []
+        for token in body:
+            if token.kind != "terminal":
+                continue
+            if token.text not in lark.definitions and token.text not in file.imports:
+                raise file.wrong(token, f"unknown name: {token.text!r}")
+            new += self._need(file.module, token.text)
+            inner = self._terminals[file.module, token.text]
+            changes.append((token.start - start, token.end - start, inner))
+        text = _replaced(lark.text[start:end].rstrip(), changes)
+        self._append(f"{local}: {text}", file, body[0] if body else definition.at)
+        return new
+
+    def _need(self, module: str, name: str) -> list[tuple[str, str]]:
+        """Have a name here for another file's terminal; the terminal, unless it had one."""
+        if (module, name) in self._terminals:
+            return []
+        local = _unused(f"{module.upper()}__{name}", self._taken)
+        self._taken.add(local)
+        self._terminals[module, name] = local
+        return [(module, name)]
+
+    def _append(self, text: str, file: _File, at: Token) -> None:
+        self.text += "\n" + text
+        for n in range(text.count("\n") + 1):
+            self.added.append(Origin(file.title, at.line + n, 1 if n else at.column))
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """The name, with underscores behind it until it is not taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _replaced(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
+    """The text with (start, end, new) spans exchanged; they are in order and do not overlap."""
+    pieces: list[str] = []
+    at = 0
+    for start, end, new in changes:
+        pieces += [text[at:start], new]
+        at = end
+    return "".join([*pieces, text[at:]])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backend.errors import DerbyError
-from backend.grammar.lark.rules import dead_after
+from backend.grammar.checks.rules import dead_after
 from backend.grammar.matchers import limits
 from backend.grammar.slices import SLICES
 from backend.grammar.vocabulary import read
