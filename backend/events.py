@@ -70,8 +70,8 @@ class CostsKnown:
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What was decided for the column, whenever it changes: `settings` in force instead of the
-    column's own, the speed-up that is `predicted` (0: unknown), why in a sentence, and what was
-    `declined`, a sentence each.
+    column's own, the speed-up that is `predicted` (0: unknown), why in a sentence, what was
+    `declined`, a sentence each, and whether all that is left is `plain` decoding.
     """
 
     column: int
@@ -79,6 +79,7 @@ class Decided:
     predicted: float
     why: str
     declined: list[str]
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from typing import Any
 import gradio as gr
 
 from backend.export.production import LIBRARIES
-from backend.strategies.registry import STRATEGIES
+from backend.strategies.registry import strategies
 from page.components import NEWEST, WORDS, Fields, Surroundings
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
-    titles = [row.title for row in STRATEGIES.values()]
+    titles = [strategy.title for strategy in strategies().values()]
     with gr.Row():
         column = gr.Dropdown(titles, value=titles[1], elem_id="code-column", **WORDS["code column"])
-        library = gr.Dropdown(LIBRARIES, value=LIBRARIES[0], **WORDS["code library"])
+        library = gr.Dropdown(list(LIBRARIES), value=next(iter(LIBRARIES)), **WORDS["code library"])
     show = gr.Button("Show the code", elem_id="show", min_width=100)
     note = gr.Textbox(lines=2, interactive=False, elem_id="code-note", **WORDS["code note"])
     code = gr.Code(

@@ -5,16 +5,17 @@ from typing import Any
 
 import gradio as gr
 
-from backend.strategies.registry import BASELINE, STRATEGIES
+from backend.strategies.column import default_column
+from backend.strategies.registry import BASELINE, strategies
 from backend.web.view import View
 from page.components import UNREAD, WORDS, Fields, Surroundings
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     controller = around.controller
-    titles = [row.title for row in STRATEGIES.values() if row.cache]
+    titles = [strategy.title for strategy in strategies().values() if strategy.keeps_cache]
     with gr.Row():
-        column = gr.Dropdown(titles, value=STRATEGIES[BASELINE].title, **WORDS["save column"])
+        column = gr.Dropdown(titles, value=default_column(BASELINE).title, **WORDS["save column"])
         snapshot = gr.Textbox(max_lines=1, elem_id="snapshot", **WORDS["snapshot"])
     with gr.Row():
         save = gr.Button("Save", elem_id="save", min_width=100)

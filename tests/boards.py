@@ -8,7 +8,7 @@ from backend.costs.pass_costs import stated_costs
 from backend.engines.fake import STEEP_PASSES
 from backend.events import CostsKnown, Event, Finished, Started, Step
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec
 
 STEEP = stated_costs(STEEP_PASSES)

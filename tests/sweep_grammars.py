@@ -19,7 +19,7 @@ from backend.bench.runs import run_solo
 from backend.grammar.sources import examples, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
 
 TEMPERATURES = (0.0, 0.7, 1.0)

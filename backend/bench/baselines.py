@@ -28,7 +28,8 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import BASELINE, Strategy, parse_column
+from backend.strategies.column import Column, parse_column
+from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class AssistedResult:
 
 
 def our_answer(
-    prompt: str, column: Strategy, count: int, target: ModelSpec, models: LoadedModels
+    prompt: str, column: Column, count: int, target: ModelSpec, models: LoadedModels
 ) -> Answer:
     """What our column writes. Raises DerbyError if it fails."""
     board = Scoreboard((column,))
@@ -356,7 +357,7 @@ def assisted(plan: Plan) -> list[AssistedResult]:
     draft = draft_folder(say)
     assistant = AutoModelForCausalLM.from_pretrained(draft, dtype="float32")
 
-    def compare(name: str, column: Strategy, k: int, options: Mapping[str, Any]) -> AssistedResult:
+    def compare(name: str, column: Column, k: int, options: Mapping[str, Any]) -> AssistedResult:
         say(f"{name} against transformers")
         pairs = alternate(
             plan,

@@ -10,7 +10,7 @@ from rich.table import Table
 from backend.bench.prompts import Prompt
 from backend.bench.tables import results_table
 from backend.racing.models import LoadedModels
-from backend.strategies.registry import Strategy
+from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
 
 Say = Callable[[str], None]
@@ -25,7 +25,7 @@ class Plan:
     """
 
     prompts: Sequence[Prompt]
-    columns: Sequence[Strategy]
+    columns: Sequence[Column]
     request: Request
     target: ModelSpec
     models: LoadedModels

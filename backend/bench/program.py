@@ -11,7 +11,7 @@ from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
 from backend.bench.runs import solo_runs
 from backend.racing.race import Race
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 
 #: Twelve sentences, fed ten times, each time followed by four tokens of the model's own.
 PASSAGE = (

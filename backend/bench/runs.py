@@ -12,7 +12,8 @@ from backend.racing.race import Race, run_race
 from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import BASELINE, Strategy, parse_column
+from backend.strategies.column import Column, parse_column
+from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
 
 
@@ -36,15 +37,13 @@ def solo_runs(columns: int, models: LoadedModels) -> list[Callable[[Race], Score
     return [partial(run_solo, index=index, models=models) for index in range(columns)]
 
 
-def with_baseline(columns: Sequence[Strategy]) -> tuple[Strategy, ...]:
+def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:
     """The columns, KV reuse first."""
     baseline = parse_column(BASELINE)
     return (baseline, *(column for column in columns if column != baseline))
 
 
-def race_on(
-    prompt: Prompt, columns: Sequence[Strategy], request: Request, target: ModelSpec
-) -> Race:
+def race_on(prompt: Prompt, columns: Sequence[Column], request: Request, target: ModelSpec) -> Race:
     """The request on another prompt, in all columns."""
     return Race(replace(request, prompt=prompt.text), tuple(columns), target)
 

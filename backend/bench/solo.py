@@ -14,7 +14,7 @@ from backend.bench.rotation import rounds
 from backend.bench.runs import median_figure, race_on, solo_runs, with_baseline
 from backend.results.figures import figure
 from backend.results.metrics import Score
-from backend.strategies.registry import Strategy
+from backend.strategies.column import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def solo(plan: Plan) -> list[ColumnResult]:
     return results
 
 
-def _result(column: Strategy, category: str, pairs: Sequence[tuple[Score, Score]]) -> ColumnResult:
+def _result(column: Column, category: str, pairs: Sequence[tuple[Score, Score]]) -> ColumnResult:
     """Medians over (baseline, column) pairs; prompts answered by a single step say nothing."""
     ratios = [ratio for base, score in pairs if (ratio := score.speedup_over(base))]
     scores = [score for _, score in pairs]

@@ -16,7 +16,8 @@ from backend.grammar.sources import examples, shipped
 from backend.racing.race import Race
 from backend.results.figures import figure
 from backend.results.metrics import Score
-from backend.strategies.registry import BASELINE, parse_column
+from backend.strategies.column import parse_column
+from backend.strategies.registry import BASELINE
 
 #: The grammar alone, and drafting on top of it.
 COLUMNS = ("grammar", "lookup", "lookahead", "speculative")

@@ -11,23 +11,16 @@ from backend.bench.prompts import Prompt
 from backend.bench.rotation import one_round
 from backend.bench.runs import solo_runs, with_baseline
 from backend.costs.pass_costs import PassCosts
-from backend.drafters.lookahead_plan import LADDER, predicted
 from backend.errors import DerbyError
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
-from backend.strategies.registry import BASELINE, Strategy, parse_column
+from backend.strategies.column import Column, parse_column
+from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request
 
 Say = Callable[[str], None]
-
-#: The most tokens a round drafts in the runs that predictions are read off.
-LONGEST_DRAFTS = {
-    "lookup:branches=1": 16,
-    "speculative:draft=trained": 8,
-    "speculative:draft=int4": 8,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +72,53 @@ def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
 
 
 def tune(
-    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, engines: LoadedModels, say: Say
+    target: ModelSpec, prompts: Sequence[Prompt], tokens: int, models: LoadedModels, say: Say
 ) -> Tuning:
     """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
-    loading = Loading(engines, say)
+    loading = Loading(models, say)
     engine = loading.engine(target)
-    loading.prepare(
-        engine, [parse_column(name).drafting for name in LONGEST_DRAFTS], remeasure=True
-    )
+    candidates = [
+        (name, candidate)
+        for name, strategy in strategies().items()
+        for candidate in strategy.candidates
+    ]
+    tried = [parse_column(_text(name, candidate.settings)) for name, candidate in candidates]
+    loading.prepare(tried, target, remeasure=True)
     costs = loading.costs(engine)
-    runs = _Runs(target, prompts, tokens, engines, say)
+    runs = _Runs(target, prompts, tokens, models, say)
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}
-    for name, far in LONGEST_DRAFTS.items():
+    for name, candidate in candidates:
+        text = _text(name, candidate.settings)
         try:
-            scores = runs.scores(f"{name},k={far}")
+            if candidate.longest:
+                scores = runs.scores(_text(name, candidate.settings, f"k={candidate.longest}"))
+                if scores[0].draft_cost:
+                    draft_steps[text] = scores[0].draft_cost
+                rows += _family(text, candidate.longest, scores, runs)
+            else:
+                rows.append(runs.advice(text, candidate.predict(costs) if candidate.predict else 0))
         except DerbyError as error:
             say(str(error))
-            continue
-        if scores[0].draft_cost:
-            draft_steps[name] = scores[0].draft_cost
-        rows += _family(name, far, scores, runs)
-    for setting in LADDER:
-        text = f"lookahead:window={setting.window},level={setting.level},guesses={setting.guesses}"
-        rows.append(runs.advice(text, predicted(setting, costs)))
-    for text in ("lookup", "speculative", "lookahead"):
-        rows.append(runs.advice(text, 0.0))
     best = max(rows, key=lambda row: row.measured)
     winner = best.setting if best.measured > 1 else BASELINE
     return Tuning(str(target), costs, draft_steps, tuple(rows), winner)
 
 
-def _family(name: str, far: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
+def _text(name: str, *settings: str) -> str:
+    """A column in the command line's words."""
+    given = ",".join(filter(None, settings))
+    return f"{name}:{given}" if given else name
+
+
+def _family(text: str, longest: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
     """Predictions for every K; a few, the best among them, are checked by runs of their own."""
-    found = {k: predict(scores, k) for k in range(1, far + 1)}
-    best = max(found, key=lambda k: found[k][1])
+    promised = {k: predict(scores, k) for k in range(1, longest + 1)}
+    best = max(promised, key=lambda k: promised[k][1])
     rows: list[Advice] = []
-    for k, (per_forward, speedup) in found.items():
-        setting = f"{name},k={k}"
-        check = runs.speedup(setting) if k in (2, best, far // 2, far) else 0.0
+    for k, (per_forward, speedup) in promised.items():
+        setting = f"{text}{',' if ':' in text else ':'}k={k}"
+        check = runs.speedup(setting) if k in (2, best, longest // 2, longest) else 0.0
         rows.append(Advice(setting, per_forward, speedup, check))
     return rows
 
@@ -132,13 +133,13 @@ class _Runs:
         target: ModelSpec,
         prompts: Sequence[Prompt],
         tokens: int,
-        engines: LoadedModels,
+        models: LoadedModels,
         say: Say,
     ) -> None:
         self._target = target
         self._prompts = prompts
         self._tokens = tokens
-        self._engines = engines
+        self._models = models
         self._say = say
         self._known: dict[str, list[tuple[Score, Score]]] = {}
 
@@ -156,11 +157,9 @@ class _Runs:
             ]
         return self._known[text]
 
-    def _pair(
-        self, columns: tuple[Strategy, ...], prompt: Prompt, turn: int
-    ) -> tuple[Score, Score]:
+    def _pair(self, columns: tuple[Column, ...], prompt: Prompt, turn: int) -> tuple[Score, Score]:
         race = Race(Request(prompt.text, self._tokens), columns, self._target)
-        base, score = one_round(solo_runs(2, self._engines), race, turn)
+        base, score = one_round(solo_runs(2, self._models), race, turn)
         return base, score
 
     def speedup(self, text: str) -> float:

@@ -5,28 +5,26 @@ from dataclasses import dataclass
 from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
+from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_race
+from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
-from backend.strategies.registry import parse_column
+from backend.strategies.column import Column, parse_column
+from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request, Sampling
 
-COLUMNS = tuple(
-    parse_column(text)
-    for text in (
-        "kv",
-        "stateless:limit=24",
-        "speculative",
-        *(f"speculative:draft=trained,k={k}" for k in (1, 4)),
-        *(f"speculative:draft=int4,k={k}" for k in (3, 8)),
-        "lookup",
-        "lookup:k=10,ngram=4,branches=4",
-        "lookahead:window=5,level=3,guesses=5",
-        "lookahead:window=7,level=4,guesses=7,seeded=false",
-        "lookahead:window=15,level=5,guesses=15",
-    )
-)
+
+def verified_columns() -> tuple[Column, ...]:
+    """KV reuse, and whatever each strategy wants to have checked against it."""
+    texts = [
+        f"{name}:{settings}" if settings else name
+        for name, strategy in strategies().items()
+        for settings in strategy.verified
+        if name != BASELINE
+    ]
+    return tuple(map(parse_column, (BASELINE, *texts)))
+
 
 TARGETS = (ModelSpec(), ModelSpec(engine="torch"))
 
@@ -64,15 +62,21 @@ def cases(
 
 
 def verify(
-    chosen: tuple[Case, ...], engines: LoadedModels, max_new_tokens: int = 96
+    chosen: tuple[Case, ...], models: LoadedModels, max_new_tokens: int = 96
 ) -> Iterator[Result]:
-    """Run the cases one by one, all columns of a case in one race."""
+    """Run the cases one by one, all columns of a case in one race.
+
+    Raises DerbyError if there is nothing to compare with, for KV reuse fails.
+    """
     for case in chosen:
         request = Request(
             case.prompt.text, max_new_tokens, Sampling(case.temperature, seed=case.seed)
         )
-        board = Scoreboard(COLUMNS)
-        run_race(Race(request, COLUMNS, case.target), engines, board.add, lambda: False)
+        columns = verified_columns()
+        board = Scoreboard(columns)
+        Race(request, columns, case.target).run(models, board.add, lambda: False)
+        if board.scores[0].state == "failed":
+            raise DerbyError(board.scores[0].message)
         yield _judge(case, board)
 
 

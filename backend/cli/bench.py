@@ -23,7 +23,8 @@ from backend.cli.options import (
     Temperature,
 )
 from backend.racing.models import LoadedModels
-from backend.strategies.registry import DEFAULT_COLUMNS, parse_column
+from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request, Sampling
 
 EXPERIMENT_HELP = "; ".join(f"{name}: {each.help}" for name, each in EXPERIMENTS.items()) + "."

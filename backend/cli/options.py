@@ -5,14 +5,15 @@ from typing import Annotated
 import typer
 
 from backend.engines.registry import device_help, engine_help, precision_help
-from backend.strategies.registry import STRATEGIES
+from backend.strategies.registry import strategies
 
 Columns = Annotated[
     list[str],
     typer.Option(
         "--column",
         "-c",
-        help="A column, name[:setting=value,...]; repeat for more. Names: " + ", ".join(STRATEGIES),
+        help="A column, name[@engine/precision/device][:setting=value,...]; repeat for more. "
+        "Names: " + ", ".join(strategies()),
     ),
 ]
 Model = Annotated[str, typer.Option(help="built-in, a folder (/..., ./..., ~/...), or a Hub id.")]

@@ -28,7 +28,8 @@ from backend.grammar.sources import grammar_from_file
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import DEFAULT_COLUMNS, parse_column
+from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request, Sampling
 
 

@@ -6,7 +6,8 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column as TableColumn
+from rich.table import Table
 
 from backend.cli.console import out
 from backend.cli.options import (
@@ -23,12 +24,14 @@ from backend.cli.options import (
 from backend.cli.tables import summary, texts
 from backend.errors import DerbyError
 from backend.kvcache.snapshots import Info, default_folder
+from backend.kvcache.sources import Visitor
+from backend.racing.commands import Command, SaveColumn
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_race
-from backend.racing.records import earlier_of, extended, read_record
+from backend.racing.race import Race
+from backend.racing.records import read_record
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import Strategy, parse_column
+from backend.strategies.column import Column, parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
 
 app = typer.Typer(
@@ -36,7 +39,7 @@ app = typer.Typer(
 )
 
 #: Whose caches one command keeps in memory: its own.
-SCOPE = "command line"
+SCOPE = Visitor("command line")
 
 Id = Annotated[str, typer.Argument(help="A snapshot's id.")]
 
@@ -69,9 +72,9 @@ def load(
     as_json: AsJson = False,
 ) -> None:
     """Go on from exactly where a column was saved."""
-    request, strategy, target = read_record(default_folder().info(name).record)
-    request, strategy = extended(request, strategy, max_new_tokens)
-    race = Race(request, (strategy,), target, (AnswerSoFar(snapshot=name),))
+    request, column, target = read_record(default_folder().info(name).record)
+    request = replace(request, max_new_tokens=max_new_tokens)
+    race = Race(request, (column.limited(max_new_tokens),), target, (AnswerSoFar(snapshot=name),))
     _run(race, as_json=as_json, save=save)
 
 
@@ -88,7 +91,7 @@ def list_all(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps([asdict(entry) for entry in entries]))  # noqa: T201 (the output)
         return
-    table = Table(Column("id", no_wrap=True), "saved", "MB", "tokens", "column", "prompt")
+    table = Table(TableColumn("id", no_wrap=True), "saved", "MB", "tokens", "column", "prompt")
     for entry in entries:
         table.add_row(*_cells(entry))
     out.print(table)
@@ -124,22 +127,26 @@ def _run(race: Race, *, as_json: bool, save: bool) -> None:
         out.print(f"Saved as {snapshot}.", highlight=False)
 
 
-def run_column(race: Race, engines: LoadedModels) -> Scoreboard:
+def run_column(race: Race, models: LoadedModels) -> Scoreboard:
     """Run a race of one column to its end. Raises DerbyError if it fails."""
-    board = Scoreboard(race.columns)
-    run_race(replace(race, scope=SCOPE), engines, board.add, lambda: False)
+    return _carried_out(replace(race, scope=SCOPE), race.columns, models)
+
+
+def save_column(race: Race, score: Score, models: LoadedModels) -> str:
+    """Save where the race's one column stands; its id. Raises DerbyError if that fails."""
+    command = SaveColumn(replace(race, scope=SCOPE), 0, score.answer_so_far)
+    return _carried_out(command, race.columns, models).scores[0].snapshot
+
+
+def _carried_out(command: Command, columns: Sequence[Column], models: LoadedModels) -> Scoreboard:
+    board = Scoreboard(columns)
+    command.run(models, board.add, lambda: False)
     if board.scores[0].state == "failed":
         raise DerbyError(board.scores[0].message)
     return board
 
 
-def save_column(race: Race, score: Score, engines: LoadedModels) -> str:
-    """Save where the race's one column stands; its id. Raises DerbyError if that fails."""
-    saving = replace(race, earlier=(earlier_of(score),), save=True)
-    return run_column(saving, engines).scores[0].snapshot
-
-
-def _result(strategy: Strategy, score: Score, snapshot: str) -> dict[str, Any]:
+def _result(strategy: Column, score: Score, snapshot: str) -> dict[str, Any]:
     return {
         "column": strategy.label,
         "tokens": score.tokens,

@@ -12,13 +12,15 @@ NOTHING = Proposal()
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a drafter decided: `settings` in force instead of those it was given, the speed-up over
-    plain decoding that it `predicted` (0: unknown), why in a sentence, and what it `declined`.
+    plain decoding that it `predicted` (0: unknown), why in a sentence, what it `declined`, and
+    whether all that is left is plain decoding.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     predicted: float = 0.0
     why: str = ""
     declined: tuple[str, ...] = ()
+    plain: bool = False
 
 
 UNDECIDED = Decision()

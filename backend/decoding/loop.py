@@ -45,6 +45,7 @@ class Parts:
     cache: bool = True
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     bounds: Bounds = field(default_factory=Bounds)
+    declined: tuple[str, ...] = ()  # what was wanted of the drafter and could not be had
 
     def context(self, tokens: Sequence[int]) -> Context:
         return Context(tokens, self.session, self.drafter, cache=self.cache)
@@ -68,25 +69,26 @@ def decode(
         answer = Answer(column, context, request, parts)
         if earlier.tokens:
             yield answer.resume(earlier)
-        yield from with_decisions(column, parts.drafter, answer.run())
+        yield from with_decisions(column, parts, answer.run())
         yield answer.finish()
     finally:
         parts.session.close()
         parts.drafter.close()
 
 
-def with_decisions(column: int, drafter: Drafter, events: Iterator[Event]) -> Iterator[Event]:
+def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterator[Event]:
     """The events of a text, and what its drafter decides whenever that is news; at the end the
     drafter sums up.
     """
-    known = UNDECIDED
+    drafter, known = parts.drafter, None if parts.declined else UNDECIDED
 
     def news() -> Iterator[Decided]:
         nonlocal known
         if drafter.decision is not known:
             known = drafter.decision
-            settings, declined = dict(known.settings), list(known.declined)
-            yield Decided(column, settings, known.predicted, known.why, declined)
+            declined = [*parts.declined, *known.declined]
+            settings = dict(known.settings)
+            yield Decided(column, settings, known.predicted, known.why, declined, known.plain)
 
     yield from news()
     for event in events:
@@ -129,7 +131,11 @@ class Answer:
             yield self._step()
 
     def resume(self, earlier: AnswerSoFar) -> Resumed:
-        """Stand where the answer stood after these tokens, of which nothing is computed."""
+        """Stand where the answer stood after these tokens, of which nothing is computed.
+
+        The limits count what is written from here on.
+        """
+        self._room += len(earlier.tokens)
         pieces: list[str] = []
         with self._parts.clock.step():
             for token in earlier.tokens:

@@ -177,7 +177,8 @@ class _Account:
             return UNDECIDED
         predicted = self._plain_seconds / self._seconds if costs_known else 0.0
         if not self._rounds:
-            return Decision({}, predicted, "plain decoding", ("no guess promised to pay",))
+            declined = ("no guess promised to pay",)
+            return Decision({}, predicted, "plain decoding", declined, plain=True)
         k = max(1, round(self._depth / self._rounds))
         times = f"in {self._rounds} of {self._passes} passes"
         why = f"K={k} is what auto drafted here on average, {times}"

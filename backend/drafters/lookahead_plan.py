@@ -94,7 +94,7 @@ def choose_setting(costs: PassCosts, auto: Auto, model: str) -> tuple[Setting, D
     promise = _promise(setting, costs, measured=measured)
     pays = speedup > MARGIN
     if auto == "decline" and not pays:
-        return setting, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",))
+        return setting, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",), plain=True)
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
     against = f"auto=decline would decline: {speedup:.2f} times plain decoding's speed is {source}"
@@ -144,7 +144,7 @@ class PlannedLookahead(NullDrafter):
         self._setting = setting
         self._costs = costs
         self._gives_up = gives_up
-        self._runs = bool(decision.settings)
+        self._runs = not decision.plain
         self._context = 0  # tokens before the last proposal
         self._rows = 1  # of the last pass
         self._steps = self._tokens = 0
@@ -179,7 +179,7 @@ class PlannedLookahead(NullDrafter):
         if self._gives_up and self._lost_after:
             self._runs = False
             gone = f"lookahead with {self._setting}, given up: {self._account}"
-            self.decision = Decision({}, 1.0, "plain decoding", (gone,))
+            self.decision = Decision({}, 1.0, "plain decoding", (gone,), plain=True)
         elif self._steps == TRIAL:
             self._correct()
 

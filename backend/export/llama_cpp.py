@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.export.plan import Model, Plan, Snippet, code, nothing, shell
+from backend.export.plan import Library, Model, Plan, Snippet, code, nothing, shell
 from backend.grammar.sources import GrammarSource
 
-LIBRARY = "llama.cpp"
+NAME = "llama.cpp"
 ADDRESS = "http://127.0.0.1:8080"
 
 #: The server draws a seed of its own where it is given this one, its largest.
@@ -17,10 +17,10 @@ _OUTTYPES = {"bf16": "bf16", "fp16": "f16"}
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
 
 
-def llama_server(plan: Plan) -> Snippet:
+def write(plan: Plan) -> Snippet:
     missing = _missing(plan)
     if missing:
-        return nothing(LIBRARY, "bash", missing)
+        return nothing(NAME, "bash", missing)
     lines = [*_weights(plan.model, "target"), *_draft(plan)]
     serve = " \\\n  ".join(["llama-server --model target.gguf --port 8080", *_speculation(plan)])
     path = "/v1/chat/completions" if plan.request.chat else "/completion"
@@ -35,13 +35,13 @@ def llama_server(plan: Plan) -> Snippet:
         notes.append(f"Only endings of exactly {plan.ngram} tokens are looked up, no shorter ones.")
     if plan.grammar and plan.grammar.kind == "lark":
         notes.append("A Lark grammar needs a server built with -DLLAMA_LLGUIDANCE=ON.")
-    return Snippet(LIBRARY, "bash", code(lines), " ".join(notes))
+    return Snippet(NAME, "bash", code(lines), " ".join(notes))
 
 
 def _missing(plan: Plan) -> str:
-    if plan.kind == "lookahead":
+    if plan.lacking:
         return (
-            f"llama-server has no lookahead ({plan.shape}): use prompt lookup, "
+            f"llama-server has no {plan.lacking}: use prompt lookup, "
             f"--spec-type ngram-simple --spec-ngram-simple-size-m {plan.k}."
         )
     if not plan.cache:
@@ -132,3 +132,6 @@ def _schema(grammar: GrammarSource) -> Any:
         raise DerbyError(
             f"The JSON Schema {grammar.name!r} is not JSON ({error}): correct it."
         ) from error
+
+
+LLAMA_CPP = Library(NAME, write)

@@ -3,37 +3,38 @@
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from backend.decoding.drafter import Decision
 from backend.decoding.sampling import COLDEST
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.heads.file import HEAD_SUFFIX, head_for
 from backend.models.files import BUILT_IN
-from backend.strategies.registry import CALL, Strategy
-from backend.strategies.settings import (
-    HYBRID,
-    PRECISIONS,
-    TRAINED,
-    DraftModelDrafting,
-    LookaheadDrafting,
-    LookupDrafting,
+from backend.strategies.column import Column
+from backend.strategies.equivalents import (
+    NOTHING_DRAFTED,
+    Draft,
+    Equivalent,
+    Lookup,
+    Nothing,
+    Plain,
 )
+from backend.strategies.settings import THIS_ANSWER
 from backend.types import ModelSpec, Request
 
 #: The Hub's name of the built-in model.
 BUILT_IN_ON_THE_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: What is lost of a hybrid draft whose model is a copy of the target.
-BOTH = "Decode Derby looks the text up first and asks the copy elsewhere: no library does both."
+#: torch's names of the precisions.
+TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 _ABROAD = re.compile(r"%import\s+\.")
 
 Language = Literal["python", "bash"]
-Kind = Literal["plain", "draft", "lookup", "lookahead"]
+Kind = Literal["plain", "draft", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,6 @@ class Snippet:
     language: Language
     code: str
     note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a column's run settled on; 0 stands for the strategy's own setting."""
-
-    k: int = 0
-    window: int = 0
-    level: int = 0
-    guesses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +67,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A column's facts, settled. `shape` is a lookahead's W, N and G; `notes` hold everywhere."""
+    """A column's facts, settled. `lacking` is what no library has, "" if all is there: the rest is
+    then the nearest to it. `notes` hold everywhere.
+    """
 
     request: Request
     model: Model
@@ -85,7 +78,7 @@ class Plan:
     k: int = 0
     ngram: int = 0
     draft: Model | None = None
-    shape: str = ""
+    lacking: str = ""
     cache: bool = True
     reuse: bool = False  # beginnings of earlier texts may be used
     limit: int = 0
@@ -109,8 +102,11 @@ class Plan:
         return self.grammar.text.rstrip("\n") if self.grammar.kind == "regex" else self.grammar.text
 
 
-def plan(strategy: Strategy, request: Request, target: ModelSpec, settings: Settings) -> Plan:
-    """What the snippets of a column are written from. Raises DerbyError for an impossible name."""
+def plan(column: Column, request: Request, default: ModelSpec, decision: Decision) -> Plan:
+    """What the snippets of a column are written from: `decision` is what its run put in
+    force. Raises DerbyError for an impossible name.
+    """
+    target, strategy = column.target(default), column.strategy
     notes: list[str] = []
     if strategy.restart or strategy.single:
         notes.append("A program's slots are Decode Derby's own: this writes one text.")
@@ -120,48 +116,31 @@ def plan(strategy: Strategy, request: Request, target: ModelSpec, settings: Sett
         request=request,
         model=Model(_published(target.name), target.precision),
         device=target.device if target.engine == "openvino" else "CPU",
-        cache=strategy.cache,
-        reuse=strategy.scope != CALL,
-        limit=min(request.max_new_tokens, strategy.limit or request.max_new_tokens),
-        grammar=strategy.grammar,
+        cache=strategy.keeps_cache,
+        reuse=column.cache != THIS_ANSWER,
+        limit=min(request.max_new_tokens, column.limit or request.max_new_tokens),
+        grammar=column.grammar,
         notes=tuple(notes),
     )
-    return _drafting(plain, strategy, target, settings)
+    if decision.plain:
+        return _with(plain, NOTHING_DRAFTED)
+    equivalent = strategy.equivalent({**column.settings(), **decision.settings}, target)
+    return _with(plain, equivalent)
 
 
-def _trained(draft: str, target: ModelSpec) -> bool:
-    if draft == HYBRID:
-        return head_for(target) is not None
-    return draft == TRAINED or draft.endswith(HEAD_SUFFIX)
-
-
-def _drafting(plain: Plan, strategy: Strategy, target: ModelSpec, settings: Settings) -> Plan:
-    """The plan with what the strategy drafts, or what comes nearest to it."""
-    match strategy.drafting:
-        case DraftModelDrafting(k=k, draft=draft) if _trained(draft, target):
-            lost = (
-                f"The trained head{' beside prompt lookup' * (draft == HYBRID)} is Decode Derby's "
-                "own and no library loads it: this is prompt lookup alone, and an int4 copy as "
-                "the draft comes nearer."
-            )
-            ngram = LookupDrafting().ngram
-            notes = (lost, *plain.notes)
-            return replace(plain, kind="lookup", k=settings.k or k, ngram=ngram, notes=notes)
-        case DraftModelDrafting(k=k, draft=draft):
-            if draft == HYBRID:  # lookup, and where nothing was trained the int4 copy
-                plain = replace(plain, notes=(BOTH, *plain.notes))
-            draft = "int4" if draft == HYBRID else draft
-            copied = replace(plain.model, precision=draft)
-            made = copied if draft in PRECISIONS else replace(plain.model, name=_published(draft))
-            return replace(plain, kind="draft", k=settings.k or k, draft=made)
-        case LookupDrafting(k=k, ngram=ngram):
-            return replace(plain, kind="lookup", k=settings.k or k, ngram=ngram)
-        case LookaheadDrafting(window=window, level=level, guesses=guesses):
-            level = settings.level or level
-            shape = f"W={settings.window or window}, N={level}, G={settings.guesses or guesses}"
-            return replace(plain, kind="lookahead", k=level - 1, shape=shape)
-        case _:
-            return plain
+def _with(plain: Plan, equivalent: Equivalent) -> Plan:
+    """The plan with what the column amounts to, or with what comes nearest to it."""
+    match equivalent:
+        case Nothing(lacking, instead):
+            return replace(_with(plain, instead), lacking=lacking)
+        case Draft(k, draft, note):
+            model = Model(_published(draft.name), draft.precision)
+            plan = replace(plain, kind="draft", k=k, draft=model)
+        case Lookup(k, ngram, note):
+            plan = replace(plain, kind="lookup", k=k, ngram=ngram)
+        case Plain(note):
+            plan = plain
+    return replace(plan, notes=(note, *plan.notes)) if note else plan
 
 
 def _published(name: str) -> str:
@@ -176,6 +155,23 @@ def _published(name: str) -> str:
         raise DerbyError(f"The model name {name!r} has characters that no file's can: correct it.")
     # Path's own would take "./" off, and fail for a user that this machine does not have.
     return os.path.expanduser(name)  # noqa: PTH111
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """`write` makes a column's snippet. Raises DerbyError for what cannot be written at all."""
+
+    name: str
+    write: Callable[[Plan], Snippet]
+
+
+def no_library(library: str, plan: Plan, setting: str) -> str:
+    """Why there is no snippet of what no library has, and what to use instead."""
+    return f"{library} has no {plan.lacking}: use its prompt lookup with {setting}={plan.k}."
+
+
+def always_caches(library: str) -> str:
+    return f"{library} cannot write a text without its cache: use KV reuse."
 
 
 def nothing(library: str, language: Language, note: str) -> Snippet:

@@ -54,7 +54,7 @@ def run_program(
     runner = _Runner(column, prompt, request, parts, compile_grammar, mode)
     try:
         events = runner.run_single(program) if mode.single else runner.run(program)
-        yield from with_decisions(column, parts.drafter, events)
+        yield from with_decisions(column, parts, events)
         yield Finished(column, runner.reason, runner.tail)
     finally:
         parts.session.close()

@@ -1,16 +1,15 @@
 """The fair-share interleaver: the column whose own clock is lowest moves next, for a short turn.
 
 All columns have had equal compute at any moment, to within a turn, so the race on the screen is the
-real race in slow motion, and a column's own clock never sees another column.
+real race in slow motion, and a column's own clock never sees another column. Columns that do not
+use the shared device are looked at in between.
 """
 
-import logging
-import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from time import sleep
 
-from backend.decoding.clock import Clock
-from backend.errors import DerbyError
+from backend.decoding.lane import Lane
+from backend.errors import explain
 from backend.events import Event, Failed, Finished
 
 #: An engine that has just computed another number of rows for another column is slower for one
@@ -18,22 +17,15 @@ from backend.events import Event, Failed, Finished
 #: still shorter than a prefill chunk.
 TURN = 0.06
 
-log = logging.getLogger(__name__)
-
-
-@dataclass
-class Lane:
-    """One column's run: its events, produced step by step, and the clock they advance."""
-
-    column: int
-    events: Iterator[Event]
-    clock: Clock
+#: Seconds between two looks at lanes that are polled, while no other lane runs.
+POLL = 0.01
 
 
 def interleave(
     lanes: Sequence[Lane], stopped: Callable[[], bool], turn: float = TURN
 ) -> Iterator[Event]:
-    """Merge the lanes' events, `turn` seconds of a lane's own time at a time, one step at least.
+    """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least,
+    for those that share the device; whatever has come, for those that are polled.
 
     A lane that raises fails alone, with a sentence; once `stopped()` is true every lane ends as
     "stopped". All lanes are closed in the end, come what may.
@@ -42,26 +34,43 @@ def interleave(
     lane, until = None, 0.0
     try:
         while running and not stopped():
-            if lane not in running or lane.clock.seconds >= until:
-                lane = min(running, key=lambda lane: lane.clock.seconds)
-                until = lane.clock.seconds + turn
-            try:
-                event = next(lane.events, None)
-            except Exception as error:
-                event = Failed(lane.column, explain(error))
-            if lane.clock.running:
-                raise RuntimeError("a column's clock ran while its lane was not on turn")
-            if event is None or isinstance(event, Failed | Finished):
-                # Now, not on its next turn: a stop in between would end the lane a second time.
-                running.remove(lane)
-                _close(lane)
-            if event is not None:
-                yield event
-        for lane in running:
-            yield Finished(lane.column, "stopped", [])
+            sharing = [each for each in running if each.shares]
+            if sharing:
+                if lane not in sharing or lane.clock.seconds >= until:
+                    lane = min(sharing, key=lambda each: each.clock.seconds)
+                    until = lane.clock.seconds + turn
+                yield from _advance(lane, running)
+            quiet = True
+            for polled in [each for each in running if not each.shares]:
+                for event in _advance(polled, running):
+                    quiet = False
+                    yield event
+            if quiet and not sharing:
+                sleep(POLL)
+        for each in running:
+            yield Finished(each.column, "stopped", [])
     finally:
-        for lane in lanes:
-            _close(lane)
+        for each in lanes:
+            _close(each)
+
+
+def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:
+    """The lane's next event, if there is one; a lane that has ended runs no more."""
+    ended = False
+    try:
+        event = next(lane.events)
+    except StopIteration:
+        event, ended = None, True
+    except Exception as error:
+        event = Failed(lane.column, explain(error))
+    if lane.clock.running:
+        raise RuntimeError("a column's clock ran while its lane was not on turn")
+    if ended or isinstance(event, Failed | Finished):
+        # Now, not on its next turn: a stop in between would end the lane a second time.
+        running.remove(lane)
+        _close(lane)
+    if event is not None:
+        yield event
 
 
 def _close(lane: Lane) -> None:
@@ -73,14 +82,3 @@ def _close(lane: Lane) -> None:
         close()
     except Exception as error:
         explain(error)
-
-
-def explain(error: BaseException) -> str:
-    """One sentence for the user; anything that is not theirs to fix is logged with a reference."""
-    if isinstance(error, DerbyError):
-        return str(error)
-    reference = secrets.token_hex(4)
-    log.error("internal error %s", reference, exc_info=error)
-    return (
-        f"Something broke here, not in your input ({type(error).__name__}, reference {reference})."
-    )

@@ -27,7 +27,7 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
         "marks": [
             _mark(board.name(i), score, costs)
             for i, score in enumerate(board.scores)
-            if board.columns[i].cache and _guesses(score)
+            if board.columns[i].strategy.keeps_cache and _guesses(score)
         ],
         "note": f"A plain step takes {costs.one_row * 1e3:.1f} ms here; a pass over another number "
         f"of rows than the one before takes {costs.width_change * 1e3:.1f} ms more. What "

@@ -23,6 +23,7 @@ from backend.events import (
     Started,
     Step,
 )
+from backend.types import AnswerSoFar
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
@@ -122,7 +123,9 @@ class Score:
                 self.draft_cost = event.draft
             case Decided():
                 declined = tuple(event.declined)
-                self.decision = Decision(event.settings, event.predicted, event.why, declined)
+                self.decision = Decision(
+                    event.settings, event.predicted, event.why, declined, event.plain
+                )
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Step():
@@ -200,6 +203,12 @@ class Score:
         own = self.costs(step.rows, context) + changed + step.calls * self.draft_cost
         self.expected_seconds += own
         self.plain_seconds += len(step.origins) * self.costs(1, context)
+
+    @property
+    def answer_so_far(self) -> AnswerSoFar:
+        """What the column has written, to go on from."""
+        shifts = [(shift.at, shift.sink, shift.dropped) for shift in self.shifts]
+        return AnswerSoFar(tuple(self.tokens), tuple(shifts))
 
     @property
     def text(self) -> str:

@@ -8,7 +8,8 @@ from typing import Literal
 
 from backend.events import Event, Preparing
 from backend.results.metrics import Overlap, Score
-from backend.strategies.registry import BASELINE, Strategy
+from backend.strategies.column import Column
+from backend.strategies.registry import BASELINE
 
 #: Speeds closer than this share count as equal: less than what two runs of one race differ by.
 TIE = 0.03
@@ -38,7 +39,7 @@ class Difference:
 class Scoreboard:
     """Fold a race's events in with `add`; read `scores`, aligned with `columns`."""
 
-    def __init__(self, columns: Sequence[Strategy]) -> None:
+    def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = tuple(columns)
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
@@ -129,7 +130,7 @@ class Scoreboard:
     def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""
         reference, column = self.reference(index), self.columns[index]
-        if reference is None or column.single or not self._same_weights(index, reference):
+        if reference is None or column.strategy.single or not self._same_weights(index, reference):
             return False
         return self.columns[reference].grammar == column.grammar
 

@@ -326,7 +326,7 @@ def _demand(board: Scoreboard, index: int, reference: int) -> str:
     column = board.columns[index]
     if board.scores[index].shifts:
         return "after its context was shifted"
-    if column.single:
+    if column.strategy.single:
         return "as its text is generated, not fed"
     return "as its grammar demands" if column.grammar != board.columns[reference].grammar else ""
 

@@ -1,79 +1,234 @@
-"""What a column drafts with: the settings of each kind, with range, default and line of help."""
+"""The kinds of settings that a strategy may declare, each of which checks and writes its values."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from backend.engines.registry import copy_spec
-from backend.types import ModelSpec
+from backend.errors import DerbyError, check_range
+from backend.grammar.sources import GrammarSource, shipped
+from backend.kvcache.sources import (
+    EARLIER_ANSWERS,
+    THIS_ANSWER,
+    CacheSource,
+    SnapshotFile,
+    is_snapshot_id,
+)
 
-PRECISIONS = ("fp32", "int8", "int4")
+#: A grammar setting without a grammar, and with the user's own.
+NO_GRAMMAR, OWN = "none", "own"
 
-#: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
-TRAINED, HYBRID = "trained", "hybrid"
+#: Where a column's cache may begin, in the command line's words. A snapshot's id stands for that
+#: file.
+CACHE_WORDS: Mapping[str, CacheSource] = {"call": THIS_ANSWER, "session": EARLIER_ANSWERS}
 
-
-def setting(default: Any, label: str, text: str, low: float = 0, high: float = 0) -> Any:
-    """A dataclass field that users may set; numbers within low..high."""
-    return field(default=default, metadata={"label": label, "help": text, "low": low, "high": high})
-
-
-def auto(text: str) -> Any:
-    return setting(default=True, label="Auto", text=text)
-
-
-@dataclass(frozen=True, slots=True)
-class NoDrafting:
-    """Nothing is proposed."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftModelDrafting:
-    auto: bool = auto("Draft only as much as pays here, at most K.")
-    k: int = setting(
-        8, "K", "Tokens drafted a round; more pay only while most are accepted.", 1, 16
-    )
-    draft: str = setting(
-        HYBRID,
-        "Draft",
-        "hybrid: prompt lookup, else the trained draft; trained: that alone; int4 or int8: that "
-        "copy of the target; or a model with its tokenizer.",
-    )
+#: The longest name of a model, a file or an address that a setting takes.
+MAX_NAME = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LookupDrafting:
-    auto: bool = auto("Copy only as much as pays here, at most K.")
-    k: int = setting(8, "K", "Tokens copied after a match.", 1, 32)
-    ngram: int = setting(
-        3, "n-gram", "Longest ending that is looked up; shorter ones follow.", 1, 8
-    )
-    branches: int = setting(2, "Branches", "Occurrences whose continuations are tried.", 1, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class LookaheadDrafting:
-    auto: bool = auto("Choose W, N and G by what passes cost here, or none at all.")
-    window: int = setting(
-        5, "Window W", "Columns of the lookahead branch: guesses made at once.", 2, 32
-    )
-    level: int = setting(3, "Level N", "Length of the n-grams: N - 1 tokens are guessed.", 2, 8)
-    guesses: int = setting(5, "Guess set G", "n-grams verified in each forward pass.", 1, 32)
-    seeded: bool = setting(
-        default=True,
-        label="Seed the pool",
-        text="Also collect n-grams of the prompt and the output.",
-    )
-
-
-Drafting = NoDrafting | DraftModelDrafting | LookupDrafting | LookaheadDrafting
-
-
-def draft_spec(target: ModelSpec, draft: str) -> ModelSpec:
-    """Which model drafts: a precision means that copy of the target.
-
-    Where no head was trained, its place is the int4 copy's.
+class Setting(Protocol):
+    """One value that a user may set. `fixes` are other settings that naming this one sets, unless
+    they are named too.
     """
-    precision = "int4" if draft in (TRAINED, HYBRID) else draft
-    if precision not in PRECISIONS:
-        return replace(target, name=draft)
-    return copy_spec(target, precision)
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def help(self) -> str: ...
+
+    @property
+    def default(self) -> Any: ...
+
+    @property
+    def fixes(self) -> Mapping[str, Any]: ...
+
+    def parse(self, value: Any, title: str) -> Any:
+        """`value`, typed or as text, as this setting keeps it. `title` is whose setting it is.
+
+        Raises DerbyError for anything that it cannot be.
+        """
+        ...
+
+    def text(self, value: Any) -> str:
+        """A kept value as the command line takes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """A whole number from `low` to `high`."""
+
+    name: str
+    label: str
+    help: str
+    default: int
+    low: int
+    high: int
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> int:
+        name = f"{title}: {self.label}"
+        try:
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if number is None or (not isinstance(value, str) and number != value):
+            raise DerbyError(f"{name} is {value!r:.60}; it must be a whole number.")
+        check_range(name, number, self.low, self.high)
+        return number
+
+    def text(self, value: int) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """On or off."""
+
+    name: str
+    label: str
+    help: str
+    default: bool
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> bool:
+        written = str(value).lower()
+        if written not in ("true", "false", "1", "0"):
+            raise DerbyError(f"{title}: {self.label} is {value!r:.60}; it must be true or false.")
+        return written in ("true", "1")
+
+    def text(self, value: bool) -> str:  # noqa: FBT001 (the value itself)
+        return str(value).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of `options`: the value as it is written, and the label to show for it. `aliases` are
+    other words for some of them.
+    """
+
+    name: str
+    label: str
+    help: str
+    default: str
+    options: tuple[tuple[str, str], ...]
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> str:
+        values = [option for option, _ in self.options]
+        value = self.aliases.get(str(value).lower(), value)
+        if value not in values:
+            raise DerbyError(
+                f"{title}: {self.label} is {value!r:.60}; choose from {', '.join(values)}."
+            )
+        return value
+
+    def text(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One of `options`, or the name of a model."""
+
+    name: str
+    label: str
+    help: str
+    default: str
+    options: tuple[tuple[str, str], ...]
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> str:
+        return parse_name(value, f"{title}: {self.label}")
+
+    def text(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of text, such as an address."""
+
+    name: str
+    label: str
+    help: str
+    default: str
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> str:
+        return parse_name(value, f"{title}: {self.label}")
+
+    def text(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarChoice:
+    """A shipped grammar by its name, a source, or none."""
+
+    default: GrammarSource | None = None
+    name: str = "grammar"
+    label: str = "Grammar"
+    help: str = "What the text must be; yours is in its own tab."
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> GrammarSource | None:
+        if value is None or isinstance(value, GrammarSource):
+            return value
+        if value == NO_GRAMMAR:
+            return None
+        known = shipped()
+        if not isinstance(value, str) or value not in known:
+            raise DerbyError(
+                f"There is no grammar {value!r:.60}; choose {NO_GRAMMAR} or a shipped one: "
+                f"{', '.join(known)}."
+            )
+        return known[value]
+
+    def text(self, value: GrammarSource | None) -> str:
+        if value is None:
+            return NO_GRAMMAR
+        return value.name if shipped().get(value.name) == value else OWN
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChoice:
+    """Which caches a column may begin from."""
+
+    default: CacheSource = THIS_ANSWER
+    name: str = "cache"
+    label: str = "Cache"
+    help: str = "Whose keys and values to begin from; or a snapshot's id."
+    options: tuple[tuple[str, str], ...] = (
+        ("call", "this answer"),
+        ("session", "my earlier answers too"),
+    )
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def parse(self, value: Any, title: str) -> CacheSource:
+        if isinstance(value, CacheSource):
+            return value
+        if isinstance(value, str) and value in CACHE_WORDS:
+            return CACHE_WORDS[value]
+        if is_snapshot_id(value):
+            return SnapshotFile(value)
+        raise DerbyError(
+            f"{title}: cache is {value!r:.60}; it must be call (this answer alone), session (your "
+            "earlier answers too) or a snapshot's id of 16 hexadecimal digits."
+        )
+
+    def text(self, value: CacheSource) -> str:
+        if isinstance(value, SnapshotFile):
+            return value.id
+        return next(word for word, source in CACHE_WORDS.items() if source == value)
+
+
+def parse_name(value: Any, name: str) -> str:
+    """`value` if it is a text of 1 to MAX_NAME characters. Raises DerbyError otherwise."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
+        raise DerbyError(f"{name} must be a name of 1 to {MAX_NAME} characters.")
+    return value

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from backend.errors import explain
 from backend.grammar.sandbox.parent import MAX_TEXT, Sandbox
 from backend.grammar.sandbox.vetting import Vetting
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, model_files
-from backend.racing.schedule import explain
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 from backend.web.form import read_grammar
 

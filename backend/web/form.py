@@ -1,12 +1,13 @@
 """From what a visitor's browser sent, of which nothing is trusted, to a race.
 
-Fields are named as on the page: "prompt", "columns", ..., and "STRATEGY.SETTING" for a column's
-settings. Only the settings of chosen columns are read. A column may be set to a model by key, or by
-`HUB` and an id in "...hub"; to a grammar by name, or by `OWN`: then it is the one in "grammar.kind"
-and "grammar.text".
+Fields are named as on the page: "prompt", "lineup", "temperature", ... The line-up is text, one
+column a line in the command line's words; models in it go by their labels or a Hub id. The race's
+own model goes by its key, or by `HUB` and an id in "model.hub". A grammar of the visitor's own is
+the one in "grammar.kind" and "grammar.text".
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -14,8 +15,8 @@ from backend.errors import DerbyError, check_range
 from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
 from backend.racing.race import Race
-from backend.strategies.registry import OWN, STRATEGIES, Strategy
-from backend.strategies.settings import HYBRID, PRECISIONS, TRAINED
+from backend.strategies.column import Column, parse_column
+from backend.strategies.settings import OWN
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
 from backend.web.offer import HUB, Offer
 
@@ -23,11 +24,15 @@ KINDS = get_args(Kind)
 MAX_PROMPT = 65_536
 MAX_STOPS = 16
 MAX_STOP = 200
+MAX_LINEUP = 4_000
+
+#: A line of the line-up that asks for the visitor's own grammar.
+_OWN = re.compile(rf"[:,]\s*grammar\s*=\s*{OWN}\s*(,|$)")
 
 Values = Mapping[str, Any]
 
 
-def read_race(values: Values, menu: Offer) -> Race:
+def read_race(values: Values, offer: Offer) -> Race:
     """The race that the form asks for. Raises DerbyError, in one sentence, for the first flaw."""
     return Race(
         Request(
@@ -45,10 +50,14 @@ def read_race(values: Values, menu: Offer) -> Race:
             shift=_flag("context shift", values.get("shift")),
             heal=_flag("token healing", values.get("heal")),
         ),
-        tuple(_column(name, values, menu) for name in _names(values.get("columns"))),
-        _target(values, menu),
-        measure=_flag("measuring pass costs again", values.get("measure")),
+        read_columns(values.get("lineup"), values, offer),
+        _target(values, offer),
     )
+
+
+def wants_measuring(values: Values) -> bool:
+    """Whether pass costs are to be measured anew before the race. Raises DerbyError if unclear."""
+    return _flag("measuring pass costs again", values.get("measure"))
 
 
 def read_more(value: Any) -> int:
@@ -58,10 +67,10 @@ def read_more(value: Any) -> int:
     return tokens
 
 
-def require_offered(target: ModelSpec, menu: Offer) -> None:
+def require_offered(target: ModelSpec, offer: Offer) -> None:
     """Raise DerbyError unless visitors of this page may run the model."""
-    runtime = menu.runtime(target.engine)
-    offered = target.name in menu.models or HUB_ID.fullmatch(target.name)
+    runtime = offer.runtime(target.engine)
+    offered = target.name in offer.models or HUB_ID.fullmatch(target.name)
     if runtime is None or not offered or target.device not in runtime.devices:
         raise DerbyError(
             "The snapshot's model or engine is not offered on this page: load it on the command "
@@ -69,39 +78,62 @@ def require_offered(target: ModelSpec, menu: Offer) -> None:
         )
 
 
-def _names(value: Any) -> list[str]:
-    if not isinstance(value, list) or not value:
-        raise DerbyError("No column is chosen: pick at least one strategy.")
-    for name in value:
-        if not isinstance(name, str) or name not in STRATEGIES:
-            raise DerbyError(f"There is no column {name!r:.60}; choose from {_list(STRATEGIES)}.")
-    return value
+def read_columns(value: Any, values: Values, offer: Offer) -> tuple[Column, ...]:
+    """The columns of a line-up, one a line in the command line's words; empty lines are skipped.
+
+    Raises DerbyError naming the line that is none.
+    """
+    lines = _text("The line-up", value, MAX_LINEUP).splitlines()
+    columns: list[Column] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            column = parse_column(
+                line, _own_grammar(values, line), lambda name: _named(name, offer)
+            )
+            _require_place(column, offer)
+        except DerbyError as error:
+            raise DerbyError(f"Line {number} of the line-up: {error}") from error
+        columns.append(column)
+    if not columns:
+        raise DerbyError("No column is chosen: add at least one strategy.")
+    return tuple(columns)
 
 
-def _column(name: str, values: Values, menu: Offer) -> Strategy:
-    strategy = STRATEGIES[name]
-    settings: dict[str, Any] = {}
-    for setting, default in strategy.settings().items():
-        field = f"{name}.{setting}"
-        value = values.get(field, default)
-        match default:
-            case _ if setting == "cache":
-                settings[setting] = value if isinstance(value, str) else repr(value)[:60]
-            case bool():
-                settings[setting] = _flag(f"{strategy.title}: {setting}", value)
-            case int():
-                settings[setting] = _whole(f"{strategy.title}: {setting}", value)
-            case None | GrammarSource():
-                settings[setting] = _grammar(value, values)
-            case _:
-                settings[setting] = _draft(field, value, values, menu)
-    return strategy.with_settings(settings)
+def _own_grammar(values: Values, line: str) -> GrammarSource | None:
+    """The visitor's own grammar, looked at only if this column asks for it."""
+    if not _OWN.search(line):
+        return None
+    return read_grammar(values.get("grammar.kind"), values.get("grammar.text"))
 
 
-def _grammar(value: Any, values: Values) -> Any:
-    if value == OWN:
-        return read_grammar(values.get("grammar.kind"), values.get("grammar.text"))
-    return value if value is None or isinstance(value, str | GrammarSource) else repr(value)[:60]
+def _named(name: str, offer: Offer) -> str:
+    """A model's name for the engines, from what a visitor may call it: its label, or a Hub id."""
+    for key, label in offer.labels.items():
+        if name == label:
+            return offer.models[int(key)]
+    if HUB_ID.fullmatch(name):
+        return name
+    labels = ", ".join(offer.labels.values())
+    raise DerbyError(
+        f"There is no model {name!r:.60} on this page; choose one of {labels}, or a Hub id such as "
+        "owner/model."
+    )
+
+
+def _require_place(column: Column, offer: Offer) -> None:
+    """Raise DerbyError unless this page offers where the column wants to run."""
+    model = column.model
+    if model.engine and offer.runtime(model.engine) is None:
+        offered = _list(runtime.engine for runtime in offer.runtimes)
+        raise DerbyError(f"There is no engine {model.engine!r} here; choose from {offered}.")
+    runtimes = [offer.runtime(model.engine)] if model.engine else offer.runtimes
+    devices = {device for runtime in runtimes if runtime for device in runtime.devices}
+    if model.device and model.device not in devices:
+        raise DerbyError(
+            f"There is no device {model.device!r:.60} here; choose from {_list(sorted(devices))}."
+        )
 
 
 def read_grammar(kind: Any, text: Any) -> GrammarSource:
@@ -111,19 +143,13 @@ def read_grammar(kind: Any, text: Any) -> GrammarSource:
     return GrammarSource(kind, text if isinstance(text, str) else "", "my own")
 
 
-def _draft(field: str, value: Any, values: Values, menu: Offer) -> str:
-    if value in (HYBRID, TRAINED, *PRECISIONS):
-        return value
-    return _model("draft", value, values.get(f"{field}.hub"), menu)
-
-
-def _target(values: Values, menu: Offer) -> ModelSpec:
+def _target(values: Values, offer: Offer) -> ModelSpec:
     engine = values.get("engine")
-    runtime = menu.runtime(engine) if isinstance(engine, str) else None
+    runtime = offer.runtime(engine) if isinstance(engine, str) else None
     if runtime is None:
-        offered = _list(r.engine for r in menu.runtimes)
+        offered = _list(r.engine for r in offer.runtimes)
         raise DerbyError(f"There is no engine {engine!r:.60} here; choose from {offered}.")
-    name = _model("model", values.get("model"), values.get("model.hub"), menu)
+    name = _model("model", values.get("model"), values.get("model.hub"), offer)
     precision = _one_of("precision", values.get("precision"), runtime.title, runtime.precisions)
     device = _one_of("device", values.get("device"), runtime.title, runtime.devices)
     return ModelSpec(name, runtime.engine, precision, device)
@@ -135,7 +161,7 @@ def _one_of(what: str, value: Any, title: str, offered: tuple[str, ...]) -> str:
     return value
 
 
-def _model(what: str, key: Any, hub: Any, menu: Offer) -> str:
+def _model(what: str, key: Any, hub: Any, offer: Offer) -> str:
     """A model's name for the engines: one of the operator's by its key, or a Hub id."""
     if key == HUB:
         hub = hub.strip() if isinstance(hub, str) else ""
@@ -145,9 +171,9 @@ def _model(what: str, key: Any, hub: Any, menu: Offer) -> str:
                 "digits, '.', '_' and '-'."
             )
         return hub
-    if not isinstance(key, str) or key not in menu.labels:
+    if not isinstance(key, str) or key not in offer.labels:
         raise DerbyError(f"There is no {what} {key!r:.60} on this page; choose one from the list.")
-    return menu.models[int(key)]
+    return offer.models[int(key)]
 
 
 def _stops(value: Any) -> tuple[str, ...]:
@@ -178,7 +204,8 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         shown = "empty" if value is None else f"{value!r:.60}"
         raise DerbyError(f"{name} is {shown}; it must be a number.")
-    if not math.isfinite(value) or abs(value) >= 2**63:
+    # In this order: isfinite cannot take a whole number that no float holds.
+    if not -(2**63) < value < 2**63 or not math.isfinite(value):
         raise DerbyError(f"{name} is too large a number.")
     return value
 

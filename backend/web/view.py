@@ -14,7 +14,7 @@ from backend.results.charts import cost_curve
 from backend.results.figures import NONE, TIMES, duration, factor, figures, glossary, rate
 from backend.results.metrics import Score
 from backend.results.scoreboard import Sameness, Scoreboard
-from backend.strategies.registry import Strategy, word
+from backend.strategies.column import Column
 
 View = dict[str, Any]
 
@@ -54,7 +54,7 @@ def view(
     }
 
 
-def idle(columns: Sequence[Strategy]) -> View:
+def idle(columns: Sequence[Column]) -> View:
     """What the page shows before any race: the columns, what each of them does, and what the
     figures will mean.
     """
@@ -104,8 +104,8 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
     parts = _parts(score)
     return {
         "title": public(board.name(index)),
-        "description": column.description,
-        "setting": public(setting_text(column)),
+        "description": column.strategy.description,
+        "setting": public(str(column)),
         "state": score.state,
         "status": sentences.state(score),
         "prefill": score.prefilled / score.prompt_tokens if score.prompt_tokens else 0.0,
@@ -199,13 +199,6 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     if curve is None:
         return None
     return {**curve, "marks": [{**m, "name": public(m["name"])} for m in curve["marks"]]}
-
-
-def setting_text(strategy: Strategy) -> str:
-    """The column in the command line's words, say "lookahead:window=5,level=3"."""
-    values = {name: value for name, value in strategy.settings().items() if value is not None}
-    settings = ",".join(f"{name}={word(value)}" for name, value in values.items())
-    return f"{strategy.name}:{settings}" if settings else strategy.name
 
 
 def merged(spans: list[list[str]]) -> list[list[str]]:

@@ -6,16 +6,17 @@ connection) can never hold up the line.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished
+from backend.errors import DerbyError, explain
+from backend.events import Event, Failed
+from backend.racing.commands import Command, ForgetVisitor, all_stopped
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
-from backend.racing.schedule import explain
 from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import Column
 from backend.web.queue import RaceQueue
 
 #: Seconds between two looks at a race: about as often as a page can be redrawn with profit.
@@ -36,7 +37,7 @@ class Frame:
 
 @dataclass
 class _Run:
-    race: Race
+    commands: Sequence[Command]
     ticket: object
     stopped: threading.Event = field(default_factory=threading.Event)
     events: SimpleQueue[Event | None] = field(default_factory=SimpleQueue)
@@ -63,15 +64,18 @@ class Visitors:
         return found
 
     def leave(self, visitor: str) -> None:
-        """Forget a visitor who has gone, and end their race."""
+        """Forget a visitor who has gone, with all that is kept of theirs, and end their race."""
         self.stop(visitor)
         with self._lock:
-            self._last.pop(visitor, None)
+            known = self._last.pop(visitor, None)
+        if known is not None:
+            run = _Run((ForgetVisitor(visitor),), self._line.join())
+            threading.Thread(target=self._drive, args=(visitor, run), daemon=True).start()
 
-    async def save(self, visitor: str, race: Race) -> Scoreboard:
-        """Run a race that saves, beside the visitor's last one; its board."""
-        run = self._begin(visitor, race)
-        board = Scoreboard(race.columns)
+    async def save(self, visitor: str, command: Command, column: Column) -> Scoreboard:
+        """Carry out a command on one column, beside the visitor's last race; its board."""
+        run = self._begin(visitor, (command,))
+        board = Scoreboard([column])
         while not _fold(run.events, board):
             await asyncio.sleep(PERIOD)
         return board
@@ -89,12 +93,15 @@ class Visitors:
         with self._lock:
             return len(self._runs)
 
-    async def watch(self, visitor: str, race: Race) -> AsyncIterator[Frame]:
-        """Run a race, ending the visitor's earlier one; a frame now and then, and one at the end.
+    async def watch(
+        self, visitor: str, race: Race, before: Sequence[Command] = ()
+    ) -> AsyncIterator[Frame]:
+        """Run a race after the commands `before`, ending the visitor's earlier one; a frame now and
+        then, and one at the end.
 
         Closing or cancelling the iterator stops the race. Raises DerbyError if the line is full.
         """
-        run = self._begin(visitor, race)
+        run = self._begin(visitor, (*before, race))
         board = Scoreboard(race.columns)
         with self._lock:
             self._last[visitor] = (race, board)
@@ -109,14 +116,14 @@ class Visitors:
         finally:
             run.stopped.set()
 
-    def _begin(self, visitor: str, race: Race) -> _Run:
+    def _begin(self, visitor: str, commands: Sequence[Command]) -> _Run:
         with self._lock:
             earlier = self._runs.get(visitor)
             if earlier is not None:
                 earlier.stopped.set()
             elif len(self._runs) > MAX_WAITING:
                 raise DerbyError(f"{MAX_WAITING} races are waiting already: try again in a minute.")
-            run = self._runs[visitor] = _Run(race, self._line.join())
+            run = self._runs[visitor] = _Run(commands, self._line.join())
         threading.Thread(target=self._drive, args=(visitor, run), daemon=True).start()
         return run
 
@@ -125,24 +132,26 @@ class Visitors:
         try:
             while self._line.ahead(run.ticket) and not run.stopped.wait(_TURN):
                 pass
-            columns = range(len(run.race.columns))
-            if run.stopped.is_set():
-                for column in columns:
-                    run.events.put(Finished(column, "stopped", []))
-                return
-            try:
-                for event in self._host.stream(run.race, run.stopped.is_set):
+            for command in run.commands:
+                for event in self._carried_out(command, run.stopped):
                     run.events.put(event)
-            except Exception as error:
-                sentence = explain(error)
-                for column in columns:
-                    run.events.put(Failed(column, sentence))
         finally:
             self._line.leave(run.ticket)
             with self._lock:
                 if self._runs.get(visitor) is run:
                     del self._runs[visitor]
             run.events.put(None)
+
+    def _carried_out(self, command: Command, stopped: threading.Event) -> Iterator[Event]:
+        if stopped.is_set():
+            yield from all_stopped(command)
+            return
+        try:
+            yield from self._host.stream(command, stopped.is_set)
+        except Exception as error:
+            sentence = explain(error)
+            for column in range(command.width):
+                yield Failed(column, sentence)
 
 
 def _fold(events: SimpleQueue[Event | None], board: Scoreboard) -> bool:

@@ -32,7 +32,7 @@ from backend.bench.prompts import PROMPTS
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
 
 FAKE = ModelSpec("fake-loop", "fake")

@@ -17,7 +17,7 @@ from backend.events import Finished, Step
 from backend.racing.models import LoadedModels
 from backend.results.figures import figure
 from backend.results.metrics import Score
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
 
 

@@ -13,7 +13,7 @@ import app as launch
 from backend.bench.registry import EXPERIMENTS
 from backend.cli.main import app as backend
 from backend.grammar.sources import GrammarSource
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")

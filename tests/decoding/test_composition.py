@@ -20,7 +20,7 @@ from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race, run_race
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.types import Logits, ModelSpec, Proposal, Request, Sampling
 
 DRAFTED = ("lookup", "lookup:k=3,ngram=1", "lookahead", "lookahead:window=3,level=2", "speculative")

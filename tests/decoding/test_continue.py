@@ -12,12 +12,12 @@ from backend.engines.base import Engine
 from backend.engines.fake import FakeEngine
 from backend.events import Event
 from backend.kvcache.sources import Visitor
+from backend.racing.commands import SaveColumn, run_to_end
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_to_end
-from backend.racing.records import earlier_of, extended
+from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import STRATEGIES, Strategy, parse_column
+from backend.strategies.column import Column, default_column, parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request, Sampling, chain_parents
 
 FAKE = ModelSpec("fake", "fake")
@@ -36,20 +36,26 @@ def play(race: Race, engines: LoadedModels, most: int = 1 << 30) -> Scoreboard:
     return board
 
 
-def column(name: str) -> Strategy:
-    strategy = parse_column(name)
-    return replace(strategy, limit=0) if strategy.limit else strategy
+def column(name: str) -> Column:
+    return parse_column(name).limited(0)
 
 
 def asked(tokens: int, temperature: float, name: str, **more: object) -> Race:
     request = Request("Tell me about the sea", tokens, Sampling(temperature, seed=3))
-    return Race(replace(request, **more), (column(name),), FAKE, scope="me")
+    return Race(replace(request, **more), (column(name),), FAKE, scope=Visitor("me"))
 
 
 def on(race: Race, score: Score, tokens: int) -> Race:
     """The race that goes on for so many tokens more."""
-    request, strategy = extended(race.request, race.columns[0], tokens)
-    return replace(race, request=request, columns=(strategy,), earlier=(earlier_of(score),))
+    request = replace(race.request, max_new_tokens=tokens)
+    return replace(race, request=request, earlier=(score.answer_so_far,))
+
+
+def save(race: Race, score: Score, engines: LoadedModels) -> Score:
+    """What came of saving the race's column where it stopped."""
+    board = Scoreboard(race.columns)
+    run_to_end(SaveColumn(race, 0, score.answer_so_far), engines, board.add, lambda: False)
+    return board.scores[0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -77,13 +83,13 @@ def test_nothing_is_computed_twice(name: str) -> None:
     assert score.rows == 1
 
 
-@pytest.mark.parametrize("events", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("events", [1, 2, 3, 5, 6, 8])
 def test_a_stopped_race_goes_on_to_the_same_text(events: int) -> None:
     whole = play(asked(30, 0.5, "speculative:k=3"), LoadedModels()).scores[0]
     engines = LoadedModels()
     race = asked(30, 0.5, "speculative:k=3")
     stopped = play(race, engines, events).scores[0]
-    again = replace(race, earlier=(earlier_of(stopped),))
+    again = on(race, stopped, 30 - len(stopped.tokens))
     assert play(again, engines).scores[0].tokens == whole.tokens
 
 
@@ -101,7 +107,7 @@ def test_what_one_visitor_left_no_other_finds() -> None:
     ours = asked(9, 0.0, "kv:cache=session")
     play(ours, engines)
     again = play(ours, engines).scores[0]
-    other = play(replace(ours, scope="you"), engines).scores[0]
+    other = play(replace(ours, scope=Visitor("you")), engines).scores[0]
     assert again.reused == again.prompt_tokens - 1
     assert other.reused == 0
 
@@ -122,8 +128,7 @@ def test_a_saved_column_goes_on_in_another_process(
     engines = LoadedModels()
     race = asked(15, 0.8, name)
     score = play(race, engines).scores[0]
-    saving = replace(race, earlier=(earlier_of(score),), save=True)
-    saved = play(saving, engines).scores[0]
+    saved = save(race, score, engines)
     assert saved.snapshot, saved.message
     # New engines share nothing with the old ones but the disk.
     going_on = replace(on(race, score, 25), earlier=(AnswerSoFar(snapshot=saved.snapshot),))
@@ -139,8 +144,7 @@ def test_a_snapshot_of_another_model_names_both(
     engines = LoadedModels()
     race = asked(9, 0.0, "kv")
     score = play(race, engines).scores[0]
-    saving = replace(race, earlier=(earlier_of(score),), save=True)
-    saved = play(saving, engines).scores[0].snapshot
+    saved = save(race, score, engines).snapshot
     other = replace(
         race, target=ModelSpec("fake-draft", "fake"), earlier=(AnswerSoFar(snapshot=saved),)
     )
@@ -155,8 +159,7 @@ def test_saving_what_is_no_longer_held_says_so() -> None:
     engines = LoadedModels()
     score = play(race, engines).scores[0]
     engines.prefixes.forget(Visitor("me"))
-    saving = replace(race, earlier=(earlier_of(score),), save=True)
-    assert "no longer held" in play(saving, engines).scores[0].message
+    assert "no longer held" in save(race, score, engines).message
 
 
 def test_a_full_context_ends_the_answer_and_says_so() -> None:
@@ -174,7 +177,7 @@ def test_after_a_shift_every_token_follows_from_what_is_left(name: str) -> None:
     engine = FakeEngine()
     prompt = engine.tokenizer.encode(race.request.prompt, chat=True)
     for count, token in enumerate(score.tokens):
-        shifts = [s for s in earlier_of(score).shifts if s[0] <= count]
+        shifts = [s for s in score.answer_so_far.shifts if s[0] <= count]
         seen = AnswerSoFar(tuple(score.tokens[:count]), tuple(shifts)).context(prompt)
         assert len(seen) <= 72
         assert token == int(engine.logits(seen).argmax())
@@ -205,7 +208,7 @@ def test_a_shifted_answer_goes_on_again_and_again() -> None:
             replace(s, text="", seconds=0.0) for s in before.shifts
         ]
         prompt = before.prompt_tokens + len(before.tokens)
-        assert score.reused == prompt - earlier_of(before).dropped - 1
+        assert score.reused == prompt - before.answer_so_far.dropped - 1
     whole = play(asked(140, 0.7, "kv", context=72, shift=True), LoadedModels()).scores[0]
     assert score.tokens == whole.tokens
 
@@ -217,7 +220,7 @@ def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_deman
     score = play(Race(request, (column("kv"),), ModelSpec()), engines).scores[0]
     engine = engines.get(ModelSpec(), lambda text: None)
     prompt = engine.tokenizer.encode(request.prompt, chat=True)
-    shifts = earlier_of(score).shifts
+    shifts = score.answer_so_far.shifts
     assert shifts
     for at, _, _ in shifts:
         for count in range(at, min(at + 4, len(score.tokens))):
@@ -241,16 +244,15 @@ def _new(data: st.DataObject) -> Race:
         race,
         request=replace(race.request, prompt=prompt),
         columns=(race.columns[0].with_settings(values),),
-        scope=data.draw(st.sampled_from(["me", "you"])),
+        scope=Visitor(data.draw(st.sampled_from(["me", "you"]))),
     )
 
 
 def _saved(race: Race, score: Score, engines: LoadedModels) -> AnswerSoFar:
     """Where the column stands on disk; in memory still, if its cache was evicted."""
-    saving = replace(race, earlier=(earlier_of(score),), save=True)
-    saved = play(saving, engines).scores[0]
+    saved = save(race, score, engines)
     assert saved.snapshot or "no longer held" in saved.message
-    return AnswerSoFar(snapshot=saved.snapshot) if saved.snapshot else earlier_of(score)
+    return AnswerSoFar(snapshot=saved.snapshot) if saved.snapshot else score.answer_so_far
 
 
 # All examples may write to one folder; no test after them may, or it would prepare models there.
@@ -271,16 +273,19 @@ def test_any_sequence_of_uses_equals_a_recompute_from_scratch(
         act = data.draw(st.sampled_from(["run", "continue", "load", "evict"]))
         if act == "evict":
             engines.prefixes.budget = data.draw(st.sampled_from([0, 2000, 1 << 20]))
-            engines.prefixes.forget(data.draw(st.sampled_from(["me", "you"])))
+            engines.prefixes.forget(Visitor(data.draw(st.sampled_from(["me", "you"]))))
             continue
-        race = _new(data)
+        race, written = _new(data), 0
         if act != "run" and left:
             before, score = data.draw(st.sampled_from(left))  # the same one twice: a fork
             race = on(before, score, data.draw(st.integers(1, 20)))
+            written = len(score.tokens)
             if act == "load":
                 race = replace(race, earlier=(_saved(before, score, engines),))
         score = play(race, engines).scores[0]
-        plain = Race(race.request, (STRATEGIES["kv"],), FAKE)
+        total = written + race.request.max_new_tokens
+        whole = replace(race.request, max_new_tokens=total)
+        plain = Race(whole, (default_column("kv"),), FAKE)
         assert score.tokens == play(plain, LoadedModels()).scores[0].tokens, score.message
         left.append((race, score))
 
@@ -323,14 +328,13 @@ def test_real_engines_go_on_exactly_from_disk(
     loaded.get(target, lambda text: None)
     request = Request("How does the tide work?", 24, Sampling(0.7, seed=1))
     whole = play(Race(request, (column(name),), target), loaded).scores[0]
-    race = Race(replace(request, max_new_tokens=10), (column(name),), target, scope="me")
+    race = Race(replace(request, max_new_tokens=10), (column(name),), target, scope=Visitor("me"))
     score = play(race, loaded).scores[0]
     # The models stay where they are; the snapshots go to a folder of their own.
     monkeypatch.setattr("backend.kvcache.snapshots.cache_dir", lambda: tmp_path)
-    saving = replace(race, earlier=(earlier_of(score),), save=True)
-    saved = play(saving, loaded).scores[0]
+    saved = save(race, score, loaded)
     assert saved.snapshot, saved.message
-    loaded.prefixes.forget("me")
+    loaded.prefixes.forget(Visitor("me"))
     going_on = replace(on(race, score, 14), earlier=(AnswerSoFar(snapshot=saved.snapshot),))
     restored = play(going_on, loaded).scores[0]
     assert restored.tokens == whole.tokens

@@ -3,7 +3,7 @@
 import pytest
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.verify import COLUMNS, cases, verify
+from backend.bench.verify import cases, verified_columns, verify
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
@@ -18,7 +18,7 @@ def test_every_lossless_column_writes_what_kv_reuse_writes(engine, prompts, toke
     engines = LoadedModels(idle_warm_up=True)
     for result in verify(chosen, engines, tokens):
         assert result.equal, (result.case, result.verdicts)
-        assert len(result.verdicts) == len(COLUMNS)
+        assert len(result.verdicts) == len(verified_columns())
         assert result.tokens > 10
 
 
@@ -26,7 +26,7 @@ def test_the_exact_int4_draft_is_accepted_in_full_at_exact_settings() -> None:
     """The int4 copy stores the fp32 weights' own codes; only its fast arithmetic can disagree."""
     from backend.bench.runs import run_solo
     from backend.racing.race import Race
-    from backend.strategies.registry import parse_column
+    from backend.strategies.column import parse_column
     from backend.types import Request
 
     race = Race(Request(PROMPTS[2].text, 64), (parse_column("speculative:draft=int4,k=7"),))

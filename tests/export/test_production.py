@@ -1,9 +1,8 @@
-"""From a column's run to its code: what auto came to, and what visitors are handed."""
+"""From a column's run to its code: the settings in force, and what visitors are handed."""
 
 import ast
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,19 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import STEEP
 
-from backend.costs.pass_costs import UNKNOWN_COSTS
-from backend.drafters.lookahead_plan import LADDER, YIELDS, choose_setting
 from backend.errors import DerbyError
-from backend.events import Event
-from backend.export.production import LIBRARIES, won
-from backend.export.snippets import Settings, Snippet, snippets
+from backend.events import Decided, Event
+from backend.export.plan import Snippet
+from backend.export.production import LIBRARIES, snippet
+from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
-from backend.results.metrics import Score
-from backend.strategies.registry import STRATEGIES, parse_column
-from backend.strategies.settings import NoDrafting
+from backend.results.metrics import Score, State
+from backend.strategies.column import RACE_MODEL, default_column, parse_column
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request
 from backend.web.controller import Controller
 from backend.web.offer import Offer, Runtime
@@ -33,91 +30,87 @@ FAKE = ModelSpec("fake", "fake")
 MENU = Offer((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
 
 
-def ran(depths: dict[tuple[int, int], int], plain: int = 0, **more: Any) -> Score:
-    """A column with so many rounds of each (drafted, accepted), and so many plain passes."""
-    widths = Counter({1: plain})
-    for (drafted, _), rounds in depths.items():
-        widths[1 + drafted] += rounds
-    drafted = sum(count * rounds for (count, _), rounds in depths.items())
-    steps = 1 + widths.total()
-    score = Score(state="done", steps=steps, drafted=drafted, widths=widths)
-    return replace(score, depths=Counter(depths), **more)
+def ran(*decisions: dict[str, Any], why: str = "", steps: int = 30, state: State = "done") -> Score:
+    """A column of so many steps whose drafter decided these settings, one after another."""
+    score = Score(state=state, steps=steps)
+    for settings in decisions:
+        score.add(Decided(0, settings, 1.5, why, []))
+    return score
 
 
-@pytest.mark.parametrize(
-    ("depths", "k"),
-    [({(2, 1): 1}, 2), ({(1, 0): 2, (4, 3): 1}, 2), ({(1, 0): 1, (4, 3): 2}, 3), ({(1, 1): 9}, 1)],
-)
-@pytest.mark.parametrize("name", ["lookup", "speculative"])
-def test_k_is_what_auto_drafted_on_average(
-    name: str, depths: dict[tuple[int, int], int], k: int
-) -> None:
-    """Passes without a draft do not count."""
-    found = won(STRATEGIES[name], ran(depths, plain=50))
-    assert found.strategy == STRATEGIES[name]
-    assert found.settings == Settings(k=k)
-    assert f"K={k} " in found.note
+def code_of(column: str, score: Score, library: str = "transformers") -> Snippet:
+    return snippet(parse_column(column), score, Request("Hi"), ModelSpec(), library)
 
 
-@given(
-    st.dictionaries(
-        st.tuples(st.integers(1, 40), st.integers(0, 5)), st.integers(1, 9), min_size=1
-    ),
-    st.integers(1, 32),
-)
-def test_k_stays_within_the_columns_own(depths: dict[tuple[int, int], int], k: int) -> None:
-    """Two branches of a lookup are drafted at once, but none is longer than K."""
-    column = parse_column(f"lookup:auto=true,k={k}")
-    assert 1 <= won(column, ran(depths)).settings.k <= k
+@given(st.integers(1, 16), st.integers(1, 16), st.sampled_from(["lookup", "speculative"]))
+def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> None:
+    """As if it had been set by hand."""
+    fixed = f"{name}:k={last}"
+    for library in LIBRARIES:
+        found = code_of(name, ran({"k": first}, {"k": last}), library)
+        assert found == code_of(fixed, ran(), library)
 
 
-@pytest.mark.parametrize("name", ["lookup", "speculative", "lookahead"])
-def test_an_auto_column_that_drafted_nothing_becomes_plain(name: str) -> None:
-    found = won(STRATEGIES[name], ran({}, plain=30))
-    assert found.strategy == replace(STRATEGIES[name], drafting=NoDrafting())
-    assert found.settings == Settings()
-    assert "Plain decoding won here" in found.note
+@pytest.mark.parametrize("auto", ["best", "decline", "largest"])
+def test_lookahead_has_the_shape_that_its_run_decided(auto: str) -> None:
+    shape = {"window": 15, "level": 5, "guesses": 14}
+    for library in LIBRARIES:
+        found = code_of(f"lookahead:auto={auto}", ran({"window": 5}, shape), library)
+        assert found == code_of("lookahead:window=15,level=5,guesses=14", ran(), library)
+        assert "W=15, N=5, G=14" in found.note
 
 
-@pytest.mark.parametrize(
-    "costs", [UNKNOWN_COSTS, replace(STEEP, seconds=(1.0,) * len(STEEP.widths))]
-)
-def test_lookahead_has_the_shape_that_auto_chose(costs: Any) -> None:
-    best, _ = choose_setting(costs, "decline", YIELDS.model)
-    assert best in LADDER
-    found = won(STRATEGIES["lookahead"], ran({(4, 1): 20}, plain=2, costs=costs))
-    assert found.settings == Settings(window=best.window, level=best.level, guesses=best.guesses)
-    assert f"W={best.window}, N={best.level}, G={best.guesses}" in found.note
+@pytest.mark.parametrize("column", ["lookup", "speculative", "lookahead"])
+def test_a_column_that_decided_for_plain_decoding_becomes_plain(column: str) -> None:
+    score = ran({"k": 5, "window": 5})
+    score.add(Decided(0, {}, 1.0, "plain decoding", ["no guess promised to pay"], plain=True))
+    for library in LIBRARIES:
+        found = code_of(column, score, library)
+        assert found.code == code_of("kv", ran(), library).code
+        assert "Plain decoding won here" in found.note
 
 
-def test_lookahead_that_was_given_up_becomes_plain() -> None:
-    found = won(STRATEGIES["lookahead"], ran({(4, 0): 24}, plain=60))
-    assert isinstance(found.strategy.drafting, NoDrafting)
-    assert "given up" in found.note
+def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
+    for why in ("K=3 is what auto drafted here on average", "K=3 paid."):
+        found = code_of("speculative", ran({"k": 3}, why=why))
+        assert found.note.startswith(f"{why.rstrip('.')}. The trained head")
+        assert code_of("lookup", ran({"k": 3}, why=why)).note == f"{why.rstrip('.')}."
 
 
-@pytest.mark.parametrize("text", ["kv", "stateless", "grammar", "lookup:k=7", "lookahead:window=9"])
-def test_a_column_that_was_set_stays_as_it_was_set(text: str) -> None:
-    column = parse_column(text)
-    found = won(column, ran({(3, 1): 5}))
-    assert (found.strategy, found.settings, found.note) == (column, Settings(), "")
+@pytest.mark.parametrize("column", ["kv", "stateless", "lookup:k=7", "lookup:auto=false"])
+def test_a_column_that_was_set_stays_as_it_was_set(column: str) -> None:
+    found = code_of(column, ran())
+    assert found.code
+    assert found.note == ""
+    assert found == code_of(column, ran(steps=1)) == code_of(column, ran(steps=0))
 
 
-def test_too_short_a_run_decides_nothing_and_a_failed_one_has_no_code() -> None:
-    short = won(STRATEGIES["lookup"], Score(state="done", steps=1))
-    assert short.strategy == STRATEGIES["lookup"]
-    assert "too little" in short.note
-    with pytest.raises(DerbyError, match="Prompt lookup failed"):
-        won(STRATEGIES["lookup"], Score(state="failed"))
+@pytest.mark.parametrize("column", ["lookup", "speculative", "lookahead", "lookup:auto=true,k=3"])
+def test_too_short_a_run_decides_nothing_and_says_so(column: str) -> None:
+    for library in LIBRARIES:
+        short, long = (code_of(column, ran(steps=steps), library) for steps in (1, 2))
+        assert short.code == long.code
+        assert "too little to tell what pays" in short.note
+        assert "too little" not in long.note
+        assert "too little" not in code_of(column, ran({"k": 2}, why="So", steps=1), library).note
+
+
+def test_a_column_that_failed_has_no_code() -> None:
+    with pytest.raises(DerbyError, match=r"Prompt lookup \(k=3\) failed in the last race"):
+        code_of("lookup:k=3", ran(state="failed"))
+    assert code_of("lookup:k=3", ran(state="stopped")).code
 
 
 def test_the_libraries_are_those_that_there_are_snippets_for() -> None:
-    made = snippets(STRATEGIES["kv"], Request("Hi"), FAKE, Settings())
-    assert tuple(snippet.library for snippet in made) == LIBRARIES
+    made = [code_of("kv", ran(), library) for library in LIBRARIES]
+    assert [snippet.library for snippet in made] == list(LIBRARIES)
+    for rubbish in ("", "vllm", "../x"):
+        with pytest.raises(DerbyError, match="There is no code for"):
+            code_of("kv", ran(), rubbish)
 
 
-def after(race: Race, menu: Offer = MENU) -> Callable[[str, Any, Any], Snippet]:
-    """What the desk hands out once the visitor "me" has run the race."""
+def after(race: Race, menu: Offer = MENU) -> Controller:
+    """The controller once the visitor "me" has run the race."""
     visitors = Visitors(Inside())
 
     async def watched() -> None:
@@ -125,36 +118,50 @@ def after(race: Race, menu: Offer = MENU) -> Callable[[str, Any, Any], Snippet]:
             pass
 
     asyncio.run(watched())
-    return Controller(visitors, menu).production
+    return Controller(visitors, menu)
 
 
 class Inside(InlineHost):
     """Runs a race of any models on the fake ones."""
 
-    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        assert isinstance(command, Race)
         columns = tuple(
-            column.with_settings({"draft": "fake-draft"})
+            column.with_settings({"draft": "fake-draft"}).on(RACE_MODEL)
             if column.name == "speculative"
-            else column
-            for column in race.columns
+            else column.on(RACE_MODEL)
+            for column in command.columns
         )
-        return super().stream(replace(race, target=FAKE, columns=columns), stopped)
+        return super().stream(replace(command, target=FAKE, columns=columns), stopped)
 
 
-COLUMNS = (STRATEGIES["kv"], parse_column("lookup:k=5"))
+COLUMNS = (default_column("kv"), parse_column("lookup:k=5"))
 
 
 def test_a_visitor_gets_the_code_of_their_last_race() -> None:
     request = Request('it\'s "so"\n</script>', 16)
-    ask = after(Race(request, COLUMNS, FAKE))
-    made = snippets(COLUMNS[1], request, FAKE, Settings())
-    for snippet, library in zip(made, LIBRARIES, strict=True):
-        assert ask("me", "Prompt lookup", library) == snippet
-    assert "prompt_lookup_num_tokens=5" in ask("me", "Prompt lookup", "transformers").code
+    desk = after(Race(request, COLUMNS, FAKE))
+    label = COLUMNS[1].label
+    assert desk.labels("me") == ["KV reuse", label]
+    assert desk.labels("you") == []
+    for library in LIBRARIES:
+        made = snippet(COLUMNS[1], ran(), request, FAKE, library)
+        assert desk.production("me", label, library) == made
+        assert desk.production("me", "Prompt lookup", library) == made
+    assert "prompt_lookup_num_tokens=5" in desk.production("me", label, "transformers").code
+
+
+def test_of_columns_with_one_title_each_has_its_own_code() -> None:
+    columns = tuple(parse_column(text) for text in ("lookup:k=5", "lookup:k=6", "lookup@fp32:k=5"))
+    desk = after(Race(Request("Hi", 12), columns, FAKE))
+    assert len(set(desk.labels("me"))) == len(columns)
+    for label, k in zip(desk.labels("me"), (5, 6, 5), strict=True):
+        assert f"num_tokens={k}," in desk.production("me", label, "transformers").code
+    assert "num_tokens=5," in desk.production("me", "Prompt lookup", "transformers").code
 
 
 @pytest.mark.parametrize(
-    ("visitor", "title", "library", "sentence"),
+    ("visitor", "label", "library", "sentence"),
     [
         ("you", "KV reuse", "vLLM", "Nothing has run yet"),
         ("me", "Lookahead", "vLLM", "no column 'Lookahead'"),
@@ -162,11 +169,12 @@ def test_a_visitor_gets_the_code_of_their_last_race() -> None:
         ("me", None, None, "no column None"),
         ("me", "KV reuse", "../x", "no code for '../x'"),
         ("me", "KV reuse", {"a": 1}, "no code for"),
+        ("me", "KV reuse", ["vLLM"], "no code for"),
         ("me", "KV reuse", 0, "no code for 0"),
     ],
 )
-def test_anything_else_is_a_sentence(visitor: str, title: Any, library: Any, sentence: str) -> None:
-    found = after(Race(Request("Hi", 4), COLUMNS, FAKE))(visitor, title, library)
+def test_anything_else_is_a_sentence(visitor: str, label: Any, library: Any, sentence: str) -> None:
+    found = after(Race(Request("Hi", 4), COLUMNS, FAKE)).production(visitor, label, library)
     assert found.code == ""
     assert sentence in found.note
     assert "\n" not in found.note
@@ -176,20 +184,39 @@ def test_code_names_no_path_of_the_operators() -> None:
     hidden = "/srv/secret/llama"
     menu = replace(MENU, models=(hidden, f"{hidden}-draft"))
     column = parse_column(f"speculative:auto=false,draft={hidden}-draft")
-    ask = after(Race(Request("Hi", 12), (column,), ModelSpec(hidden)), menu)
+    desk = after(Race(Request("Hi", 12), (column,), ModelSpec(hidden)), menu)
     for library in LIBRARIES:
-        found = ask("me", "Speculative", library)
+        found = desk.production("me", "Speculative", library)
         assert "secret" not in found.code + found.note
         assert "llama-draft" in found.code
         assert "your own path" in found.note
 
 
+def test_a_columns_own_model_is_named_as_visitors_may_see_it() -> None:
+    """Its label went out with the operator's path."""
+    hidden = "/srv/secret/llama"
+    menu = replace(MENU, models=("fake", hidden))
+    columns = (default_column("kv"), parse_column(f"kv:model={hidden}"))
+    desk = after(Race(Request("Hi", 12), columns, FAKE), menu)
+    assert desk.labels("me") == ["KV reuse", "KV reuse (llama)"]
+    for library in LIBRARIES:
+        found = desk.production("me", "KV reuse (llama)", library)
+        assert "llama" in found.code
+        assert "secret" not in found.code + found.note
+        assert "your own path" in found.note
+        assert "llama'" not in desk.production("me", "KV reuse", library).code
+    assert "secret" not in desk.production("me", "nothing", "vLLM").note
+    told = asyncio.run(desk.save("me", "nothing"))
+    assert told[0] == ""
+    assert "it has KV reuse, KV reuse (llama)." in told[1]
+
+
 def test_every_python_snippet_of_a_default_race_is_python() -> None:
-    race = Race(Request("Hi", 12), tuple(STRATEGIES.values()), FAKE)
-    ask = after(race)
+    race = Race(Request("Hi", 12), tuple(map(default_column, strategies())), FAKE)
+    desk = after(race)
     for column in race.columns:
         for library in LIBRARIES:
-            found = ask("me", column.title, library)
+            found = desk.production("me", column.label, library)
             assert found.code or found.note
             if found.language == "python":
                 ast.parse(found.code)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -19,11 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.decoding.drafter import Decision
 from backend.errors import DerbyError
-from backend.export.snippets import Settings, Snippet, snippets
+from backend.export.plan import Snippet
+from backend.export.production import snippet
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.builtin import built_in_folder
-from backend.strategies.registry import SCOPES, STRATEGIES, Strategy, parse_column
+from backend.results.metrics import Score
+from backend.strategies.column import Column, OwnModel, default_column, parse_column
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
 
 LIBRARIES = ("transformers", "openvino-genai", "vLLM", "llama.cpp")
@@ -53,15 +57,20 @@ requests = st.builds(
 
 
 def written(
-    column: Strategy | str,
+    column: Column | str,
     request: Request = QUESTION,
     target: ModelSpec | None = None,
-    won: Settings | None = None,
+    decided: Mapping[str, Any] | None = None,
+    *,
+    plain: bool = False,
 ) -> dict[str, Snippet]:
-    row = parse_column(column) if isinstance(column, str) else column
-    made = snippets(row, request, target or ModelSpec(), won or Settings())
-    assert tuple(snippet.library for snippet in made) == LIBRARIES
-    return {snippet.library: snippet for snippet in made}
+    """The column's snippets by library, with the settings that its run decided."""
+    wanted = parse_column(column) if isinstance(column, str) else column
+    score = Score(state="done", steps=9, decision=Decision(decided or {}, plain=plain))
+    default = target or ModelSpec()
+    made = {name: snippet(wanted, score, request, default, name) for name in LIBRARIES}
+    assert [snippet.library for snippet in made.values()] == list(LIBRARIES)
+    return made
 
 
 def execute(code: str) -> dict[str, Any]:
@@ -71,9 +80,12 @@ def execute(code: str) -> dict[str, Any]:
     return space
 
 
-def drafted_by(draft: str) -> Strategy:
-    row = STRATEGIES["speculative"]
-    return replace(row, drafting=replace(row.drafting, draft=draft))  # pyright: ignore[reportCallIssue]
+def drafted_by(draft: str) -> Column:
+    return default_column("speculative").with_settings({"draft": draft})
+
+
+def bound_by(grammar: GrammarSource) -> Column:
+    return default_column("kv").with_settings({"grammar": grammar})
 
 
 def shape(code: str) -> str:
@@ -104,7 +116,7 @@ def keywords(code: str, function: str) -> dict[str, Any]:
 @given(columns, requests, names)
 @settings(max_examples=150, deadline=None)
 def test_untrusted_text_stays_a_literal_in_python(
-    column: Strategy, request: Request, name: str
+    column: Column, request: Request, name: str
 ) -> None:
     found = written(column, request, ModelSpec(name))
     tame = replace(request, prompt="x", stop=("x",) * len(request.stop))
@@ -133,9 +145,7 @@ curl() { [ "$2" = --fail ] || record curl "$@"; }
 
 @given(columns, requests, names)
 @settings(max_examples=60, deadline=None)
-def test_untrusted_text_stays_one_word_in_bash(
-    column: Strategy, request: Request, name: str
-) -> None:
+def test_untrusted_text_stays_one_word_in_bash(column: Column, request: Request, name: str) -> None:
     code = written(column, request, ModelSpec(name))["llama.cpp"].code
     assert all(line.isprintable() for line in code.split("\n"))
     subprocess.run([BASH, "-n"], input=code.encode(), check=True)
@@ -156,7 +166,7 @@ def test_untrusted_text_stays_one_word_in_bash(
 
 def test_a_hostile_grammar_stays_a_literal() -> None:
     text = 'root ::= "\'" # """ $(date) \x1b\n'
-    column = replace(STRATEGIES["kv"], grammar=GrammarSource("gbnf", text, "own"))
+    column = bound_by(GrammarSource("gbnf", text, "own"))
     found = written(column)
     for library in ("openvino-genai", "vLLM"):
         assert text in strings(found[library].code)
@@ -173,7 +183,7 @@ def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
 def test_a_schema_that_is_not_json_is_refused() -> None:
     broken = GrammarSource("json_schema", "{", "own")
     with pytest.raises(DerbyError, match="'own' is not JSON"):
-        written(replace(STRATEGIES["kv"], grammar=broken))
+        written(bound_by(broken))
 
 
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
@@ -198,28 +208,56 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
 
 
 def test_every_strategy_has_snippets() -> None:
-    for row in STRATEGIES.values():
-        assert all(snippet.code or snippet.note for snippet in written(row).values())
+    for column in map(default_column, strategies()):
+        assert all(snippet.code or snippet.note for snippet in written(column).values())
 
 
-def test_the_settings_that_won_are_written_and_nought_means_the_strategys_own() -> None:
-    def numbers(column: str, won: Settings) -> list[list[str]]:
-        return [re.findall(r"\d+", s.code + s.note) for s in written(column, won=won).values()]
+def test_the_settings_in_force_are_written_and_else_the_columns_own() -> None:
+    def numbers(column: str, decided: dict[str, Any]) -> list[list[str]]:
+        made = written(column, decided=decided).values()
+        return [re.findall(r"\d+", snippet.code + snippet.note) for snippet in made]
 
     for column in ("lookup:k=9", "speculative:k=9,draft=int4"):
-        assert all("9" in found and "11" not in found for found in numbers(column, Settings()))
-        assert all("11" in found and "9" not in found for found in numbers(column, Settings(k=11)))
+        assert all("9" in found and "11" not in found for found in numbers(column, {}))
+        assert all("11" in found and "9" not in found for found in numbers(column, {"k": 11}))
     assert all("(W=5, N=3, G=5)" in s.note for s in written("lookahead").values())
-    for snippet in written("lookahead", won=Settings(window=7, level=4, guesses=6)).values():
-        assert "(W=7, N=4, G=6)" in snippet.note
-        assert "3" in re.findall(r"\d+", snippet.note.partition(")")[2])
+    chosen = {"window": 7, "level": 4, "guesses": 6}
+    for made in written("lookahead", decided=chosen).values():
+        assert "(W=7, N=4, G=6)" in made.note
+        assert "3" in re.findall(r"\d+", made.note.partition(")")[2])
+
+
+@pytest.mark.parametrize(
+    "column", ["lookup", "speculative", "speculative:draft=int4", "lookahead:auto=decline"]
+)
+@pytest.mark.parametrize("more", ["", "grammar=list", "cache=session"])
+def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str, more: str) -> None:
+    """A run that declined was once written with its column's own settings."""
+    separator = "," if ":" in column else ":"
+    made = written(f"{column}{separator}{more}", plain=True)
+    plain = written(f"kv:{more}")
+    for library in LIBRARIES:
+        assert made[library].code == plain[library].code
+        if made[library].code:
+            assert "Plain decoding won here" in made[library].note
+
+
+@pytest.mark.parametrize("name", strategies())
+def test_a_column_on_a_model_of_its_own_is_written_with_that(name: str) -> None:
+    column = default_column(name)
+    own = ModelSpec("a/b", "openvino", "int8", "GPU")
+    moved = column.on(OwnModel("a/b", "openvino", "int8", "GPU"))
+    assert written(moved, target=ModelSpec("c/d", "torch")) == written(column, target=own)
+    assert "a/b" in written("kv@int8:model=a/b")["transformers"].code
+    assert 'dtype="bfloat16"' in written("kv@torch/bf16")["transformers"].code
+    assert "\"target-fp32\",\n    'GPU'," in written("kv@GPU")["openvino-genai"].code
 
 
 def test_the_stateless_columns_limit_and_a_caches_scope_are_kept() -> None:
     assert "max_new_tokens=8" in written("stateless:limit=8")["transformers"].code
-    for scope in SCOPES:
-        reuse = scope == "session"
-        found = written(f"kv:cache={scope}")
+    for cache in ("call", "session", "0123456789abcdef"):
+        reuse = cache != "call"
+        found = written(f"kv:cache={cache}")
         assert f"enable_prefix_caching = {reuse}" in found["openvino-genai"].code
         assert f"enable_prefix_caching={reuse}" in found["vLLM"].code
         assert f'"cache_prompt": {str(reuse).lower()}' in found["llama.cpp"].code
@@ -227,8 +265,8 @@ def test_the_stateless_columns_limit_and_a_caches_scope_are_kept() -> None:
 
 @pytest.mark.parametrize("draft", ["hybrid", "trained"])
 def test_drafts_of_our_own_become_prompt_lookup_and_the_loss_is_told(draft: str) -> None:
-    ours = written(drafted_by(draft), won=Settings(k=4))
-    lookup = written("lookup", won=Settings(k=4))
+    ours = written(drafted_by(draft), decided={"k": 4})
+    lookup = written("lookup", decided={"k": 4})
     for library in LIBRARIES:
         assert ours[library].code == lookup[library].code
         assert "Decode Derby's own" in ours[library].note
@@ -236,9 +274,9 @@ def test_drafts_of_our_own_become_prompt_lookup_and_the_loss_is_told(draft: str)
 
 def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> None:
     for name, told in (("built-in", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("a/b", "a/b")):
-        for snippet in written("kv", target=ModelSpec(name)).values():
-            assert told in snippet.code
-            assert "built-in" not in snippet.code
+        for made in written("kv", target=ModelSpec(name)).values():
+            assert told in made.code
+            assert "built-in" not in made.code
     both = written("speculative:draft=c/d", target=ModelSpec("a/b"))
     assert all("a/b" in snippet.code and "c/d" in snippet.code for snippet in both.values())
 
@@ -289,7 +327,7 @@ def test_openvino_genai_knows_every_setting(
     monkeypatch.setattr(openvino_genai, "LLMPipeline", Pipeline)
     monkeypatch.setattr(openvino_genai, "draft_model", lambda *place: place)
     request = replace(QUESTION, sampling=sampling, stop=("a", "b"), chat=False)
-    code = written(column, request, won=Settings(k=4))["openvino-genai"].code
+    code = written(column, request, decided={"k": 4})["openvino-genai"].code
     config = execute(code)["config"]
     drafting = not column.startswith(("kv", "grammar"))
     assert config.num_assistant_tokens == (4 if drafting else None)
@@ -355,13 +393,13 @@ def test_the_transformers_snippets_run_and_write_one_text(
     target = ModelSpec(str(folder))
     texts: dict[str, str] = {}
     counts: dict[str, int] = {}
-    rows: list[Strategy] = [parse_column(name) for name in ("kv", "stateless", "lookup")]
-    for row in [*rows, drafted_by(str(folder))]:
-        code = written(row, QUESTION, target, Settings(k=3))["transformers"].code
+    columns: list[Column] = [parse_column(name) for name in ("kv", "stateless", "lookup")]
+    for column in [*columns, drafted_by(str(folder))]:
+        code = written(column, QUESTION, target, {"k": 3})["transformers"].code
         with caplog.at_level(logging.WARNING, "transformers"):
             space = execute(code)
-        texts[row.name] = capsys.readouterr().out
-        counts[row.name] = passes[id(space["model"])]
+        texts[column.name] = capsys.readouterr().out
+        counts[column.name] = passes[id(space["model"])]
         passes.clear()
     assert len(set(texts.values())) == 1
     assert texts["kv"].strip()
@@ -395,7 +433,7 @@ def test_the_openvino_genai_snippets_run(
     target = ModelSpec(str(folder))
 
     def run(column: str, request: Request = QUESTION) -> str:
-        code = written(column, request, target, Settings(k=3))["openvino-genai"].code
+        code = written(column, request, target, {"k": 3})["openvino-genai"].code
         execute(code)
         return capsys.readouterr().out.removesuffix("\n")
 
@@ -414,9 +452,8 @@ def test_the_openvino_genai_snippets_run(
 
 def test_a_hybrid_draft_is_told_by_what_there_is_for_the_target() -> None:
     """Where no head was trained the column asks an int4 copy; the code must not say otherwise."""
-    row, request = STRATEGIES["speculative"], Request("Hi")
-    ours = snippets(row, request, ModelSpec(), Settings())[0]
-    theirs = snippets(row, request, ModelSpec("owner/model"), Settings())[0]
+    ours = written("speculative")["transformers"]
+    theirs = written("speculative", target=ModelSpec("owner/model"))["transformers"]
     assert "prompt_lookup_num_tokens" in ours.code
     assert "trained head" in ours.note
     assert "assistant_model" in theirs.code

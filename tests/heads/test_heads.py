@@ -12,7 +12,7 @@ from backend.heads.torch_weights import INPUT, tensor, torch_head
 from backend.models.files import model_files
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, chain_parents
 
 pytestmark = pytest.mark.model

@@ -9,9 +9,10 @@ from browser import LONG, Visitor, chromium, serving
 from playwright.sync_api import BrowserContext, expect
 
 from backend.engines.fake import STEEP_PASSES
-from backend.export.snippets import Settings, snippets
+from backend.export.production import snippet
 from backend.grammar.sources import shipped
-from backend.strategies.registry import STRATEGIES
+from backend.results.metrics import Score
+from backend.strategies.column import default_column
 from backend.types import ModelSpec, Request
 
 pytestmark = pytest.mark.browser
@@ -385,10 +386,10 @@ def test_the_code_of_a_column_can_be_copied(visitor: Visitor) -> None:
     visitor.choose("Column", "Prompt lookup")
     expect(note).to_have_value(re.compile("^Plain decoding won here"))
     shown = page.locator("#code .cm-content")
-    for library, place in (("transformers", 0), ("llama.cpp", 3)):
+    for library in ("transformers", "llama.cpp"):
         visitor.choose("Library", library)
         request, target = Request(HOSTILE, 24), ModelSpec("fake-priced", "fake")
-        made = snippets(STRATEGIES["kv"], request, target, Settings())[place]
+        made = snippet(default_column("kv"), Score(), request, target, library)
         expect(shown).to_contain_text(made.code.splitlines()[-1].strip())
         page.get_by_role("button", name="Copy").filter(visible=True).click()
         assert page.evaluate("navigator.clipboard.readText()") == made.code.rstrip()  # by gradio

@@ -19,11 +19,12 @@ from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, Select, parse_program
 from backend.programs.runner import run_program, slot_grammar
+from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_to_end
+from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Proposal, Request, Sampling
 

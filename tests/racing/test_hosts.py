@@ -18,10 +18,11 @@ from backend.racing.hosts.host import Host
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.race import Race
-from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES, parse_column
+from backend.strategies.column import default_column, parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 
-COLUMNS = tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
+COLUMNS = tuple(default_column(name) for name in DEFAULT_COLUMNS)
 SHORT = Race(Request("Who is it?", max_new_tokens=25), COLUMNS, ModelSpec("fake", "fake"))
 # Twenty milliseconds a step and thousands of tokens, of which none ends the text.
 ENDLESS = Race(Request("Who?", max_new_tokens=4000), COLUMNS[:4], ModelSpec("fake-endless", "fake"))
@@ -209,7 +210,7 @@ def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
 def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
     worker: ProcessHost, death: signal.Signals
 ) -> None:
-    stateless = replace(COLUMNS[0], limit=1)
+    stateless = COLUMNS[0].limited(1)
     seen: list[Event] = []
     for event in worker.stream(replace(ENDLESS, columns=(stateless, *COLUMNS[1:4])), never):
         seen.append(event)

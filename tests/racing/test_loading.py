@@ -1,7 +1,7 @@
 """Models are priced off every clock: each once a race, and anew where that is asked."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,12 @@ from backend.errors import DerbyError
 from backend.events import Event, Started
 from backend.heads.file import write_head
 from backend.heads.shape import HeadShape
+from backend.racing.commands import MeasureCosts
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_race
-from backend.strategies.registry import STRATEGIES
-from backend.strategies.settings import DraftModelDrafting
+from backend.racing.race import Race
+from backend.strategies.column import default_column
+from backend.strategies.speculative import SPECULATIVE
 from backend.types import Capabilities, ModelSpec, Request
 
 
@@ -41,15 +42,17 @@ class Pricing(LoadedModels):
 
 @pytest.mark.parametrize("measure", [False, True])
 def test_a_race_prices_each_model_anew_if_asked_and_only_before_it_begins(*, measure: bool) -> None:
-    columns = [STRATEGIES[name] for name in ("kv", "lookup", "speculative")]
+    columns = [default_column(name) for name in ("kv", "lookup", "speculative")]
     columns.append(columns[-1].with_settings({"draft": "fake-draft"}))
     events: list[Event] = []
-    engines = Pricing(lambda: sum(isinstance(event, Started) for event in events))
+    models = Pricing(lambda: sum(isinstance(event, Started) for event in events))
     race = Race(Request("Hi", 12), tuple(columns), ModelSpec("fake", "fake"))
-    run_race(replace(race, measure=measure), engines, events.append, lambda: False)
-    anew = [name for name, again, _ in engines.priced if again]
+    if measure:
+        MeasureCosts(race.columns, race.target).run(models, events.append, lambda: False)
+    race.run(models, events.append, lambda: False)
+    anew = [name for name, again, _ in models.priced if again]
     assert anew == (["fake", "fake-draft"] if measure else [])
-    assert all(not begun for _, again, begun in engines.priced if again)
+    assert all(not begun for _, again, begun in models.priced if again)
 
 
 SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
@@ -74,4 +77,4 @@ def test_a_head_that_cannot_draft_here_is_refused(
     name = draft if draft == "trained" else str(tmp_path / draft)
     target = FakeEngine(capabilities=Capabilities(hidden_states=features))
     with pytest.raises(DerbyError, match=said):
-        Loading(LoadedModels(), print).head(target, DraftModelDrafting(draft=name))
+        Loading(LoadedModels(), print).head(target, SPECULATIVE.weights({"draft": name}, target))

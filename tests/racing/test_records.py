@@ -1,14 +1,14 @@
 """What a snapshot records of a column's request is what it is taken up again with."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.racing.records import read_record, record_of
-from backend.strategies.registry import STRATEGIES, Strategy
+from backend.strategies.column import default_column
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
 
 OWN = GrammarSource(
@@ -19,20 +19,20 @@ OWN = GrammarSource(
 )
 
 
-@pytest.mark.parametrize("row", STRATEGIES.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("name", list(strategies()))
 @pytest.mark.parametrize("grammar", [None, OWN])
-def test_a_request_survives_being_json(row: Strategy, grammar: GrammarSource | None) -> None:
+def test_a_request_survives_being_json(name: str, grammar: GrammarSource | None) -> None:
     """Once, a grammar came back with the files that it imports as plain dicts."""
-    strategy = replace(row, grammar=grammar)
+    column = default_column(name).with_settings({"grammar": grammar})
     request = Request("Why?", 30, Sampling(0.7, 40, 0.9, 12), chat=False, stop=("a", "b"))
     target = ModelSpec("fake", "fake")
-    record = json.loads(json.dumps(record_of(request, strategy, target)))
-    assert read_record(record) == (request, strategy, target)
-    assert hash(read_record(record)[1]) == hash(strategy)
+    record = json.loads(json.dumps(record_of(request, column, target)))
+    assert read_record(record) == (request, column, target)
+    assert hash(read_record(record)[1]) == hash(column)
 
 
 def test_a_record_of_something_else_is_refused() -> None:
-    record = record_of(Request("Why?"), STRATEGIES["grammar"], ModelSpec())
+    record = record_of(Request("Why?"), default_column("grammar"), ModelSpec())
     for name in record:
         with pytest.raises(DerbyError, match="record cannot be read"):
             read_record({key: value for key, value in record.items() if key != name})

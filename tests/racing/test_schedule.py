@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.decoding.clock import Clock
-from backend.errors import DerbyError
+from backend.decoding.lane import Lane
+from backend.errors import DerbyError, explain
 from backend.events import Event, Failed, Finished, Prefilled
-from backend.racing.schedule import Lane, explain, interleave
+from backend.racing.schedule import interleave
 
 DURATIONS = st.lists(
     st.lists(st.integers(1, 50).map(float), min_size=1, max_size=12), min_size=1, max_size=6

@@ -1,6 +1,6 @@
 """How columns compare: differences, verdict sentences, and a baseline that may be missing."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import inf
 
 import pytest
@@ -8,11 +8,11 @@ import pytest
 from backend.events import Failed, Finished, Prefilled, Preparing, Started, Step
 from backend.results.scoreboard import Difference, Scoreboard
 from backend.results.sentences import verdict
-from backend.strategies.registry import STRATEGIES, parse_column
+from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec
 
 SPEC = asdict(ModelSpec())
-KV, LOOKUP, GRAMMAR = (STRATEGIES[name] for name in ("kv", "lookup", "grammar"))
+KV, LOOKUP, GRAMMAR = (default_column(name) for name in ("kv", "lookup", "grammar"))
 
 
 def write(
@@ -51,7 +51,7 @@ def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
 
 
 def test_a_column_that_ends_early_is_only_known_that_far() -> None:
-    board = Scoreboard((KV, STRATEGIES["stateless"]))
+    board = Scoreboard((KV, default_column("stateless")))
     write(board, 0, [1, 2, 3])
     write(board, 1, [1])
     end(board, 0, 1)
@@ -101,7 +101,7 @@ def test_without_a_baseline_nothing_is_claimed(baseline: str) -> None:
 
 
 def test_a_second_kv_column_is_compared_with_the_first_and_takes_over_if_that_fails() -> None:
-    board = Scoreboard((KV, replace(KV, limit=2), LOOKUP))
+    board = Scoreboard((KV, KV.with_settings({"cache": "session"}), LOOKUP))
     for column in range(3):
         write(board, column, [1, 2])
     assert board.baseline is board.scores[0]
@@ -176,28 +176,28 @@ INT8 = SPEC | {"precision": "int8"}
 
 
 def test_columns_on_other_weights_may_differ_and_the_sentence_says_what_is_other() -> None:
-    board = Scoreboard([KV, replace(KV, limit=2), LOOKUP])
+    board = Scoreboard([KV, KV.with_settings({"cache": "session"}), LOOKUP])
     write(board, 0, [1, 2, 3, 4])
     write(board, 1, [1, 2, 9, 9], spec=INT8, gaps=[0.03] * 4)
     write(board, 2, [1, 2, 9, 8], spec=INT8)
     assert not board.must_match(1)
     assert board.sameness(1) == "allowed"
-    assert verdict(board, 1) == "leaves KV reuse, column 1 at token 3 (gap 1): its weights are int8"
+    assert verdict(board, 1) == "leaves KV reuse at token 3 (gap 1): its weights are int8"
     assert board.reference(2) == 1, "the plain column on the same weights"
     assert board.must_match(2)
     assert board.sameness(2) == "differs"
-    assert "differs from KV reuse, column 2 at token 4" in verdict(board, 2)
+    assert "differs from KV reuse (cache=session) at token 4" in verdict(board, 2)
     board.add(Failed(1, "It broke."))
     assert board.reference(2) == 0
     assert verdict(board, 2).endswith("its weights are int8")
 
 
 def test_the_same_text_from_other_weights_is_identical() -> None:
-    board = Scoreboard([KV, replace(KV, limit=2)])
+    board = Scoreboard([KV, KV.with_settings({"cache": "session"})])
     write(board, 0, [1, 2, 3])
     write(board, 1, [1, 2, 3], spec=SPEC | {"engine": "torch", "device": "CUDA"})
     end(board, 0, 1)
-    assert verdict(board, 1) == "identical to KV reuse, column 1 (3 tokens)"
+    assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
     assert (board.sameness(1), board.keeps_text(1)) == ("same", False)
 
 

@@ -20,7 +20,7 @@ from backend.events import (
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline, pace, progress, reason, remark
-from backend.strategies.registry import parse_column
+from backend.strategies.column import parse_column
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 OTHER = [[9], *SINGLE[1:]]

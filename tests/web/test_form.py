@@ -1,18 +1,20 @@
 """Whatever a browser sends is either a race within its limits or one sentence."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
 from backend.racing.race import Race
-from backend.strategies.registry import DEFAULT_COLUMNS, STRATEGIES
-from backend.strategies.settings import PRECISIONS, DraftModelDrafting
+from backend.strategies.column import Column, OwnModel, default_column, parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec
-from backend.web.form import OWN, read_race
+from backend.web.form import read_more, read_race, wants_measuring
 from backend.web.offer import HUB, Offer, Runtime
 
 HIDDEN = "/srv/secret/models/llama"
@@ -40,45 +42,69 @@ def filled(**changes: Any) -> dict[str, Any]:
         "shift": False,
         "heal": True,
         "measure": False,
-        "columns": list(DEFAULT_COLUMNS),
+        "lineup": "\n".join(DEFAULT_COLUMNS),
         "model": "0",
         "model.hub": "",
         "engine": "openvino",
         "precision": "fp32",
         "device": "CPU",
-        "speculative.draft.hub": "",
         "grammar.kind": "lark",
         "grammar.text": "",
     }
-    for name, row in STRATEGIES.items():
-        for setting, value in row.settings().items():
-            sent = value.name if isinstance(value, GrammarSource) else value
-            values[f"{name}.{setting}"] = sent
     return values | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def columns(lineup: str, **changes: Any) -> tuple[Column, ...]:
+    return read_race(filled(lineup=lineup, **changes), MENU).columns
+
+
+def one(line: str, **changes: Any) -> Column:
+    [column] = columns(line, **changes)
+    return column
 
 
 def test_the_untouched_form_is_the_default_race() -> None:
     race = read_race(filled(), MENU)
-    assert race.columns == tuple(STRATEGIES[name] for name in DEFAULT_COLUMNS)
+    assert race.columns == tuple(default_column(name) for name in DEFAULT_COLUMNS)
     assert race.target == ModelSpec()
     assert race.request.max_new_tokens == 128
     assert race.request.chat
-    assert not race.measure
+    assert race.earlier == ()
+    assert not wants_measuring(filled())
 
 
 def test_pass_costs_are_measured_again_if_asked() -> None:
-    assert read_race(filled(measure=True), MENU).measure
+    assert wants_measuring(filled(measure=True))
+    for rubbish in (1, None, "yes", []):
+        with pytest.raises(DerbyError, match=r"measuring pass costs again is .* on or off"):
+            wants_measuring(filled(measure=rubbish))
 
 
 def test_columns_keep_their_order_and_settings() -> None:
-    race = read_race(filled(columns=["lookup", "stateless"], lookup__k=9, stateless__limit=7), MENU)
-    assert [column.name for column in race.columns] == ["lookup", "stateless"]
-    assert race.columns[0].settings()["k"] == 9
-    assert race.columns[1].limit == 7
+    found = columns("lookup:k=9\n\n  stateless: limit = 7 \r\nlookup:k=9\n")
+    assert found == tuple(map(parse_column, ("lookup:k=9", "stateless:limit=7", "lookup:k=9")))
+    assert found[0].settings()["k"] == 9
+    assert found[1].limit == 7
 
 
-def test_settings_of_columns_that_do_not_run_are_not_read() -> None:
-    assert len(read_race(filled(columns=["kv"], lookahead__window="nonsense"), MENU).columns) == 1
+def test_a_line_up_is_read_back_as_it_was_written() -> None:
+    found = columns("kv\nkv@int8\nlookahead:auto=decline\nspeculative@torch/bf16:draft=int4,k=3")
+    assert columns("\n".join(map(str, found))) == found
+
+
+def test_a_column_may_run_where_this_page_offers_it() -> None:
+    assert one("kv@torch/bf16/CPU").model == OwnModel("", "torch", "bf16", "CPU")
+    assert one("kv@AUTO").model == OwnModel(device="AUTO")
+    assert one("kv@int8").target(ModelSpec("a/b")) == ModelSpec("a/b", precision="int8")
+    for place, sentence in (
+        ("@fake", "no engine 'fake' here"),
+        ("@GPU", "no device 'GPU' here"),
+        ("@torch/AUTO", "no device 'AUTO' here"),
+        ("@torch/int8", "'int8' in column"),
+        ("@/etc/passwd", "no engine, precision or device"),
+    ):
+        with pytest.raises(DerbyError, match=sentence):
+            one(f"kv{place}")
 
 
 def test_stop_strings_are_lines_with_escapes() -> None:
@@ -87,33 +113,40 @@ def test_stop_strings_are_lines_with_escapes() -> None:
 
 
 def test_a_grammar_of_ones_own() -> None:
-    race = read_race(
-        filled(
-            columns=["grammar"],
-            grammar__grammar=OWN,
-            grammar__kind="regex",
-            grammar__text="a+",
-        ),
-        MENU,
+    own = {"grammar__kind": "regex", "grammar__text": "a+"}
+    for line in ("grammar:grammar=own", "lookup:k=3, grammar = own ,", "kv@int8:grammar=own"):
+        assert one(line, **own).grammar == GrammarSource("regex", "a+", "my own")
+
+
+def test_a_grammar_of_ones_own_leaves_the_other_columns_alone() -> None:
+    """One line that asked for it turned the grammar of every other column into it."""
+    found = columns(
+        "grammar\nkv:grammar=own\nkv:grammar=date\nkv", grammar__kind="regex", grammar__text="a+"
     )
-    assert race.columns[0].grammar == GrammarSource("regex", "a+", "my own")
+    names = [column.grammar.name if column.grammar else "" for column in found]
+    assert names == ["person", "my own", "date", ""]
+
+
+def test_a_grammar_that_no_column_asks_for_is_not_read() -> None:
+    """A draft whose owner's name begins with "own" was taken for one that asks."""
+    found = columns("grammar\nspeculative:draft=owner/model", grammar__kind="exe")
+    assert [column.name for column in found] == ["grammar", "speculative"]
 
 
 @pytest.mark.parametrize(
-    ("key", "hub", "name"),
+    ("key", "hub", "label", "name"),
     [
-        ("1", "", HIDDEN),
-        ("2", "", "owner/model"),
-        (HUB, " some-one/A_model.v2 ", "some-one/A_model.v2"),
+        ("1", "", "llama", HIDDEN),
+        ("2", "", "owner/model", "owner/model"),
+        (HUB, " some-one/A_model.v2 ", "some-one/A_model.v2", "some-one/A_model.v2"),
     ],
 )
-def test_models_come_by_key_or_hub_id(key: str, hub: str, name: str) -> None:
-    race = read_race(filled(model=key, model__hub=hub, columns=["kv"]), MENU)
-    assert race.target.name == name
-    draft = filled(columns=["speculative"], speculative__draft=key, speculative__draft__hub=hub)
-    drafting = read_race(draft, MENU).columns[0].drafting
-    assert isinstance(drafting, DraftModelDrafting)
-    assert drafting.draft == name
+def test_models_come_by_key_label_or_hub_id(key: str, hub: str, label: str, name: str) -> None:
+    assert read_race(filled(model=key, model__hub=hub), MENU).target.name == name
+    assert one(f"speculative:draft={label}").settings()["draft"] == name
+    assert one(f"kv:model={label}").model.name == name
+    for draft in ("hybrid", "trained", "int4", "int8"):
+        assert one(f"speculative:draft={draft}").settings()["draft"] == draft
 
 
 @pytest.mark.parametrize(
@@ -141,13 +174,20 @@ def test_no_path_passes_for_a_hub_id(path: str) -> None:
     stripped = path.strip()
     forms = [
         filled(model=HUB, model__hub=path),
-        filled(speculative__draft=HUB, speculative__draft__hub=path),
+        filled(lineup=f"kv:model={path}"),
+        filled(lineup=f"speculative:draft={path}"),
         filled(model=path),
-        filled(speculative__draft=path),
     ]
-    for form in forms[2:] if stripped == "a/b" else forms:
+    for form in forms[3:] if stripped == "a/b" else forms:
         with pytest.raises(DerbyError):
             read_race(form, MENU)
+
+
+@pytest.mark.parametrize("name", [HIDDEN, "mine.safetensors", "/x.safetensors", "0", HUB])
+def test_no_path_and_no_key_passes_for_a_label(name: str) -> None:
+    for setting in ("speculative:draft", "kv:model"):
+        with pytest.raises(DerbyError, match="There is no model"):
+            one(f"{setting}={name}")
 
 
 @pytest.mark.parametrize(
@@ -169,28 +209,34 @@ def test_no_path_passes_for_a_hub_id(path: str) -> None:
         ({"context": None}, "context limit is empty"),
         ({"shift": 1}, "context shift"),
         ({"heal": None}, "token healing"),
-        ({"measure": 1}, "measuring pass costs again is 1; it must be on or off"),
-        ({"measure": None}, "measuring pass costs again"),
-        ({"kv__cache": "../../etc/passwd"}, "snapshot's id"),
-        ({"kv__cache": ["call"]}, "snapshot's id"),
+        ({"lineup": "kv:cache=../../etc/passwd"}, "snapshot's id"),
+        ({"lineup": "kv:cache="}, "snapshot's id"),
         ({"stop": "x" * 201}, "stop strings"),
         ({"stop": "\n".join("abcdefghijklmnopq")}, "17 stop strings"),
-        ({"columns": []}, "No column"),
-        ({"columns": ["kv"] * 13}, "13 columns"),
-        ({"columns": ["nothing"]}, "no column 'nothing'"),
-        ({"columns": [["kv"]]}, "no column"),
+        ({"lineup": ""}, "No column"),
+        ({"lineup": " \n\t\n"}, "No column"),
+        ({"lineup": None}, "No column"),
+        ({"lineup": "kv\n" * 13}, "13 columns"),
+        ({"lineup": "kv\n" * 1334}, "The line-up of 4,002 characters is too long"),
+        ({"lineup": "kv\n\nnothing"}, "Line 3 of the line-up: There is no column 'nothing'"),
+        ({"lineup": ["kv"]}, "The line-up must be text"),
+        ({"lineup": "kv\ud800"}, "surrogate"),
+        ({"lineup": "kv@fake"}, "Line 1 of the line-up: There is no engine 'fake' here"),
+        ({"lineup": "kv@GPU"}, "There is no device 'GPU' here; choose from AUTO, CPU"),
+        ({"lineup": "kv:model=x"}, "There is no model 'x' on this page; choose one of built-in"),
+        ({"lineup": "kv:model=" + "x" * 999}, "1 to 200 characters"),
         ({"engine": "fake"}, "no engine 'fake'"),
         ({"precision": "bf16"}, "no precision 'bf16'"),
         ({"engine": "torch", "device": "AUTO"}, "no device 'AUTO'"),
         ({"model": 1}, "no model 1"),
         ({"model": "9"}, "no model '9'"),
-        ({"speculative__k": 17}, "between 1 and 16"),
-        ({"lookahead__seeded": "maybe"}, "on or off"),
-        ({"stateless__limit": 0}, "limit is 0"),
-        ({"grammar__grammar": "nothing"}, "no grammar 'nothing'"),
-        ({"grammar__grammar": {"a": 1}}, "no grammar"),
-        ({"grammar__grammar": OWN}, "grammar is empty"),
-        ({"grammar__grammar": OWN, "grammar__kind": "exe"}, "grammar kind is 'exe'"),
+        ({"lineup": "speculative:k=17"}, "between 1 and 16"),
+        ({"lineup": "lookahead:seeded=maybe"}, "true or false"),
+        ({"lineup": "stateless:limit=0"}, "limit is 0"),
+        ({"lineup": "grammar:grammar=nothing"}, "no grammar 'nothing'"),
+        ({"lineup": "grammar:grammar=own"}, "grammar is empty"),
+        ({"lineup": "kv:grammar=own", "grammar__kind": "exe"}, "grammar kind is 'exe'"),
+        ({"lineup": "kv:grammar=own", "grammar__text": ["a"]}, "grammar is empty"),
     ],
 )
 def test_each_flaw_has_its_sentence(changes: dict[str, Any], sentence: str) -> None:
@@ -202,34 +248,85 @@ def test_each_flaw_has_its_sentence(changes: dict[str, Any], sentence: str) -> N
     assert HIDDEN not in str(caught.value)
 
 
+#: Whole numbers that no float holds among them: JSON has no largest one.
+NUMBERS = st.integers() | st.sampled_from([10**400, -(10**400), 2**63, -(2**63)])
+
+WORDS = ["0", "1", HUB, "own", "int4", "a/b", "../a", HIDDEN, "llama", *strategies(), *shipped()]
+
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | NUMBERS
     | st.floats()
     | st.text(max_size=12)
-    | st.sampled_from(["0", "1", HUB, OWN, "int4", "a/b", "../a", HIDDEN, *STRATEGIES, *shipped()]),
+    | st.sampled_from(WORDS),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
     ),
     max_leaves=4,
 )
 
+NAMES = sorted({name for row in map(default_column, strategies()) for name in row.settings()})
+PLACES = ["openvino", "torch", "fake", "int8", "bf16", "CPU", "GPU", "..", "", "\u00e9", "/", "@"]
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from(sorted(filled())), ANYTHING, max_size=5))
-def test_anything_gives_a_race_or_a_sentence(changes: dict[str, Any]) -> None:
-    """Nothing but DerbyError is ever raised, and no path that a visitor sent reaches an engine."""
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    """A line of a line-up that is right, nearly right or hostile."""
+    name = draw(st.sampled_from([*strategies(), *strategies(), "nothing", HIDDEN]))
+    place = "/".join(draw(st.lists(st.sampled_from(PLACES), max_size=3)))
+    values = st.sampled_from(WORDS) | NUMBERS.map(str) | st.text(max_size=12)
+    settings = st.tuples(st.sampled_from(["model", *NAMES]), values).map("=".join)
+    said = ",".join(draw(st.lists(settings | st.text(max_size=6), max_size=3)))
+    return f"{name}{'@' * bool(place)}{place}{':' * bool(said)}{said}"
+
+
+LINEUPS = st.lists(lines() | st.text(max_size=30), max_size=4).map("\n".join)
+
+
+def check(changes: dict[str, Any]) -> None:
+    """A race within what the page offers, or one sentence that gives nothing away."""
     try:
         race = read_race(filled() | changes, MENU)
-    except DerbyError:
+    except DerbyError as error:
+        sent = json.dumps(changes, default=repr, ensure_ascii=False)
+        assert HIDDEN in sent or HIDDEN not in str(error)  # noqa: PT017 (each ending is right)
         return
     assert isinstance(race, Race)
     offered = {*MENU.models, "a/b"}
     assert race.target.name in offered
     for column in race.columns:
-        if isinstance(column.drafting, DraftModelDrafting):
-            assert column.drafting.draft in offered | {"hybrid", "trained", *PRECISIONS}
+        assert parse_column(str(column), column.grammar) == column
+        assert column.model.name in offered | {""}
+        assert column.model.engine in ("", "openvino", "torch")
+        assert column.model.device in ("", "CPU", "AUTO")
+        draft = column.settings().get("draft", "hybrid")
+        assert draft in offered | {"hybrid", "trained", *all_precisions()}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(sorted(filled())), ANYTHING, max_size=5))
+def test_anything_gives_a_race_or_a_sentence(changes: dict[str, Any]) -> None:
+    """Nothing but DerbyError is ever raised, and no path that a visitor sent reaches an engine."""
+    check(changes)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(LINEUPS, st.sampled_from(["lark", "regex", "exe", 3]), st.sampled_from(["", "a+", None]))
+def test_any_line_up_gives_a_race_or_a_sentence(lineup: str, kind: Any, text: Any) -> None:
+    check({"lineup": lineup, "grammar.kind": kind, "grammar.text": text})
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 2**63, -(2**63), float("inf")])
+@pytest.mark.parametrize(
+    "field", ["max_new_tokens", "temperature", "top_k", "top_p", "seed", "context"]
+)
+def test_a_number_that_no_float_holds_is_a_sentence(field: str, number: float) -> None:
+    """It ended in an OverflowError, for math.isfinite makes a float of it first."""
+    with pytest.raises(DerbyError, match="is too large a number"):
+        read_race(filled() | {field: number}, MENU)
+    with pytest.raises(DerbyError, match="is too large a number"):
+        read_more(number)
 
 
 def test_an_empty_submission_is_a_sentence() -> None:

@@ -14,11 +14,12 @@ from backend.racing.race import Race
 from backend.results.charts import cost_curve
 from backend.results.figures import NONE, figures, glossary
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.registry import STRATEGIES, parse_column
+from backend.strategies.column import default_column, parse_column
+from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
-from backend.web.view import idle, merged, setting_text, view
+from backend.web.view import idle, merged, view
 
-ALL = tuple(STRATEGIES.values())
+ALL = tuple(map(default_column, strategies()))
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +82,8 @@ def test_phases_follow_the_race() -> None:
 def test_public_hides_what_it_should_everywhere() -> None:
     """A column's name and its verdict hold settings and models, too."""
     hidden = "/srv/m"
-    drafting = STRATEGIES["speculative"].with_settings({"draft": hidden})
-    board = Scoreboard([STRATEGIES["kv"], drafting, STRATEGIES["speculative"], drafting])
+    drafting = default_column("speculative").with_settings({"draft": hidden})
+    board = Scoreboard([default_column("kv"), drafting, default_column("speculative"), drafting])
     for event in (
         *written(0, SINGLE, 0.1),
         *written(1, [[9]], 0.1, {"name": hidden}),
@@ -100,10 +101,10 @@ def test_public_hides_what_it_should_everywhere() -> None:
 
 @pytest.mark.parametrize("row", ALL, ids=lambda row: row.name)
 def test_a_columns_setting_is_the_command_lines_word_for_it(row: Any) -> None:
-    assert parse_column(setting_text(row)) == row
+    assert parse_column(str(row)) == row
     if row.name == "lookahead":
         changed = row.with_settings({"seeded": False, "window": 7})
-        assert parse_column(setting_text(changed)) == replace(row, drafting=changed.drafting)
+        assert parse_column(str(changed)) == changed
 
 
 def test_the_idle_page_explains_every_column() -> None:

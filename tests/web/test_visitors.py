@@ -9,14 +9,14 @@ import pytest
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Started
 from backend.racing.race import Race
-from backend.strategies.registry import STRATEGIES
+from backend.strategies.column import default_column
 from backend.types import ModelSpec, Request
 from backend.web import visitors as room
 from backend.web.controller import Controller
 from backend.web.offer import Offer
 from backend.web.visitors import Frame, Visitors
 
-RACE = Race(Request("Hi"), (STRATEGIES["kv"],), ModelSpec("fake", "fake"))
+RACE = Race(Request("Hi"), (default_column("kv"),), ModelSpec("fake", "fake"))
 
 
 class SlowHost:

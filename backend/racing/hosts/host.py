@@ -1,22 +1,22 @@
-"""Where a race runs. The page never cares: a host turns a race into a stream of events."""
+"""Where races run. The page never cares: a host turns a command into a stream of events."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from backend.events import Event, Finished
-from backend.racing.race import Race
+from backend.events import Event
+from backend.racing.commands import Command
 
 #: Seconds between two looks at whether a race was stopped.
 POLL = 0.05
 
 
 class Host(Protocol):
-    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
-        """Run a race and yield its events; within a second of `stopped()` it ends.
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        """Carry out a command and yield its events; within a second of `stopped()` it ends.
 
-        One race at a time: a second one waits. Every column ends in Finished or Failed.
+        One at a time: a second one waits. Every column ends in Finished or Failed.
         """
         ...
 
@@ -34,9 +34,3 @@ def turn(lock: threading.Lock, stopped: Callable[[], bool]) -> Iterator[bool]:
     finally:
         if held:
             lock.release()
-
-
-def all_stopped(race: Race) -> Iterator[Event]:
-    """The end of every column of a race that was stopped before it began."""
-    for column in range(len(race.columns)):
-        yield Finished(column, "stopped", [])

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from backend.events import Event
-from backend.racing.hosts.host import all_stopped, turn
+from backend.racing.commands import Command, all_stopped, run_to_end
+from backend.racing.hosts.host import turn
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_to_end
 
 
 class InlineHost:
@@ -15,7 +15,7 @@ class InlineHost:
         self.engines = LoadedModels()
         self._one_at_a_time = threading.Lock()
 
-    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
         queue: SimpleQueue[Event | None] = SimpleQueue()
         gone = threading.Event()
 
@@ -26,9 +26,9 @@ class InlineHost:
             try:
                 with turn(self._one_at_a_time, ended) as mine:
                     if mine:
-                        run_to_end(race, self.engines, queue.put, ended)
+                        run_to_end(command, self.engines, queue.put, ended)
                     else:
-                        for event in all_stopped(race):
+                        for event in all_stopped(command):
                             queue.put(event)
             finally:
                 queue.put(None)

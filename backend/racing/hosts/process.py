@@ -17,17 +17,23 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
+from backend.errors import explain
 from backend.events import Event, Failed, Finished, from_json, to_json
 from backend.grammar.grammars import Grammars
-from backend.racing.hosts.host import POLL, all_stopped, turn
+from backend.racing.commands import Command, all_stopped, run_to_end
+from backend.racing.hosts.host import POLL, turn
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_to_end
-from backend.racing.schedule import explain
-from backend.strategies.settings import DraftModelDrafting
+from backend.strategies.column import default_column
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
+
+#: Asks the worker to end what it does.
+STOP = "stop"
+
+#: Columns whose models a new worker loads before anyone asks.
+WARM = ("speculative",)
 
 #: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
 GRAMMAR_DEADLINE = 10.0
@@ -75,27 +81,27 @@ class ProcessHost:
         if not self._closed:  # a race may end only after the host
             self._start()
 
-    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
         with turn(self._one_at_a_time, stopped) as mine:
             if not mine:
-                yield from all_stopped(race)
+                yield from all_stopped(command)
                 return
             if not self._process.is_alive():
                 self._restart()
-            open_columns = set(range(len(race.columns)))
-            yield from self._run(race, stopped, open_columns)
+            open_columns = set(range(command.width))
+            yield from self._run(command, stopped, open_columns)
 
     def _run(
-        self, race: Race, stopped: Callable[[], bool], open_columns: set[int]
+        self, command: Command, stopped: Callable[[], bool], open_columns: set[int]
     ) -> Iterator[Event]:
         deadline = float("inf")
         acknowledged = False
         try:
-            self._connection.send(race)
+            self._connection.send(command)
             while True:
                 if stopped() and deadline == float("inf"):
                     deadline = time.monotonic() + STOP_GRACE
-                    self._connection.send("stop")
+                    self._connection.send(STOP)
                 if time.monotonic() > deadline:
                     yield from (Finished(column, "stopped", []) for column in sorted(open_columns))
                     return
@@ -124,7 +130,7 @@ class ProcessHost:
     def _settle(self, deadline: float) -> None:
         """Leave the worker idle: wait until then for a race nobody reads to end, or replace it."""
         with contextlib.suppress(EOFError, OSError):
-            self._connection.send("stop")
+            self._connection.send(STOP)
             while self._connection.poll(max(0.0, deadline - time.monotonic())):
                 if self._connection.recv() is None:
                     return
@@ -162,40 +168,40 @@ def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    engines = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE))
+    models = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE))
     for spec in warm:
         if connection.poll():
             break  # somebody waits: what their race needs comes first
         try:
-            loading = Loading(engines, log.info)
-            loading.prepare(loading.engine(spec), (DraftModelDrafting(),))
+            loading = Loading(models, log.info)
+            loading.prepare([default_column(name) for name in WARM], spec)
         except Exception as error:
             explain(error)
     while True:
-        while not connection.poll() and engines.warm_up():
+        while not connection.poll() and models.warm_up():
             pass
         try:
             message = connection.recv()
         except EOFError:
             return
-        if isinstance(message, Race):
-            _race(message, engines, connection)
+        if message != STOP:
+            _carry_out(message, models, connection)
             connection.send(None)
 
 
-def _race(race: Race, engines: LoadedModels, connection: Connection) -> None:
+def _carry_out(command: Command, models: LoadedModels, connection: Connection) -> None:
     stop = False
 
     def stopped() -> bool:
         nonlocal stop
         while not stop and connection.poll():
-            stop = connection.recv() == "stop"
+            stop = connection.recv() == STOP
         return stop
 
     def emit(event: Event) -> None:
         connection.send(to_json(event))
 
-    run_to_end(race, engines, emit, stopped)
+    run_to_end(command, models, emit, stopped)
 
 
 def _die_with_parent() -> None:

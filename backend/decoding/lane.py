@@ -1,0 +1,83 @@
+"""One column's run as the scheduler sees it: events, and a clock where a device is shared."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from backend.events import Event
+from backend.types import Request
+
+
+class Timer(Protocol):
+    """The seconds that a column has used of the shared device, and whether it uses it now."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def running(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoTimer:
+    """Of a lane that uses no shared device."""
+
+    seconds: float = 0.0
+    running: bool = False
+
+
+@dataclass(slots=True)
+class Lane:
+    """One column's run: its events, and the clock that they advance.
+
+    A lane that `shares` the device does its work inside `next(events)`, when the scheduler gives it
+    the turn. One that does not (a remote server, a recording) is polled: its events must come
+    without waiting, None where there is none yet.
+    """
+
+    column: int
+    events: Iterator[Event | None]
+    clock: Timer = NoTimer()
+    shares: bool = True
+
+
+#: Makes the lane of a column that is no loop over a local model, from its number, the request and
+#: the values of its settings. Raises DerbyError for what cannot be had.
+LaneFactory = Callable[[int, Request, Mapping[str, Any]], Lane]
+
+
+def polled(events: Iterator[Event]) -> Iterator[Event | None]:
+    """Read `events`, which may wait, on a thread of its own; None while there is no new one.
+
+    Raises what reading raises. Closing stops the reading at the next event.
+    """
+    queue: SimpleQueue[Event | Exception | None] = SimpleQueue()
+    closed = threading.Event()
+
+    def read() -> None:
+        try:
+            for event in events:
+                if closed.is_set():
+                    return
+                queue.put(event)
+            queue.put(None)
+        except Exception as error:
+            queue.put(error)
+
+    threading.Thread(target=read, name="lane", daemon=True).start()
+    try:
+        while True:
+            try:
+                event = queue.get_nowait()
+            except Empty:
+                yield None
+                continue
+            if event is None:
+                return
+            if isinstance(event, Exception):
+                raise event
+            yield event
+    finally:
+        closed.set()

@@ -1,0 +1,90 @@
+"""openvino-genai: LLMPipeline, its prompt lookup and its draft models."""
+
+from backend.export.plan import (
+    Library,
+    Model,
+    Plan,
+    Snippet,
+    always_caches,
+    call,
+    code,
+    no_library,
+    nothing,
+    python,
+    shell,
+)
+
+NAME = "openvino-genai"
+
+
+def write(plan: Plan) -> Snippet:
+    if plan.lacking:
+        return nothing(NAME, "python", no_library(NAME, plan, "num_assistant_tokens"))
+    if not plan.cache:
+        return nothing(NAME, "python", always_caches(NAME))
+    if plan.grammar and plan.grammar.kind == "lark":
+        return nothing(
+            NAME,
+            "python",
+            f"openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as "
+            f"{plan.grammar.name!r}: rewrite it, or use vLLM.",
+        )
+    pipeline = [f'"target-{plan.model.precision}"', repr(plan.device)]
+    pipeline.append("scheduler_config=scheduler")
+    lines = ["# Once, in a shell:", f"# {_export(plan.model, 'target')}"]
+    if plan.draft:
+        lines.append(f"# {_export(plan.draft, 'draft')}")
+        folder = f'"draft-{plan.draft.precision}"'
+        pipeline.append(f"draft_model=genai.draft_model({folder}, {plan.device!r})")
+    if plan.kind == "lookup":
+        pipeline.append("prompt_lookup=True")
+    lines += [
+        "import openvino_genai as genai",
+        "",
+        f"prompt = {python(plan.request.prompt)}",
+        "scheduler = genai.SchedulerConfig()",
+        f"scheduler.enable_prefix_caching = {plan.reuse}",
+        *call("pipeline", "genai.LLMPipeline", pipeline),
+        "config = genai.GenerationConfig()",
+        *(f"config.{setting}" for setting in _genai_settings(plan)),
+        *_genai_grammar(plan),
+        "print(pipeline.generate(prompt, config))",
+    ]
+    return Snippet(NAME, "python", code(lines), " ".join(plan.notes))
+
+
+def _export(model: Model, role: str) -> str:
+    width = "fp16" if model.precision == "bf16" else model.precision
+    return (
+        f"optimum-cli export openvino --model {shell(model.name)} "
+        f"--task text-generation-with-past --weight-format {width} {role}-{model.precision}"
+    )
+
+
+def _genai_settings(plan: Plan) -> list[str]:
+    sampling = plan.request.sampling
+    settings = [f"max_new_tokens = {plan.limit}", f"do_sample = {not plan.greedy}"]
+    if not plan.greedy:
+        settings += [f"temperature = {sampling.temperature}", f"top_p = {sampling.top_p}"]
+        settings += [f"rng_seed = {sampling.seed}"]
+        settings += [f"top_k = {sampling.top_k}"] if sampling.top_k else []
+    if plan.k:
+        settings.append(f"num_assistant_tokens = {plan.k}")
+    if plan.ngram:
+        settings.append(f"max_ngram_size = {plan.ngram}")
+    if plan.request.stop:
+        settings.append(f"stop_strings = set({list(plan.request.stop)!r})")
+    return settings if plan.request.chat else [*settings, "apply_chat_template = False"]
+
+
+def _genai_grammar(plan: Plan) -> list[str]:
+    if not plan.grammar:
+        return []
+    kind = "grammar" if plan.grammar.kind == "gbnf" else plan.grammar.kind
+    return [
+        f"grammar = {python(plan.constraint)}",
+        f"config.structured_output_config = genai.StructuredOutputConfig({kind}=grammar)",
+    ]
+
+
+OPENVINO_GENAI = Library(NAME, write)

@@ -1,0 +1,95 @@
+"""vLLM: its offline LLM with speculative decoding and structured outputs."""
+
+from backend.export.plan import (
+    TORCH_DTYPES,
+    Library,
+    Model,
+    Plan,
+    Snippet,
+    always_caches,
+    call,
+    code,
+    no_library,
+    nothing,
+    python,
+)
+
+NAME = "vLLM"
+_SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
+
+
+def write(plan: Plan) -> Snippet:
+    if plan.lacking:
+        return nothing(NAME, "python", no_library(NAME, plan, "num_speculative_tokens"))
+    if not plan.cache:
+        return nothing(NAME, "python", always_caches(NAME))
+    if plan.imports and plan.grammar:
+        return nothing(
+            NAME,
+            "python",
+            f"The grammar {plan.grammar.name!r} imports other files, which vLLM cannot: copy their "
+            "rules into it.",
+        )
+    arguments = [f"model={_compressed(plan.model, 'target')}"]
+    if not plan.model.quantised:
+        arguments.append(f'dtype="{TORCH_DTYPES[plan.model.precision]}"')
+    arguments.append(f"enable_prefix_caching={plan.reuse}")
+    if plan.draft or plan.kind == "lookup":
+        arguments.append(f"speculative_config={_speculation(plan)}")
+    if plan.grammar:
+        arguments.append('structured_outputs_config={"backend": "guidance"}')
+    ask = "chat" if plan.request.chat else "generate"
+    prompt = '[{"role": "user", "content": prompt}]' if plan.request.chat else "prompt"
+    lines = [
+        "from vllm import LLM, SamplingParams",
+        *(["from vllm.sampling_params import StructuredOutputsParams"] if plan.grammar else []),
+        "",
+        f"prompt = {python(plan.request.prompt)}",
+        *([f"grammar = {python(plan.constraint)}"] if plan.grammar else []),
+        *call("llm", "LLM", arguments),
+        *call("sampling", "SamplingParams", _vllm_sampling(plan)),
+        f"output = llm.{ask}({prompt}, sampling)",
+        "print(output[0].outputs[0].text)",
+    ]
+    notes = list(plan.notes)
+    for model in filter(None, (plan.model, plan.draft)):
+        if model.quantised:
+            folder = "draft" if model is plan.draft else "target"
+            notes.append(
+                f"Make the folder {folder}-{model.precision} first: a copy of {model.name!r} that "
+                f"llm-compressor quantises with the scheme {_SCHEMES[model.precision]}."
+            )
+    return Snippet(NAME, "python", code(lines), " ".join(notes))
+
+
+def _compressed(model: Model, role: str) -> str:
+    return repr(f"./{role}-{model.precision}" if model.quantised else model.name)
+
+
+def _speculation(plan: Plan) -> str:
+    if plan.draft:
+        draft = _compressed(plan.draft, "draft")
+        return f'{{"method": "draft_model", "model": {draft}, "num_speculative_tokens": {plan.k}}}'
+    return (
+        f'{{"method": "ngram", "num_speculative_tokens": {plan.k}, '
+        f'"prompt_lookup_min": 1, "prompt_lookup_max": {plan.ngram}}}'
+    )
+
+
+def _vllm_sampling(plan: Plan) -> list[str]:
+    sampling = plan.request.sampling
+    arguments = [f"max_tokens={plan.limit}"]
+    if plan.greedy:
+        arguments.append("temperature=0.0")
+    else:
+        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k}"]
+        arguments += [f"top_p={sampling.top_p}", f"seed={sampling.seed}"]
+    if plan.request.stop:
+        arguments.append(f"stop={list(plan.request.stop)!r}")
+    if plan.grammar:
+        kind = {"json_schema": "json", "regex": "regex"}.get(plan.grammar.kind, "grammar")
+        arguments.append(f"structured_outputs=StructuredOutputsParams({kind}=grammar)")
+    return arguments
+
+
+VLLM = Library(NAME, write)

@@ -1,0 +1,250 @@
+"""One column of a race, run by the local loop: from its parts to its last event, or to disk."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+
+from backend.decoding.clock import Clock
+from backend.decoding.constraint import Constraint, NullConstraint
+from backend.decoding.context import Bounds
+from backend.decoding.lane import Lane
+from backend.decoding.loop import Parts, decode
+from backend.decoding.sampling import Sampler
+from backend.engines.base import Engine, Session
+from backend.errors import DerbyError
+from backend.events import CostsKnown, Event, Prepared, Saved, Started
+from backend.grammar.grammars import GrammarCompiler
+from backend.kvcache.column_caches import Caches
+from backend.kvcache.snapshots import Snapshot, default_folder
+from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
+from backend.programs.parser import Program, is_program, parse_program
+from backend.programs.runner import ProgramMode, run_program, slot_grammars
+from backend.racing.loading import Loading
+from backend.racing.records import record_of
+from backend.strategies.column import Column
+from backend.strategies.declaration import Built, DrafterInputs, OpenDraft
+from backend.text import require_same_tokenizer
+from backend.types import AnswerSoFar, ModelSpec, Request
+
+#: First tokens that a context shift keeps at least: attention leans on them (arXiv 2309.17453).
+SINK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRun:
+    """Column `index` of a race, going on from `answer`. `default` is the race's own model."""
+
+    index: int
+    column: Column
+    answer: AnswerSoFar
+    request: Request
+    default: ModelSpec
+    scope: Scope
+
+    def lane(self, loading: Loading) -> Lane:
+        """What the scheduler runs. Raises nothing: an error is the lane's first event."""
+        factory = self.column.strategy.lane
+        try:
+            if factory is not None:
+                return factory(self.index, self.request, self.column.settings())
+            target = loading.engine(self.column.target(self.default))
+        except Exception as error:
+            return Lane(self.index, _failing(error))
+        clock = Clock(target.synchronize)
+        return Lane(self.index, _LocalRun(self, target, loading, clock).events(), clock)
+
+    def save(self, loading: Loading) -> Saved:
+        """Write what is held of this column to disk. Raises DerbyError if it is not enough."""
+        target = loading.engine(self.column.target(self.default))
+        return _LocalRun(self, target, loading, Clock()).save()
+
+
+def _failing(error: Exception) -> Iterator[Event]:
+    raise error
+    yield  # a generator, so that the error is raised on the lane's turn
+
+
+class _LocalRun:
+    """A column whose model is loaded."""
+
+    def __init__(self, run: ColumnRun, target: Engine, loading: Loading, clock: Clock) -> None:
+        self._run = run
+        self._column = run.column
+        self._request = run.request
+        self._target = target
+        self._loading = loading
+        self._clock = clock
+        # A column without a cache has none to keep.
+        scope = run.scope if self._column.strategy.keeps_cache else NOBODY
+        self._caches = Caches(loading.prefixes, scope, _source(self._column, run.answer))
+        self._compiled = 0.0  # seconds that the grammar took
+        self._grammars = GrammarCompiler(loading.grammars, target.tokenizer)
+
+    def events(self) -> Iterator[Event]:
+        """Every event of the column's run."""
+        request, column = self._request, self._column
+        file = self._caches.load()
+        program = parse_program(request.prompt) if is_program(request.prompt) else None
+        prompt = self._prompt(program)
+        answer = self._resumed(file, prompt, program)
+        bounds = self._bounds(len(prompt))
+        spec, fingerprint = self._target.spec, self._target.tokenizer.fingerprint
+        yield Started(self._run.index, len(prompt), str(spec), fingerprint, asdict(spec))
+        if program is not None:
+            # Made once a model, and so no cost of this column's.
+            self._grammars.prepare(*slot_grammars(program))
+            self._target.tokenizer.extending(0)
+        constraint = self._constraint()
+        sampler = Sampler(request.sampling)
+        context = answer.context(prompt)
+        with ExitStack() as opened:
+            session, held = self._caches.open(self._target, "target", context, file, self._clock)
+            opened.callback(session.close)
+            built = self._build(session, sampler, context, file)
+            opened.callback(built.drafter.close)
+            yield from self._known_costs(built)
+            if self._clock.seconds:
+                seconds = self._clock.seconds
+                yield Prepared(self._run.index, len(held), seconds, self._compiled)
+            parts = Parts(
+                built.session,
+                self._target.tokenizer,
+                sampler,
+                self._clock,
+                built.drafter,
+                constraint,
+                column.strategy.keeps_cache,
+                column.limit,
+                bounds,
+                built.declined,
+            )
+            if program is None:
+                yield from decode(self._run.index, prompt, request, parts, answer)
+            else:
+                mode = ProgramMode(column.strategy.restart, column.strategy.single)
+                compile_slot = self._grammars.compile
+                yield from run_program(
+                    self._run.index, program, prompt, request, parts, compile_slot, mode
+                )
+
+    def _prompt(self, program: Program | None) -> list[int]:
+        """The prompt's tokens, or those in front of a program's own text."""
+        request, encode = self._request, self._target.tokenizer.encode
+        if program is None:
+            return encode(request.prompt, chat=request.chat)
+        return encode(program.user, chat=True) if program.user else encode("", chat=False)
+
+    def _resumed(
+        self, file: Snapshot | None, prompt: Sequence[int], program: Program | None
+    ) -> AnswerSoFar:
+        """What the answer goes on from, read from the file if that is where it is."""
+        answer = self._run.answer
+        if answer.snapshot and file is not None:
+            if list(file.prompt) != list(prompt):
+                raise DerbyError(
+                    f"Snapshot {answer.snapshot} holds a prompt of {len(file.prompt)} tokens that "
+                    f"this model's tokenizer does not make of its text (it makes {len(prompt)}): "
+                    "load it with the model it was saved with."
+                )
+            shifts = tuple((at, sink, drop) for at, sink, drop in file.record.get("shifts", ()))
+            answer = replace(answer, tokens=file.answer, shifts=shifts)
+        if program is not None and answer.tokens:
+            raise _program_has_no_middle()
+        return answer
+
+    def _bounds(self, prompt: int) -> Bounds:
+        """Raises DerbyError if the prompt alone fills the context."""
+        request, scratch_depth = self._request, self._column.scratch_depth
+        limit = request.context or self._target.capabilities.max_context
+        bounds = Bounds(
+            min(limit, self._target.capabilities.max_context),
+            scratch_depth,
+            request.shift,
+            max(SINK, self._system()),
+            self._target.capabilities.length_thresholds,
+        )
+        if bounds.room(prompt) < 1:
+            ahead = f", of which {scratch_depth} serve to look ahead" if scratch_depth else ""
+            raise DerbyError(
+                f"The prompt has {prompt:,} tokens; the context holds {bounds.positions:,}{ahead}. "
+                "Shorten the prompt or raise the context limit."
+            )
+        return bounds
+
+    def _system(self) -> int:
+        """How many first tokens all prompts share: those of the chat template's system prompt."""
+        if not self._request.chat:
+            return 0
+        pair = (self._target.tokenizer.encode(text, chat=True) for text in ("a", "1"))
+        alike = itertools.takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False))
+        return sum(1 for _ in alike)
+
+    def _constraint(self) -> Constraint:
+        if self._column.grammar is None:
+            return NullConstraint()
+        self._grammars.prepare(self._column.grammar)
+        with self._clock.step(), self._clock.part("mask"):
+            constraint = self._grammars.compile(self._column.grammar)
+        self._compiled = self._clock.seconds
+        return constraint
+
+    def _build(
+        self, session: Session, sampler: Sampler, context: Sequence[int], file: Snapshot | None
+    ) -> Built:
+        target, loading, strategy = self._target, self._loading, self._column.strategy
+        values = self._column.settings()
+        weights = strategy.weights(values, target)
+        draft, missing = loading.draft(weights)
+        opened = None
+        if draft is not None:
+            require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
+            inner, held = self._caches.open(draft, "draft", context, file, self._clock)
+            opened = OpenDraft(inner, held, loading.costs(draft).one_row)
+        head, texts = loading.head(target, weights), self._caches.texts(target)
+        costs = loading.costs(target)
+        return strategy.build(
+            DrafterInputs(values, session, target, costs, sampler, head, opened, missing, texts)
+        )
+
+    def _known_costs(self, built: Built) -> Iterator[Event]:
+        costs = self._loading.costs(self._target)
+        if costs.known:
+            yield CostsKnown(
+                self._run.index,
+                list(costs.widths),
+                list(costs.seconds),
+                costs.width_change,
+                built.seconds,
+                list(costs.context_slope),
+            )
+
+    def save(self) -> Saved:
+        """Write the cache that the column left behind, and what is needed to go on, to disk."""
+        if not self._column.strategy.keeps_cache:
+            raise DerbyError(f"{self._column.title} keeps no cache: save another column.")
+        if is_program(self._request.prompt):
+            raise _program_has_no_middle()
+        prompt, answer = self._prompt(None), self._run.answer
+        context = answer.context(prompt)
+        caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
+        weights = self._column.strategy.weights(self._column.settings(), self._target)
+        if (draft := self._loading.draft(weights)[0]) is not None:
+            caches["draft"] = self._caches.stored(draft, context, 1)
+        record = record_of(self._request, self._column, self._target.spec)
+        record["shifts"] = [list(shift) for shift in answer.shifts]
+        snapshot = Snapshot(record, tuple(prompt), answer.tokens, caches)
+        return Saved(self._run.index, default_folder().save(snapshot))
+
+
+def _source(column: Column, answer: AnswerSoFar) -> CacheSource:
+    """Where a column's caches begin: what an answer goes on from comes before the setting."""
+    if answer.snapshot:
+        return SnapshotFile(answer.snapshot)
+    return EARLIER_ANSWERS if answer.tokens else column.cache
+
+
+def _program_has_no_middle() -> DerbyError:
+    return DerbyError(
+        "A program cannot be continued or saved in the middle of its slots: run it again."
+    )

@@ -1,0 +1,106 @@
+"""What a host may be asked to do: run a race, or look after what races leave behind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from backend.errors import explain
+from backend.events import Event, Failed, Finished, Preparing
+from backend.kvcache.sources import Visitor
+from backend.racing.column_run import ColumnRun
+from backend.racing.loading import Loading
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.strategies.column import Column
+from backend.types import AnswerSoFar, ModelSpec
+
+
+class Command(Protocol):
+    """Frozen, and plain enough to be sent to another process."""
+
+    @property
+    def width(self) -> int:
+        """How many columns end: in Finished or Failed, each once."""
+        ...
+
+    def run(
+        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> None:
+        """Do it, emitting every event. Raises DerbyError for what the user can mend."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SaveColumn:
+    """Write what is held of the race's column `index`, which stopped at `answer`, to disk."""
+
+    race: Race
+    index: int
+    answer: AnswerSoFar
+    width: int = 1
+
+    def run(
+        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> None:
+        race = self.race
+        loading = Loading(models, lambda text: emit(Preparing(text)))
+        run = ColumnRun(
+            0, race.columns[self.index], self.answer, race.request, race.target, race.scope
+        )
+        emit(run.save(loading))
+        emit(Finished(0, "stopped", []))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureCosts:
+    """Find out anew what passes cost on the models of these columns."""
+
+    columns: tuple[Column, ...]
+    target: ModelSpec
+    width: int = 0
+
+    def run(
+        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> None:
+        loading = Loading(models, lambda text: emit(Preparing(text)))
+        loading.prepare(self.columns, self.target, remeasure=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetVisitor:
+    """Drop the caches of a visitor who has gone."""
+
+    visitor: str
+    width: int = 0
+
+    def run(
+        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> None:
+        models.prefixes.forget(Visitor(self.visitor))
+
+
+def run_to_end(
+    command: Command,
+    models: LoadedModels,
+    emit: Callable[[Event], None],
+    stopped: Callable[[], bool],
+) -> None:
+    """Run a command without ever raising: an error fails whichever columns have not ended yet."""
+    running = dict.fromkeys(range(command.width))
+
+    def pass_on(event: Event) -> None:
+        if isinstance(event, Finished | Failed):
+            running.pop(event.column, None)
+        emit(event)
+
+    try:
+        command.run(models, pass_on, stopped)
+    except Exception as error:
+        sentence = explain(error)
+        for column in running:
+            emit(Failed(column, sentence))
+
+
+def all_stopped(command: Command) -> Sequence[Event]:
+    """The end of every column of a command that was stopped before it began."""
+    return [Finished(column, "stopped", []) for column in range(command.width)]

@@ -1,0 +1,260 @@
+"""A column of a race: a strategy with its settings and, if it wants, a model of its own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backend.engines.registry import all_precisions, engine_named, engines
+from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource, shipped
+from backend.kvcache.sources import THIS_ANSWER, CacheSource
+from backend.strategies.declaration import Strategy
+from backend.strategies.registry import strategies
+from backend.strategies.settings import (
+    OWN,
+    CacheChoice,
+    GrammarChoice,
+    ModelChoice,
+    Setting,
+    WholeNumber,
+    parse_name,
+)
+from backend.types import ModelSpec
+
+#: The most tokens that a column may be limited to on its own.
+MAX_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModel:
+    """What a column runs on instead of the race's target; "" stands for the race's choice."""
+
+    name: str = ""
+    engine: str = ""
+    precision: str = ""
+    device: str = ""
+
+    def over(self, default: ModelSpec) -> ModelSpec:
+        """The model meant. On another engine, what is not named is that engine's usual choice."""
+        name, engine = self.name or default.name, self.engine or default.engine
+        if engine == default.engine:
+            precision, device = default.precision, default.device
+        else:
+            precision, device = engine_named(engine).precisions[0], "CPU"
+        return ModelSpec(name, engine, self.precision or precision, self.device or device)
+
+    @property
+    def place(self) -> str:
+        """Engine, precision and device as the command line takes them behind "@"."""
+        return "/".join(filter(None, (self.engine, self.precision, self.device)))
+
+
+RACE_MODEL = OwnModel()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`name` is the strategy's. `values` are those of all settings by name, its own first."""
+
+    name: str
+    values: tuple[tuple[str, Any], ...]
+    model: OwnModel = RACE_MODEL
+
+    @property
+    def strategy(self) -> Strategy:
+        return strategies()[self.name]
+
+    @property
+    def title(self) -> str:
+        return self.strategy.title
+
+    @property
+    def label(self) -> str:
+        """The title, with the settings and the place that differ from the usual ones."""
+        parts = [*([self.model.name] if self.model.name else []), self.model.place]
+        parts += [f"{name}={text}" for name, text in self.changed().items()]
+        shown = ", ".join(filter(None, parts))
+        return f"{self.title} ({shown})" if shown else self.title
+
+    def __str__(self) -> str:
+        """The column in the command line's words; `parse_column` makes the same of it."""
+        changed = self.changed()
+        if self.model.name:
+            changed = {"model": self.model.name} | changed
+        settings = ",".join(f"{name}={text}" for name, text in changed.items())
+        place = f"@{self.model.place}" if self.model.place else ""
+        return f"{self.name}{place}{f':{settings}' if settings else ''}"
+
+    def changed(self) -> dict[str, str]:
+        """The settings that differ from the usual ones, written out. What naming one of them sets
+        anyway is left out.
+        """
+        fields, usual = settings_of(self.strategy), default_column(self.name).settings()
+        values = self.settings()
+        changed = {name for name, value in values.items() if value != usual[name]}
+        implied: dict[str, Any] = {}
+        for name in changed:
+            implied |= fields[name].fixes
+        written = {name for name in changed if name not in implied or implied[name] != values[name]}
+        # And what naming one would set, but is not so here, has to be said.
+        written |= {name for name, value in implied.items() if values[name] != value}
+        return {name: fields[name].text(values[name]) for name in fields if name in written}
+
+    def settings(self) -> dict[str, Any]:
+        """What a user may set, by name, with this column's values."""
+        return dict(self.values)
+
+    def with_settings(self, values: Mapping[str, Any]) -> "Column":
+        """This column with other settings. Raises DerbyError for an unknown name or a bad value."""
+        fields = settings_of(self.strategy)
+        for name in values:
+            if name not in fields:
+                options = ", ".join(fields) or "none at all"
+                raise DerbyError(f"{self.title} has no setting {name!r:.60}; it has {options}.")
+        changed: dict[str, Any] = {}
+        for name, value in values.items():
+            implied = {k: v for k, v in fields[name].fixes.items() if k not in values}
+            changed |= {**implied, name: fields[name].parse(value, self.title)}
+        return self._replaced(changed)
+
+    def _replaced(self, changed: Mapping[str, Any]) -> "Column":
+        return replace(self, values=tuple({**self.settings(), **changed}.items()))
+
+    def on(self, model: OwnModel) -> "Column":
+        """This column on that model."""
+        return replace(self, model=model)
+
+    def limited(self, tokens: int) -> "Column":
+        """This column with another limit of its own, if it has one; beyond what a user may set."""
+        return self._replaced({"limit": tokens}) if self.limit else self
+
+    def target(self, default: ModelSpec) -> ModelSpec:
+        """The model that the column runs on in a race whose own choice is `default`."""
+        return self.model.over(default)
+
+    @property
+    def grammar(self) -> GrammarSource | None:
+        return self.settings().get("grammar")
+
+    @property
+    def limit(self) -> int:
+        """Tokens after which the column stops; 0: the request's limit alone."""
+        return self.settings().get("limit", 0)
+
+    @property
+    def cache(self) -> CacheSource:
+        """Where the column's KV cache begins."""
+        return self.settings().get("cache", THIS_ANSWER)
+
+    @property
+    def lossless(self) -> bool:
+        """True if it must write exactly what plain decoding on its model writes."""
+        return self.grammar is None and not self.strategy.single
+
+    @property
+    def plain(self) -> bool:
+        """True if others with its grammar and its model must write what it writes."""
+        return self.strategy.plain
+
+    @property
+    def automatic(self) -> bool:
+        """True if it leaves its sizes to the run: naming one of them would end that."""
+        values, fields = self.settings(), settings_of(self.strategy).values()
+        return any(values[k] != fixed for field in fields for k, fixed in field.fixes.items())
+
+    @property
+    def scratch_depth(self) -> int:
+        """Positions beyond the last token that scratch rows may reach."""
+        return self.strategy.scratch_depth(self.settings())
+
+
+def settings_of(strategy: Strategy) -> dict[str, Setting]:
+    """All settings of a strategy's columns by name: its own, then those of every local column."""
+    fields: list[Setting] = list(strategy.settings)
+    if strategy.lane is None:
+        fields.append(CacheChoice() if strategy.keeps_cache else _limit(strategy))
+        fields.append(GrammarChoice(shipped().get(strategy.grammar)))
+    return {field.name: field for field in fields}
+
+
+def _limit(strategy: Strategy) -> Setting:
+    text = "The column stops there: without a cache, every token costs more."
+    return WholeNumber("limit", "Token limit", text, strategy.limit, 1, MAX_LIMIT)
+
+
+def default_column(name: str) -> Column:
+    """The column of a strategy as it stands. Raises DerbyError for an unknown name."""
+    known = strategies()
+    if name not in known:
+        raise DerbyError(f"There is no column {name!r:.60}; choose from {', '.join(known)}.")
+    fields = settings_of(known[name])
+    return Column(name, tuple((key, field.default) for key, field in fields.items()))
+
+
+#: From a model's name as it was written to the name for the engines.
+NameModel = Callable[[str], str]
+
+
+def parse_column(
+    text: str, own: GrammarSource | None = None, name_model: NameModel = str
+) -> Column:
+    """The column that `name[@engine/precision/device][:setting=value,...]` describes.
+
+    Any of the three places may be left out; "model=NAME" among the settings names another model.
+    "grammar=own" means `own`, which is also the grammar of a column that has one by default, unless
+    it names another. Raises DerbyError for anything else.
+    """
+    head, _, rest = text.strip().partition(":")
+    name, at, place = head.partition("@")
+    column = default_column(name)
+    values: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise DerbyError(
+                f"{part!r:.60} in column {text!r:.80} is not of the form setting=value."
+            )
+        values[key.strip()] = value.strip()
+    model = _place(place, text) if at else RACE_MODEL
+    if "model" in values and column.strategy.lane is None:
+        named = name_model(parse_name(values.pop("model"), f"{column.title}: model"))
+        model = replace(model, name=named)
+    if own and column.grammar:
+        values.setdefault("grammar", OWN)
+    if values.get("grammar") == OWN:
+        if own is None:
+            raise DerbyError(f"{text!r:.80} asks for a grammar of your own: name its file.")
+        values["grammar"] = own
+    for field in column.strategy.settings:
+        if isinstance(field, ModelChoice) and field.name in values:
+            ready = {option for option, _ in field.options} | set(all_precisions())
+            if values[field.name] not in ready:
+                values[field.name] = name_model(values[field.name])
+    return column.with_settings(values).on(model)
+
+
+def _place(text: str, column: str) -> OwnModel:
+    """What stands behind "@": engine, precision, device, each at most once, in this order."""
+    engine = precision = device = ""
+    for part in map(str.strip, text.split("/")):
+        if part in engines() and not (engine or precision or device):
+            engine = part
+        elif _is_precision(part, engine) and not (precision or device):
+            precision = part
+        elif not device and _may_be_device(part):
+            device = part
+        else:
+            raise DerbyError(
+                f"{part!r:.60} in column {column!r:.80} is no engine, precision or device: write "
+                f"name@engine/precision/device, with engines {', '.join(engines())}."
+            )
+    return OwnModel("", engine, precision, device)
+
+
+def _may_be_device(part: str) -> bool:
+    """Tell whether this could be some machine's device, such as CPU or GPU.1."""
+    return part not in (*engines(), *all_precisions()) and part.replace(".", "").isalnum()
+
+
+def _is_precision(part: str, engine: str) -> bool:
+    return part in (engine_named(engine).precisions if engine else all_precisions())

@@ -1,0 +1,171 @@
+"""What a strategy declares: everything that the rest of the program knows of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.costs.pass_costs import PassCosts
+from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.lane import LaneFactory
+from backend.decoding.sampling import Sampler
+from backend.engines.base import Engine, Session
+from backend.errors import DerbyError
+from backend.heads.base import Head
+from backend.strategies.equivalents import Equivalent, Plain
+from backend.strategies.settings import Setting
+from backend.types import ModelSpec
+
+#: The values of a column's settings by name.
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """What a column's drafter needs loaded: a trained head's file, or a model; neither by default.
+
+    A model that cannot be had fails the column, unless `optional`: then the drafter is built
+    without it, and is told why.
+    """
+
+    head: Path | None = None
+    model: ModelSpec | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDraft:
+    """A draft model's session, the tokens that it holds, and the seconds of a pass over one row."""
+
+    session: Session
+    held: Sequence[int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInputs:
+    """What a column's drafter may be made of.
+
+    `session` is the target's. `head` is the target's trained head and `draft` an open draft model;
+    None where there is none, for the reason in `missing` if one was wanted. `texts` are the
+    visitor's earlier ones, the latest last.
+    """
+
+    values: Values
+    session: Session
+    target: Engine
+    costs: PassCosts
+    sampler: Sampler
+    head: Head | None = None
+    draft: OpenDraft | None = None
+    missing: str = ""
+    texts: Sequence[Sequence[int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A drafter, the target's session as it must be run with it, and what a call of the draft
+    costs in seconds. `declined` says in sentences what was wanted and could not be had.
+    """
+
+    drafter: Drafter
+    session: Session
+    seconds: float = 0.0
+    declined: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings for `tune` to try, in the command line's words behind the strategy's name.
+
+    `longest` > 0: a run with k set to it tells what every smaller k would have yielded.
+    `predict`, if given, tells the speed-up beforehand from pass costs alone.
+    """
+
+    settings: str = ""
+    longest: int = 0
+    predict: Callable[[PassCosts], float] | None = None
+
+
+def build_nothing(inputs: DrafterInputs) -> Built:
+    return Built(NullDrafter(), inputs.session)
+
+
+def no_weights(_values: Values, _target: Engine) -> DraftWeights:
+    return DraftWeights()
+
+
+def no_scratch(_values: Values) -> int:
+    return 0
+
+
+def plain_equivalent(_values: Values, _target: ModelSpec) -> Equivalent:
+    return Plain()
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to decode.
+
+    settings: its own; `Column` adds those that every column has. build: makes the drafter of a
+    column, and raises DerbyError for what the target cannot do. weights: what that needs loaded.
+    scratch_depth: positions beyond the last token that scratch rows may reach. equivalent: what
+    it amounts to in other libraries. verified: settings that `verify` checks. candidates: settings
+    that `tune` tries.
+
+    keeps_cache: False computes the whole text again for every token, `limit` tokens at most.
+    constrained: its grammar setting has a default of its own. restart: every slot of a program
+    begins with an empty cache. single: a program's text is generated as a whole instead of fed.
+    lane: what runs a column that is no loop over a local model; None: the local loop does.
+    """
+
+    name: str
+    title: str
+    description: str
+    settings: tuple[Setting, ...] = ()
+    build: Callable[[DrafterInputs], Built] = build_nothing
+    weights: Callable[[Values, Engine], DraftWeights] = no_weights
+    scratch_depth: Callable[[Values], int] = no_scratch
+    equivalent: Callable[[Values, ModelSpec], Equivalent] = plain_equivalent
+    verified: tuple[str, ...] = ("",)
+    candidates: tuple[Candidate, ...] = ()
+    keeps_cache: bool = True
+    limit: int = 0
+    grammar: str = ""
+    restart: bool = False
+    single: bool = False
+    lane: LaneFactory | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what could only be a slip of whoever declares it."""
+        names = [setting.name for setting in self.settings]
+        if not (self.name.isidentifier() and self.title.strip() and self.description.strip()):
+            raise ValueError(f"strategy {self.name!r} needs a name of letters, a title and a text")
+        if len(set(names)) < len(names) or set(names) & {"cache", "grammar", "limit", "model"}:
+            raise ValueError(
+                f"strategy {self.name!r} has settings named twice, or like common ones"
+            )
+        for setting in self.settings:
+            if not _takes(setting, setting.default):
+                raise ValueError(f"the default of {self.name}.{setting.name} is none of its values")
+            if set(setting.fixes) - set(names):
+                raise ValueError(f"{self.name}.{setting.name} sets what is no setting there")
+
+    @property
+    def guesses(self) -> bool:
+        """True if it proposes tokens at all."""
+        return self.build is not build_nothing
+
+    @property
+    def plain(self) -> bool:
+        """True if other columns with its grammar and model must write what it writes."""
+        local = self.lane is None
+        return local and self.keeps_cache and not (self.guesses or self.restart or self.single)
+
+
+def _takes(setting: Setting, value: Any) -> bool:
+    """Tell whether the setting keeps the value as it is."""
+    try:
+        return setting.parse(value, setting.name) == value
+    except DerbyError:
+        return False

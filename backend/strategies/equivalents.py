@@ -1,0 +1,47 @@
+"""What a column amounts to elsewhere, independent of any one library."""
+
+from dataclasses import dataclass
+
+from backend.types import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Plain decoding. `note` says what is lost by that; "" if nothing."""
+
+    note: str = ""
+
+
+#: Of a column whose run decided for it.
+NOTHING_DRAFTED = Plain("Plain decoding won here, so this is plain decoding.")
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Prompt lookup: `k` tokens copied after a match of at most `ngram` tokens."""
+
+    k: int
+    ngram: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Speculation with the model `draft`, `k` tokens a round."""
+
+    k: int
+    draft: ModelSpec
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No library does it: `lacking` is what they lack ("lookahead (W=5)"), `instead` the nearest
+    thing that they have.
+    """
+
+    lacking: str
+    instead: Lookup
+
+
+Equivalent = Plain | Lookup | Draft | Nothing

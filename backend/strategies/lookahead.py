@@ -1,0 +1,128 @@
+"""Lookahead decoding as a strategy."""
+
+from backend.decoding.drafter import Drafter
+from backend.drafters.lookahead import Lookahead
+from backend.drafters.lookahead_plan import LADDER, Setting, plan_lookahead, predicted
+from backend.errors import DerbyError
+from backend.strategies.declaration import Built, Candidate, DrafterInputs, Strategy, Values
+from backend.strategies.equivalents import Equivalent, Lookup, Nothing
+from backend.strategies.settings import Choice, Flag, WholeNumber
+from backend.types import ModelSpec
+
+#: What `auto` may be: the setting that promises most, the same unless it would not pay, the
+#: largest, or the sizes as they are set.
+BEST, DECLINE, LARGEST, OFF = "best", "decline", "largest", "off"
+
+#: Who names a size wants that size.
+NAMED_SIZE = {"auto": OFF}
+
+
+def scratch_depth(values: Values) -> int:
+    """Positions beyond the last token that any setting which `auto` may choose reaches."""
+    if values["auto"] == OFF:
+        return values["window"] + values["level"]
+    return max(setting.window + setting.level for setting in LADDER)
+
+
+def build(inputs: DrafterInputs) -> Built:
+    if not inputs.target.capabilities.tree:
+        raise DerbyError(
+            f"Lookahead needs tree attention, which {inputs.target.spec} does not have."
+        )
+    return Built(_drafter(inputs), inputs.session)
+
+
+def _drafter(inputs: DrafterInputs) -> Drafter:
+    values, seed = inputs.values, inputs.sampler.sampling.seed
+
+    def make(sizes: Setting) -> Lookahead:
+        seeded = values["seeded"]
+        return Lookahead(sizes.window, sizes.level, sizes.guesses, seeded=seeded, seed=seed)
+
+    if values["auto"] == OFF:
+        return make(Setting(values["window"], values["level"], values["guesses"]))
+    return plan_lookahead(inputs.costs, values["auto"], inputs.target.spec.name, make)
+
+
+def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
+    level = values["level"]
+    shape = f"W={values['window']}, N={level}, G={values['guesses']}"
+    return Nothing(f"lookahead ({shape})", Lookup(level - 1, level - 1))
+
+
+def _candidates() -> tuple[Candidate, ...]:
+    fixed = (
+        Candidate(
+            f"window={s.window},level={s.level},guesses={s.guesses}",
+            predict=lambda costs, s=s: predicted(s, costs),
+        )
+        for s in LADDER
+    )
+    return (*fixed, Candidate(), Candidate(f"auto={DECLINE}"))
+
+
+LOOKAHEAD = Strategy(
+    "lookahead",
+    "Lookahead",
+    "No draft model: spare rows of each forward pass guess W future tokens by Jacobi "
+    "iteration, the n-grams they form go to a pool, and G of them are verified at once.",
+    settings=(
+        Choice(
+            "auto",
+            "Auto",
+            "Which W, N and G to use: those that pay most by what passes cost here, the same "
+            "unless plain decoding would be faster, the largest, or those set below.",
+            BEST,
+            (
+                (BEST, "the best here"),
+                (DECLINE, "the best, or decline"),
+                (LARGEST, "the largest"),
+                (OFF, "as set below"),
+            ),
+            # What versions before 0.5 wrote.
+            aliases={"true": DECLINE, "false": OFF},
+        ),
+        WholeNumber(
+            "window",
+            "Window W",
+            "Columns of the lookahead branch: guesses made at once.",
+            5,
+            2,
+            32,
+            NAMED_SIZE,
+        ),
+        WholeNumber(
+            "level",
+            "Level N",
+            "Length of the n-grams: N - 1 tokens are guessed.",
+            3,
+            2,
+            8,
+            NAMED_SIZE,
+        ),
+        WholeNumber(
+            "guesses",
+            "Guess set G",
+            "n-grams verified in each forward pass.",
+            5,
+            1,
+            32,
+            NAMED_SIZE,
+        ),
+        Flag(
+            "seeded",
+            "Seed the pool",
+            "Also collect n-grams of the prompt and the output.",
+            default=True,
+        ),
+    ),
+    build=build,
+    scratch_depth=scratch_depth,
+    equivalent=equivalent,
+    verified=(
+        "window=5,level=3,guesses=5",
+        "window=7,level=4,guesses=7,seeded=false",
+        "window=15,level=5,guesses=15",
+    ),
+    candidates=_candidates(),
+)

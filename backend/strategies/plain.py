@@ -1,0 +1,29 @@
+"""Strategies that propose nothing: the baseline, its opposite, and a grammar's plain column."""
+
+from backend.strategies.declaration import Strategy
+
+STATELESS = Strategy(
+    "stateless",
+    "Stateless",
+    "No cache: the whole text is computed again for every token. What a server that keeps "
+    "nothing between calls would do, and what the cache saves.",
+    keeps_cache=False,
+    limit=32,
+    verified=("limit=24",),
+)
+
+KV_REUSE = Strategy(
+    "kv",
+    "KV reuse",
+    "Keys and values of earlier tokens stay in a cache, so a step computes one row. The "
+    "baseline that every speed-up refers to.",
+)
+
+GRAMMAR = Strategy(
+    "grammar",
+    "Grammar",
+    "Only tokens that a grammar allows can be chosen, so the text always parses. Where "
+    "one continuation is left, it is proposed instead of waited for.",
+    grammar="person",
+    verified=(),
+)

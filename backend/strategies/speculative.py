@@ -1,0 +1,175 @@
+"""Speculative decoding as a strategy: a trained head, prompt lookup before it, or a draft model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from backend.decoding.drafter import Drafter
+from backend.drafters.draft_length import DraftLength
+from backend.drafters.draft_model import DraftModel
+from backend.drafters.hybrid import CalibratedDrafter, Hybrid
+from backend.drafters.prompt_lookup import PromptLookup, latest
+from backend.drafters.trained_head import TrainedHead
+from backend.engines.base import Engine
+from backend.engines.hidden_states import HiddenStateSession
+from backend.engines.registry import all_precisions, copy_spec
+from backend.errors import DerbyError
+from backend.heads.file import HEAD_SUFFIX, head_for
+from backend.strategies.declaration import (
+    Built,
+    Candidate,
+    DrafterInputs,
+    DraftWeights,
+    OpenDraft,
+    Strategy,
+    Values,
+)
+from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
+from backend.strategies.equivalents import Draft, Equivalent, Lookup
+from backend.strategies.lookup import BRANCHES, NGRAM
+from backend.strategies.settings import Flag, ModelChoice, WholeNumber
+from backend.types import ModelSpec
+
+#: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
+TRAINED, HYBRID = "trained", "hybrid"
+
+#: The copy of the target that drafts where no head was trained.
+USUAL_COPY = "int4"
+
+
+def weights(values: Values, target: Engine) -> DraftWeights:
+    """The head or the model that `draft` stands for. Raises DerbyError where none was trained."""
+    draft: str = values["draft"]
+    head = _head(draft, target.spec)
+    if head is not None and draft != HYBRID:
+        _require_hidden_states(target)
+    if head is not None and target.capabilities.hidden_states:
+        return DraftWeights(head=head)
+    if draft == TRAINED:
+        raise DerbyError(
+            f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, {USUAL_COPY}, or a "
+            "model with its tokenizer."
+        )
+    if draft == HYBRID or draft in all_precisions():
+        copy = USUAL_COPY if draft == HYBRID else draft
+        return DraftWeights(model=copy_spec(target.spec, copy), optional=True)
+    return DraftWeights(model=replace(target.spec, name=draft))
+
+
+def _head(draft: str, target: ModelSpec) -> Path | None:
+    if draft.endswith(HEAD_SUFFIX):
+        return Path(draft).expanduser()
+    return head_for(target) if draft in (TRAINED, HYBRID) else None
+
+
+def _require_hidden_states(target: Engine) -> None:
+    if not target.capabilities.hidden_states:
+        raise DerbyError(
+            f"{target.spec} does not show its hidden states, which a trained draft reads: choose "
+            f"{USUAL_COPY}, or a model with its tokenizer."
+        )
+
+
+def build(inputs: DrafterInputs) -> Built:
+    if inputs.draft is not None:
+        return _with_model(inputs, inputs.draft)
+    if inputs.head is not None:
+        return _with_head(inputs)
+    # A copy of the target that cannot be had: prompt lookup needs none.
+    length = draft_length(inputs, 0.0)
+    reason = inputs.missing.rstrip(".")
+    alone = f"It drafts by prompt lookup alone, for there is no such copy here: {reason}."
+    return Built(_lookup(inputs, length), inputs.session, declined=(alone,))
+
+
+def _with_model(inputs: DrafterInputs, opened: OpenDraft) -> Built:
+    length = draft_length(inputs, opened.seconds)
+    eos_ids = inputs.target.tokenizer.eos_ids
+    model = DraftModel(opened.session, inputs.sampler, length, eos_ids, opened.held)
+    return Built(_behind_lookup(inputs, model, length), inputs.session, opened.seconds)
+
+
+def _with_head(inputs: DrafterInputs) -> Built:
+    assert inputs.head is not None  # noqa: S101 (build asks only then)
+    observed, tokenizer = HiddenStateSession(inputs.session), inputs.target.tokenizer
+    length = draft_length(inputs, inputs.head.seconds)
+    head = TrainedHead(
+        inputs.head, observed, inputs.sampler, length, tokenizer.eos_ids, tokenizer.vocab_size
+    )
+    return Built(_behind_lookup(inputs, head, length), observed, inputs.head.seconds)
+
+
+def _behind_lookup(
+    inputs: DrafterInputs, drafter: CalibratedDrafter, length: DraftLength
+) -> Drafter:
+    if inputs.values["draft"] != HYBRID:
+        return drafter
+    return Hybrid(_lookup(inputs, length), drafter, length)
+
+
+def _lookup(inputs: DrafterInputs, length: DraftLength) -> PromptLookup:
+    branches = BRANCHES if inputs.target.capabilities.tree else 1
+    return PromptLookup(length, NGRAM, branches, latest(inputs.texts))
+
+
+def equivalent(values: Values, target: ModelSpec) -> Equivalent:
+    draft, k = values["draft"], values["k"]
+    if _head(draft, target) is not None or draft == TRAINED:
+        beside = " beside prompt lookup" if draft == HYBRID else ""
+        return Lookup(
+            k,
+            NGRAM,
+            f"The trained head{beside} is Decode Derby's own and no library loads it: this is "
+            "prompt lookup alone, and an int4 copy as the draft comes nearer.",
+        )
+    if draft == HYBRID:
+        return Draft(
+            k,
+            replace(target, precision=USUAL_COPY),
+            "Decode Derby looks the text up first and asks the copy elsewhere: no library does "
+            "both.",
+        )
+    if draft in all_precisions():
+        return Draft(k, replace(target, precision=draft))
+    return Draft(k, replace(target, name=draft))
+
+
+SPECULATIVE = Strategy(
+    "speculative",
+    "Speculative",
+    "A cheap draft writes up to K tokens ahead; the target checks them all in one forward "
+    "pass and keeps those it would have written itself.",
+    settings=(
+        Flag("auto", "Auto", "Draft only as much as pays here, at most K.", default=True),
+        WholeNumber(
+            "k",
+            "K",
+            "Tokens drafted a round; more pay only while most are accepted.",
+            8,
+            1,
+            16,
+            NAMED_SIZE,
+        ),
+        ModelChoice(
+            "draft",
+            "Draft",
+            "hybrid: prompt lookup, else the trained draft; trained: that alone; int4 or int8: "
+            "that copy of the target; or a model with its tokenizer.",
+            HYBRID,
+            (
+                (HYBRID, "lookup, else trained"),
+                (TRAINED, "trained"),
+                ("int4", "int4 copy"),
+                ("int8", "int8 copy"),
+            ),
+        ),
+    ),
+    build=build,
+    weights=weights,
+    equivalent=equivalent,
+    verified=("", "draft=trained,k=1", "draft=trained,k=4", "draft=int4,k=3", "draft=int4,k=8"),
+    candidates=(
+        Candidate("draft=trained", longest=8),
+        Candidate("draft=int4", longest=8),
+        Candidate(),
+    ),
+)
