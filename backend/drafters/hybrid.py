@@ -47,14 +47,14 @@ class Hybrid:
         self._draft.rewind(length)
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        found = self._lookup.propose(context, budget)
+        looked_up = self._lookup.propose(context, budget)
         usual = self._draft.first_token_acceptance
-        self._by_lookup = bool(found.tokens)
+        self._by_lookup = bool(looked_up.tokens)
         if self._by_lookup and self._lookup.first_token_acceptance >= usual:
-            return found
+            return looked_up
         drafted = self._draft.propose(context, budget)
         if not drafted.tokens:
-            return replace(found, calls=drafted.calls)
+            return replace(looked_up, calls=drafted.calls)
         self._by_lookup = False
         return drafted
 

@@ -198,7 +198,7 @@ class PlannedLookahead(NullDrafter):
     @property
     def _account(self) -> str:
         yielded = self._tokens / self._steps
-        told = f"in {self._steps} steps a forward yielded {yielded:.2f} tokens"
+        gain = f"in {self._steps} steps a forward yielded {yielded:.2f} tokens"
         if not self._costs.known:
-            return f"{told}; what it costs is unknown here"
-        return f"{told} and cost {self._seconds / self._plain_seconds * yielded:.2f} plain steps"
+            return f"{gain}; what it costs is unknown here"
+        return f"{gain} and cost {self._seconds / self._plain_seconds * yielded:.2f} plain steps"

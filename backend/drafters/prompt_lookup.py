@@ -124,14 +124,14 @@ class PromptLookup(NullDrafter):
         Longer n-grams first, then later occurrences.
         """
         text = self._text
-        found: dict[int, int] = {}
+        matches: dict[int, int] = {}
         for n in range(min(self._ngram, len(text) - self._starts[-1]), 0, -1):
             for start in reversed(self._after.get(tuple(text[-n:]), ())):
-                if start not in found:
-                    found[start] = self._matched(start, n)
-            if len(found) >= self._branches:
+                if start not in matches:
+                    matches[start] = self._matched(start, n)
+            if len(matches) >= self._branches:
                 break
-        return list(found.items())
+        return list(matches.items())
 
     def _matched(self, start: int, n: int) -> int:
         """How many tokens before `start` equal the text's last ones, `n` at least, 8 at most."""
