@@ -113,6 +113,17 @@ def test_holes_are_removed_once_reading_them_has_cost_a_copy(engine: OpenVINOEng
     )
 
 
+def test_a_cache_of_nothing_but_holes_is_compacted(engine: OpenVINOEngine) -> None:
+    """States of no rows were written back: the next pass failed within the plugin, and so did
+    every later one of the same model.
+    """
+    session = engine.open()
+    session.forward([5, 6], [-1, -1], (0,))
+    session.keep([])
+    session.compact()
+    assert np.abs(extend(session, [9])[0] - fresh(engine, [9])).max() < TOLERANCE
+
+
 def test_sessions_do_not_see_each_other(engine: OpenVINOEngine) -> None:
     one, two = engine.open(), engine.open()
     extend(one, [5, 6, 7])

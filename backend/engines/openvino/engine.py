@@ -227,6 +227,9 @@ class OpenVINOSession:
         import openvino
 
         visible = self._visible()
+        if not visible.size:
+            self.truncate(0)  # the plugin takes no state of no rows
+            return
         for state in self._request.query_state():
             state.state = openvino.Tensor(np.ascontiguousarray(state.state.data[:, :, visible]))
         self._bias[: len(visible)] = 0
