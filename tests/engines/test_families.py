@@ -2,12 +2,15 @@
 the architecture; each family is a tiny random model.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import families
+import numpy as np
 import pytest
 
 from backend.decoding.clock import Clock
@@ -20,11 +23,18 @@ from backend.drafters.draft_model import DraftModel
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Engine
+from backend.engines.openvino import export
+from backend.engines.openvino.compress import int4
 from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.errors import DerbyError
 from backend.events import Step
-from backend.types import ModelSpec, Request, Sampling
+from backend.kvcache.column_caches import Caches
+from backend.kvcache.prefix_cache import PrefixCache
+from backend.kvcache.sources import EARLIER_ANSWERS, Visitor
+from backend.models.files import model_files
+from backend.text import HfTokenizer
+from backend.types import ModelSpec, Request, Sampling, chain_parents
 
 #: Short of a threshold and a window that the answer then crosses, and beyond both from the start.
 PROMPTS = {
@@ -181,3 +191,106 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
     with pytest.raises(DerbyError, match=f"cannot run on OpenVINO here .{NOT_ON_OPENVINO[name]}"):
         models.openvino(name)
+
+
+@pytest.mark.model
+def test_a_ready_made_openvino_folder_runs_as_it_is_stored(models: Models, tmp_path: Path) -> None:
+    """What optimum exports, as OpenVINO's own Hub pages offer it, was refused as a pickle."""
+    source = models.folder("llama")
+    exported = export._export(model_files(str(source), print), tmp_path)
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        shutil.copy(source / name, tmp_path)
+    shutil.copy(source / "tokenizer_config.json", tmp_path)
+    export._save(exported, tmp_path / "openvino_model.xml")
+    spec = ModelSpec(str(tmp_path), "openvino")
+    engine, own = open_openvino(spec, print), models.openvino("llama")
+    prompt = engine.tokenizer.encode_plain(PROMPTS["long"].decode())
+    assert write(engine, prompt, Sampling()) == write(own, prompt, Sampling())
+    with pytest.raises(DerbyError, match=r"weights are fp32.*choose fp32 instead of 'int4'"):
+        open_openvino(replace(spec, precision="int4"), print)
+    with pytest.raises(DerbyError, match="OpenVINO model, which torch cannot run"):
+        open_torch(replace(spec, engine="torch"), print)
+
+
+def test_int4_takes_any_width_that_some_group_divides() -> None:
+    """A mixture's experts, 48 wide beside matrices of 64, were an InvalidGroupSizeError."""
+    int4(product(64, 96, experts=48))
+    with pytest.raises(DerbyError, match=r"multiple of 32.*48, 72 wide: choose int8"):
+        int4(product(48, 72))
+
+
+def product(*widths: int, experts: int = 0) -> Any:
+    """An OpenVINO model of one matrix a width, and 3-D ones for experts."""
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    random, made = np.random.default_rng(0), []
+    inputs = [ops.parameter([1, width], ov.Type.f32) for width in widths]
+    for given, width in zip(inputs, widths, strict=True):
+        weight = random.normal(size=(64, width)).astype(np.float32)
+        made.append(ops.matmul(given, ops.constant(weight), transpose_a=False, transpose_b=True))
+    if experts:
+        inputs.append(ops.parameter([2, 1, experts], ov.Type.f32))
+        weight = random.normal(size=(2, 64, experts)).astype(np.float32)
+        made.append(ops.matmul(inputs[-1], ops.constant(weight), False, True))
+    build: Any = ov.Model
+    return build([ops.result(node) for node in made], inputs, "products")
+
+
+def test_a_cache_is_lent_only_to_texts_on_its_side_of_a_threshold(models: Models) -> None:
+    """Keys of a text beyond longrope's original context are not those of a shorter one."""
+    engine = models.torch("phi3 longrope")
+    threshold = engine.capabilities.length_thresholds[0]
+    assert threshold == families.ORIGINAL_CONTEXT
+    text = [int(token) for token in np.random.default_rng(1).integers(0, 256, threshold + 9)]
+    caches = Caches(PrefixCache(), Visitor("a"), EARLIER_ANSWERS)
+
+    def held(length: int) -> list[int]:
+        """What a session for so much of the text holds at first; it then computes and leaves it."""
+        session, tokens = caches.open(engine, "target", text[:length], None, Clock())
+        rest = text[len(tokens) : length]
+        logits = session.forward(rest, chain_parents(len(rest)), [len(rest) - 1])
+        session.keep(range(len(rest)))
+        fresh = engine.open()
+        fresh.expect(length)
+        whole = fresh.forward(text[:length], chain_parents(length), [length - 1])
+        np.testing.assert_allclose(logits, whole, atol=1e-4, rtol=0)
+        session.close()
+        return tokens
+
+    assert held(threshold + 9) == []
+    assert held(threshold - 2) == []
+    assert held(threshold) == text[: threshold - 2]
+    assert held(threshold + 4) == text[: threshold + 3]
+
+
+def test_a_session_forgets_what_was_computed_for_the_other_side(models: Models) -> None:
+    session = models.torch("phi3 longrope").open()
+    session.expect(families.ORIGINAL_CONTEXT)
+    session.forward([1, 2, 3], [-1, 0, 0], [2])
+    session.keep([0, 1])
+    session.expect(4)
+    assert session.length == 2
+    session.expect(families.ORIGINAL_CONTEXT + 1)
+    assert session.length == 0
+
+
+def test_hidden_states_are_those_of_the_sessions_own_pass(models: Models) -> None:
+    """One value for all sessions of an engine: whoever ran last had replaced the others'."""
+    engine = models.torch("llama")
+    one, two = engine.open(), engine.open()
+    one.forward([5, 6], [-1, 0], ())
+    mine = one.hidden_states()
+    two.forward([7, 8, 9], [-1, 0, 1], ())
+    np.testing.assert_array_equal(one.hidden_states(), mine)
+    assert two.hidden_states().shape[0] == 3
+
+
+def test_a_tokenizer_without_a_class_is_read_as_it_is_stored(
+    tmp_path: Path, models: Models
+) -> None:
+    """AutoTokenizer took it for the architecture's usual one, which failed at the first text."""
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(models.folder("llama") / name, tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset({families.END}), families.VOCABULARY)
+    assert tokenizer.encode_plain("a b") == [64, 220, 65]

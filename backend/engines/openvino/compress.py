@@ -50,7 +50,8 @@ def int4(model: "ov.Model") -> "ov.Model":
     """4 bits a weight, 8 for the output projection. Consumes `model`.
 
     Exact if every matrix lies on a 4- or 8-bit grid, otherwise rounded by NNCF in groups of 128 or
-    the largest smaller power of two that fits. Raises DerbyError where none does.
+    the largest smaller power of two that fits; matrices that no group of SMALLEST_GROUP divides
+    get 8 bits. Raises DerbyError where that is all of them.
     """
     codes: dict[str, Codes] = {}
     for constant in _matrices(model):
@@ -124,14 +125,24 @@ def _replace(constant: "ov.op.Constant", codes: Codes) -> None:
 def _rounded_int4(model: "ov.Model") -> "ov.Model":
     import nncf
 
-    group = math.gcd(128, *(constant.output(0).get_shape()[1] for constant in _matrices(model)))
-    if group < SMALLEST_GROUP:
+    widths = {constant.output(0).get_shape()[1] for constant in _matrices(model)}
+    fitting = [width for width in widths if width % SMALLEST_GROUP == 0]
+    if not fitting:
         raise DerbyError(
             f"int4 needs weight matrices whose width is a multiple of {SMALLEST_GROUP}, and this "
-            f"model's only share the factor {group}: choose int8."
+            f"model's are {', '.join(map(str, sorted(widths)))} wide: choose int8."
         )
+    # Not all matrices are among those: a mixture's experts are 3-D.
+    adjusting = nncf.AdvancedCompressionParameters(
+        group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
+        min_adjusted_group_size=SMALLEST_GROUP,
+    )
     return nncf.compress_weights(
-        model, mode=nncf.CompressWeightsMode.INT4_SYM, group_size=group, ratio=1.0
+        model,
+        mode=nncf.CompressWeightsMode.INT4_SYM,
+        group_size=math.gcd(128, *fitting),
+        ratio=1.0,
+        advanced_parameters=adjusting,
     )
 
 
