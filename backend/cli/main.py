@@ -81,9 +81,10 @@ app = typer.Typer(
 @app.callback()
 def report_plugins() -> None:
     """Print, before a command runs, a line on each plug-in that was left out."""
-    from backend.engines.registry import plugin_problems
+    from backend.engines.registry import plugin_problems as engine_problems
+    from backend.strategies.registry import plugin_problems as strategy_problems
 
-    for problem in plugin_problems():
+    for problem in (*engine_problems(), *strategy_problems()):
         warn(problem)
 
 

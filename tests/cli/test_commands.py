@@ -96,7 +96,8 @@ def test_a_plug_in_that_was_left_out_is_a_line_before_the_command_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problems = ("The plug-in 'a' was left out. " + "x" * 200, "The plug-in [b] was left out.")
-    monkeypatch.setattr("backend.engines.registry.plugin_problems", lambda: problems)
+    for room, problem in zip(("engines", "strategies"), problems, strict=True):
+        monkeypatch.setattr(f"backend.{room}.registry.plugin_problems", lambda p=problem: (p,))
     result = run("race", "xx", *FAKE, "-c", "kv", "--json")
     assert result.exit_code == 0
     assert tuple(result.stderr.splitlines()) == problems
