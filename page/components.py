@@ -8,9 +8,11 @@ from typing import Any
 
 import gradio as gr
 
+from backend.strategies.column import default_column
+from backend.strategies.registry import BASELINE
 from backend.text import Tokenizer
 from backend.web.controller import Controller
-from backend.web.offer import HUB, Offer
+from backend.web.offer import Offer
 
 #: The components of the form by their names in backend/web/form.py.
 Fields = dict[str, Any]
@@ -32,8 +34,6 @@ UNREAD: dict[str, Any] = {
 
 #: While one answer is awaited, only the last of the changes counts.
 NEWEST: dict[str, Any] = UNREAD | {"trigger_mode": "always_last"}
-
-FROM_HUB = ("from the Hugging Face Hub", HUB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,16 @@ def asset(name: str) -> str:
 WORDS: dict[str, dict[str, Any]] = json.loads(asset("words.json"))
 
 
+def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tuple[Any, Any]:
+    """The columns of the visitor's last race as a change of a list, and the one that is chosen:
+    unless `chosen` is among them, the baseline or the first.
+    """
+    names = controller.labels(request.session_hash or "")
+    if chosen not in names:
+        usual = default_column(BASELINE).title
+        chosen = usual if usual in names else next(iter(names), None)
+    return gr.update(choices=names, value=chosen), chosen
+
+
 def whole_number(name: str, value: int) -> gr.Number:
     return gr.Number(value, precision=0, min_width=110, elem_id=name, **WORDS[name])
-
-
-def model_choice(
-    name: str, choices: list[tuple[str, str]], value: str, *, label: str, info: str
-) -> Fields:
-    """A list of models whose last entry opens a box for a Hub id."""
-    choice = gr.Dropdown(choices, value=value, label=label, info=info, min_width=140)
-    hub = gr.Textbox(label=f"{label}: Hub id", placeholder="owner/model", visible=False)
-    choice.change(lambda key: gr.update(visible=key == HUB), choice, hub, **QUIET)
-    return {name: choice, f"{name}.hub": hub}

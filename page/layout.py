@@ -10,6 +10,7 @@ from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
 from backend.web.controller import Controller
 from backend.web.editor import page_tokenizer
+from backend.web.lineup import USUAL
 from backend.web.offer import offer_of
 from backend.web.view import View
 from backend.web.visitors import Visitors
@@ -34,7 +35,7 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
     fields: Fields = {}
     with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
         gr.HTML(html_template=asset("header.html"), js_on_load=asset("page.js"), **BARE)
-        board = _board()
+        board = _board(lineup.preview(USUAL, offer))
         around = Surroundings(
             controller, offer, lambda: page_tokenizer(offer.models), board, fields
         )
@@ -55,9 +56,9 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
     return demo
 
 
-def _board() -> gr.HTML:
+def _board(view: View) -> gr.HTML:
     return gr.HTML(
-        lineup.preview(),
+        view,
         html_template=asset("board.html"),
         js_on_load=asset("curve.js") + asset("board.js"),
         elem_id="board",

@@ -1,33 +1,35 @@
-"""The tab "Columns": which columns race, as text in the command line's words."""
+"""The tab "Columns": the line-up of a race, as a list to be changed in place and as text."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
-from backend.errors import DerbyError
-from backend.strategies.column import default_column
-from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.web.form import read_columns
+from backend.web.lineup import USUAL, parse_lineup
+from backend.web.lineup_editor import answer, catalogue, editor_state
+from backend.web.offer import Offer
 from backend.web.view import View, idle
-from page.components import QUIET, WORDS, Fields, Surroundings
+from page.components import BARE, QUIET, Fields, Surroundings, asset
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
-    lineup = gr.Textbox(
-        "\n".join(DEFAULT_COLUMNS), lines=6, max_lines=12, elem_id="lineup", **WORDS["columns"]
+    offer = around.offer
+    editor = gr.HTML(
+        editor_state(USUAL, offer),
+        html_template=asset("lineup.html"),
+        js_on_load=asset("lineup.js"),
+        elem_id="lineup",
+        catalogue=catalogue(offer),
+        **BARE,
     )
 
-    def show(text: Any) -> Any:
-        try:
-            return idle(read_columns(text, {}, around.offer))
-        except DerbyError:
-            return gr.skip()
+    def act(sent: Any) -> tuple[dict[str, Any], Any]:
+        state = answer(sent, offer)
+        return state, preview(state["text"], offer) if state["columns"] else gr.skip()
 
-    lineup.change(show, lineup, around.board, **QUIET)
-    return {"lineup": lineup}
+    editor.input(act, editor, [editor, around.board], trigger_mode="multiple", **QUIET)
+    return {"lineup": editor}
 
 
-def preview(names: Sequence[str] = DEFAULT_COLUMNS) -> View:
-    """The usual columns, for a page on which nothing has run yet."""
-    return idle([default_column(name) for name in names])
+def preview(text: str, offer: Offer) -> View:
+    """The columns of the text, for a page on which nothing has run yet."""
+    return idle(parse_lineup(text, offer))

@@ -4,7 +4,10 @@ from typing import Any
 
 import gradio as gr
 
-from page.components import FROM_HUB, QUIET, WORDS, Fields, Surroundings, model_choice
+from backend.web.offer import HUB
+from page.components import QUIET, WORDS, Fields, Surroundings
+
+FROM_HUB = ("from the Hugging Face Hub", HUB)
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
@@ -12,7 +15,8 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     first = offer.runtimes[0]
     with gr.Row():
         models = [*((label, key) for key, label in offer.labels.items()), FROM_HUB]
-        fields = model_choice("model", models, "0", **WORDS["model"])
+        model = gr.Dropdown(models, value="0", min_width=140, **WORDS["model"])
+        hub = gr.Textbox(label="Model: Hub id", placeholder="owner/model", visible=False)
     with gr.Row():
         names = [(runtime.title, runtime.engine) for runtime in offer.runtimes]
         engine = gr.Dropdown(names, value=first.engine, **WORDS["engine"])
@@ -25,7 +29,14 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
             gr.update(choices=list(n), value=n[0]) for n in (runtime.precisions, runtime.devices)
         ]
 
+    model.change(lambda key: gr.update(visible=key == HUB), model, hub, **QUIET)
     engine.change(show, engine, [precision, device], **QUIET)
     measure = gr.Checkbox(elem_id="measure", **WORDS["measure"])
-    chosen = {"engine": engine, "precision": precision, "device": device, "measure": measure}
-    return fields | chosen
+    return {
+        "model": model,
+        "model.hub": hub,
+        "engine": engine,
+        "precision": precision,
+        "device": device,
+        "measure": measure,
+    }

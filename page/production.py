@@ -5,14 +5,12 @@ from typing import Any
 import gradio as gr
 
 from backend.export.production import LIBRARIES
-from backend.strategies.registry import strategies
-from page.components import NEWEST, WORDS, Fields, Surroundings
+from page.components import NEWEST, WORDS, Fields, Surroundings, last_columns
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
-    titles = [strategy.title for strategy in strategies().values()]
     with gr.Row():
-        column = gr.Dropdown(titles, value=titles[1], elem_id="code-column", **WORDS["code column"])
+        column = gr.Dropdown([], elem_id="code-column", **WORDS["code column"])
         library = gr.Dropdown(list(LIBRARIES), value=next(iter(LIBRARIES)), **WORDS["code library"])
     show = gr.Button("Show the code", elem_id="show", min_width=100)
     note = gr.Textbox(lines=2, interactive=False, elem_id="code-note", **WORDS["code note"])
@@ -26,11 +24,12 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         elem_id="code",
     )
 
-    def write(request: gr.Request, title: Any, name: Any) -> tuple[Any, str]:
-        snippet = around.controller.production(request.session_hash or "", title, name)
+    def write(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, str]:
+        columns, chosen = last_columns(around.controller, request, chosen)
+        snippet = around.controller.production(request.session_hash or "", chosen, name)
         language = "shell" if snippet.language == "bash" else "python"
-        return gr.update(value=snippet.code, language=language), snippet.note
+        return columns, gr.update(value=snippet.code, language=language), snippet.note
 
     reasons = [tab.select, show.click, column.input, library.input]
-    gr.on(reasons, write, [column, library], [code, note], **NEWEST)
+    gr.on(reasons, write, [column, library], [column, code, note], **NEWEST)
     return {}

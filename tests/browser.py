@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -109,13 +109,15 @@ class Visitor:
         box.click()
         self.page.get_by_role("option", name=option, exact=True).click()
 
-    def columns(self, *titles: str) -> None:
-        """Choose exactly these columns, in this order."""
+    def columns(self, *lines: str) -> None:
+        """Write the line-up as text, and wait until its editor has read it."""
         self.tab("Columns")
-        self.page.get_by_title("Clear").click()
-        for title in titles:
-            self.choose("Columns, in this order", title)
-        self.page.keyboard.press("Escape")
+        self.page.get_by_label("The same as text").fill("\n".join(lines))
+        names = [re.split("[@:]", line)[0] for line in lines]
+        drawn = self.page.locator(".dd-lineup-column")
+        expect(drawn).to_have_count(len(lines))
+        for i, name in enumerate(names):
+            expect(drawn.nth(i)).to_have_attribute("data-strategy", name)
 
     def ask(self, prompt: str, *, tokens: int = 128, model: str = "fake") -> None:
         """Fill in the form and run."""

@@ -86,18 +86,20 @@ class Column:
         return f"{self.name}{place}{f':{settings}' if settings else ''}"
 
     def changed(self) -> dict[str, str]:
-        """The settings that differ from the usual ones, written out. What naming one of them sets
-        anyway is left out.
+        """The settings that differ from the usual ones, written out.
+
+        What naming another setting brings about is said by that one: k=8, not auto=false.
         """
         fields, usual = settings_of(self.strategy), default_column(self.name).settings()
         values = self.settings()
         changed = {name for name, value in values.items() if value != usual[name]}
-        implied: dict[str, Any] = {}
+        written: set[str] = set()
         for name in changed:
-            implied |= fields[name].fixes
-        written = {name for name in changed if name not in implied or implied[name] != values[name]}
+            bring = {n for n, f in fields.items() if (name, values[name]) in f.fixes.items()}
+            written |= (bring & changed or bring) or {name}
         # And what naming one would set, but is not so here, has to be said.
-        written |= {name for name, value in implied.items() if values[name] != value}
+        for name in tuple(written):
+            written |= {n for n, value in fields[name].fixes.items() if values[n] != value}
         return {name: fields[name].text(values[name]) for name in fields if name in written}
 
     def settings(self) -> dict[str, Any]:

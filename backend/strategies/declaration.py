@@ -19,6 +19,9 @@ from backend.types import ModelSpec
 #: The values of a column's settings by name.
 Values = Mapping[str, Any]
 
+#: What every column has, beside its strategy's own settings.
+TAKEN = {"cache", "grammar", "limit", "model", "engine", "precision", "device"}
+
 
 @dataclass(frozen=True, slots=True)
 class DraftWeights:
@@ -141,7 +144,7 @@ class Strategy:
         names = [setting.name for setting in self.settings]
         if not (self.name.isidentifier() and self.title.strip() and self.description.strip()):
             raise ValueError(f"strategy {self.name!r} needs a name of letters, a title and a text")
-        if len(set(names)) < len(names) or set(names) & {"cache", "grammar", "limit", "model"}:
+        if len(set(names)) < len(names) or set(names) & TAKEN:
             raise ValueError(
                 f"strategy {self.name!r} has settings named twice, or like common ones"
             )

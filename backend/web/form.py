@@ -1,13 +1,11 @@
 """From what a visitor's browser sent, of which nothing is trusted, to a race.
 
-Fields are named as on the page: "prompt", "lineup", "temperature", ... The line-up is text, one
-column a line in the command line's words; models in it go by their labels or a Hub id. The race's
-own model goes by its key, or by `HUB` and an id in "model.hub". A grammar of the visitor's own is
-the one in "grammar.kind" and "grammar.text".
+Fields are named as on the page: "prompt", "lineup", "temperature", ... The line-up is what its
+editor sends (lineup.py). The race's own model goes by its key, or by `HUB` and an id in
+"model.hub". A grammar of the visitor's own is the one in "grammar.kind" and "grammar.text".
 """
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -15,25 +13,27 @@ from backend.errors import DerbyError, check_range
 from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
 from backend.racing.race import Race
-from backend.strategies.column import Column, parse_column
-from backend.strategies.settings import OWN
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
+from backend.web.lineup import MAX_TEXT, asks_for_own, read_lineup, text_of
 from backend.web.offer import HUB, Offer
 
 KINDS = get_args(Kind)
 MAX_PROMPT = 65_536
 MAX_STOPS = 16
 MAX_STOP = 200
-MAX_LINEUP = 4_000
-
-#: A line of the line-up that asks for the visitor's own grammar.
-_OWN = re.compile(rf"[:,]\s*grammar\s*=\s*{OWN}\s*(,|$)")
 
 Values = Mapping[str, Any]
 
 
 def read_race(values: Values, offer: Offer) -> Race:
     """The race that the form asks for. Raises DerbyError, in one sentence, for the first flaw."""
+    target = _target(values, offer)
+    lineup = _text("The line-up", text_of(values.get("lineup")), MAX_TEXT)
+    own = (
+        read_grammar(values.get("grammar.kind"), values.get("grammar.text"))
+        if asks_for_own(lineup)
+        else None
+    )
     return Race(
         Request(
             prompt=_text("The prompt", values.get("prompt"), MAX_PROMPT),
@@ -50,8 +50,8 @@ def read_race(values: Values, offer: Offer) -> Race:
             shift=_flag("context shift", values.get("shift")),
             heal=_flag("token healing", values.get("heal")),
         ),
-        read_columns(values.get("lineup"), values, offer),
-        _target(values, offer),
+        read_lineup(lineup, offer, target, own),
+        target,
     )
 
 
@@ -75,64 +75,6 @@ def require_offered(target: ModelSpec, offer: Offer) -> None:
         raise DerbyError(
             "The snapshot's model or engine is not offered on this page: load it on the command "
             "line, or on a page that offers them."
-        )
-
-
-def read_columns(value: Any, values: Values, offer: Offer) -> tuple[Column, ...]:
-    """The columns of a line-up, one a line in the command line's words; empty lines are skipped.
-
-    Raises DerbyError naming the line that is none.
-    """
-    lines = _text("The line-up", value, MAX_LINEUP).splitlines()
-    columns: list[Column] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            column = parse_column(
-                line, _own_grammar(values, line), lambda name: _named(name, offer)
-            )
-            _require_place(column, offer)
-        except DerbyError as error:
-            raise DerbyError(f"Line {number} of the line-up: {error}") from error
-        columns.append(column)
-    if not columns:
-        raise DerbyError("No column is chosen: add at least one strategy.")
-    return tuple(columns)
-
-
-def _own_grammar(values: Values, line: str) -> GrammarSource | None:
-    """The visitor's own grammar, looked at only if this column asks for it."""
-    if not _OWN.search(line):
-        return None
-    return read_grammar(values.get("grammar.kind"), values.get("grammar.text"))
-
-
-def _named(name: str, offer: Offer) -> str:
-    """A model's name for the engines, from what a visitor may call it: its label, or a Hub id."""
-    for key, label in offer.labels.items():
-        if name == label:
-            return offer.models[int(key)]
-    if HUB_ID.fullmatch(name):
-        return name
-    labels = ", ".join(offer.labels.values())
-    raise DerbyError(
-        f"There is no model {name!r:.60} on this page; choose one of {labels}, or a Hub id such as "
-        "owner/model."
-    )
-
-
-def _require_place(column: Column, offer: Offer) -> None:
-    """Raise DerbyError unless this page offers where the column wants to run."""
-    model = column.model
-    if model.engine and offer.runtime(model.engine) is None:
-        offered = _list(runtime.engine for runtime in offer.runtimes)
-        raise DerbyError(f"There is no engine {model.engine!r} here; choose from {offered}.")
-    runtimes = [offer.runtime(model.engine)] if model.engine else offer.runtimes
-    devices = {device for runtime in runtimes if runtime for device in runtime.devices}
-    if model.device and model.device not in devices:
-        raise DerbyError(
-            f"There is no device {model.device!r:.60} here; choose from {_list(sorted(devices))}."
         )
 
 

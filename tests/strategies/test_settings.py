@@ -125,7 +125,28 @@ def test_lookahead_still_takes_what_versions_before_wrote(written: Any, meant: s
     """Its auto was a flag, and saved columns and command lines say so."""
     column = default_column("lookahead").with_settings({"auto": written})
     assert column.settings()["auto"] == meant
-    assert str(column) == f"lookahead:auto={meant}"
+    assert parse_column(str(column)) == column
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("speculative:auto=false", "speculative:k=8"),
+        ("speculative:auto=false,k=4", "speculative:k=4"),
+        ("speculative:auto=true,k=4", "speculative:auto=true,k=4"),
+        ("lookahead:auto=off", "lookahead:window=5,level=3,guesses=5"),
+        ("lookahead:auto=off,window=7", "lookahead:window=7"),
+        ("lookahead:auto=decline", "lookahead:auto=decline"),
+        ("grammar:grammar=none", "grammar:grammar=none"),
+    ],
+)
+def test_a_column_tells_its_sizes_and_not_that_they_are_fixed(written: str, text: str) -> None:
+    """Beside k=4 and k=16, the column with the usual k was called "auto=false"; a grammar column
+    without a grammar was written like one with it.
+    """
+    column = parse_column(written)
+    assert str(column) == text
+    assert parse_column(text) == column
 
 
 @pytest.mark.parametrize("kind", [ModelChoice, TextLine])

@@ -222,7 +222,7 @@ def test_no_path_and_no_key_passes_for_a_label(name: str) -> None:
         ({"lineup": ["kv"]}, "The line-up must be text"),
         ({"lineup": "kv\ud800"}, "surrogate"),
         ({"lineup": "kv@fake"}, "Line 1 of the line-up: There is no engine 'fake' here"),
-        ({"lineup": "kv@GPU"}, "There is no device 'GPU' here; choose from AUTO, CPU"),
+        ({"lineup": "kv@GPU"}, "There is no device 'GPU' here; choose from CPU, AUTO"),
         ({"lineup": "kv:model=x"}, "There is no model 'x' on this page; choose one of built-in"),
         ({"lineup": "kv:model=" + "x" * 999}, "1 to 200 characters"),
         ({"engine": "fake"}, "no engine 'fake'"),

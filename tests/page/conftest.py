@@ -1,0 +1,42 @@
+"""What the files of this folder share: one app, one browser, and visitors who leave."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from browser import Visitor, chromium, serving
+from playwright.sync_api import BrowserContext
+
+Enter = Callable[..., Visitor]
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[BrowserContext]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(
+        "--fake", "--model", "fake-priced", cache=tmp_path_factory.mktemp("cache")
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def enter(browser: BrowserContext, address: str) -> Iterator[Enter]:
+    """Opens the page as one more visitor; all of them leave in the end."""
+    inside: list[Visitor] = []
+
+    def opened(theme: str = "light") -> Visitor:
+        inside.append(Visitor(browser, address, theme))
+        return inside[-1]
+
+    yield opened
+    for visitor in inside:
+        visitor.close()
+
+
+@pytest.fixture
+def visitor(enter: Enter) -> Visitor:
+    return enter()

@@ -1,0 +1,345 @@
+"""The line-up editor: its text and its columns are one thing, and nothing sent to it is trusted."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource, shipped
+from backend.racing.race import MAX_COLUMNS
+from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS, strategies
+from backend.types import ModelSpec
+from backend.web.lineup import MAX_TEXT, USUAL, asks_for_own, parse_lineup, read_lineup
+from backend.web.lineup_editor import PRESETS, answer, apply, catalogue, editor_state
+from backend.web.offer import Offer, Runtime
+
+HIDDEN = "/srv/secret/models/llama"
+OFFER = Offer(
+    (
+        Runtime("openvino", "OpenVINO", ("fp32", "int8", "int4"), ("CPU", "AUTO")),
+        Runtime("torch", "PyTorch", ("fp32", "bf16"), ("CPU", "CUDA")),
+    ),
+    ("built-in", HIDDEN, "owner/model", "/elsewhere/my, model", "/a/twin", "/b/twin"),
+)
+TARGET = ModelSpec()
+OWN = GrammarSource("regex", "a+", "my own")
+
+EXAMPLES = [
+    "stateless:limit=7",
+    "kv",
+    "kv@openvino/int8",
+    "kv@torch/bf16/CUDA:model=llama",
+    "kv@int4:cache=session,grammar=person",
+    "speculative:k=4,draft=int4",
+    "speculative:draft=some/model",
+    "lookup:auto=true,k=4",
+    "lookahead:window=7,level=4,guesses=7,seeded=false",
+    "grammar:grammar=own",
+]
+LINEUPS = st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=MAX_COLUMNS).map("\n".join)
+
+
+def lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
+def test_the_usual_line_up_is_the_five_strategies() -> None:
+    columns = read_lineup(USUAL, OFFER, TARGET, None)
+    assert [column.strategy.name for column in columns] == list(DEFAULT_COLUMNS)
+    assert apply("", {"op": "preset", "name": "strategies"}, OFFER) == USUAL
+
+
+@given(LINEUPS)
+def test_the_editor_shows_what_a_race_would_run(text: str) -> None:
+    """Each value is shown in words that, set again, leave the column as it is."""
+    state = editor_state(text, OFFER)
+    assert state["problem"] == ""
+    assert state["text"] == text
+    json.dumps(state, allow_nan=False)
+    columns = read_lineup(text, OFFER, TARGET, OWN)
+    assert len(state["columns"]) == len(columns)
+    for shown, column in zip(state["columns"], columns, strict=True):
+        assert shown["strategy"] == column.strategy.name
+        (again,) = read_lineup(shown["line"], OFFER, TARGET, OWN)
+        assert again == column
+        declared = catalogue(OFFER)["strategies"][shown["strategy"]]
+        fields = {field["name"]: field for field in (*declared["fields"], *declared["place"])}
+        assert fields.keys() == shown["values"].keys()
+        for name, value in shown["values"].items():
+            field = fields[name]
+            if field["kind"] == "choice" and not field.get("other"):
+                options = shown["options"].get(name, field["options"])
+                assert value in [option for option, _ in options]
+
+
+@given(LINEUPS, st.data())
+def test_adding_duplicating_moving_and_removing_keep_all_other_columns(
+    text: str, data: Any
+) -> None:
+    before = parse_lineup(text, OFFER)
+    index = data.draw(st.integers(0, len(before) - 1))
+    to = data.draw(st.integers(0, len(before) - 1))
+    moved = parse_lineup(apply(text, {"op": "move", "index": index, "to": to}, OFFER), OFFER)
+    assert moved[to] == before[index]
+    assert [c for i, c in enumerate(moved) if i != to] == [
+        c for i, c in enumerate(before) if i != index
+    ]
+    shorter = apply(text, {"op": "remove", "index": index}, OFFER)
+    assert [line for line in lines(shorter) if line] == [
+        line for i, line in enumerate(lines(text)) if i != index
+    ]
+    if len(before) == MAX_COLUMNS:
+        for action in ({"op": "duplicate", "index": index}, {"op": "add", "strategy": "kv"}):
+            with pytest.raises(DerbyError, match="12 columns already"):
+                apply(text, action, OFFER)
+        return
+    longer = parse_lineup(apply(text, {"op": "duplicate", "index": index}, OFFER), OFFER)
+    assert longer == (*before[: index + 1], *before[index:])
+    added = parse_lineup(apply(text, {"op": "add", "strategy": "lookup"}, OFFER), OFFER)
+    assert added == (*before, parse_column("lookup"))
+
+
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_a_value_that_is_set_is_the_value_shown(line: str, data: Any) -> None:
+    """By every control of every strategy: in the text, and shown again from it."""
+    text = f"kv\n\n {line} "
+    strategy = line.partition(":")[0].partition("@")[0]
+    declared = catalogue(OFFER)["strategies"][strategy]
+    field = data.draw(st.sampled_from([*declared["fields"], *declared["place"]]))
+    shown = editor_state(text, OFFER)["columns"][1]
+    match field["kind"]:
+        case "number":
+            value = str(data.draw(st.integers(field["low"], field["high"])))
+        case "flag":
+            value = data.draw(st.sampled_from(["true", "false"]))
+        case _:
+            options = shown["options"].get(field["name"], field["options"])
+            value, _ = data.draw(st.sampled_from(options))
+    action = {"op": "set", "index": 1, "setting": field["name"], "value": value}
+    state = answer({"text": text, "action": action}, OFFER)
+    assert state["problem"] == ""
+    assert lines(state["text"])[0] == "kv"
+    assert state["columns"][1]["values"][field["name"]] == value
+
+
+def test_only_the_changed_line_is_rewritten() -> None:
+    """What somebody typed in words of their own stays as they typed it."""
+    typed = "kv\nlookup:auto=false , k = 4\nspeculative:k=4"
+    action = {"op": "set", "index": 2, "setting": "k", "value": "5"}
+    assert lines(apply(typed, action, OFFER)) == [*lines(typed)[:2], "speculative:k=5"]
+
+
+def test_another_engine_takes_away_what_it_does_not_have() -> None:
+    action = {"op": "set", "index": 0, "setting": "engine", "value": "torch"}
+    assert apply("kv@openvino/int8/AUTO", action, OFFER) == "kv@torch"
+    assert apply("kv@openvino/fp32/CPU", action, OFFER) == "kv@torch/fp32/CPU"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("llama", HIDDEN),
+        ("owner/model", "owner/model"),
+        ("someone/else", "someone/else"),
+        ("3", "/elsewhere/my, model"),
+        ("4", "/a/twin"),
+        ("5", "/b/twin"),
+    ],
+)
+def test_models_go_by_label_or_hub_id_and_else_by_key(written: str, name: str) -> None:
+    """A label that two models share, or that a column's text cannot hold, gives way to the key."""
+    (column,) = read_lineup(f"kv:model={written}", OFFER, TARGET, None)
+    assert column.target(TARGET).name == name
+    (column,) = read_lineup(f"speculative:draft={written}", OFFER, TARGET, None)
+    assert column.settings()["draft"] == name
+    assert name.startswith("/") == (
+        name not in json.dumps(editor_state(f"kv:model={written}", OFFER))
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../secrets",
+        "./x",
+        "~/x",
+        "..",
+        "a",
+        "a/b/c",
+        "a/../b",
+        "a\\b",
+        "a/.b",
+        "twin",
+    ],
+)
+@pytest.mark.parametrize("setting", ["model", "draft"])
+def test_no_path_passes_for_a_model(path: str, setting: str) -> None:
+    with pytest.raises(DerbyError, match="no model"):
+        read_lineup(f"speculative:{setting}={path}", OFFER, TARGET, None)
+    action = {"op": "set", "index": 0, "setting": setting, "value": path}
+    with pytest.raises(DerbyError, match="no model"):
+        apply("speculative", action, OFFER)
+
+
+def test_the_page_names_no_path() -> None:
+    shown = json.dumps([catalogue(OFFER), answer({"text": "kv:model=nothing"}, OFFER)])
+    assert "no model" in shown
+    assert not any(part in shown for part in ("/srv", "/elsewhere", "/a/", "/b/"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("kv\n\nnothing", "Line 3: There is no column 'nothing'"),
+        ("kv\nlookup:k=99", "Line 2: Prompt lookup: K is 99"),
+        ("lookup:k", "Line 1: 'k' in column"),
+        ("kv@elsewhere", "Line 1: There is no device 'elsewhere' here"),
+        ("kv@fake", "Line 1: There is no engine 'fake' here; choose from openvino, torch."),
+        ("kv@torch/int8", "Line 1: 'int8' in column"),
+        ("kv@NPU", "Line 1: There is no device 'NPU' here; choose from CPU, AUTO, CUDA."),
+        ("kv:grammar=nothing", "Line 1: There is no grammar 'nothing'"),
+        ("", "No column is chosen"),
+        (" \n\n", "No column is chosen"),
+        ("kv\n" * 13, "13 columns"),
+        ("x" * (MAX_TEXT + 1), "4,001 characters"),
+    ],
+)
+def test_a_wrong_text_is_one_sentence_with_the_line_and_stays(text: str, sentence: str) -> None:
+    state = answer({"text": text, "serial": 7}, OFFER)
+    assert state["problem"].startswith(sentence) or sentence in state["problem"]
+    assert "\n" not in state["problem"]
+    assert len(state["problem"]) < 300
+    assert state["text"] == text
+    assert state["columns"] is None
+    assert state["serial"] == 7
+    with pytest.raises(DerbyError):
+        read_lineup(text, OFFER, TARGET, None)
+
+
+@pytest.mark.parametrize(
+    ("action", "sentence"),
+    [
+        ("add", "none of the editor's"),
+        ({}, "none of the editor's"),
+        ({"op": ["add"]}, "none of the editor's"),
+        ({"op": "add", "strategy": "nothing"}, "no column 'nothing'"),
+        ({"op": "add", "strategy": {"kv": 1}}, "no column"),
+        ({"op": "add", "strategy": "kv\nkv"}, "no column"),
+        ({"op": "duplicate", "index": 5}, "index is 5"),
+        ({"op": "remove", "index": -1}, "index is -1"),
+        ({"op": "remove", "index": True}, "index is True"),
+        ({"op": "move", "index": 0, "to": "1"}, "to is '1'"),
+        ({"op": "set", "index": 2, "setting": "nothing", "value": "1"}, "no setting 'nothing'"),
+        ({"op": "set", "index": 2, "setting": ["k"], "value": "1"}, "no setting"),
+        ({"op": "set", "index": 2, "setting": "k", "value": 10**30}, "text of at most"),
+        ({"op": "set", "index": 2, "setting": "k", "value": ""}, "K is ''"),
+        ({"op": "set", "index": 2, "setting": "k", "value": "9" * 201}, "text of at most"),
+        ({"op": "set", "index": 2, "setting": "draft", "value": "a/b,k=2"}, "comma"),
+        ({"op": "set", "index": 2, "setting": "draft", "value": "a/b\nkv"}, "line end"),
+        ({"op": "set", "index": 2, "setting": "engine", "value": "fake"}, "no engine 'fake'"),
+        ({"op": "set", "index": 2, "setting": "precision", "value": "CPU"}, "no precision"),
+        ({"op": "set", "index": 2, "setting": "device", "value": "int8/../x"}, "no device"),
+        ({"op": "set", "index": 2, "setting": "device", "value": "CPU:k=1"}, "no device"),
+        ({"op": "preset", "name": "nothing"}, "no preset"),
+        ({"op": "preset", "name": []}, "no preset"),
+    ],
+)
+def test_an_impossible_action_is_one_sentence_and_changes_nothing(
+    action: Any, sentence: str
+) -> None:
+    state = answer({"text": USUAL, "action": action, "serial": 3}, OFFER)
+    assert state["refused"]
+    assert sentence in state["problem"]
+    assert state["text"] == USUAL
+    assert len(state["columns"]) == len(DEFAULT_COLUMNS)
+
+
+def test_a_wrong_text_is_corrected_before_its_columns_are_moved() -> None:
+    """Which column is meant is unknown; what was typed is kept. A preset starts afresh."""
+    wrong = "kv\nnothing"
+    state = answer({"text": wrong, "action": {"op": "remove", "index": 0}}, OFFER)
+    assert state["refused"]
+    assert state["text"] == wrong
+    assert state["problem"].startswith("Line 2: ")
+    fresh = answer({"text": wrong, "action": {"op": "preset", "name": "k"}}, OFFER)
+    assert not fresh["problem"]
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(
+        [*EXAMPLES, *strategies(), *shipped(), "own", "../a", HIDDEN, "int8", "\ud800"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+OPS = st.sampled_from(["add", "duplicate", "remove", "move", "set", "preset"])
+KEYS = st.sampled_from(["index", "to", "setting", "value", "strategy", "name"])
+ACTIONS = st.builds(
+    lambda op, rest: {"op": op, **rest},
+    OPS,
+    st.dictionaries(KEYS, st.integers(0, 3) | ANYTHING, max_size=4),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    ANYTHING
+    | st.fixed_dictionaries({"text": LINEUPS | ANYTHING, "action": ACTIONS, "serial": ANYTHING})
+)
+def test_anything_gives_a_state_that_can_be_sent_back(sent: Any) -> None:
+    """Never an error; what it shows could be raced, on models that are offered."""
+    state = answer(sent, OFFER)
+    json.dumps(state, allow_nan=False).encode()
+    state["text"].encode()
+    for column in state["columns"] or ():
+        (run,) = read_lineup(column["line"], OFFER, TARGET, OWN)
+        name = run.target(TARGET).name
+        assert name in OFFER.models or name.count("/") == 1
+        assert name != "../a"
+
+
+def test_own_grammar_is_asked_for_only_where_it_is_named() -> None:
+    """A grammar column without more has the usual grammar, whatever is in the other tab."""
+    assert not asks_for_own(USUAL)
+    assert not asks_for_own("kv:grammar=person\nspeculative:draft=own/model")
+    assert asks_for_own("kv\nkv: grammar = own ,cache=call")
+    plain, own = read_lineup("grammar\ngrammar:grammar=own", OFFER, TARGET, OWN)
+    assert plain.grammar == shipped()["person"]
+    assert own.grammar == OWN
+
+
+def test_each_column_runs_where_it_says() -> None:
+    text = "kv\nkv@int8\nkv@torch/bf16/CUDA\nkv:model=llama"
+    specs = [column.target(TARGET) for column in read_lineup(text, OFFER, TARGET, None)]
+    assert specs == [
+        ModelSpec(),
+        ModelSpec(precision="int8"),
+        ModelSpec("built-in", "torch", "bf16", "CUDA"),
+        ModelSpec(HIDDEN),
+    ]
+    torch = ModelSpec("built-in", "torch", "fp32", "CPU")
+    with pytest.raises(DerbyError, match="Line 2 of the line-up: PyTorch has no precision 'int8'"):
+        read_lineup(text, OFFER, torch, None)
+
+
+def test_presets_can_be_run_and_are_left_out_where_they_cannot() -> None:
+    for preset in PRESETS:
+        columns = read_lineup("\n".join(preset.lines), OFFER, TARGET, None)
+        assert 2 <= len(columns) <= MAX_COLUMNS
+        assert len(set(columns)) == len(columns)
+    offered = dict(catalogue(OFFER)["presets"])
+    assert list(offered) == [preset.name for preset in PRESETS]
+    alone = Offer((Runtime("torch", "PyTorch", ("fp32",), ("CPU",)),), ("built-in",))
+    assert set(offered) - set(dict(catalogue(alone)["presets"])) == {"quantisation"}
