@@ -66,22 +66,31 @@ class Loading:
     def prepare(
         self, columns: Sequence[Column], default: ModelSpec, *, remeasure: bool = False
     ) -> None:
-        """Load and measure now what these columns will ask for, each model once; errors wait for
-        their column. `remeasure` measures even what was measured before.
+        """Load and measure now what these columns will ask for, each model once; a model that
+        cannot be loaded is for its columns to tell. `remeasure` measures even what was measured.
+
+        Raises DerbyError if the models cannot all be kept in memory.
         """
+        local = [column for column in columns if column.strategy.lane is None]
+        targets = [column.target(default) for column in local]
+        self._models.require_room(targets, self._say)
+        weights = [
+            self._weights(column, target) for column, target in zip(local, targets, strict=True)
+        ]
+        drafts = [each.model for each in weights if each.model is not None]
+        self._models.require_room([*targets, *drafts], self._say)
         measured: set[ModelSpec] = set()
-
-        def measure(engine: Engine | None) -> None:
-            if engine is not None and engine.spec not in measured:
-                measured.add(engine.spec)
-                self.costs(engine, remeasure=remeasure)
-
-        for column in columns:
-            if column.strategy.lane is not None:
-                continue
+        for target, each in zip(targets, weights, strict=True):
             with suppress(Exception):
-                target = self.engine(column.target(default))
-                measure(target)
-                weights = column.strategy.weights(column.settings(), target)
-                measure(self.draft(weights)[0])
-                self.head(target, weights)
+                for engine in (self.engine(target), self.draft(each)[0]):
+                    if engine is not None and engine.spec not in measured:
+                        measured.add(engine.spec)
+                        self.costs(engine, remeasure=remeasure)
+                self.head(self.engine(target), each)
+
+    def _weights(self, column: Column, target: ModelSpec) -> DraftWeights:
+        """What the column's drafter needs, as far as its target can be loaded."""
+        try:
+            return column.strategy.weights(column.settings(), self.engine(target))
+        except Exception:
+            return DraftWeights()
