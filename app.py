@@ -8,6 +8,7 @@ from backend.engines.registry import offered_engines, plugin_problems
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.process import ProcessHost
+from backend.racing.preparation import prepare_all
 from backend.types import ModelSpec
 
 
@@ -42,8 +43,6 @@ def main(
 
 def _prepare() -> None:
     """Make the built-in model's files, or end with the sentence that says why not."""
-    from backend.engines.openvino.export import prepare_all
-
     try:
         prepare_all(print)
     except DerbyError as error:

@@ -1,10 +1,9 @@
 """python -m backend setup."""
 
 from backend.cli.console import say
+from backend.racing.preparation import prepare_all
 
 
 def setup() -> None:
-    from backend.engines.openvino.export import prepare_all
-
     prepare_all(say)
     say("Everything is prepared.")

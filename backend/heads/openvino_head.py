@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.openvino.engine import core
+from backend.engines.openvino.core import core
 from backend.heads.base import Floats, Head, HeadPass
 from backend.heads.file import HeadFile
 from backend.heads.shape import HeadShape

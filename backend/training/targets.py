@@ -99,7 +99,7 @@ class OpenVINOTarget:
         """The model without its output of features: computing both, the plugin rounds the logits
         in other places, and a seed's conversations would be others than the shipped draft's.
         """
-        from backend.engines.openvino.engine import core
+        from backend.engines.openvino.core import core
 
         model = core().read_model(self._path)
         model.remove_result(model.get_results()[1])
@@ -107,7 +107,7 @@ class OpenVINOTarget:
 
     @cached_property
     def _reading(self) -> Any:
-        from backend.engines.openvino.engine import core
+        from backend.engines.openvino.core import core
 
         return core().compile_model(self._path, "CPU", FAST).create_infer_request()
 

@@ -2,18 +2,15 @@
 
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.openvino.abilities import BYTES, CAPABILITIES
 from backend.models.files import IR, model_files
 from backend.models.weights import count_weights
-from backend.types import Capabilities, ModelSpec
-
-#: Bytes that a weight takes: int8 with one scale and zero point a row; int4 with one in every 32 at
-#: the least, and 8 bits for the output projection.
-BYTES = {"fp32": 4.0, "int8": 1.02, "int4": 0.8}
+from backend.types import ModelSpec
 
 
 def devices() -> tuple[str, ...]:
     """CPU first: it is on every machine, and what the built-in figures refer to."""
-    from backend.engines.openvino.export import available_devices
+    from backend.engines.openvino.core import available_devices
 
     return tuple(sorted(available_devices(), key=lambda name: name != "CPU"))
 
@@ -40,5 +37,5 @@ OPENVINO = EngineDeclaration(
     device_help="CPU, GPU, NPU or AUTO",
     open=open_engine,
     estimate_bytes=estimate_bytes,
-    capabilities=Capabilities(tree=True, hidden_states=True),
+    capabilities=CAPABILITIES,
 )

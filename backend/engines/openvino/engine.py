@@ -6,13 +6,13 @@ copying every state. Now and then the holes cost more than such a copy: then it 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from backend.engines.openvino.declaration import OPENVINO
-from backend.engines.openvino.export import IR, available_devices, openvino_ir, ready_made
+from backend.engines.openvino.abilities import CAPABILITIES
+from backend.engines.openvino.core import available_devices, core
+from backend.engines.openvino.export import IR, openvino_ir, ready_made
 from backend.engines.tree import depths, require_path, turned, visibility
 from backend.errors import DerbyError
 from backend.models.files import model_files
@@ -43,14 +43,6 @@ COMPACTION_BASE = 4000
 COMPACTION_PER_ROW = 14
 
 
-@lru_cache(maxsize=1)
-def core() -> Any:
-    """The process's one openvino.Core."""
-    import openvino
-
-    return openvino.Core()
-
-
 def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngine":
     """Load `spec`, converting it first if need be. Raises DerbyError for what cannot be had."""
     if spec.device not in available_devices():
@@ -65,7 +57,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     model = core().compile_model(graph, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     capabilities = replace(
-        OPENVINO.capabilities,
+        CAPABILITIES,
         max_context=files.max_context,
         length_thresholds=files.length_thresholds,
     )

@@ -100,24 +100,6 @@ def _stored_precision(model: "ov.Model") -> str:
     return "fp32"
 
 
-def available_devices() -> list[str]:
-    """Names that an OpenVINO engine accepts as its device, "AUTO" last."""
-    import openvino as ov
-
-    return [*ov.Core().available_devices, "AUTO"]
-
-
-def prepare_all(say: Say) -> None:
-    """Prepare what the app needs to start: the built-in model's fp32 and int4 IR, and its draft."""
-    # It needs this file's conversions itself.
-    from backend.heads.file import SHIPPED, read_head
-    from backend.heads.openvino_head import head_ir
-
-    for precision in ("fp32", "int4"):
-        openvino_ir(ModelSpec(precision=precision), say)
-    head_ir(read_head(SHIPPED), ModelSpec(), say)
-
-
 def _architecture(files: ModelFiles) -> str:
     return json.loads((files.folder / "config.json").read_text()).get("model_type", "unknown")
 

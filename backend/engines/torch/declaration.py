@@ -5,11 +5,9 @@ from pathlib import Path
 
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.torch.abilities import BYTES, CAPABILITIES
 from backend.models.weights import count_weights
-from backend.types import Capabilities, ModelSpec
-
-#: Bytes that a weight takes.
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+from backend.types import ModelSpec
 
 
 def devices() -> tuple[str, ...]:
@@ -37,5 +35,5 @@ TORCH = EngineDeclaration(
     device_help="CPU, CUDA or AUTO",
     open=open_engine,
     estimate_bytes=estimate_bytes,
-    capabilities=Capabilities(tree=True, hidden_states=True),
+    capabilities=CAPABILITIES,
 )

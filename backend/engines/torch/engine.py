@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
-from backend.engines.torch.declaration import TORCH
+from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
 from backend.text import HfTokenizer, Tokenizer
@@ -38,7 +38,7 @@ class TorchEngine:
         self.tokenizer = tokenizer
         config = model.config.get_text_config(decoder=True)
         self.capabilities = replace(
-            TORCH.capabilities,
+            CAPABILITIES,
             tree=_masks_trees(config),
             max_context=max_context,
             length_thresholds=length_thresholds,

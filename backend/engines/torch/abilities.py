@@ -1,0 +1,8 @@
+"""What the torch engine runs and can do, for its declaration and for the engine itself."""
+
+from backend.types import Capabilities
+
+#: Bytes that a weight takes, by precision.
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+CAPABILITIES = Capabilities(tree=True, hidden_states=True)
