@@ -9,16 +9,16 @@ import pytest
 
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
-from backend.engines.fake import FakeEngine
+from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.errors import DerbyError
-from backend.events import Event, Started
+from backend.events import Event, Finished, Started
 from backend.heads.file import write_head
 from backend.heads.shape import HeadShape
 from backend.racing.commands import MeasureCosts
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.strategies.column import default_column
+from backend.strategies.column import default_column, parse_column
 from backend.strategies.speculative import SPECULATIVE
 from backend.types import Capabilities, ModelSpec, Request
 
@@ -78,3 +78,24 @@ def test_a_head_that_cannot_draft_here_is_refused(
     target = FakeEngine(capabilities=Capabilities(hidden_states=features))
     with pytest.raises(DerbyError, match=said):
         Loading(LoadedModels(), print).head(target, SPECULATIVE.weights({"draft": name}, target))
+
+
+@pytest.mark.parametrize(
+    ("column", "own"),
+    [("kv", "model=fake-loop"), ("speculative", "draft=fake-draft")],
+    ids=["targets", "a draft"],
+)
+def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
+    column: str, own: str
+) -> None:
+    """Four models were kept whatever their size: a fifth, or one too large, met the machine's end
+    of memory instead of a sentence.
+    """
+    columns = (default_column("kv"), parse_column(f"{column}:{own}"))
+    race = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake"))
+    models, events = LoadedModels(WEIGHT_BYTES * 3 // 2), list[Event]()
+    with pytest.raises(DerbyError, match=r"take 2\.0 MB .* and 1\.5 MB may be used"):
+        race.run(models, events.append, lambda: False)
+    assert not any(isinstance(event, Started) for event in events)
+    race.run(LoadedModels(WEIGHT_BYTES * 2), events.append, lambda: False)
+    assert sum(isinstance(event, Finished) for event in events) == 2
