@@ -8,7 +8,7 @@ from typing import Literal
 
 from backend.events import Event, Preparing
 from backend.results.metrics import Overlap, Score
-from backend.strategies.column import Column
+from backend.strategies.column import RACE_MODEL, Column
 from backend.strategies.registry import BASELINE
 
 #: Speeds closer than this share count as equal: less than what two runs of one race differ by.
@@ -69,13 +69,20 @@ class Scoreboard:
 
     @property
     def baseline_index(self) -> int | None:
-        """The first KV-reuse column that has not failed; one without a grammar goes first."""
+        """The first KV-reuse column that has not failed; one without a grammar goes first, and of
+        these one on the race's own target.
+        """
         running = [
             i
             for i, (column, score) in enumerate(zip(self.columns, self.scores, strict=True))
             if column.name == BASELINE and score.state != "failed"
         ]
-        return min(running, key=lambda i: self.columns[i].grammar is not None, default=None)
+        return min(running, key=self._remoteness, default=None)
+
+    def _remoteness(self, index: int) -> tuple[bool, bool]:
+        """How far a column is from plain decoding on the race's own target."""
+        column = self.columns[index]
+        return column.grammar is not None, column.model != RACE_MODEL
 
     @property
     def baseline(self) -> Score:

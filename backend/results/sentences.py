@@ -147,7 +147,7 @@ def _own_text(board: Scoreboard, index: int) -> str:
     if not board.columns[index].lossless:
         return "which writes a text of its own"
     kept = board.sameness(index) == "same"
-    return "whose weights wrote the same text" if kept else "whose text may be another"
+    return "which wrote the same text" if kept else "whose text may be another"
 
 
 def _kept_texts(board: Scoreboard) -> str:
@@ -241,7 +241,7 @@ def reason(board: Scoreboard, index: int) -> str:
     if score.fed:
         return f"{score.steps} sampling passes, {score.rows:,} rows, {duration(score.seconds)}"
     decision = score.decision
-    if not score.drafted and (decision.declined or decision.why):
+    if decision.plain and not score.drafted:
         return f"{_opening(board, index)}{'; '.join(decision.declined) or decision.why}"
     parts = [_opening(board, index) + _factors(board, index, cost)]
     if score.drafted and score.predicted:
@@ -362,8 +362,8 @@ def remark(score: Score) -> str:
 
 
 def _decided(score: Score) -> str:
-    """Why the settings in force are those, of a column that drafted with them."""
-    why = score.decision.why if score.drafted else ""
+    """Why the settings in force are those."""
+    why = "" if score.decision.plain else score.decision.why
     return f"{why[0].upper()}{why[1:].removesuffix('.')}." if why else ""
 
 

@@ -123,18 +123,19 @@ def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measuremen
     assert reason_of("kv", [[t] for t in range(13)], 1, 10.0).startswith("as fast")
 
 
-def decided(why: str, *declined: str) -> Decided:
-    return Decided(1, {}, 0.8, why, list(declined))
+def decided(why: str, *declined: str, plain: bool = False) -> Decided:
+    return Decided(1, {}, 0.8, why, list(declined), plain)
 
 
 def test_a_column_that_declines_says_why() -> None:
     """In the words of what decided it, not of what a reader of the counts makes up."""
-    why = decided("", "lookahead would not pay enough")
+    why = decided("plain decoding", "lookahead would not pay enough", plain=True)
     board = board_of("kv lookahead", *written(0, SINGLE, 0.1), why, *written(1, SINGLE, 0.1))
     assert reason(board, 1) == "as fast as KV reuse here: lookahead would not pay enough"
-    idle = decided("no guess promised to pay")
+    idle = decided("no guess promised to pay", plain=True)
     board = board_of("kv lookup", *written(0, SINGLE, 0.1), idle, *written(1, SINGLE, 0.2))
     assert reason(board, 1) == "slower here: no guess promised to pay"
+    assert remark(board.scores[1]) == ""
 
 
 def test_a_column_that_runs_although_it_does_not_pay_says_so() -> None:
@@ -147,6 +148,13 @@ def test_a_column_that_runs_although_it_does_not_pay_says_so() -> None:
     assert remark(board.scores[1]) == "The largest setting that the costs allow."
 
 
+def test_a_column_that_gave_up_shows_what_it_had_come_to() -> None:
+    why = decided("plain decoding", "lookahead with W=5, given up", plain=True)
+    board = board_of("kv lookahead", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.4), why)
+    assert reason(board, 1).startswith("slower here: 2.00 tokens per forward, but")
+    assert reason(board, 1).endswith("; lookahead with W=5, given up")
+
+
 def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     """Stateless stops early, while a token of it takes longer and longer."""
     slow = [step(1, [t], 0.1 * t) for t in range(1, 5)]
@@ -157,16 +165,19 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
+    """Is int8 faster than speculation, and what does it change? One race says both."""
     events = [
         *written(0, SINGLE, 0.1),
         *written(1, SINGLE, 0.05, {"precision": "int8"}),
         *written(2, OTHER, 0.04, {"precision": "int4"}),
+        *written(3, PAIRS, 0.15),
     ]
-    board = board_of("kv kv:cache=session lookup", *events)
-    assert headline(board) == (
-        "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may be another, is 2.50 "
-        "times as fast. On targets of their own, KV reuse (cache=session) wrote what KV reuse "
-        "wrote, Prompt lookup leaves KV reuse at token 2."
+    assert headline(board_of("kv kv@int8 kv@int4 speculative", *events)) == (
+        "Speculative is 1.33 times as fast as KV reuse (13.3 against 10.0 tokens a second): "
+        "2.00 tokens per forward, and a forward takes 1.50 times as long. KV reuse (int4), whose "
+        "text may be another, is 2.50 times as fast. Speculative wrote the same text as KV reuse. "
+        "On targets of their own, KV reuse (int8) wrote what KV reuse wrote, KV reuse (int4) "
+        "leaves KV reuse at token 2."
     )
 
 
