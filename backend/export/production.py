@@ -38,7 +38,7 @@ def snippet(
 
 def _why(column: Column, score: Score) -> str:
     """Why these settings are in force, in a sentence; "" if the column's own are."""
-    if score.decision.why:
+    if score.decision.why and not score.decision.plain:
         return f"{score.decision.why.rstrip('.')}."
     if column.automatic and score.steps < 2:
         return "The column wrote too little to tell what pays: run it longer."

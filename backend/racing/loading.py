@@ -77,8 +77,7 @@ class Loading:
         weights = [
             self._weights(column, target) for column, target in zip(local, targets, strict=True)
         ]
-        drafts = [each.model for each in weights if each.model is not None]
-        self._models.require_room([*targets, *drafts], self._say)
+        self._require_drafts(targets, weights)
         measured: set[ModelSpec] = set()
         for target, each in zip(targets, weights, strict=True):
             with suppress(Exception):
@@ -87,6 +86,23 @@ class Loading:
                         measured.add(engine.spec)
                         self.costs(engine, remeasure=remeasure)
                 self.head(self.engine(target), each)
+
+    def _require_drafts(
+        self, targets: Sequence[ModelSpec], weights: Sequence[DraftWeights]
+    ) -> None:
+        """Have room for the drafts beside the targets; for those that columns can do without, only
+        if there is enough. Raises DerbyError otherwise.
+        """
+        wanted = {each.model: each.optional for each in weights if each.model is not None}
+        try:
+            self._models.require_room([*targets, *wanted], self._say)
+        except DerbyError as error:
+            optional = [model for model, may_be_missing in wanted.items() if may_be_missing]
+            if not optional:
+                raise
+            needed = [model for model in wanted if model not in optional]
+            self._models.require_room([*targets, *needed], self._say)
+            self._tried |= {model: error for model in optional if model not in targets}
 
     def _weights(self, column: Column, target: ModelSpec) -> DraftWeights:
         """What the column's drafter needs, as far as its target can be loaded."""

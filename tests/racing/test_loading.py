@@ -19,6 +19,7 @@ from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import default_column, parse_column
+from backend.strategies.declaration import DraftWeights
 from backend.strategies.speculative import SPECULATIVE
 from backend.types import Capabilities, ModelSpec, Request
 
@@ -99,3 +100,17 @@ def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
     assert not any(isinstance(event, Started) for event in events)
     race.run(LoadedModels(WEIGHT_BYTES * 2), events.append, lambda: False)
     assert sum(isinstance(event, Finished) for event in events) == 2
+
+
+def test_a_draft_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:
+    """The whole line-up was refused for the copy behind prompt lookup."""
+    fake, copy = ModelSpec("fake", "fake"), ModelSpec("fake-draft", "fake")
+    loading = Loading(LoadedModels(WEIGHT_BYTES), print)
+    needed, optional = DraftWeights(model=copy), DraftWeights(model=copy, optional=True)
+    with pytest.raises(DerbyError, match="may be used"):
+        loading._require_drafts([fake], [needed])
+    loading._require_drafts([fake], [optional])
+    engine, why = loading.draft(optional)
+    assert engine is None
+    assert "may be used" in why
+    assert loading.engine(fake).spec == fake
