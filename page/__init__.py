@@ -1,6 +1,8 @@
 """The page: its layout, one module a tab, and how it is served.
 
-The only package that imports gradio. It may import any room of `backend/`, and nobody imports it
-but `app.py`. It lays out components and passes on what they hold: checks, decisions and sentences
-are those of `backend/web/`.
+The only package that imports gradio; nothing but `app.py` imports it. It lays out components and
+passes on what they hold: checks, decisions and sentences are those of `backend/web/`.
+
+May import: web, racing, strategies, export, programs, grammar, engines, models, text, types,
+errors.
 """

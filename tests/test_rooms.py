@@ -1,10 +1,10 @@
-"""What may import what, and what no file may contain."""
+"""What may import what, what ARCHITECTURE.md says of it, and what no file may contain."""
 
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +13,40 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = sorted((ROOT / "backend").rglob("*.py"))
 PAGE = sorted((ROOT / "page").rglob("*.py"))
+
+#: The rooms from the bottom up, each with the rooms that it may import.
+ROOMS = {
+    "errors": "",
+    "events": "",
+    "types": "errors",
+    "text": "errors",
+    "plugins": "errors",
+    "models": "errors",
+    "engines": "models plugins text types errors",
+    "heads": "engines models types errors",
+    "training": "heads engines models text types errors",
+    "costs": "engines models types errors",
+    "decoding": "engines text events types errors",
+    "grammar": "decoding text types errors",
+    "kvcache": "decoding engines models types errors",
+    "programs": "grammar decoding events types errors",
+    "drafters": "decoding costs heads engines types errors",
+    "strategies": "drafters decoding costs kvcache grammar heads engines plugins types errors",
+    "results": "strategies decoding costs events types errors",
+    "racing": "strategies programs kvcache grammar decoding costs heads engines text events types "
+    "errors",
+    "export": "results strategies grammar decoding models types errors",
+    "bench": "racing results strategies grammar costs engines models text events types errors",
+    "web": "export racing results strategies programs kvcache grammar engines models text events "
+    "types errors",
+    "cli": "web bench racing results strategies training kvcache grammar costs engines models "
+    "events types errors",
+    "__main__": "cli",
+    "page": "web racing strategies export programs grammar engines models text types errors",
+    "app": "page racing engines models types errors",
+}
+MAY_IMPORT = {room: set(names.split()) for room, names in ROOMS.items()}
+PACKAGES = [room for room in ROOMS if (ROOT / "backend" / room).is_dir()] + ["page"]
 HEAVY = {
     "gradio",
     "huggingface_hub",
@@ -36,15 +70,112 @@ ELSEWHERE = re.compile(
     r"pypi\.org|pythonhosted\.org|--(extra-)?index-url|(?<![\w.])/(root|home|Users|tmp|work)/"
 )
 
+#: What ARCHITECTURE.md means as a path: from the root, with a slash or an ending.
+PATH = re.compile(r"(?:[\w.-]+/)+(?:[\w.-]+\.\w+)?|[\w-]+\.(?:py|md|toml)")
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module that a file imports anywhere, inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+
+def module_of(path: Path) -> str:
+    """The name that a file is imported by."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {module_of(path): path for path in (*BACKEND, *PAGE, ROOT / "app.py")}
+
+
+def imports_in(tree: ast.AST) -> Iterator[str]:
+    """Every module that the code imports anywhere, inside functions too."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name} imports relatively"
-            yield node.module or ""
+            assert node.level == 0, f"line {node.lineno} imports relatively"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in FILES else node.module or ""
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports anywhere, inside functions too."""
+    yield from imports_in(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def imported_at_once(path: Path) -> Iterator[str]:
+    """Every module that importing a file imports: no function's, and none for types alone."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imports_in(node)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def room_of(module: str) -> str:
+    """The room that a module stands in: "web" for backend.web.form; "" for backend alone."""
+    top, _, rest = module.partition(".")
+    return rest.partition(".")[0] if top == "backend" else top
+
+
+def circle(edges: Mapping[str, set[str]]) -> list[str]:
+    """The nodes on a circle and those that lead to one; [] where there is none."""
+    left = {node: set(to) & set(edges) for node, to in edges.items()}
+    while ends := {node for node, to in left.items() if not to}:
+        left = {node: to - ends for node, to in left.items() if node not in ends}
+    return sorted(left)
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {room_of(module) for module in FILES} - {""} == set(ROOMS)
+
+
+def test_the_table_has_a_direction() -> None:
+    """What a room may import stands above it in the table, so no circle can be allowed."""
+    rooms = list(ROOMS)
+    for index, room in enumerate(rooms):
+        assert MAY_IMPORT[room] <= set(rooms[:index]), room
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_file_imports_its_own_room_and_those_below(module: str) -> None:
+    room = room_of(module)
+    for name in imported(FILES[module]):
+        if name.split(".")[0] in ("backend", "page", "app"):
+            other = room_of(name)
+            assert other == room or other in MAY_IMPORT.get(room, set()), f"{room} takes {name}"
+
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    """Four files of the OpenVINO engine once did, by imports inside functions: the engine needed
+    its export, which converted the trained head, which needed the engine's core.
+    """
+    edges = {module: set(imported(path)) - {module} for module, path in FILES.items()}
+    assert circle(edges) == []
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) != []
+
+
+@pytest.mark.parametrize("room", PACKAGES)
+def test_a_room_says_what_it_is_for_and_what_it_may_import(room: str) -> None:
+    folder = ROOT / room if room == "page" else ROOT / "backend" / room
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert said, f"{room}/__init__.py says nothing"
+    purpose, line, may = said.partition("May import:")
+    assert purpose.strip(), f"{room}/__init__.py does not say what the room is for"
+    assert line, f"{room}/__init__.py lacks its line 'May import: ...'"
+    assert set(re.findall(r"\w+", may.partition(".")[0])) == MAY_IMPORT[room]
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    for path in (path for path in FILES.values() if path.name == "__init__.py"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+@pytest.mark.parametrize("module", sorted(set(FILES) - LATE))
+def test_heavy_libraries_are_imported_in_functions(module: str) -> None:
+    own = {"gradio"} if room_of(module) == "page" else set()
+    tops = {name.split(".")[0] for name in imported_at_once(FILES[module])}
+    assert tops.isdisjoint(HEAVY - own)
 
 
 @pytest.mark.parametrize("path", BACKEND, ids=lambda path: str(path.relative_to(ROOT)))
@@ -101,3 +232,15 @@ def test_no_code_names_a_registry_or_a_folder_of_one_machine() -> None:
     for path in set(files) - {Path(__file__).resolve()}:  # which names them all, above
         for line in path.read_text(encoding="utf-8").splitlines():
             assert not ELSEWHERE.search(line), f"{path.name}: {line}"
+
+
+def test_the_architecture_names_every_room_and_only_what_exists() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = {span for span in re.findall(r"`([^`\s]+)`", page) if PATH.fullmatch(span)}
+    assert len(named) > 30
+    for path in named:
+        assert (ROOT / path).exists(), f"ARCHITECTURE.md names {path}"
+    folders = {f"backend/{room}/" for room in PACKAGES if room != "page"}
+    files = {f"backend/{room}.py" for room in ROOMS if (ROOT / f"backend/{room}.py").is_file()}
+    others = {"app.py", "page/", "grammars/", "assets/", "tests/"}
+    assert sorted((folders | files | others) - named) == []

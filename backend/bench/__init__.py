@@ -1,5 +1,7 @@
-"""Experiments that measure columns, the equality matrix, and the search for settings to use.
+"""Measures columns: experiments, the equality matrix, and the search for settings to use.
 
-Each experiment declares itself in its own module and is listed in `registry`. May import every room
-below the command line but the page's.
+Each experiment declares itself in its own module and is listed in `registry`.
+
+May import: racing, results, strategies, grammar, costs, engines, models, text, events, types,
+errors.
 """

@@ -1,4 +1,7 @@
-"""The command line: one module a command, assembled in `main`.
+"""Runs the command line: one module a command, assembled in `main`.
 
-It prints what the other rooms compute and may import all of them but the page. Nothing imports it.
+It prints what the other rooms compute. Nothing but `backend/__main__.py` imports it.
+
+May import: web, bench, racing, results, strategies, training, kvcache, grammar, costs, engines,
+models, events, types, errors.
 """

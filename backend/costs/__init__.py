@@ -1,5 +1,6 @@
-"""What forward passes cost: T(k) as a value (`pass_costs`), and how it is measured and kept.
+"""States what forward passes cost: T(k) as a value (`pass_costs`), measured and kept (`measure`).
 
-May import `engines`, `models` for the cache folder, `types` and `errors`. Drafters and results read
-the value alone.
+Drafters and results read the value alone.
+
+May import: engines, models, types, errors.
 """

@@ -1,6 +1,7 @@
-"""What runs models: the seam (`base`), one declaration per engine, the registry of them, and the
-engines themselves, whose libraries load only when a model is opened.
+"""Runs models: the seam (`base`), one declaration an engine, and the registry of them.
 
-Whoever asks about an engine asks `registry`; only an engine's own module names it. May import
-`models`, `text`, `plugins`, `types` and `errors`.
+Whoever asks about an engine asks `registry`; only an engine's own module names it. An engine's
+libraries load when one of its models is opened.
+
+May import: models, plugins, text, types, errors.
 """

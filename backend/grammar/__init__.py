@@ -1,5 +1,6 @@
 """Binds texts to grammars: sources, their compilation, vetting in a sandbox, and the constraint.
 
-`grammars` is the way in. May import `decoding` (the constraint's seam, proposals), `text`, `types`
-and `errors`; not programs, caches, strategies or races.
+`grammars` is the way in. Knows no program, no cache, no strategy and no race.
+
+May import: decoding, text, types, errors.
 """

@@ -1,5 +1,7 @@
-"""Trained heads: their files, their sizes, and what runs them. A head reads the target's hidden
-states, which EAGLE (arXiv 2401.15077) calls features, and predicts the next ones.
+"""Runs trained heads: their files, their sizes, and the networks on OpenVINO and torch.
 
-May import `engines` and `models`; torch and OpenVINO load with the head that needs them.
+A head reads the target's hidden states, which EAGLE (arXiv 2401.15077) calls features, and predicts
+the next ones. Torch and OpenVINO load with the head that needs them.
+
+May import: engines, models, types, errors.
 """

@@ -1,6 +1,8 @@
-"""What a race's events amount to: scores, comparisons, figures, sentences and charts.
+"""Says what a race's events amount to: scores, comparisons, figures, sentences and charts.
 
-Reads events and the columns that they belong to; knows no drafter, no engine, no page and no
-terminal. `metrics` folds one column's events, `scoreboard` compares columns, `figures` is the one
-table of what is reported, `sentences` puts it into words, `charts` into points.
+Reads events and the columns that they belong to; knows no drafter, no page and no terminal.
+`metrics` folds one column's events, `scoreboard` compares columns, `figures` is the one table of
+what is reported, `sentences` puts it into words, `charts` into points.
+
+May import: strategies, decoding, costs, events, types, errors.
 """

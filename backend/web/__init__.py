@@ -1,0 +1,7 @@
+"""Serves the page without gradio: reads forms, queues visitors, prepares what is shown.
+
+Nothing that comes from a browser is trusted here.
+
+May import: export, racing, results, strategies, programs, kvcache, grammar, engines, models, text,
+events, types, errors.
+"""

@@ -1,0 +1,4 @@
+"""Where races run: on a thread of this process, or in a supervised worker process.
+
+May import what `racing` may.
+"""
