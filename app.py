@@ -1,14 +1,17 @@
 """The launch: what the page may offer, where races run, and for how long."""
 
+import sys
 import time
 
 import typer
 
-from backend.engines.registry import offered_engines, plugin_problems
+from backend.engines.registry import offered_engines
+from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.preparation import prepare_all
+from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 
 
@@ -21,8 +24,8 @@ def main(
     model: list[str] = typer.Option([], help="Offer a folder or Hub id too; repeatable."),  # noqa: B008
 ) -> None:
     """Serve the page. --fake offers an engine without a model, --share opens a public link."""
-    for problem in plugin_problems():
-        print(problem, flush=True)  # noqa: T201
+    for problem in (*engine_problems(), *strategy_problems()):
+        print(problem, file=sys.stderr, flush=True)  # noqa: T201
     engines, models, warm = offered_engines(demo=fake), tuple(model), ()
     if not fake:
         _prepare()

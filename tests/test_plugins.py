@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packages import install
 
 from backend.plugins import load_declared
 
@@ -16,23 +17,14 @@ class Thing:
     name: str
 
 
-def install(folder: Path, name: str, module: str, entry: str) -> None:
-    """Do what pip does: put a module and its package's metadata on the path."""
-    package = name.replace("-", "_")
-    (folder / f"{package}.py").write_text(module)
-    metadata = folder / f"{package}-0.1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
-    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{entry}\n")
-
-
 IMPORT = "from test_plugins import Thing\n"
 
 
 def test_installed_declarations_follow_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path, "good-thing", f"{IMPORT}THING = Thing('good')", "good = good_thing:THING")
+    module = f"{IMPORT}THING = Thing('good')"
+    install(tmp_path, "good-thing", module, GROUP, "good = good_thing:THING")
     monkeypatch.syspath_prepend(tmp_path)
     ours = Thing("ours")
     found, problems = load_declared(GROUP, Thing, [ours])
@@ -57,8 +49,9 @@ def test_installed_declarations_follow_ours(
 def test_a_broken_one_is_one_sentence_and_the_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
 ) -> None:
-    install(tmp_path, "bad-thing", module, "bad = bad_thing:THING")
-    install(tmp_path, "fine-thing", f"{IMPORT}THING = Thing('fine')", "fine = fine_thing:THING")
+    install(tmp_path, "bad-thing", module, GROUP, "bad = bad_thing:THING")
+    fine = f"{IMPORT}THING = Thing('fine')"
+    install(tmp_path, "fine-thing", fine, GROUP, "fine = fine_thing:THING")
     monkeypatch.syspath_prepend(tmp_path)
     # Each case brings another module of the same name.
     monkeypatch.delitem(sys.modules, "bad_thing", raising=False)

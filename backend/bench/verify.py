@@ -7,7 +7,7 @@ from itertools import product
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race
+from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
@@ -64,20 +64,35 @@ def cases(
 def verify(
     chosen: tuple[Case, ...], models: LoadedModels, max_new_tokens: int = 96
 ) -> Iterator[Result]:
-    """Run the cases one by one, all columns of a case in one race.
+    """Run the cases one by one: all columns of a case, in as many races as they take.
 
     Raises DerbyError if there is nothing to compare with, for KV reuse fails.
     """
     for case in chosen:
-        request = Request(
-            case.prompt.text, max_new_tokens, Sampling(case.temperature, seed=case.seed)
-        )
-        columns = verified_columns()
-        board = Scoreboard(columns)
-        Race(request, columns, case.target).run(models, board.add, lambda: False)
-        if board.scores[0].state == "failed":
-            raise DerbyError(board.scores[0].message)
-        yield _judge(case, board)
+        results = [_run(case, columns, models, max_new_tokens) for columns in _races()]
+        verdicts = [verdict for result in results for verdict in result.verdicts]
+        equal = all(result.equal for result in results)
+        yield Result(case, results[0].tokens, equal, tuple(dict(verdicts).items()))
+
+
+def _races() -> Iterator[tuple[Column, ...]]:
+    """The columns to check, so many at a time as a race may have, each time with KV reuse."""
+    base, *others = verified_columns()
+    room = MAX_COLUMNS - 1
+    for start in range(0, len(others), room):
+        yield (base, *others[start : start + room])
+
+
+def _run(
+    case: Case, columns: tuple[Column, ...], models: LoadedModels, max_new_tokens: int
+) -> Result:
+    """Race these columns, of which the first is KV reuse. Raises DerbyError if that fails."""
+    request = Request(case.prompt.text, max_new_tokens, Sampling(case.temperature, seed=case.seed))
+    board = Scoreboard(columns)
+    Race(request, columns, case.target).run(models, board.add, lambda: False)
+    if board.scores[0].state == "failed":
+        raise DerbyError(board.scores[0].message)
+    return _judge(case, board)
 
 
 def _judge(case: Case, board: Scoreboard) -> Result:

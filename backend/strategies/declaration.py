@@ -153,6 +153,20 @@ class Strategy:
                 raise ValueError(f"the default of {self.name}.{setting.name} is none of its values")
             if set(setting.fixes) - set(names):
                 raise ValueError(f"{self.name}.{setting.name} sets what is no setting there")
+        self._require_runs()
+
+    def _require_runs(self) -> None:
+        """Raise ValueError for settings to verify or to tune with that it does not have."""
+        fields = {setting.name: setting for setting in self.settings}
+        texts = [*self.verified, *(candidate.settings for candidate in self.candidates)]
+        parts = [part for text in texts for part in text.split(",") if part]
+        parts += [f"k={each.longest}" for each in self.candidates if each.longest]
+        for part in parts:
+            name, _, value = part.partition("=")
+            if name not in TAKEN and not (name in fields and _parses(fields[name], value)):
+                raise ValueError(
+                    f"strategy {self.name!r} is verified or tuned with {part!r}, which it cannot be"
+                )
 
     @property
     def guesses(self) -> bool:
@@ -168,7 +182,13 @@ class Strategy:
 
 def _takes(setting: Setting, value: Any) -> bool:
     """Tell whether the setting keeps the value as it is."""
+    return _parses(setting, value) and setting.parse(value, setting.name) == value
+
+
+def _parses(setting: Setting, value: Any) -> bool:
+    """Tell whether the value is one that the setting can be."""
     try:
-        return setting.parse(value, setting.name) == value
+        setting.parse(value, setting.name)
     except DerbyError:
         return False
+    return True

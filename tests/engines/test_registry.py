@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packages import install
 
 from backend.engines import registry
 from backend.engines.declaration import EngineDeclaration
@@ -150,12 +151,7 @@ PARROT = EngineDeclaration(
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package with a good engine, and one that brings a broken one."""
     for name, module in (("parrot_engine", PARROT), ("broken_engine", "import no_such_library")):
-        (tmp_path / f"{name}.py").write_text(module)
-        metadata = tmp_path / f"{name}-0.1.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
-        entry = f"[{registry.GROUP}]\n{name} = {name}:PARROT\n"
-        (metadata / "entry_points.txt").write_text(entry)
+        install(tmp_path, name, module, registry.GROUP, f"{name} = {name}:PARROT")
     monkeypatch.syspath_prepend(tmp_path)
     registry._registered.cache_clear()
     yield

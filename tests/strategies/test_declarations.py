@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packages import install
 
 from backend.costs.pass_costs import stated_costs
 from backend.drafters.lookahead_plan import LADDER
@@ -93,6 +94,11 @@ WHOLE = Strategy("ours", "Ours", "A way to decode.", (number(),))
         {"settings": (number(default=10),)},
         {"settings": (number(default=0),)},
         {"settings": (number(fixes={"auto": False}),)},
+        {"verified": ("size=10",)},
+        {"verified": ("sise=3",)},
+        {"verified": "size=3"},
+        {"candidates": (Candidate("size=3,sise=3"),)},
+        {"candidates": (Candidate(longest=8),)},
         {"settings": (Choice("auto", "Auto", "Help.", "c", (("a", "A"), ("b", "B"))),)},
         {"settings": (Choice("auto", "Auto", "Help.", "x", (("a", "A"),), aliases={"x": "a"}),)},
     ],
@@ -113,12 +119,8 @@ def registered_anew() -> Iterator[None]:
 def test_a_strategy_of_another_package_is_a_column_like_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registered_anew: None
 ) -> None:
-    (tmp_path / "their_strategy.py").write_text("from test_declarations import WHOLE as THEIRS\n")
-    metadata = tmp_path / "their_strategy-0.1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-strategy\nVersion: 1\n")
-    entry = f"[{registry.GROUP}]\nours = their_strategy:THEIRS\n"
-    (metadata / "entry_points.txt").write_text(entry)
+    module = "from test_declarations import WHOLE as THEIRS\n"
+    install(tmp_path, "their-strategy", module, registry.GROUP, "ours = their_strategy:THEIRS")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(Path(__file__).parent)
     assert list(strategies())[-1] == "ours"
