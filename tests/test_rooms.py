@@ -43,7 +43,7 @@ ROOMS = {
     "events types errors",
     "__main__": "cli",
     "page": "web racing strategies export programs grammar engines models text types errors",
-    "app": "page racing engines models types errors",
+    "app": "page racing strategies engines models types errors",
 }
 MAY_IMPORT = {room: set(names.split()) for room, names in ROOMS.items()}
 PACKAGES = [room for room in ROOMS if (ROOT / "backend" / room).is_dir()] + ["page"]
