@@ -8,14 +8,15 @@ from backend.results.scoreboard import Scoreboard
 
 
 def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
-    """None while nothing is known. "points": of each measured width its rows, its plain steps and
+    """The baseline's curve, or the first that is known, with the columns on the same model; None
+    while nothing is known. "points": of each measured width its rows, its plain steps and
     a line of words; "cells": the same as a table; "marks": one for each column whose guesses were
     verified, see `_mark`; "note": what else there is to know.
     """
-    known = [score.costs for score in board.scores if score.costs.known]
+    known = [score for score in (board.baseline, *board.scores) if score.costs.known]
     if not known:
         return None
-    costs = known[0]
+    costs, spec = known[0].costs, known[0].spec
     pairs = zip(costs.widths, costs.seconds, strict=True)
     points = [(rows, seconds * 1e3, costs.relative(rows)) for rows, seconds in pairs]
     return {
@@ -27,7 +28,7 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
         "marks": [
             _mark(board.name(i), score, costs)
             for i, score in enumerate(board.scores)
-            if board.columns[i].strategy.keeps_cache and _guesses(score)
+            if score.spec == spec and board.columns[i].strategy.keeps_cache and _guesses(score)
         ],
         "note": f"A plain step takes {costs.one_row * 1e3:.1f} ms here; a pass over another number "
         f"of rows than the one before takes {costs.width_change * 1e3:.1f} ms more. What "

@@ -161,8 +161,8 @@ FIGURES = (
         "predicted",
         "predicted",
         RATIO,
-        "The speed-up that the measured costs of forward passes promise for the rows and the "
-        "draft calls that there were.",
+        "The speed-up over plain decoding on the same model that the measured costs of forward "
+        "passes promise for the rows and the draft calls that there were.",
         _positive(lambda score: score.predicted),
     ),
     Figure(

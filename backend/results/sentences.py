@@ -244,7 +244,8 @@ def reason(board: Scoreboard, index: int) -> str:
     if decision.plain and not score.drafted:
         return f"{_opening(board, index)}{'; '.join(decision.declined) or decision.why}"
     parts = [_opening(board, index) + _factors(board, index, cost)]
-    if score.drafted and score.predicted:
+    # A prediction is over plain decoding on the column's own model.
+    if score.drafted and score.predicted and score.spec == board.baseline.spec:
         parts.append(f"predicted {factor(score.predicted)}")
     return "; ".join([*parts, *decision.declined])
 

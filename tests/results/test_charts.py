@@ -1,8 +1,11 @@
 """The curve of what passes cost, and where the columns lie beside it."""
 
-import pytest
-from boards import STEEP, board_of, priced
+from dataclasses import replace
 
+import pytest
+from boards import SPEC, STEEP, board_of, priced
+
+from backend.events import Started
 from backend.results.charts import cost_curve
 
 
@@ -47,3 +50,16 @@ def test_wide_passes_without_guesses_are_no_marks() -> None:
     curve = cost_curve(board_of("stateless kv", *priced(0, 40, 1), *priced(1, 1, 1)))
     assert curve is not None
     assert [mark["name"] for mark in curve["marks"]] == []
+
+
+def test_columns_on_another_model_are_no_marks_of_this_ones_curve() -> None:
+    """Columns at int4 were drawn on the fp32 curve, as if their passes cost as much."""
+    other = [
+        replace(event, spec=SPEC | {"precision": "int4"}) if isinstance(event, Started) else event
+        for event in priced(1, 4, 3)
+    ]
+    curve = cost_curve(
+        board_of("kv lookup@int4 lookup", *priced(0, 1, 1), *other, *priced(2, 4, 3))
+    )
+    assert curve is not None
+    assert [mark["name"] for mark in curve["marks"]] == ["Prompt lookup"]

@@ -1,6 +1,7 @@
 """The sentences: each says what the figures say, of whichever columns there are."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from boards import PAIRS, SINGLE, SPEC, TOKENIZER, board_of, started, step, written
@@ -121,6 +122,17 @@ def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measuremen
     )
     assert reason_of("lookup", blocks, 4, 30.0).startswith("as fast as KV reuse here")
     assert reason_of("kv", [[t] for t in range(13)], 1, 10.0).startswith("as fast")
+
+
+def test_a_prediction_over_another_models_plain_decoding_is_not_put_beside_the_speedup() -> None:
+    """A column at int4 was 3.13 times as fast as the baseline, "predicted 0.98"."""
+    board = Scoreboard([parse_column("kv"), parse_column("lookup@int4")])
+    blocks = [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    for event in (*priced(0, [[t] for t in range(13)], 1, 10.0), *priced(1, blocks, 4, 15.0)):
+        known = SPEC | {"precision": "int4"} if getattr(event, "column", 0) else SPEC
+        board.add(replace(event, spec=known) if isinstance(event, Started) else event)
+    assert board.scores[1].predicted
+    assert "predicted" not in reason(board, 1)
 
 
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
