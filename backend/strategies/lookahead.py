@@ -89,7 +89,7 @@ LOOKAHEAD = Strategy(
             5,
             2,
             32,
-            NAMED_SIZE,
+            fixes=NAMED_SIZE,
         ),
         WholeNumber(
             "level",
@@ -98,7 +98,7 @@ LOOKAHEAD = Strategy(
             3,
             2,
             8,
-            NAMED_SIZE,
+            fixes=NAMED_SIZE,
         ),
         WholeNumber(
             "guesses",
@@ -107,7 +107,7 @@ LOOKAHEAD = Strategy(
             5,
             1,
             32,
-            NAMED_SIZE,
+            fixes=NAMED_SIZE,
         ),
         Flag(
             "seeded",

@@ -33,7 +33,7 @@ LOOKUP = Strategy(
     "ending is proposed again. Strong where answers quote.",
     settings=(
         Flag("auto", "Auto", "Copy only as much as pays here, at most K.", default=True),
-        WholeNumber("k", "K", "Tokens copied after a match.", 8, 1, 32, NAMED_SIZE),
+        WholeNumber("k", "K", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),
         WholeNumber(
             "ngram", "n-gram", "Longest ending that is looked up; shorter ones follow.", NGRAM, 1, 8
         ),

@@ -58,16 +58,30 @@ class Setting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber:
-    """A whole number from `low` to `high`."""
+class _Declared:
+    """What every setting declares."""
 
     name: str
     label: str
     help: str
-    default: int
+    default: Any
+    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written(_Declared):
+    """A setting whose value is the text that is written for it."""
+
+    def text(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber(_Declared):
+    """A whole number from `low` to `high`."""
+
     low: int
     high: int
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def parse(self, value: Any, title: str) -> int:
         name = f"{title}: {self.label}"
@@ -85,14 +99,8 @@ class WholeNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(_Declared):
     """On or off."""
-
-    name: str
-    label: str
-    help: str
-    default: bool
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def parse(self, value: Any, title: str) -> bool:
         written = str(value).lower()
@@ -105,17 +113,12 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(_Written):
     """One of `options`: the value as it is written, and the label to show for it. `aliases` are
     other words for some of them.
     """
 
-    name: str
-    label: str
-    help: str
-    default: str
     options: tuple[tuple[str, str], ...]
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
     aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def parse(self, value: Any, title: str) -> str:
@@ -127,43 +130,23 @@ class Choice:
             )
         return value
 
-    def text(self, value: str) -> str:
-        return value
-
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ModelChoice(_Written):
     """One of `options`, or the name of a model."""
 
-    name: str
-    label: str
-    help: str
-    default: str
     options: tuple[tuple[str, str], ...]
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def parse(self, value: Any, title: str) -> str:
         return parse_name(value, f"{title}: {self.label}")
-
-    def text(self, value: str) -> str:
-        return value
 
 
 @dataclass(frozen=True, slots=True)
-class TextLine:
+class TextLine(_Written):
     """A line of text, such as an address."""
-
-    name: str
-    label: str
-    help: str
-    default: str
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def parse(self, value: Any, title: str) -> str:
         return parse_name(value, f"{title}: {self.label}")
-
-    def text(self, value: str) -> str:
-        return value
 
 
 @dataclass(frozen=True, slots=True)

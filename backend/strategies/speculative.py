@@ -147,7 +147,7 @@ SPECULATIVE = Strategy(
             8,
             1,
             16,
-            NAMED_SIZE,
+            fixes=NAMED_SIZE,
         ),
         ModelChoice(
             "draft",

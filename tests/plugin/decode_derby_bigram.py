@@ -50,7 +50,7 @@ BIGRAM = Strategy(
     "Speculation from pairs: what followed a token most often so far is drafted behind it.",
     settings=(
         Flag("auto", "Auto", "Draft only as much as pays here, at most K.", default=True),
-        WholeNumber("k", "K", "Tokens drafted a round.", 4, 1, 16, NAMED_SIZE),
+        WholeNumber("k", "K", "Tokens drafted a round.", 4, 1, 16, fixes=NAMED_SIZE),
         WholeNumber("min_count", "Seen", "How often a pair must have been seen.", 1, 1, 9),
     ),
     build=lambda inputs: Built(Bigram(inputs), inputs.session),
