@@ -184,6 +184,7 @@ function draw() {
     put(find(".dd-alert"), view.alert);
     return;
   }
+  if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
   if (view.race < latest) return;
   const fresh = view.race > latest || view.race === 0;
   if (fresh) {
@@ -207,6 +208,10 @@ function draw() {
   drawCosts(view.costs);
 }
 
+// Why a race was refused may be gone once the form is changed.
+for (const change of ["input", "change"]) {
+  document.addEventListener(change, () => put(find(".dd-alert"), ""), { capture: true });
+}
 new ResizeObserver(drawCurve).observe(find(".dd-plot"));
 watch("value", draw);
 draw();

@@ -25,7 +25,7 @@ from backend.models.builtin import RECIPE, built_in_folder
 from backend.models.files import model_files
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_race
+from backend.racing.race import Race
 from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
@@ -159,7 +159,7 @@ def our_answer(
             blocks.append(Block(tuple(event.tokens), perf_counter(), event.rows))
         board.add(event)
 
-    run_race(Race(Request(prompt, count), (column,), target), models, emit, lambda: False)
+    Race(Request(prompt, count), (column,), target).run(models, emit, lambda: False)
     score = board.scores[0]
     if score.state != "done":
         raise DerbyError(f"{column.label} did not finish: {score.message}")

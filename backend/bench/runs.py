@@ -8,7 +8,7 @@ from statistics import median
 from backend.bench.prompts import Prompt
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_race
+from backend.racing.race import Race
 from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
@@ -25,7 +25,7 @@ def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
 def run_together(race: Race, models: LoadedModels) -> list[Score]:
     """Run all columns interleaved. Raises DerbyError if one fails."""
     board = Scoreboard(race.columns)
-    run_race(race, models, board.add, lambda: False)
+    race.run(models, board.add, lambda: False)
     for column, score in zip(board.columns, board.scores, strict=True):
         if score.state != "done":
             raise DerbyError(f"{column.label} did not finish: {score.message}")

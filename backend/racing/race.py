@@ -60,13 +60,3 @@ class Race:
 
     def _answer(self, index: int) -> AnswerSoFar:
         return self.earlier[index] if self.earlier else AnswerSoFar()
-
-
-def run_race(
-    race: Race,
-    models: LoadedModels,
-    emit: Callable[[Event], None],
-    stopped: Callable[[], bool] = lambda: False,
-) -> None:
-    """`race.run`."""
-    race.run(models, emit, stopped)

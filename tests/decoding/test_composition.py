@@ -18,7 +18,7 @@ from backend.engines.fake import FakeEngine, FakeSession
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race, run_race
+from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import Logits, ModelSpec, Proposal, Request, Sampling
@@ -34,7 +34,7 @@ def written(grammar: str, target: ModelSpec, request: Request, names: Sequence[s
     source = shipped().get(grammar) or GrammarSource("lark", grammar, "test")
     columns = [parse_column(n).with_settings({"grammar": source}) for n in ("grammar", *names)]
     board = Scoreboard(columns)
-    run_race(Race(request, tuple(columns), target), ENGINES, board.add, lambda: False)
+    Race(request, tuple(columns), target).run(ENGINES, board.add, lambda: False)
     assert [score.message for score in board.scores] == [""] * len(columns)
     return board
 
@@ -80,7 +80,7 @@ def test_a_grammar_begins_from_an_earlier_cache_and_writes_the_same() -> None:
     )
     boards = [Scoreboard(columns) for _ in range(2)]
     for board in boards:
-        run_race(race, ENGINES, board.add, lambda: False)
+        race.run(ENGINES, board.add, lambda: False)
     for first, second in zip(boards[0].scores, boards[1].scores, strict=True):
         assert second.tokens == first.tokens
         assert len(first.tokens) > 10
@@ -92,7 +92,7 @@ def test_slots_have_grammars_of_their_own_under_any_drafter() -> None:
     columns = tuple(parse_column(name) for name in ("kv", *DRAFTED))
     board = Scoreboard(columns)
     race = Race(Request(program, 40), columns, ModelSpec("fake-loop", "fake"))
-    run_race(race, ENGINES, board.add, lambda: False)
+    race.run(ENGINES, board.add, lambda: False)
     values = board.scores[0].values
     assert re.fullmatch("[0-9]{2,4}", str(values["n"]))
     assert values["s"] in ("red", "green")

@@ -93,6 +93,18 @@ def test_a_stopped_race_goes_on_to_the_same_text(events: int) -> None:
     assert play(again, engines).scores[0].tokens == whole.tokens
 
 
+@pytest.mark.parametrize("limit", [6, 128, 4000])
+def test_a_stopped_race_goes_on_for_as_many_tokens_as_are_asked_for(limit: int) -> None:
+    """Stopped at 46 of 128 it ran to 256, and stopped at 692 of 8,192 it was refused."""
+    models = LoadedModels()
+    race = asked(limit, 0.5, "kv")
+    stopped = play(race, models, 8).scores[0]
+    score = play(on(race, stopped, 20), models).scores[0]
+    assert score.earlier == len(stopped.tokens) > 0
+    assert len(score.tokens) == score.earlier + 20
+    assert score.reason == "token limit"
+
+
 def test_a_text_that_has_ended_does_not_go_on() -> None:
     race = asked(4000, 0.0, "kv")
     engines = LoadedModels()

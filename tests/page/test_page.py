@@ -133,8 +133,11 @@ def test_a_flaw_in_the_form_is_one_alert(visitor: Visitor) -> None:
     visitor.ask("Hello", tokens=99_999)
     expect(alert).to_have_text(re.compile("max new tokens is 99999; it must lie between 1 and"))
     assert visitor.card("KV reuse").text == before
+    visitor.tab("Sampling")
+    expect(alert).to_be_visible()
+    visitor.page.get_by_label("Max new tokens").fill("8")
+    expect(alert).to_be_hidden()  # it once stayed until the next race
     visitor.ask("Hello", tokens=8)
-    expect(alert).to_be_hidden()
     visitor.wait_phase("ended")
 
 

@@ -20,7 +20,7 @@ from backend.events import (
 )
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
-from backend.racing.race import MAX_COLUMNS, Race, run_race
+from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, default_column, parse_column
@@ -63,7 +63,7 @@ def raced(
 ) -> tuple[list[Event], Scoreboard]:
     events: list[Event] = []
     race = Race(request, tuple(columns), FAKE)
-    run_race(race, engines or LoadedModels(), events.append, lambda: len(events) >= stop_after)
+    race.run(engines or LoadedModels(), events.append, lambda: len(events) >= stop_after)
     board = Scoreboard(columns)
     for event in events:
         board.add(event)
@@ -276,7 +276,7 @@ def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
     engines = loaded(max_context=100)
     events: list[Event] = []
     race = Race(request_, (default_column("kv"),), FAKE, (earlier,) if earlier else ())
-    run_race(race, engines, events.append, lambda: False)
+    race.run(engines, events.append, lambda: False)
     assert sum(isinstance(event, Shifted) for event in events) > 4
     assert isinstance(events[-1], Finished)
     done = [event.total for event in events if isinstance(event, Prefilled)]
