@@ -9,13 +9,13 @@ from playwright.sync_api import BrowserContext
 Enter = Callable[..., Visitor]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserContext]:
     with chromium() as running:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(
         "--fake", "--model", "fake-priced", cache=tmp_path_factory.mktemp("cache")
