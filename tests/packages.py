@@ -1,6 +1,14 @@
 """Packages that are installed for a test."""
 
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Thing:
+    """What the tests' packages declare."""
+
+    name: str
 
 
 def install(folder: Path, name: str, module: str, group: str, entry: str) -> None:

@@ -1,23 +1,17 @@
 """What other packages declare is found; what is broken in them is a sentence, never an error."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from packages import install
+from packages import Thing, install
 
 from backend.plugins import load_declared
 
 GROUP = "decode_derby.test_things"
 
 
-@dataclass(frozen=True)
-class Thing:
-    name: str
-
-
-IMPORT = "from test_plugins import Thing\n"
+IMPORT = "from packages import Thing\n"
 
 
 def test_installed_declarations_follow_ours(

@@ -35,7 +35,7 @@ def saved(folder: Path, model: str, *, eos: bool = True, known: bool = True) -> 
     made: Any = {
         "bytes": lambda: Tokenizer(models.BPE(ids, [("a", "b"), ("ab", "c")])),
         "words": lambda: Tokenizer(models.WordLevel({**ids, "?": 6}, "?")),
-        "pieces": lambda: Tokenizer(models.WordPiece({**ids, "?": 6}, "?")),
+        "pieces": lambda: Tokenizer(models.WordPiece(vocab={**ids, "?": 6}, unk_token="?")),  # noqa: S106 (no password)
     }[model]()
     if model == "bytes":
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
