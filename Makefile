@@ -1,10 +1,11 @@
 # make run    start the page on 127.0.0.1:7860
 # make setup  prepare everything that it needs, and stop
 # make test   prepare, and run every test
+# make soak   faults and crowds, for an hour and a bit; the report goes to build/
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test check verify bench
+.PHONY: run setup test check verify bench soak
 
 run: setup
 	$(BIN)/python app.py
@@ -25,6 +26,10 @@ verify: setup
 bench: .venv/installed-dev
 	$(BIN)/python -m backend setup
 	$(BIN)/python -m backend bench
+
+soak: .venv/installed-dev
+	$(BIN)/python -m backend setup
+	$(BIN)/python tests/soak/run.py --report build/soak.md
 
 .venv/installed: requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

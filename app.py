@@ -1,55 +1,128 @@
 """The launch: what the page may offer, where races run, and for how long."""
 
-import sys
+import os
+import signal
 import time
 
 import typer
 
+from backend.cli.console import complain, warn
 from backend.engines.registry import offered_engines
 from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
+from backend.limits import Limits, limits_of
 from backend.models.files import BUILT_IN
+from backend.processes import give_memory_back
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.preparation import prepare_all
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
+from backend.web.metrics import Metrics
+from backend.web.offer import require_models
+
+#: Hosts that only programs of this machine reach.
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+#: Seconds between two times that freed memory is given back.
+TIDY = 60
 
 
 def main(
-    host: str = "127.0.0.1",
-    port: int = 7860,
+    host: str = typer.Option("127.0.0.1", help="The address to serve at."),
+    port: int = typer.Option(7860, help="The port to serve at; 0: any free one."),
     *,
     share: bool = False,
     fake: bool = False,
     model: list[str] = typer.Option([], help="Offer a folder or Hub id too; repeatable."),  # noqa: B008
+    limit: list[str] = typer.Option([], help="Set a limit, NAME=VALUE; repeatable."),  # noqa: B008
+    public_host: list[str] = typer.Option(  # noqa: B008
+        [],
+        envvar="DECODE_DERBY_PUBLIC_HOST",
+        help="A name that visitors reach the page by, as behind a proxy; repeatable.",
+    ),
+    metrics: int = typer.Option(
+        0,
+        help="Serve Prometheus figures at this port, to this machine.",
+        min=0,
+        max=65535,
+    ),
 ) -> None:
     """Serve the page. --fake offers an engine without a model, --share opens a public link."""
-    for problem in (*engine_problems(), *strategy_problems()):
-        print(problem, file=sys.stderr, flush=True)  # noqa: T201
-    engines, models, warm = offered_engines(demo=fake), tuple(model), ()
-    if not fake:
-        _prepare()
-        models, warm = (BUILT_IN, *model), (ModelSpec(),)
-    races = ProcessHost(warm)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
+        limits = _limits(limit, host, public=share or bool(public_host))
+        _serve(
+            limits,
+            model,
+            host=host,
+            port=port,
+            share=share,
+            fake=fake,
+            public_hosts=public_host,
+            metrics_port=metrics,
+        )
+    except DerbyError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+
+
+def _serve(
+    limits: Limits,
+    model: list[str],
+    *,
+    host: str,
+    port: int,
+    share: bool,
+    fake: bool,
+    public_hosts: list[str],
+    metrics_port: int,
+) -> None:
+    """Serve until interrupted. Raises DerbyError for what the operator can change."""
+    from page.site import free_port
+
+    for problem in (*engine_problems(), *strategy_problems()):
+        warn(problem)
+    engines, models, warm = offered_engines(demo=fake), tuple(model), ()
+    require_models(models, engines)
+    port = free_port(host, port)
+    if not fake:
+        prepare_all(print, model)
+        models, warm = (BUILT_IN, *model), (ModelSpec(),)
+    races = ProcessHost(warm, limits)
+    try:
+        metrics = Metrics(races) if metrics_port else None
+        if metrics is not None:
+            metrics.serve(metrics_port)
         from page.launch import serve  # gradio, while the worker loads the model
 
-        address = serve(races, engines, models, host=host, port=port, share=share)
+        address = serve(
+            races,
+            engines,
+            models,
+            limits,
+            host=host,
+            port=port,
+            share=share,
+            public_hosts=public_hosts,
+            metrics=metrics,
+        )
         print(f"Decode Derby is at {address}", flush=True)  # noqa: T201
         while True:
-            time.sleep(3600)
+            for _ in range(2 * TIDY):
+                time.sleep(0.5)  # Ctrl-C may reach another thread: then only running code sees it
+            give_memory_back()
     except KeyboardInterrupt:
         pass
     finally:
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(asked, signal.SIG_IGN)  # it is ending already
         races.close()
 
 
-def _prepare() -> None:
-    """Make the built-in model's files, or end with the sentence that says why not."""
-    try:
-        prepare_all(print)
-    except DerbyError as error:
-        raise SystemExit(str(error)) from error
+def _limits(texts: list[str], host: str, *, public: bool) -> Limits:
+    """The limits of this page; the strict ones where others than its owner can reach it."""
+    open_to_all = public or "SPACE_ID" in os.environ or host not in LOOPBACK
+    return limits_of(texts, public=open_to_all)
 
 
 if __name__ == "__main__":

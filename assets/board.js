@@ -184,6 +184,16 @@ function draw() {
     put(find(".dd-alert"), view.alert);
     return;
   }
+  const board = find(".dd-board");
+  board.dataset.drawn = Date.now(); // connection.js asks for a view if none comes
+  if (view.gone) {
+    if (["waiting", "preparing", "racing"].includes(board.dataset.phase)) {
+      put(find(".dd-alert"), view.gone);
+      put(find(".dd-status"), "");
+      board.dataset.phase = "ended";
+    }
+    return;
+  }
   if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
   if (view.race < latest) return;
   const fresh = view.race > latest || view.race === 0;
@@ -194,7 +204,7 @@ function draw() {
     find(".dd-columns").replaceChildren(...cards.map((it) => it.root));
     find(".dd-lanes").replaceChildren(...cards.map((it) => it.lane));
   }
-  find(".dd-board").dataset.phase = view.phase;
+  board.dataset.phase = view.phase;
   put(find(".dd-status"), view.status);
   put(find(".dd-leader"), view.leader);
   put(find(".dd-setup"), view.setup);

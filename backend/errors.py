@@ -1,13 +1,33 @@
 """What a user can fix, as one sentence; anything else, as a reference to the log."""
 
+import errno
 import logging
 import secrets
+from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
 
+#: What an operating system says when a file may not grow: no room, a quota, a limit on files.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+#: What it says when a file may not be read or written.
+NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
 
 class DerbyError(Exception):
-    """Something the user can fix, said in one sentence: the value, the limit and the remedy."""
+    """Something the user can fix, said in one sentence: the value, the limit and the remedy.
+
+    `place` is where on this machine, which only the command line and the log tell.
+    """
+
+    def __init__(self, sentence: str, place: object = "") -> None:
+        super().__init__(sentence)
+        self.place = str(place)
+
+    @property
+    def with_place(self) -> str:
+        """The sentence, and where, for whoever runs the program."""
+        return f"{self} Where: {self.place}" if self.place else str(self)
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
@@ -16,12 +36,41 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         raise DerbyError(f"{name} is {value}; it must lie between {low} and {high}.")
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from or during, and so on."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
 def explain(error: BaseException) -> str:
     """One sentence for the user; anything that is not theirs to fix is logged with a reference."""
     if isinstance(error, DerbyError):
+        if error.place:
+            log.warning("%s", error.with_place)
         return str(error)
     reference = secrets.token_hex(4)
-    log.error("internal error %s", reference, exc_info=error)
-    return (
-        f"Something broke here, not in your input ({type(error).__name__}, reference {reference})."
-    )
+    # What the system says of a file names it; where in the program would say no more.
+    told = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
+    log.error("internal error %s: %s", reference, error, exc_info=None if told else error)
+    return f"{_cause(error)}, reference {reference})."
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong and, as far as the type tells, what to do; it ends within a parenthesis."""
+    kind = type(error).__name__
+    if isinstance(error, MemoryError):
+        return f"The memory ran out: use fewer columns, a smaller model or a shorter text ({kind}"
+    if isinstance(error, RecursionError):
+        return f"Something in the input is nested too deeply to be read: make it flatter ({kind}"
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return f"The disk is full where this runs: its operator must make room ({kind}"
+    if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
+        return (
+            "A file may not be read or written where this runs: its operator finds in the log "
+            f"which, and must allow it ({kind}"
+        )
+    return f"Something broke here, not in your input ({kind}"

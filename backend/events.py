@@ -177,6 +177,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A text that the grammar let end was checked by an independent validator, off the clock.
+
+    `why` it is not valid, at which JSON `pointer` of it, or why nothing can be claimed. `later` are
+    pointers to the parts of the schema that the grammar left to this check; `forbidden` says that
+    an invalid text breaks what the grammar did hold, so that its engine let it through.
+    """
+
+    column: int
+    verdict: Literal["valid", "invalid", "unchecked"]
+    pointer: str
+    why: str
+    later: list[str] = field(default_factory=list)
+    forbidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The column ended in order. `spans` is text that had been held back. `expected` says what the
     grammar still wanted, if the text was cut before it may end.
@@ -209,6 +226,7 @@ Event = (
     | Filled
     | Shifted
     | Saved
+    | Judged
     | Finished
     | Failed
 )

@@ -67,6 +67,19 @@ class Request:
             check_range("context limit", self.context, 16, 1 << 24)
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it or give it at least one character.")
+        for what, text in (("prompt", self.prompt), *(("stop string", s) for s in self.stop)):
+            _require_unicode(what, text)
+
+
+def _require_unicode(what: str, text: str) -> None:
+    """Raise DerbyError if a part of the text has no bytes in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DerbyError(
+            f"The {what}'s character {error.start + 1} is none (a byte that is not UTF-8, or half "
+            "of a surrogate pair): remove it."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

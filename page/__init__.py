@@ -4,5 +4,5 @@ The only package that imports gradio; nothing but `app.py` imports it. It lays o
 passes on what they hold: checks, decisions and sentences are those of `backend/web/`.
 
 May import: web, racing, strategies, export, programs, grammar, engines, models, text, types,
-errors.
+limits, errors.
 """

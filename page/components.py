@@ -21,7 +21,12 @@ Fields = dict[str, Any]
 BARE: dict[str, Any] = {"apply_default_css": False, "padding": False}
 
 #: Small changes of the page are answered at once and part of no API.
-QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+QUIET: dict[str, Any] = {
+    "preprocess": False,
+    "queue": False,
+    "api_visibility": "private",
+    "show_progress": "hidden",
+}
 
 #: What comes in is validated in one place, by backend/, which trusts nothing.
 UNREAD: dict[str, Any] = {
@@ -61,11 +66,16 @@ def asset(name: str) -> str:
 WORDS: dict[str, dict[str, Any]] = json.loads(asset("words.json"))
 
 
+def visitor_of(request: gr.Request) -> str:
+    """Whose request it is: a name that is theirs alone, which the guard made (identity.py)."""
+    return request.session_hash or ""
+
+
 def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tuple[Any, Any]:
     """The columns of the visitor's last race as a change of a list, and the one that is chosen:
     unless `chosen` is among them, the baseline or the first.
     """
-    names = controller.labels(request.session_hash or "")
+    names = controller.labels(visitor_of(request))
     if chosen not in names:
         usual = default_column(BASELINE).title
         chosen = usual if usual in names else next(iter(names), None)

@@ -3,29 +3,75 @@
 import os
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-from gradio import themes
+from gradio import Blocks, themes
+from starlette.middleware import Middleware
 
+from backend.errors import DerbyError
+from backend.limits import Limits
 from backend.racing.hosts.host import Host
+from backend.web.metrics import Metrics
+from backend.web.presence import Presence
+from page.calls import Functions
 from page.components import asset
+from page.guard import Guard
 from page.layout import build
+from page.site import Site, host_name, site_of
 
 
 def serve(
-    races: Host, engines: Sequence[str], models: Sequence[str], *, host: str, port: int, share: bool
+    races: Host,
+    engines: Sequence[str],
+    models: Sequence[str],
+    limits: Limits,
+    *,
+    host: str,
+    port: int,
+    share: bool,
+    public_hosts: Sequence[str] = (),
+    metrics: Metrics | None = None,
 ) -> str:
-    """Serve the page from a thread of its own: the address, once it answers."""
-    _, address, shared = build(races, engines, models).launch(
-        server_name="0.0.0.0" if "SPACE_ID" in os.environ else host,  # noqa: S104 (as Spaces ask)
-        server_port=port,
-        share=share,
-        prevent_thread_lock=True,
-        **launch_settings(),
-    )
+    """Serve the page from a thread of its own: the address, once it answers.
+
+    Raises DerbyError if the port cannot be had.
+    """
+    space = "SPACE_ID" in os.environ
+    bound = "0.0.0.0" if space else host.strip("[]")  # noqa: S104 (as Spaces ask)
+    site = site_of(bound, tuple(public_hosts), os.environ.get("SPACE_HOST", ""), space=space)
+    presence = Presence()
+    demo = build(races, engines, models, limits, presence, metrics).queue(api_open=False)
+    try:
+        _, address, shared = demo.launch(
+            server_name=f"[{bound}]" if ":" in bound else bound,
+            server_port=port,
+            share=share,
+            prevent_thread_lock=True,
+            **launch_settings(demo, site, limits, presence),
+        )
+    except OSError as error:  # as gradio says that the port was taken in the meantime
+        raise DerbyError(
+            f"Nothing can be served at {host}, port {port}: choose another."
+        ) from error
+    if shared:
+        site.names.add(host_name(urlsplit(shared).netloc))
+        demo.share = False  # else the page would load its scripts from another server
     return shared or address
 
 
-def launch_settings() -> dict[str, Any]:
+def functions_of(demo: Blocks) -> Functions:
+    """The functions that a browser may call, by the address where: in line, or at once."""
+    fns = {number: fn for number, fn in demo.fns.items() if fn.fn is not None}
+    return {
+        address: {n: len(fn.inputs) for n, fn in fns.items() if bool(fn.queue) is queued}
+        for address, queued in (
+            ("/gradio_api/queue/join", True),
+            ("/gradio_api/run/predict", False),
+        )
+    }
+
+
+def launch_settings(demo: Blocks, site: Site, limits: Limits, presence: Presence) -> dict[str, Any]:
     """Keyword arguments for `launch` that belong to the page, whoever serves it."""
     # Fonts of the reader's own system: the page asks no other server for anything.
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
@@ -42,4 +88,15 @@ def launch_settings() -> dict[str, Any]:
         "pwa": False,
         "mcp_server": False,
         "quiet": True,
+        "state_session_capacity": limits.visitors,  # a quarter of a megabyte each
+        # Each race that runs or waits takes one; the rest is for what is answered meanwhile.
+        "max_threads": limits.waiting + 40,
+        "app_kwargs": {
+            "middleware": [
+                Middleware(Guard, site, functions_of(demo), limits.request_bytes, presence)
+            ],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
     }

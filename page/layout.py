@@ -6,16 +6,20 @@ from typing import Any
 
 import gradio as gr
 
+from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
 from backend.web.controller import Controller
 from backend.web.editor import page_tokenizer
-from backend.web.lineup import USUAL
+from backend.web.lineup import usual
+from backend.web.metrics import Metrics
 from backend.web.offer import offer_of
+from backend.web.presence import Attendance
 from backend.web.view import View
 from backend.web.visitors import Visitors
 from page import lineup, model, own_grammar, production, sampling, save
-from page.components import BARE, QUIET, UNREAD, WORDS, Fields, Surroundings, asset
+from page.components import BARE, QUIET, UNREAD, WORDS, Fields, Surroundings, asset, visitor_of
+from page.sessions import Sessions
 
 #: The tabs in their order: title, and what fills the tab and returns its fields of the form.
 TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
@@ -28,14 +32,31 @@ TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
 )
 
 
-def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> gr.Blocks:
-    """The page over `host`. `engines` and `models` are what visitors may choose from."""
-    offer, visitors = offer_of(engines, models), Visitors(host)
-    controller = Controller(visitors, offer)
-    fields: Fields = {}
+def build(
+    host: Host,
+    engines: Sequence[str],
+    models: Sequence[str] = (BUILT_IN,),
+    limits: Limits = PRIVATE,
+    presence: Attendance | None = None,
+    metrics: Metrics | None = None,
+) -> gr.Blocks:
+    """The page over `host`. `engines` and `models` are what visitors may choose from, `limits` what
+    each of them may take. `presence` knows who is connected; without it, a visitor is gone for good
+    once gradio says so. `metrics` hears of every race.
+    """
+    offer, fields = offer_of(engines, models, limits), Fields()
     with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
-        gr.HTML(html_template=asset("header.html"), js_on_load=asset("page.js"), **BARE)
-        board = _board(lineup.preview(USUAL, offer))
+        sessions = Sessions(demo)
+        visitors = Visitors(host, limits, presence, sessions.forget, metrics)
+        if metrics is not None:
+            metrics.waiting = lambda: visitors.waiting
+        controller = Controller(visitors, offer, limits, sessions.backlog)
+        gr.HTML(
+            html_template=asset("header.html"),
+            js_on_load=asset("connection.js") + asset("page.js"),
+            **BARE,
+        )
+        board = _board(lineup.preview(usual(offer), offer))
         around = Surroundings(
             controller, offer, lambda: page_tokenizer(offer.models), board, fields
         )
@@ -52,7 +73,7 @@ def build(host: Host, engines: Sequence[str], models: Sequence[str] = (BUILT_IN,
                     with gr.Tab(title) as tab:
                         fields |= fill(tab, around)
         board.render()
-        _wire(demo, visitors, controller, fields, (run, stop, more, board))
+        _wire(demo, visitors, controller, presence, fields, (run, stop, more, board))
     return demo
 
 
@@ -79,10 +100,16 @@ def _prompt() -> Fields:
     return {"prompt": prompt}
 
 
+def _unseen(name: str) -> gr.Button:
+    """A button that the page's own script presses."""
+    return gr.Button(name, elem_id=name, visible="hidden")
+
+
 def _wire(
     demo: gr.Blocks,
     visitors: Visitors,
     controller: Controller,
+    presence: Attendance | None,
     fields: Fields,
     parts: tuple[gr.Button, gr.Button, gr.Button, gr.HTML],
 ) -> None:
@@ -90,20 +117,30 @@ def _wire(
 
     async def race(request: gr.Request, *values: Any) -> AsyncIterator[View]:
         form = dict(zip(fields, values, strict=True))
-        async for view in controller.race(request.session_hash or "", form):
+        async for view in controller.race(visitor_of(request), form):
             yield view
 
     async def go_on(request: gr.Request, tokens: Any) -> AsyncIterator[View]:
-        async for view in controller.go_on(request.session_hash or "", tokens):
+        async for view in controller.go_on(visitor_of(request), tokens):
             yield view
 
+    async def look(request: gr.Request) -> View:
+        return controller.look(visitor_of(request))
+
+    async def here(request: gr.Request) -> None:
+        controller.seen(visitor_of(request))
+
     def halt(request: gr.Request) -> None:
-        visitors.stop(request.session_hash or "")
+        visitors.stop(visitor_of(request))
 
     def leave(request: gr.Request) -> None:
-        visitors.leave(request.session_hash or "")
+        # Gradio has a page keep a connection open only if it is told when that ends.
+        if presence is None:
+            visitors.leave(visitor_of(request))
 
     run.click(race, list(fields.values()), board, **UNREAD)
     more.click(go_on, fields["max_new_tokens"], board, **UNREAD)
     stop.click(halt, trigger_mode="multiple", **QUIET)
+    _unseen("look").click(look, None, board, **QUIET)
+    _unseen("here").click(here, **QUIET)
     demo.unload(leave)

@@ -4,7 +4,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.web.lineup import USUAL, parse_lineup
+from backend.web.lineup import parse_lineup, usual
 from backend.web.lineup_editor import answer, catalogue, editor_state
 from backend.web.offer import Offer
 from backend.web.view import View, idle
@@ -14,7 +14,7 @@ from page.components import BARE, QUIET, Fields, Surroundings, asset
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     offer = around.offer
     editor = gr.HTML(
-        editor_state(USUAL, offer),
+        editor_state(usual(offer), offer),
         html_template=asset("lineup.html"),
         js_on_load=asset("lineup.js"),
         elem_id="lineup",
@@ -22,6 +22,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         **BARE,
     )
 
+    # In a thread, as gradio calls what is not async: it may take milliseconds.
     def act(sent: Any) -> tuple[dict[str, Any], Any]:
         state = answer(sent, offer)
         return state, preview(state["text"], offer) if state["columns"] else gr.skip()

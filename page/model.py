@@ -14,7 +14,8 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     offer = around.offer
     first = offer.runtimes[0]
     with gr.Row():
-        models = [*((label, key) for key, label in offer.labels.items()), FROM_HUB]
+        models = [(label, key) for key, label in offer.labels.items()]
+        models += [FROM_HUB] if offer.hub else []
         model = gr.Dropdown(models, value="0", min_width=140, **WORDS["model"])
         hub = gr.Textbox(label="Model: Hub id", placeholder="owner/model", visible=False)
     with gr.Row():

@@ -8,7 +8,7 @@ import gradio as gr
 from backend.grammar.sources import shipped
 from backend.web.editor import Editor
 from backend.web.form import KINDS
-from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings
+from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings, visitor_of
 
 #: Seconds without a change after which a grammar is looked at.
 PAUSE = 0.3
@@ -30,9 +30,9 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         source = ready.get(name) if isinstance(name, str) else None
         return (source.text, source.kind) if source else (gr.skip(), gr.skip())
 
-    async def look(*values: Any) -> tuple[str, str]:
+    async def look(request: gr.Request, *values: Any) -> tuple[str, str]:
         await asyncio.sleep(PAUSE)
-        return await asyncio.to_thread(editor.look, *values)
+        return await editor.look(visitor_of(request), *values)
 
     begin.input(start_from, begin, [text, kind], **QUIET)
     changes = [tab.select, text.change, kind.change, sample.change]

@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 
 from backend.export.production import LIBRARIES
-from page.components import NEWEST, WORDS, Fields, Surroundings, last_columns
+from page.components import NEWEST, WORDS, Fields, Surroundings, last_columns, visitor_of
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
@@ -26,7 +26,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
 
     def write(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, str]:
         columns, chosen = last_columns(around.controller, request, chosen)
-        snippet = around.controller.production(request.session_hash or "", chosen, name)
+        snippet = around.controller.production(visitor_of(request), chosen, name)
         language = "shell" if snippet.language == "bash" else "python"
         return columns, gr.update(value=snippet.code, language=language), snippet.note
 

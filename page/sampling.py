@@ -18,7 +18,9 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         }
     with gr.Row():
         fields |= {
-            "max_new_tokens": whole_number("max_new_tokens", usual.max_new_tokens),
+            "max_new_tokens": whole_number(
+                "max_new_tokens", min(usual.max_new_tokens, around.offer.limits.tokens)
+            ),
             "stop": gr.Textbox(lines=2, max_lines=4, **WORDS["stop"]),
             "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),
         }

@@ -6,33 +6,48 @@ from typing import Any
 import gradio as gr
 
 from backend.web.view import View
-from page.components import NEWEST, UNREAD, WORDS, Fields, Surroundings, last_columns
+from page.components import NEWEST, UNREAD, WORDS, Fields, Surroundings, last_columns, visitor_of
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     controller = around.controller
     with gr.Row():
         column = gr.Dropdown([], **WORDS["save column"])
+        save = gr.Button("Save", elem_id="save", min_width=100)
+    with gr.Row():
+        own = gr.Dropdown([], elem_id="own-snapshots", **WORDS["own snapshots"])
         snapshot = gr.Textbox(max_lines=1, elem_id="snapshot", **WORDS["snapshot"])
     with gr.Row():
-        save = gr.Button("Save", elem_id="save", min_width=100)
         load = gr.Button("Load and go on", elem_id="load", min_width=100)
+        delete = gr.Button("Delete", elem_id="delete", min_width=100)
     answer = gr.Textbox(interactive=False, show_label=False, container=False, elem_id="told")
 
     def look(request: gr.Request, chosen: Any) -> Any:
         return last_columns(controller, request, chosen)[0]
 
+    def list_own(request: gr.Request) -> Any:
+        return gr.update(choices=controller.saved(request.session_hash or ""), value=None)
+
     async def keep(request: gr.Request, chosen: Any) -> tuple[Any, Any, str]:
         columns, usual = last_columns(controller, request, chosen)
         wanted = usual if chosen is None else chosen
-        name, sentence = await controller.save(request.session_hash or "", wanted)
+        name, sentence = await controller.save(visitor_of(request), wanted)
         return columns, name or gr.skip(), sentence
 
+    def drop(request: gr.Request, name: Any) -> str:
+        return controller.delete(request.session_hash or "", name)
+
     async def restore(request: gr.Request, name: Any, tokens: Any) -> AsyncIterator[View]:
-        async for view in controller.restore(request.session_hash or "", name, tokens):
+        async for view in controller.restore(visitor_of(request), name, tokens):
             yield view
 
     tab.select(look, column, column, **NEWEST)
-    save.click(keep, column, [column, snapshot, answer], **UNREAD)
+    tab.select(list_own, None, own, **NEWEST)
+    save.click(keep, column, [column, snapshot, answer], **UNREAD).then(
+        list_own, None, own, **UNREAD
+    )
+    delete.click(drop, snapshot, answer, **UNREAD).then(list_own, None, own, **UNREAD)
+    # A list that is closed without a choice says null.
+    own.input(None, [own, snapshot], snapshot, js="(chosen, id) => chosen || id")
     load.click(restore, [snapshot, around.fields["max_new_tokens"]], around.board, **UNREAD)
     return {}

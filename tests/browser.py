@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -23,6 +23,9 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+# A busy machine draws late: what is expected must come, however long it takes within reason.
+expect.set_options(timeout=30_000)
 
 #: A prompt to which the fake model writes a text of more than 3,900 tokens.
 LONG = "Long one 7"
@@ -58,6 +61,13 @@ def serving(*options: str, cache: Path | None = None) -> Iterator[str]:
 
 @contextmanager
 def chromium() -> Iterator[BrowserContext]:
+    """A window of a headless browser of its own."""
+    with launched() as browser:
+        yield browser.new_context(viewport={"width": 1920, "height": 1080})
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
     """A headless browser; without one, a failure where CI is set and a skip elsewhere."""
     if not CHROMIUM.exists():
         reason = f"there is no browser at {CHROMIUM}"
@@ -67,7 +77,7 @@ def chromium() -> Iterator[BrowserContext]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         try:
-            yield browser.new_context(viewport={"width": 1920, "height": 1080})
+            yield browser
         finally:
             browser.close()
 

@@ -1,1 +1,12 @@
-"""Fixtures that several test files share."""
+"""What holds for all tests, wherever and however busy the machine is that runs them."""
+
+import signal
+
+from hypothesis import settings
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example's time says how busy the machine is: nothing of what is tested.
+settings.register_profile("derby", deadline=None)
+settings.load_profile("derby")

@@ -16,6 +16,7 @@ from backend.events import (
     Fed,
     Filled,
     Finished,
+    Judged,
     Prefilled,
     Prepared,
     Preparing,
@@ -58,6 +59,15 @@ MADE = {
     Fed: st.builds(Fed, NUMBERS, NUMBERS, SPANS, SECONDS),
     Filled: st.builds(Filled, NUMBERS, st.text(), st.text(), SPANS),
     Shifted: st.builds(Shifted, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.text(), SECONDS),
+    Judged: st.builds(
+        Judged,
+        NUMBERS,
+        st.sampled_from(("valid", "invalid", "unchecked")),
+        st.text(),
+        st.text(),
+        st.lists(st.text()),
+        st.booleans(),
+    ),
     Saved: st.builds(Saved, NUMBERS, st.text()),
     Prefilled: st.builds(Prefilled, NUMBERS, NUMBERS, NUMBERS, SECONDS),
     Step: st.builds(

@@ -18,32 +18,34 @@ PAGE = sorted((ROOT / "page").rglob("*.py"))
 ROOMS = {
     "errors": "",
     "events": "",
+    "limits": "errors",
     "types": "errors",
     "text": "errors",
     "plugins": "errors",
-    "models": "errors",
+    "processes": "",
+    "models": "limits errors",
     "engines": "models plugins text types errors",
     "heads": "engines models types errors",
     "training": "heads engines models text types errors",
     "costs": "engines models types errors",
     "decoding": "engines text events types errors",
-    "grammar": "decoding text types errors",
-    "kvcache": "decoding engines models types errors",
+    "grammar": "decoding text types processes errors",
+    "kvcache": "decoding engines models types limits errors",
     "programs": "grammar decoding events types errors",
     "drafters": "decoding costs heads engines types errors",
     "strategies": "drafters decoding costs kvcache grammar heads engines plugins types errors",
     "results": "strategies decoding costs events types errors",
-    "racing": "strategies programs kvcache grammar decoding costs heads engines text events types "
-    "errors",
+    "racing": "strategies programs kvcache grammar decoding costs heads engines models text events "
+    "types processes limits errors",
     "export": "results strategies grammar decoding models types errors",
     "bench": "racing results strategies grammar costs engines models text events types errors",
     "web": "export racing results strategies programs kvcache grammar engines models text events "
-    "types errors",
+    "types limits errors",
     "cli": "web bench racing results strategies training kvcache grammar costs engines models "
-    "events types errors",
+    "events types limits errors",
     "__main__": "cli",
-    "page": "web racing strategies export programs grammar engines models text types errors",
-    "app": "page racing strategies engines models types errors",
+    "page": "web racing strategies export programs grammar engines models text types limits errors",
+    "app": "page cli web racing strategies engines models types limits processes errors",
 }
 MAY_IMPORT = {room: set(names.split()) for room, names in ROOMS.items()}
 PACKAGES = [room for room in ROOMS if (ROOT / "backend" / room).is_dir()] + ["page"]

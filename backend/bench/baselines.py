@@ -49,6 +49,9 @@ LOOKUP_K, NGRAM, DRAFT_K = 6, 3, 5
 #: Of the draft's matrices, so many weights share one range, which is cut into 2**BITS values.
 GROUP, BITS = 64, 3
 
+#: Bytes of disk that it takes.
+NEEDS = 280_000_000
+
 #: Our precisions as transformers names them.
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -437,7 +440,7 @@ def assisted_table(title: str, results: Sequence[AssistedResult]) -> Table:
 def draft_folder(say: Say) -> Path:
     """The built-in model with every matrix of its layers rounded: a Hugging Face folder."""
     recipe = f"assisted draft v1: {BITS} bits in groups of {GROUP}, stored as bf16, of {RECIPE}"
-    return prepared("assisted-draft", recipe, lambda folder: _build(folder, say))
+    return prepared("assisted-draft", recipe, lambda folder: _build(folder, say), NEEDS, say)
 
 
 def _build(folder: Path, say: Say) -> None:

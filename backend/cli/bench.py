@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from backend.bench.experiment import Plan
-from backend.bench.prompts import PROMPTS, read_prompts, sample
+from backend.bench.prompts import MOST_PROMPTS, PROMPTS, read_prompts, sample
 from backend.bench.registry import EXPERIMENTS, experiment_named
 from backend.cli.console import out, say
 from backend.cli.options import (
@@ -22,6 +22,7 @@ from backend.cli.options import (
     Seed,
     Temperature,
 )
+from backend.errors import check_range
 from backend.racing.models import LoadedModels
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
@@ -50,6 +51,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     chosen = experiment_named(experiment)
+    check_range("limit", limit, 0, MOST_PROMPTS)
     plan = Plan(
         sample(read_prompts(prompts) if prompts else PROMPTS, limit),
         tuple(parse_column(name) for name in column),

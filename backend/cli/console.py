@@ -1,11 +1,19 @@
-"""Where the command line prints: results on standard output, everything else on standard error."""
+"""Where the command line reads and prints: results on standard output, everything else on
+standard error.
+"""
 
+import os
 import sys
 
 from rich.console import Console
 
+from backend.errors import DerbyError
+
+#: Bytes of standard input that are read: more than any context holds.
+LONGEST_INPUT = 1 << 24
+
 # Piped tables are read in files and logs, which are wider than the 80 columns rich assumes.
-out = Console(width=None if sys.stdout.isatty() else 160)
+out = Console(width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 
@@ -22,3 +30,22 @@ def complain(sentence: str) -> None:
 def warn(sentence: str) -> None:
     """Print, on a line of its own, a sentence on what was left out."""
     err.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def as_utf8(argument: str) -> str:
+    """An argument as it was typed, whatever the locale; bytes that are not UTF-8 stay surrogates,
+    which a request refuses.
+    """
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
+
+
+def read_input() -> str:
+    """All of standard input, as UTF-8. Raises DerbyError if it is closed, or endless."""
+    if sys.stdin is None:
+        raise DerbyError("Standard input is closed: give the prompt as an argument.")
+    read = sys.stdin.buffer.read(LONGEST_INPUT + 1)
+    if len(read) > LONGEST_INPUT:
+        raise DerbyError(
+            f"The prompt on standard input is longer than {LONGEST_INPUT} bytes: shorten it."
+        )
+    return read.decode("utf-8", "surrogateescape")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.console import out
+from backend.cli.console import as_utf8, out
 from backend.grammar.sources import grammar_from_file
 
 
@@ -17,5 +17,5 @@ def grammar(
     from backend.grammar.sandbox.vetting import Vetting
     from backend.web.editor import SOUND, fit, page_tokenizer
 
-    fits = fit(grammar_from_file(file), page_tokenizer(), text, Vetting(Sandbox()))
+    fits = fit(grammar_from_file(file), page_tokenizer(), as_utf8(text), Vetting(Sandbox()))
     out.print(f"{SOUND} {fits}", highlight=False, markup=False)

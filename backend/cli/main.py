@@ -6,14 +6,16 @@ with one sentence on stderr and exit code 2.
 """
 
 import logging
+import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 import typer
 from typer.core import TyperGroup
 
 from backend.cli.console import complain, warn
-from backend.errors import DerbyError
+from backend.errors import DerbyError, explain
 
 #: What each command is for, by its name.
 COMMANDS = {
@@ -28,8 +30,13 @@ COMMANDS = {
     "(minutes).",
     "train": "Train a draft for a model on conversations that the model writes; goes on if "
     "interrupted.",
+    "models": "Models fetched from the Hub: what is here, and removing it.",
     "snapshot": "Columns saved to disk, and resumed exactly.",
 }
+
+
+#: What is not a fault of ours: how commands end, and a reader of our output that has gone.
+EXPECTED = (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError)
 
 
 def load_command(name: str) -> click.Command:
@@ -44,7 +51,7 @@ def load_command(name: str) -> click.Command:
 
 class Commands(TyperGroup):
     """Lists the commands by name, imports the one that runs; a DerbyError of it is one sentence and
-    exit code 2.
+    exit code 2, any other error one sentence, the traceback in the log, and exit code 1.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -65,8 +72,13 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except DerbyError as error:
-            complain(str(error))
+            complain(error.with_place)
             raise typer.Exit(2) from None
+        except EXPECTED:
+            raise
+        except Exception as error:
+            complain(explain(error))
+            raise typer.Exit(1) from None
 
 
 app = typer.Typer(
@@ -90,5 +102,8 @@ def report_plugins() -> None:
 
 def main() -> None:
     """Run the command line."""
+    # Not every terminal has every character that a model writes.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     app()

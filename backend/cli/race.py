@@ -1,14 +1,13 @@
 """python -m backend race."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.live import Live
 
-from backend.cli.console import out
+from backend.cli.console import as_utf8, out, read_input
 from backend.cli.options import (
     AsJson,
     Columns,
@@ -57,11 +56,13 @@ def race(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_input() if prompt == "-" else as_utf8(prompt)
     own = grammar_from_file(grammar) if grammar else None
     columns = tuple(parse_column(name, own) for name in column)
     sampling = Sampling(temperature, top_k, top_p, seed)
-    request = Request(text, max_new_tokens, sampling, not raw, tuple(stop), context, shift)
+    request = Request(
+        text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, shift
+    )
     entered = Race(request, columns, ModelSpec(model, engine, precision, device))
     board = Scoreboard(columns)
     events = InlineHost().stream(entered, lambda: False)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Column as TableColumn
 from rich.table import Table
 
-from backend.cli.console import out
+from backend.cli.console import as_utf8, out
 from backend.cli.options import (
     AsJson,
     Device,
@@ -59,7 +59,7 @@ def save(
     as_json: AsJson = False,
 ) -> None:
     """Run one column and save it where it stops."""
-    request = Request(prompt, max_new_tokens, Sampling(temperature, seed=seed), not raw)
+    request = Request(as_utf8(prompt), max_new_tokens, Sampling(temperature, seed=seed), not raw)
     target = ModelSpec(model, engine, precision, device)
     _run(Race(request, (parse_column(column),), target), as_json=as_json, save=True)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.console import out, say
+from backend.errors import check_range
 from backend.models.files import BUILT_IN
 
 
@@ -18,7 +19,7 @@ def train(
     answer_tokens: Annotated[
         int, typer.Option(min=1, help="Tokens of answers to synthesise, at least.")
     ] = 12_000_000,
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long to fit.")] = 240.0,
+    minutes: Annotated[float, typer.Option(help="How long to fit.")] = 240.0,
     model: Annotated[
         str, typer.Option(help="The target: built-in, a folder, or a Hub id.")
     ] = BUILT_IN,
@@ -27,6 +28,7 @@ def train(
         bool, typer.Option("--resume", help="Fit on from the folder's head, not from the target.")
     ] = False,
 ) -> None:
+    check_range("minutes", minutes, 0.01, 60 * 24 * 365)
     # Torch's idle threads should sleep, not spin beside OpenVINO's. The variable is read when torch
     # is first imported, hence up here.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

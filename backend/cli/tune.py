@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from backend.bench.prompts import PROMPTS, read_prompts, sample
+from backend.bench.prompts import MOST_PROMPTS, PROMPTS, read_prompts, sample
 from backend.bench.tables import results_table
 from backend.cli.console import out, say
 from backend.cli.options import AsJson, Device, EngineName, MaxNewTokens, Model, Precision
 from backend.cli.tables import curve
+from backend.errors import check_range
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
@@ -30,6 +31,7 @@ def tune(
 ) -> None:
     from backend.bench.tune import tune as measure_and_predict
 
+    check_range("limit", limit, 0, MOST_PROMPTS)
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
     target = ModelSpec(model, engine, precision, device)
     tuning = measure_and_predict(target, chosen, max_new_tokens, LoadedModels(), say)

@@ -8,6 +8,7 @@ from backend.bench.prompts import PROMPTS
 from backend.cli.console import out
 from backend.cli.options import MaxNewTokens
 from backend.engines.registry import offered_engines
+from backend.errors import check_range
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
@@ -20,6 +21,7 @@ def verify(
     from backend.bench.verify import cases
     from backend.bench.verify import verify as run_cases
 
+    check_range("prompts", prompts, 1, len(PROMPTS))
     targets = tuple(ModelSpec(engine=name) for name in engine)
     chosen = cases(targets, PROMPTS[:prompts])
     unequal = 0

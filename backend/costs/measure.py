@@ -175,12 +175,15 @@ def _path(fingerprint: str, spec: ModelSpec) -> Path:
 
 
 def _read(path: Path) -> PassCosts | None:
+    """The costs that were kept; None if there are none, or not as they were written."""
     try:
-        kept = json.loads(path.read_text())
-        widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
+        text, _, digest = path.read_text(encoding="utf-8").partition("\n")
+        if _digest(text) != digest:
+            return None
+        kept = json.loads(text)
         each, row = kept["context_slope"]
-        whole = len(widths) == len(seconds) > 1
-        return PassCosts(widths, seconds, kept["width_change"], (each, row)) if whole else None
+        widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
+        return PassCosts(widths, seconds, kept["width_change"], (each, row))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -190,7 +193,12 @@ def _write(path: Path, costs: PassCosts) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(costs)))
+        text = json.dumps(asdict(costs))
+        partial.write_text(f"{text}\n{_digest(text)}", encoding="utf-8")
         partial.replace(path)
-    except OSError:
-        log.warning("the measured costs could not be kept", exc_info=True)
+    except OSError as error:
+        log.warning("the measured costs could not be kept: %s", error)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

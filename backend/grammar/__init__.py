@@ -2,5 +2,5 @@
 
 `grammars` is the way in. Knows no program, no cache, no strategy and no race.
 
-May import: decoding, text, types, errors.
+May import: decoding, text, types, processes, errors.
 """

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from backend.decoding.constraint import Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.definition import parts_of
+from backend.grammar.definition import definition_of, lark_texts
 from backend.grammar.matchers import MatcherCache, compile_matcher
 from backend.grammar.native_calls import NativeCalls, bounded
 from backend.grammar.sources import GrammarSource
@@ -51,9 +51,11 @@ class GrammarConstraint:
         vocabulary: Vocabulary,
         cache: MatcherCache | None = None,
         calls: NativeCalls | None = None,
+        definition: str = "",
     ) -> None:
         """Take the matcher from `cache` if it has it. Computes the first mask, so that a grammar
         which no token fits fails here. Without `calls`, native code may take any time.
+        `definition` is what the sandbox made of an untrusted grammar.
         """
         self.calls = calls or NativeCalls()
         self._vocabulary = vocabulary
@@ -61,8 +63,9 @@ class GrammarConstraint:
         self._committed: list[int] = []
         self._ended = False
         with self.calls.bounded():
-            self._matcher = compile_matcher(source, vocabulary.tokens, cache)
-        self._rolls_back = not any(_COUNTS_TOKENS.search(part.text) for part in parts_of(source))
+            self._matcher = compile_matcher(source, vocabulary.tokens, cache, definition)
+            texts = lark_texts(definition or definition_of(source))
+        self._rolls_back = not any(map(_COUNTS_TOKENS.search, texts))
         self.masks_along(NOTHING)
 
     @bounded

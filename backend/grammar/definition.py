@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from backend.grammar.checks.relaxed import relaxed
+from backend.grammar.checks.schema_nodes import reached
 from backend.grammar.gbnf.convert import gbnf_to_lark
 from backend.grammar.lark.linking import link
 from backend.grammar.lark.text import regex_literal
@@ -34,6 +36,19 @@ def definition(parts: Sequence[Part]) -> str:
     return json.dumps({"grammars": [part.grammar for part in parts]})
 
 
+def definition_of(source: GrammarSource) -> str:
+    """A grammar's definition. Of a trusted one: others are linked in the sandbox alone.
+
+    Raises DerbyError as `parts_of` does.
+    """
+    return definition(parts_of(source))
+
+
+def lark_texts(definition: str) -> list[str]:
+    """The Lark texts in a definition."""
+    return [part.get("lark_grammar", "") for part in json.loads(definition)["grammars"]]
+
+
 def _other_than_lark(source: GrammarSource, called: str) -> dict[str, Any]:
     """What llguidance takes for a grammar that errors call `called`."""
     match source.kind:
@@ -50,8 +65,13 @@ def _schema(source: GrammarSource, called: str) -> Any:
     try:
         schema = json.loads(source.text)
         json.dumps(schema, allow_nan=False)
+        if source.relax:
+            schema = relaxed(schema).schema
     except (ValueError, RecursionError) as error:
         raise json_error(error, called) from error
+    for node, _ in reached(schema):
+        if isinstance(node, dict) and node.get("uniqueItems") is False:
+            del node["uniqueItems"]  # it says nothing, and the engine refuses it
     if not isinstance(schema, dict):
         return schema
     layout = schema.get("x-guidance", {})

@@ -1,10 +1,14 @@
 """From grammars to constraints: what a process needs for it, and each column has of its own."""
 
+from collections.abc import Callable
+
 from backend.decoding.constraint import Constraint
+from backend.grammar.checks.validity import Judgement
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.matchers import MatcherCache
 from backend.grammar.native_calls import NativeCalls
-from backend.grammar.sandbox.parent import Sandbox
+from backend.grammar.sandbox.judging import Judging
+from backend.grammar.sandbox.parent import Sandbox, never
 from backend.grammar.sandbox.vetting import Vetting
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource
@@ -25,6 +29,7 @@ class Grammars:
         self.calls = NativeCalls(call_limit)
         self.vocabularies = Vocabularies()
         self.vetting = Vetting(Sandbox())
+        self.judging = Judging()
 
 
 class GrammarCompiler:
@@ -36,17 +41,28 @@ class GrammarCompiler:
         self._grammars = grammars
         self._tokenizer = tokenizer
         self._matchers = MatcherCache(MAX_BYTES)
+        self._definitions: dict[GrammarSource, str] = {}
 
-    def prepare(self, *sources: GrammarSource) -> None:
+    def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = never) -> None:
         """Vet grammars and build the model's vocabulary: safety and loading, so on nobody's clock.
 
-        Raises DerbyError for a grammar that is wrong or could do harm.
+        Raises DerbyError for a grammar that is wrong or could do harm, StoppedError once
+        `stopped()` is true.
         """
         for source in sources:
             self._grammars.vocabularies.get(self._tokenizer, slices_of(source))
-            self._grammars.vetting.vet(source, self._tokenizer)
+            definition = self._grammars.vetting.vet(source, self._tokenizer, stopped)
+            self._definitions[source] = definition
 
     def compile(self, source: GrammarSource) -> Constraint:
-        """Make a constraint at the start of a text. Raises DerbyError for a wrong grammar."""
+        """Make a constraint at the start of a text. Raises DerbyError for a wrong grammar.
+
+        One that was not prepared is linked in this process: a slot's own, written by this app.
+        """
         vocabulary = self._grammars.vocabularies.get(self._tokenizer, slices_of(source))
-        return GrammarConstraint(source, vocabulary, self._matchers, self._grammars.calls)
+        known = self._definitions.get(source, "")
+        return GrammarConstraint(source, vocabulary, self._matchers, self._grammars.calls, known)
+
+    def judge(self, source: GrammarSource, text: str) -> Judgement | None:
+        """What an independent validator says of a whole text; None where there is none."""
+        return self._grammars.judging.judge(source, text)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backend.grammar.definition import definition, parts_of
+from backend.grammar.definition import definition_of, parts_of
 from backend.grammar.messages import explain
 from backend.grammar.sources import GrammarSource
 
@@ -43,23 +43,26 @@ def limits() -> LLParserLimits:
 
 
 def compile_matcher(
-    source: GrammarSource, tokens: LLTokenizer, cache: MatcherCache | None = None
+    source: GrammarSource,
+    tokens: LLTokenizer,
+    cache: MatcherCache | None = None,
+    definition: str = "",
 ) -> LLMatcher:
     """Make a matcher at the start of a text, from `cache` if it is there: one vocabulary's only.
 
-    Raises DerbyError where the grammar is wrong. Native code runs: see NativeCalls.
+    `definition` is what the sandbox made of an untrusted grammar; without it `source` is linked
+    here. Raises DerbyError where the grammar is wrong. Native code runs: see NativeCalls.
     """
     from llguidance import LLMatcher
 
-    parts = parts_of(source)
-    written = definition(parts)
+    written = definition or definition_of(source)
 
     def build() -> LLMatcher:
         return LLMatcher(tokens, written, log_level=0, limits=limits())
 
     matcher = cache.get(written, build, estimated_bytes(written)) if cache else build()
     if matcher.is_error():
-        raise explain(source, matcher.get_error(), parts)
+        raise explain(source, matcher.get_error(), () if definition else parts_of(source))
     return matcher
 
 

@@ -2,11 +2,13 @@
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.grammar.checks.schema_refusals import refusal
 from backend.grammar.sources import GrammarSource, Kind
 
 TITLES: dict[Kind, str] = {
@@ -57,7 +59,9 @@ _IN_REGEX = re.compile(r"(?m)^ {4}(?P<pattern>.*)\n {4}(?P<pad> *)\^+.*\nerror: 
 _IN_JSON = re.compile(r'failed to parse "%json": (?P<why>.+) at line (\d+) column (\d+)')
 #: "   3 | the third line": what llguidance shows of the text.
 _SNIPPET = re.compile(r"(?m)^ *(\d+) \| ([^\r\n]*)")
-_LONGEST = 200
+#: What it says against a schema inside Lark, before it shows the text.
+_IN_SCHEMA = re.compile(r"failed to compile JSON schema: (.*?)\n +\d+ \| ", re.DOTALL)
+_LONGEST = 300
 
 
 def title(source: GrammarSource, *, imported: bool) -> str:
@@ -73,6 +77,8 @@ def explain(source: GrammarSource, printed: str, parts: Sequence[Part] = ()) -> 
     parts = parts or (Part("", {"lark_grammar": source.text}, source),)
     place = _PLACE.match(printed)
     part = _guilty(parts, printed)
+    if found := _in_schema(part, printed):
+        return found
     if place and part.source.kind == "lark":
         line, column, why = int(place[1]), int(place[2]), _reason(printed, place)
         rows = part.source.text.split("\n")
@@ -80,6 +86,25 @@ def explain(source: GrammarSource, printed: str, parts: Sequence[Part] = ()) -> 
             column = _character(rows[line - 1], column, why)
         return fault(part, line, column, why)
     return _error(part.title, *_without_place(part.source, printed, place))
+
+
+def _in_schema(part: Part, printed: str) -> DerbyError | None:
+    """The error with the place in a JSON Schema, or one inside Lark; None if it is not of one."""
+    if "json_schema" in part.grammar:
+        found = refusal(part.grammar["json_schema"], printed)
+        return _error(part.title, f" at {found[0]}", found[1]) if found else None
+    if not (said := _IN_SCHEMA.search(printed)):
+        return None
+    for mark in re.finditer("%json", part.text):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(part.text[mark.end() :].lstrip())
+        except (ValueError, RecursionError):
+            continue
+        if found := refusal(schema, said[1]):
+            line = part.text.count("\n", 0, mark.start()) + 1
+            column = mark.start() - part.text.rfind("\n", 0, mark.start())
+            return fault(part, line, column, f"{found[1]} (at {found[0]} of the JSON Schema)")
+    return None
 
 
 def fault(part: Part, line: int, column: int, why: str) -> DerbyError:
@@ -205,6 +230,7 @@ def _regex_place(text: str, found: re.Match[str]) -> str:
     target = len(found["pad"])
     text = text.rstrip("\n")
     # "\d" and "/" grow when rewritten.
-    offset = next((n for n in range(len(text)) if len(regex_to_lark(text[: n + 1])) > target), 0)
+    starts = range(len(text))
+    offset = bisect_right(starts, target, key=lambda n: len(regex_to_lark(text[: n + 1])))
     before = text[:offset].split("\n")
     return _at(len(before), len(before[-1]) + 1)

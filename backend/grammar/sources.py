@@ -32,16 +32,20 @@ class GrammarSource:
     """A grammar as written. Raises DerbyError if it is empty, too long or of an unknown kind.
 
     A Lark grammar starts at the rule `start`, a GBNF one at `root`. A JSON Schema may choose its
-    layout in `x-guidance`. Line ends after a regular expression are not part of it. `modules` are
-    the files that a user's own Lark file imports beside those that ship.
+    layout in `x-guidance`. Line ends after a regular expression are not part of it, nor is a byte
+    order mark before a text. `modules` are the files that a user's own Lark file imports beside
+    those that ship. `relax`: what the engine cannot hold of a JSON Schema is left out, and checked
+    once a text has ended.
     """
 
     kind: Kind
     text: str
     name: str
     modules: tuple["GrammarSource", ...] = ()
+    relax: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", self.text.removeprefix("\ufeff"))
         if self.kind not in get_args(Kind):
             raise DerbyError(
                 f"The grammar kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}."

@@ -2,5 +2,5 @@
 
 `column_caches` is the way in.
 
-May import: decoding, engines, models, types, errors.
+May import: decoding, engines, models, types, limits, errors.
 """

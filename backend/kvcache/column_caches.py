@@ -80,7 +80,7 @@ class Caches:
         if file is not None:
             stored = file.caches.get(kind)
             passed = engine.capabilities.passed
-            if stored is None or passed(_length(file)) != passed(len(context)):
+            if stored is None or passed(_computed(file)) != passed(len(context)):
                 return Prefix(0, {})
             require_fit(kind, stored.binding, binding_of(engine))
             text = (*file.prompt, *file.answer)[: stored.length]
@@ -102,7 +102,9 @@ class Caches:
 
         Raises DerbyError if that is less than its first `least` tokens, one at least.
         """
-        prefix = self.prefixes.find(self.scope, model_key(engine, len(context)), context[:-1])
+        # The last token was never computed, so the rest is as a text without it has it.
+        known = context[:-1]
+        prefix = self.prefixes.find(self.scope, model_key(engine, len(known)), known)
         if prefix.length < max(1, least):
             raise DerbyError(
                 "The cache of this column is no longer held: run it again, then save it."
@@ -123,7 +125,7 @@ def binding_of(engine: Engine) -> Binding:
     return Binding(engine.fingerprint, spec.engine, spec.precision, layout)
 
 
-def _length(file: Snapshot) -> int:
-    """Tokens of the text whose caches a file holds."""
+def _computed(file: Snapshot) -> int:
+    """Tokens of the text that the file's caches were computed for: all but the last one."""
     dropped = sum(drop for _, _, drop in file.record.get("shifts", ()))
-    return len(file.prompt) + len(file.answer) - dropped
+    return len(file.prompt) + len(file.answer) - dropped - 1

@@ -1,13 +1,17 @@
 """KV caches of earlier texts, lent to texts that begin alike."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.kvcache.sources import NOBODY, Scope
+from backend.kvcache.sources import Scope, Visitor
+
+log = logging.getLogger(__name__)
 
 #: By name, [batch, heads, tokens, width]. Empty for an engine that keeps no arrays.
 Arrays = Mapping[str, NDArray[Any]]
@@ -27,40 +31,118 @@ class Prefix:
     arrays: Arrays
 
 
+class Held(Protocol):
+    """The arrays of one entry, wherever they are."""
+
+    def arrays(self) -> Arrays:
+        """Read-only, of all the entry's tokens. Raises OSError or ValueError if they are lost."""
+        ...
+
+    def used(self) -> None:
+        """Take note that the entry is now the one used last."""
+        ...
+
+    def drop(self) -> None:
+        """Let go of them; what is lent out stays valid."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
-    scope: Scope
+class Entry:
+    """A text's cache. `bytes`: of all arrays, and 8 for every token."""
+
+    scope: Visitor
     model: str
     tokens: Tokens
-    arrays: Arrays
     bytes: int
+    held: Held
+
+
+class Store(Protocol):
+    """Where the arrays of entries are."""
+
+    def keep(self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays) -> Held:
+        """Take over the arrays. Raises nothing."""
+        ...
+
+    def found(self) -> Sequence[Entry]:
+        """What there is already, the one used last at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemory:
+    """Arrays of this process."""
+
+    _arrays: Arrays
+
+    def arrays(self) -> Arrays:
+        return self._arrays
+
+    def used(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+class Memory:
+    """Keeps arrays as long as this process lives."""
+
+    def keep(self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays) -> InMemory:
+        for array in arrays.values():
+            array.setflags(write=False)
+        return InMemory(dict(arrays))
+
+    def found(self) -> Sequence[Entry]:
+        return ()
+
+
+@dataclass(eq=False)
+class Visit:
+    """A scope from when a run begins until it is forgotten: `over`, then."""
+
+    scope: Scope
+    over: bool = False
 
 
 class PrefixCache:
-    """Entries of at most `budget` bytes in all; the least recently used ones go first.
+    """Entries of at most `budget` bytes in all, and of at most `share` bytes of any one scope.
 
-    What one scope put, no other scope finds, and what NOBODY puts is not kept. The budget is common
-    to all. Not thread-safe: one worker owns it.
+    What a scope puts beyond its share makes its own entries go, and what it puts beyond the budget
+    anybody's; the least recently used ones go first. So where the shares of all fit into the
+    budget, none loses an entry to another; and whoever puts more takes `share` bytes at most.
+    What one scope put, no other scope finds, and what NOBODY puts is not kept. Arrays are in
+    `store`, and what is there already is taken over. Not thread-safe: one worker owns it.
     """
 
-    def __init__(self, budget: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        budget: int = 1 << 30,
+        share: int = 1 << 30,
+        store: Store = Memory(),  # noqa: B008 (it has no state)
+    ) -> None:
         self.budget = budget
-        self._entries: list[_Entry] = []  # oldest first
+        self.share = share
+        self._store = store
+        self._entries = list(store.found())  # oldest first
+        self._visits: WeakSet[Visit] = WeakSet()
+        for scope in {entry.scope for entry in self._entries}:
+            self._make_room(scope, 0)
 
     def put(self, scope: Scope, model: str, tokens: Sequence[int], arrays: Arrays) -> None:
         """Keep the cache of `tokens` as this scope's youngest entry.
 
-        The caller gives `arrays` away: they are kept uncopied and marked read-only, so each should
-        own its memory. An entry that `tokens` goes on from is replaced. Where one already begins
-        with `tokens`, the youngest such is refreshed and `arrays` are not needed. An entry
-        larger than the budget is not kept, and nor is one of no tokens; neither changes anything.
+        The caller gives `arrays` away: they may be kept uncopied and marked read-only, so each
+        should own its memory. An entry that `tokens` goes on from is replaced. Where one already
+        begins with `tokens`, the youngest such is refreshed and `arrays` are not needed. An entry
+        larger than the share or the budget is not kept, and nor is one of no tokens; neither
+        changes anything.
         Raises ValueError if an array is not 4-D with len(tokens) on axis 2.
         """
         key = np.array(tokens, dtype=np.int64)
         for name, array in arrays.items():
             if array.ndim != 4 or array.shape[2] != len(key):
                 raise ValueError(f"{name} is {array.shape}; axis 2 of 4 must be {len(key)} tokens.")
-        if not len(key) or scope == NOBODY:
+        if not len(key) or not isinstance(scope, Visitor):
             return
         mine = [e for e in self._entries if (e.scope, e.model) == (scope, model)]
         longer = [entry for entry in mine if _begins(entry.tokens, key)]
@@ -68,16 +150,14 @@ class PrefixCache:
             self._refresh(longer[-1])
             return
         size = key.nbytes + sum(array.nbytes for array in arrays.values())
-        if size > self.budget:
+        if size > min(self.budget, self.share):
             return
-        for array in arrays.values():
-            array.setflags(write=False)
         for entry in mine:
             if _begins(key, entry.tokens):
-                self._entries.remove(entry)
-        self._entries.append(_Entry(scope, model, key, dict(arrays), size))
-        while self.bytes > self.budget:
-            del self._entries[0]
+                self._drop(entry)
+        self._make_room(scope, size)
+        held = self._store.keep(scope, model, key, arrays)
+        self._entries.append(Entry(scope, model, key, size, held))
 
     def find(self, scope: Scope, model: str, tokens: Sequence[int]) -> Prefix:
         """Lend the longest prefix of `tokens` that this scope has for this model.
@@ -98,9 +178,14 @@ class PrefixCache:
                 longest, lender = common, entry
         if lender is None:
             return Prefix(0, {})
+        try:
+            whole = lender.held.arrays()
+        except (OSError, ValueError):
+            log.exception("a prefix of %d tokens is lost", len(lender.tokens))
+            self._drop(lender)
+            return Prefix(0, {})
         self._refresh(lender)
-        arrays = {name: array[:, :, :longest] for name, array in lender.arrays.items()}
-        return Prefix(longest, arrays)
+        return Prefix(longest, {name: array[:, :, :longest] for name, array in whole.items()})
 
     def covers(self, scope: Scope, model: str, tokens: Sequence[int]) -> bool:
         """Tell whether this scope has all of `tokens`; then `put` has no need of arrays."""
@@ -115,9 +200,18 @@ class PrefixCache:
         mine = (e for e in self._entries if (e.scope, e.model) == (scope, model))
         return [entry.tokens.tolist() for entry in mine]
 
+    def visit(self, scope: Scope) -> Visit:
+        """What a run holds to know, at its end, whether its scope was forgotten meanwhile."""
+        visit = Visit(scope)
+        self._visits.add(visit)
+        return visit
+
     def forget(self, scope: Scope) -> None:
-        """Drop every entry of a scope; what is lent out stays valid."""
-        self._entries = [entry for entry in self._entries if entry.scope != scope]
+        """Drop every entry of a scope and end its visits; what is lent out stays valid."""
+        for entry in [entry for entry in self._entries if entry.scope == scope]:
+            self._drop(entry)
+        for visit in self._visits:
+            visit.over = visit.over or visit.scope == scope
 
     @property
     def bytes(self) -> int:
@@ -127,9 +221,21 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _refresh(self, entry: _Entry) -> None:
+    def _make_room(self, scope: Scope, size: int) -> None:
+        """Drop what would be beyond this scope's share and the budget, with `size` bytes more."""
+        while sum(e.bytes for e in self._entries if e.scope == scope) > max(0, self.share - size):
+            self._drop(next(e for e in self._entries if e.scope == scope))
+        while self.bytes > max(0, self.budget - size):
+            self._drop(self._entries[0])
+
+    def _refresh(self, entry: Entry) -> None:
         self._entries.remove(entry)
         self._entries.append(entry)
+        entry.held.used()
+
+    def _drop(self, entry: Entry) -> None:
+        self._entries.remove(entry)
+        entry.held.drop()
 
 
 def _begins(text: Tokens, start: Tokens) -> bool:

@@ -98,11 +98,14 @@ class RecordingSession:
 
 
 def leave_in(prefixes: PrefixCache, scope: Scope, engine: Engine) -> Leave:
-    """What a session calls to put its cache into `prefixes`, unless they cover its text."""
+    """What a session calls to put its cache into `prefixes`, unless they cover its text or the
+    visitor has left since the session was opened.
+    """
+    visit = prefixes.visit(scope)
 
     def leave(tokens: Sequence[int], length: int, session: Session) -> None:
         key = model_key(engine, length)
-        if not prefixes.covers(scope, key, tokens):
+        if not visit.over and not prefixes.covers(scope, key, tokens):
             prefixes.put(scope, key, tokens, session.export(len(tokens)))
 
     return leave

@@ -6,10 +6,11 @@ refused, so a file is either exactly what was saved or a ValueError; the digests
 forgery.
 """
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from math import prod
@@ -35,14 +36,18 @@ _CODE_OF = {dtype: code for code, dtype in _DTYPES.items()}
 # O_NONBLOCK keeps a named pipe from holding us up; Windows lacks it and O_NOFOLLOW.
 _FLAGS = (os.O_RDONLY, *(getattr(os, f"O_{x}", 0) for x in ("NOFOLLOW", "NONBLOCK", "BINARY")))
 _READ = sum(_FLAGS)
+_CREATE = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+)
 
 
 def render(
-    content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, digest: bool = True
 ) -> tuple[bytes, list[memoryview]]:
     """A file's header, and the bytes of its arrays in the order they follow it.
 
-    Arrays go by names "cache/key". ValueError or TypeError says what cannot be written.
+    Arrays go by names "cache/key". Without `digest`, none is made over the arrays. ValueError or
+    TypeError says what cannot be written.
     """
     ordered = {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -54,11 +59,11 @@ def render(
         if array.dtype not in _CODE_OF:
             raise ValueError(f"array {name!r} is {array.dtype}, not one of {', '.join(_DTYPES)}")
     chunks = [array.reshape(-1).view(np.uint8).data for array in ordered.values()]
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
+    made = hashlib.sha256()
+    for chunk in chunks if digest else ():
+        made.update(chunk)
     table = {name: (_CODE_OF[array.dtype], list(array.shape)) for name, array in ordered.items()}
-    return _header(_json(content), table, digest.hexdigest()), chunks
+    return _header(_json(content), table, made.hexdigest() if digest else ""), chunks
 
 
 def _header(text: str, table: Table, data_digest: str) -> bytes:
@@ -78,10 +83,11 @@ def _header(text: str, table: Table, data_digest: str) -> bytes:
     return len(body).to_bytes(8, "little") + body
 
 
-def read(data: memoryview, size: int) -> tuple[dict[str, Any], Arrays]:
+def read(data: memoryview, size: int, *, digest: bool = True) -> tuple[dict[str, Any], Arrays]:
     """Content and arrays of a file of `size` bytes. ValueError says what is wrong.
 
     `data` is all of it, or only the header: then the arrays are hollow, shapes without values.
+    Without `digest`, the arrays are taken as they are.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     if start > size:
@@ -101,7 +107,7 @@ def read(data: memoryview, size: int) -> tuple[dict[str, Any], Arrays]:
     expected = start + sum(_nbytes(*entry) for entry in table.values())
     if size != expected:
         raise ValueError(f"it has {size} bytes where its header tells of {expected}")
-    if len(data) == size and hashlib.sha256(data[start:]).hexdigest() != data_digest:
+    if digest and len(data) == size and hashlib.sha256(data[start:]).hexdigest() != data_digest:
         raise ValueError("its arrays are not those that were saved")
     return _loads(text, "its content"), _arrays(table, data, start, size)
 
@@ -154,21 +160,35 @@ def read_header(file: BufferedReader) -> memoryview:
     return memoryview(lead + file.read(min(int.from_bytes(lead, "little"), MAX_HEADER)))
 
 
-def write_file(path: Path, chunks: list[bytes | memoryview]) -> None:
-    """Put a file in place once the disk holds all of it; after an error there is none."""
-    partial = path.with_suffix(".partial")
+def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
+    """Put a file that its owner alone can read in place, once all of it is written.
+
+    The partial file's name is taken first: of several writers of one `path`, in this process or in
+    others, one writes it, and the rest raise FileExistsError and touch nothing. After any other
+    error there is no file. `durable`: the disk holds it before this returns.
+    """
+    written = path.with_suffix(".partial")
+    descriptor = os.open(written, _CREATE, 0o600)
     try:
-        with partial.open("xb") as file:
+        with os.fdopen(descriptor, "wb") as file:
+            written.chmod(0o600)  # a umask may have taken away the owner's rights
+            _require_absent(path)
             for chunk in chunks:
                 file.write(chunk)
             file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        flush(path.parent)
+            if durable:
+                os.fsync(file.fileno())
+        written = written.replace(path)
+        if durable:
+            flush(path.parent)
     except BaseException:
-        partial.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
         raise
+
+
+def _require_absent(path: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 @contextmanager

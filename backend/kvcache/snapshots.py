@@ -4,14 +4,16 @@ A file is either exactly what was saved or a DerbyError; `snapshot_file` says ho
 """
 
 import builtins
+import errno
 import operator
 import os
 import re
 import secrets
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from io import BufferedReader
@@ -34,8 +36,13 @@ from backend.kvcache.snapshot_file import (
     write_file,
 )
 from backend.kvcache.sources import is_snapshot_id
+from backend.limits import PRIVATE, Limits
 from backend.models.prepared import cache_dir
 
+#: Seconds after which a partial file is nobody's any more.
+ABANDONED = 3600.0
+
+_NAME = re.compile(r"([0-9a-f]{16})(?:-([0-9a-f]{32}))?\.safetensors")
 _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
 _DAMAGED = "remove it and save it anew."
 
@@ -86,6 +93,27 @@ class Info:
     bindings: Mapping[str, Binding]
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    id: str
+    owner: str
+    facts: os.stat_result
+
+    @property
+    def bytes(self) -> int:
+        return self.facts.st_size
+
+    @property
+    def written(self) -> float:
+        """Seconds since the epoch."""
+        return self.facts.st_mtime
+
+    @property
+    def open_to_others(self) -> bool:
+        return stat.S_ISREG(self.facts.st_mode) and bool(self.facts.st_mode & 0o077)
+
+
 def require_fit(what: str, stored: Binding, present: Binding) -> None:
     """Raise DerbyError for the first field in which `present` is not what the cache fits to."""
     for name in (f.name for f in fields(Binding)):
@@ -117,14 +145,24 @@ def parse(data: bytes | memoryview, what: str = "This snapshot") -> Snapshot:
 
 
 class SnapshotFolder:
-    """Snapshots as files ID.safetensors directly in `folder`, none larger than `max_bytes`."""
+    """Snapshots as files directly in `folder`, none larger than `max_bytes`, all within `limits`.
 
-    def __init__(self, folder: Path, max_bytes: int = 4 * 2**30) -> None:
+    A file is ID.safetensors, or ID-OWNER.safetensors if a visitor saved it: `owner` is a secret
+    hash of who that was, 32 hexadecimal digits. Whoever has an id may load it. Only the operator
+    can read the files.
+    """
+
+    def __init__(self, folder: Path, limits: Limits = PRIVATE, max_bytes: int = 4 * 2**30) -> None:
         self.folder = folder
+        self.limits = limits
         self.max_bytes = max_bytes
 
-    def save(self, snapshot: Snapshot) -> str:
-        """Write a snapshot, whole or not at all, and return its id. Raises DerbyError."""
+    def save(self, snapshot: Snapshot, owner: str = "") -> str:
+        """Write a snapshot, whole or not at all, and return its id.
+
+        Removes what is too old first. Raises DerbyError, also if the owner keeps too many snapshots
+        or all of them would take too much room.
+        """
         with refusing("This state cannot be saved", "correct it and save again."):
             header, arrays = _render(snapshot)
             size = len(header) + sum(a.nbytes for a in arrays)
@@ -132,17 +170,57 @@ class SnapshotFolder:
             _content(*read(memoryview(header), size))
         if size > self.max_bytes:
             raise _too_large("This state", size, self.max_bytes)
+        self.tidy()
+        self._require_quota(owner, size)
         name = secrets.token_hex(8)
-        path = self._path(name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_file(path, [header, *arrays])
+            with suppress(PermissionError):  # it may be another user's
+                self.folder.chmod(0o700)
+            write_file(self.folder / _file_name(name, owner), [header, *arrays])
         except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "make room in" if full else "check the permissions of"
             raise DerbyError(
-                f"Cannot save a snapshot of {size} bytes in {self.folder} ({error.strerror}): "
-                "make room there, or set DECODE_DERBY_CACHE to a folder with more."
+                f"Cannot save a snapshot of {size} bytes ({error.strerror}): {remedy} the cache "
+                "folder, or set DECODE_DERBY_CACHE to another one.",
+                self.folder,
             ) from error
         return name
+
+    def _require_quota(self, owner: str, size: int) -> None:
+        """Raise DerbyError unless this owner may save so many bytes more."""
+        kept, limits = list(self._files()), self.limits
+        own = sum(file.owner == owner for file in kept)
+        if own >= limits.snapshots:
+            raise DerbyError(
+                f"You keep {own} snapshots, and the limit is {limits.snapshots}: "
+                + ("delete one, then save again." if own else "none can be saved here.")
+            )
+        total = sum(file.bytes for file in kept)
+        if total + size > limits.snapshot_bytes:
+            raise DerbyError(
+                f"This state takes {size:,} bytes beside {total:,} of other snapshots, and the "
+                f"limit is {limits.snapshot_bytes:,} for all: delete one, or save a shorter text."
+            )
+
+    def tidy(self) -> None:
+        """Remove visitors' snapshots that are too old, and what writers that died left behind;
+        close the files that earlier versions left open to others. What cannot be is left as it is.
+        """
+        now = time.time()
+        oldest = now - self.limits.snapshot_hours * 3600
+        with suppress(OSError, DerbyError):
+            for path in self.folder.glob("*.partial"):
+                if path.lstat().st_mtime < now - ABANDONED:
+                    path.unlink()
+            for file in self._files():
+                if file.owner and file.written < oldest:
+                    file.path.unlink()
+                elif file.open_to_others:
+                    file.path.chmod(0o600)
+            if self.folder.is_dir():
+                self.folder.chmod(0o700)
 
     def load(self, name: str) -> Snapshot:
         """The snapshot of an id, arrays read-only. Raises DerbyError if missing or damaged."""
@@ -172,20 +250,47 @@ class SnapshotFolder:
         except OSError as error:
             raise _unusable("remove", name, error) from error
 
-    def list(self) -> builtins.list[Info]:
-        """All that info can tell of, newest first; an absent folder holds none."""
+    def remove_own(self, name: str, owner: str) -> None:
+        """Delete a snapshot that this owner saved. Raises DerbyError if there is none."""
+        if not any(file.id == name and file.owner == owner for file in self._files()):
+            raise DerbyError(
+                f"You saved no snapshot {str(name)[:40]!r} in this browser: choose one of your own."
+            )
+        self.remove(name)
+
+    def list(self, owner: str | None = None) -> builtins.list[Info]:
+        """All that info can tell of, or only what this owner saved, newest first.
+
+        An absent folder holds none. Raises DerbyError if the folder cannot be read.
+        """
         found: list[Info] = []
-        for path in self.folder.glob("*.safetensors"):
-            try:
-                found.append(self.info(path.stem))
-            except DerbyError:
-                continue
+        for file in self._files():
+            if owner in (None, file.owner):
+                with suppress(DerbyError):
+                    found.append(self.info(file.id))
         return sorted(found, key=lambda info: (info.created, info.id), reverse=True)
+
+    def _files(self) -> Iterator[_File]:
+        """Whatever has a snapshot's name. Raises DerbyError if the folder cannot be read."""
+        try:
+            for path in self.folder.iterdir():
+                if (match := _NAME.fullmatch(path.name)) is not None:
+                    with suppress(FileNotFoundError):  # another process may remove it meanwhile
+                        yield _File(path, match[1], match[2] or "", path.lstat())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise DerbyError(
+                f"The folder of the snapshots cannot be read ({error.strerror}): check it and its "
+                "permissions.",
+                self.folder,
+            ) from error
 
     def _path(self, name: str) -> Path:
         if not is_snapshot_id(name):
             raise _missing(name)
-        return self.folder / f"{name}.safetensors"
+        paths = (file.path for file in self._files() if file.id == name)
+        return next(paths, self.folder / _file_name(name, ""))
 
     def _read_header(self, name: str, file: BufferedReader, size: int) -> tuple[str, Snapshot]:
         header = read_header(file)
@@ -200,7 +305,7 @@ class SnapshotFolder:
             with open_file(path) as file:
                 facts = os.fstat(file.fileno())
                 if not stat.S_ISREG(facts.st_mode):
-                    raise DerbyError(f"Snapshot {name} is not a file: remove {path}.")
+                    raise DerbyError(f"Snapshot {name} is not a file: remove it.", path)
                 if facts.st_size > self.max_bytes:
                     raise _too_large(f"Snapshot {name}", facts.st_size, self.max_bytes)
                 yield file, facts.st_size
@@ -212,8 +317,8 @@ class SnapshotFolder:
             raise DerbyError(f"Snapshot {name} does not fit into memory: make room.") from error
 
 
-def default_folder() -> SnapshotFolder:
-    return SnapshotFolder(cache_dir() / "snapshots")
+def default_folder(limits: Limits = PRIVATE) -> SnapshotFolder:
+    return SnapshotFolder(cache_dir() / "snapshots", limits)
 
 
 def _render(snapshot: Snapshot) -> tuple[bytes, list[memoryview]]:
@@ -283,6 +388,10 @@ def _cache(name: str, value: object, arrays: dict[str, NDArray[Any]], total: int
     if layout_of(arrays) != binding.layout:
         raise ValueError(f"cache {name!r} has {layout_of(arrays)!r}, not {binding.layout!r}")
     return StoredCache(binding, length, dict(sorted(arrays.items())))
+
+
+def _file_name(name: str, owner: str) -> str:
+    return f"{name}-{owner}.safetensors" if owner else f"{name}.safetensors"
 
 
 def _missing(name: str) -> DerbyError:

@@ -2,5 +2,5 @@
 
 `files` says what a model's name means; `prepared` makes a folder once and verifies it by hash.
 
-May import: errors.
+May import: limits, errors.
 """

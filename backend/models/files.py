@@ -2,39 +2,22 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.models.hub import HUB_ID, IR, Say, hub_folder
 from backend.models.prepared import sha256_of
 
 BUILT_IN = "built-in"
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-
-#: What is fetched from the Hub: data only, top folder only, never pickles or code.
-WANTED = [
-    "*.json",
-    "*.safetensors",
-    "*.jinja",
-    "tokenizer.model",
-    "merges.txt",
-    "vocab.txt",
-]
-UNWANTED = ["*/*", "consolidated*"]
-
-#: A ready-made OpenVINO model, graph and weights: data as well, though its weights end in .bin.
-IR = ("openvino_model.xml", "openvino_model.bin")
 
 #: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
 WINDOWS = ("sliding_window", "window_size")
 
 #: Positions of a model that states no limit, since ALiBi has none: what BLOOM was trained with.
 ENDLESS_CONTEXT = 2048
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +48,7 @@ def model_files(name: str, say: Say) -> ModelFiles:
     "owner/model". `say` receives short sentences about what takes long. Raises DerbyError when
     there is no such model, or none that can be loaded safely.
     """
-    return _describe(_folder(name, say))
+    return _describe(_folder(name, say), name)
 
 
 def _folder(name: str, say: Say) -> Path:
@@ -74,20 +57,21 @@ def _folder(name: str, say: Say) -> Path:
 
         return built_in_folder(say)
     if name.startswith((".", "~")) or Path(name).is_absolute():
-        return _local(Path(name).expanduser().absolute())
+        return _local(Path(name).expanduser().absolute(), name)
     if HUB_ID.fullmatch(name):
-        return _local(_hub(name, say))
+        return _local(hub_folder(name, say), name)
     raise DerbyError(
         f"There is no model {name!r}: write {BUILT_IN!r}, a folder starting with '/', '.' or '~', "
         "or a Hub id such as owner/model."
     )
 
 
-def _local(folder: Path) -> Path:
+def _local(folder: Path, name: str) -> Path:
+    """The folder, if it holds a model; sentences call it as its user did. Raises DerbyError."""
     if not folder.is_dir():
-        raise DerbyError(f"There is no model folder {str(folder)!r}: check the path.")
+        raise DerbyError(f"There is no model folder {name!r}: check the path.")
     if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
-        _require_every_shard(folder)
+        _require_every_shard(folder, name)
         return folder
     if _ready_made(folder) and (folder / "config.json").is_file():
         return folder
@@ -98,11 +82,11 @@ def _local(folder: Path) -> Path:
     )
     if pickled:
         raise DerbyError(
-            f"The model in {str(folder)!r} has its weights in {pickled[0]}, a pickle that can run "
+            f"The model in {name!r} has its weights in {pickled[0]}, a pickle that can run "
             "code when loaded: convert it to safetensors first."
         )
     raise DerbyError(
-        f"{str(folder)!r} is not a model folder: it needs config.json and *.safetensors files, or "
+        f"{name!r} is not a model folder: it needs config.json and *.safetensors files, or "
         f"config.json, {IR[0]} and {IR[1]}."
     )
 
@@ -112,90 +96,52 @@ def _ready_made(folder: Path) -> bool:
     return all((folder / name).is_file() for name in IR) and not any(folder.glob("*.safetensors"))
 
 
-def _require_every_shard(folder: Path) -> None:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = set(json.loads(index.read_text())["weight_map"].values())
+def _require_every_shard(folder: Path, name: str) -> None:
+    index = "model.safetensors.index.json"
+    if (folder / index).is_file():
+        try:
+            shards = set(map(str, _read_json(folder / index, name)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DerbyError(f"The {index} of {name!r} is no index: fetch it anew.") from error
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
         if missing:
             raise DerbyError(
-                f"The model in {str(folder)!r} lacks {missing[0]}, which its index names: "
+                f"The model in {name!r} lacks {missing[0]}, which its index names: "
                 "finish the download."
             )
 
 
-def _hub(name: str, say: Say) -> Path:
-    """The local snapshot of a Hub model; the one already here if the Hub cannot be reached."""
-    import httpx
-    from huggingface_hub import HfApi, snapshot_download
-
+def _read_json(path: Path, name: str) -> Any:
+    """What a file of the model `name` holds. Raises DerbyError if it is not JSON."""
     try:
-        siblings = HfApi().model_info(name, files_metadata=True, timeout=20).siblings or []
-    except (httpx.HTTPError, OSError) as error:
-        try:
-            return Path(snapshot_download(name, local_files_only=True))
-        except OSError:
-            raise DerbyError(_unreachable(name, error)) from error
-    weights = [s.size or 0 for s in siblings if re.fullmatch(r"[^/]+\.safetensors", s.rfilename)]
-    wanted = WANTED
-    if not weights and set(IR) <= {s.rfilename for s in siblings}:
-        weights = [s.size or 0 for s in siblings if s.rfilename in IR]
-        wanted = [*WANTED, *IR]
-    _require_loadable(name, len(weights), sum(weights))
-    say(f"Downloading {name} ({sum(weights) / 1e6:,.0f} MB)...")
-    try:
-        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=UNWANTED))
-    except (httpx.HTTPError, OSError) as error:
-        raise DerbyError(_unreachable(name, error)) from error
-
-
-def _require_loadable(name: str, files: int, size: int) -> None:
-    """Refuse, before anything is downloaded, weights that are unsafe or exceed memory."""
-    import psutil
-
-    if not files:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DerbyError(
-            f"The Hub model {name!r} has neither safetensors weights nor {IR[0]}: choose one "
-            "that has."
-        )
-    available = psutil.virtual_memory().available
-    if size > available:
-        raise DerbyError(
-            f"The weights of {name!r} take {size / 1e9:.1f} GB and only {available / 1e9:.1f} GB "
-            "of memory are available: choose a smaller model."
-        )
+            f"The {path.name} of {name!r} is not JSON ({error}): correct it, or choose another "
+            "model."
+        ) from error
 
 
-def _unreachable(name: str, error: Exception) -> str:
-    return (
-        f"The Hub model {name!r} could not be fetched ({type(error).__name__}): check the id and "
-        f"the network, log in if the model is gated, or use {BUILT_IN!r}."
-    )
-
-
-def _describe(folder: Path) -> ModelFiles:
-    config = _text_config(folder)
+def _describe(folder: Path, name: str) -> ModelFiles:
+    config = _text_config(folder, name)
     context, vocabulary = config["max_position_embeddings"], config["vocab_size"]
     window, sliding = _window(config)
     return ModelFiles(
         folder=folder,
-        fingerprint=_fingerprint(folder),
+        fingerprint=fingerprint_of(folder),
         max_context=context,
         length_thresholds=tuple(t for t in _thresholds(config) if t < context),
         vocab_size=vocabulary,
-        eos_ids=_eos_ids(folder, config.get("eos_token_id")),
+        eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),
         window=window,
         sliding=sliding,
         ready_made=_ready_made(folder),
     )
 
 
-def _text_config(folder: Path) -> dict[str, Any]:
+def _text_config(folder: Path, name: str) -> dict[str, Any]:
     """The language model's configuration, with context length and vocabulary size stated."""
-    try:
-        stated = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise DerbyError(f"The config.json in {str(folder)!r} is not JSON: {error}.") from error
+    stated = _read_json(folder / "config.json", name)
     windows = any(stated.get(name) for name in WINDOWS) if isinstance(stated, dict) else False
     plain = _is_complete(stated) and not windows
     if plain and "long_factor" not in str(_ropes(stated)):
@@ -208,7 +154,7 @@ def _text_config(folder: Path) -> dict[str, Any]:
         whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
         raise DerbyError(
-            f"The config.json in {str(folder)!r} describes no model that can be loaded without "
+            f"The config.json of {name!r} describes no model that can be loaded without "
             "running code of its own: choose a standard architecture."
         ) from error
     text = whole.get_text_config(decoder=True)
@@ -221,7 +167,7 @@ def _text_config(folder: Path) -> dict[str, Any]:
     config = {**text.to_dict(), "max_position_embeddings": length}
     if not _is_complete(config):
         raise DerbyError(
-            f"The {whole.model_type} model in {str(folder)!r} does not state its context length "
+            f"The {whole.model_type} model in {name!r} does not state its context length "
             "and vocabulary size: choose a causal language model."
         )
     return config
@@ -261,16 +207,17 @@ def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:
     return window, sliding
 
 
-def _fingerprint(folder: Path) -> str:
+def fingerprint_of(folder: Path, digest: Callable[[Path], str] = sha256_of) -> str:
+    """ModelFiles.fingerprint of a folder; `digest` tells a file's SHA-256."""
     weights = [folder / name for name in IR] if _ready_made(folder) else []
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors")), *weights]
-    return hashlib.sha256("\n".join(map(sha256_of, files)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(map(digest, files)).encode()).hexdigest()
 
 
-def _eos_ids(folder: Path, fallback: int | list[int] | None) -> frozenset[int]:
+def _eos_ids(folder: Path, name: str, fallback: int | list[int] | None) -> frozenset[int]:
     """Every id that ends a text: generation_config.json's, or else the model config's."""
     path = folder / "generation_config.json"
-    stated = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    stated = _read_json(path, name).get("eos_token_id") if path.is_file() else None
     ids = fallback if stated is None else stated
     if ids is None:
         return frozenset()

@@ -1,17 +1,26 @@
 """Folders that take minutes to make: prepared once, verified by hash, put in place atomically."""
 
-import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from backend.errors import DerbyError
+from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError, causes
 
 MANIFEST = "manifest.json"
+
+#: How the name of a folder ends that is being built.
+PARTIAL = ".partial"
+
+#: How libraries say that they could not write: safetensors, pip and others; OpenVINO's streams.
+FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "basic_ios::clear")
+
+#: A build that failed with fewer bytes free than this failed for want of them.
+NEARLY_FULL = 1 << 20
 
 
 def cache_dir() -> Path:
@@ -23,33 +32,138 @@ def cache_dir() -> Path:
     return path.absolute()
 
 
-def prepared(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
+def prepared(
+    name: str,
+    recipe: str,
+    build: Callable[[Path], None],
+    needs: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Path:
     """The folder `name` of the cache, made by `build(empty folder)` unless it is there intact.
 
     `recipe` says how the content is made; a folder of another recipe, or one with a file missing,
     added or damaged, is removed and built anew. The build happens in a folder of its own that is
     renamed into place once complete, under a lock, so neither a crash nor a second process ever
-    leaves something half-made behind. Raises DerbyError if the cache cannot be written.
-    """
-    from filelock import FileLock
+    leaves something half-made behind. What killed processes left of other builds is removed.
 
+    `needs` is how many bytes of disk the build takes at most; `say` is told if it has to wait for
+    another process. Raises DerbyError if the disk has less, or if the cache cannot be written.
+    """
     folder = cache_dir() / name
-    if _intact(folder, recipe):
+    remove_partials()
+    if intact(folder, recipe):
         return folder
+    with _locked(folder, say):
+        # Whoever held the lock before may just have built it.
+        if not intact(folder, recipe):
+            with _sufficient_disk(name, needs):
+                _rebuild(folder, recipe, build)
+    return folder
+
+
+def remove_partials() -> None:
+    """Remove what builds left in the cache that were killed; those of others that run stay."""
+    from filelock import FileLock, Timeout
+
+    for partial in cache_dir().glob(f"*{PARTIAL}"):
+        with suppress(OSError, Timeout), FileLock(_lock(partial), timeout=0):
+            _remove(partial)
+
+
+def remove_prepared(folder: Path) -> None:
+    """Remove a folder of the cache. Raises DerbyError if it is just being made, or not ours."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(_lock(folder), timeout=0):
+            _remove(folder)
+    except Timeout as error:
+        raise DerbyError(
+            f"{folder.name!r} is just being prepared: try again once it is."
+        ) from error
+    except OSError as error:
+        raise _forbidden(error) from error
+
+
+def _lock(folder: Path) -> Path:
+    """The lock of a prepared folder, or of its partial one."""
+    return folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.lock")
+
+
+@contextmanager
+def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of a folder; `say` is told if another process holds it now. Raises DerbyError
+    if there can be no such lock in the cache.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(_lock(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.parent / f"{name}.lock"):
-            # Whoever held the lock before may just have built it.
-            if not _intact(folder, recipe):
-                _rebuild(folder, recipe, build)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"Waiting for another process, which is preparing {folder.name!r}...")
+            lock.acquire()
+    except (FileExistsError, NotADirectoryError) as error:
         raise DerbyError(
-            f"Cannot prepare {name!r} in the cache folder {folder.parent} ({error.strerror}): "
-            "make room there, or set DECODE_DERBY_CACHE to a folder with more."
+            "The cache folder cannot be made, for a file stands in its place or above it: remove "
+            "that, or set DECODE_DERBY_CACHE to a folder.",
+            folder.parent,
         ) from error
-    return folder
+    except OSError as error:
+        raise (_full(folder.name, 0) if _says_full(error) else _forbidden(error)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _sufficient_disk(name: str, needs: int) -> Iterator[None]:
+    """Refuse a build that the disk cannot hold, and have it said if the disk ran full on the way:
+    libraries tell that in ways of their own, or only fail.
+    """
+    if _free() < needs:
+        raise _full(name, needs)
+    try:
+        yield
+    except Exception as error:
+        ran_full = not isinstance(error, DerbyError) and _free() < max(needs, NEARLY_FULL)
+        if ran_full or any(map(_says_full, causes(error))):
+            raise _full(name, needs) from error
+        if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
+            raise _forbidden(error) from error
+        raise
+
+
+def _free() -> int:
+    """Bytes that this user may still write to the disk of the cache, whether or not that exists."""
+    cache = cache_dir()
+    return shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.is_dir())).free
+
+
+def _says_full(error: BaseException) -> bool:
+    full = isinstance(error, OSError) and error.errno in NO_ROOM
+    return full or any(words in str(error) for words in FULL)
+
+
+def _full(name: str, needs: int) -> DerbyError:
+    wanted = f"{needs / 1e6:,.0f} MB" if needs else "more than there is"
+    return DerbyError(
+        f"The disk is full, or limits this user: {name!r} needs {wanted}, and {_free() / 1e6:,.0f} "
+        "MB are free in the cache folder; make room there, or set DECODE_DERBY_CACHE to a folder "
+        "on a larger disk.",
+        cache_dir(),
+    )
+
+
+def _forbidden(error: OSError) -> DerbyError:
+    return DerbyError(
+        f"The cache folder cannot be written by this user ({error.strerror}): allow it, or set "
+        "DECODE_DERBY_CACHE to a folder of your own.",
+        cache_dir(),
+    )
 
 
 def sha256_of(path: Path) -> str:
@@ -66,7 +180,7 @@ def _sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
 
 def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
     """Replace `folder` by a fresh build. The caller holds the lock."""
-    partial = folder.with_name(f"{folder.name}.partial")
+    partial = folder.with_name(f"{folder.name}{PARTIAL}")
     _remove(partial)
     partial.mkdir()
     try:
@@ -95,7 +209,8 @@ def _contents(folder: Path) -> dict[str, dict[str, str | int]]:
     }
 
 
-def _intact(folder: Path, recipe: str) -> bool:
+def intact(folder: Path, recipe: str) -> bool:
+    """Whether a folder is there as it was built, each byte of it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         return manifest == {"recipe": recipe, "files": _contents(folder)}

@@ -12,7 +12,12 @@ def count_weights(name: str, say: Say) -> int:
 
     Raises DerbyError if there is no such model.
     """
-    return sum(map(_count, model_files(name, say).folder.glob("*.safetensors")))
+    return weights_in(model_files(name, say).folder)
+
+
+def weights_in(folder: Path) -> int:
+    """Number of weights of the model in a folder."""
+    return sum(map(_count, folder.glob("*.safetensors")))
 
 
 def _count(path: Path) -> int:

@@ -3,6 +3,6 @@
 `race` and `commands` are what a host is asked for, `column_run` is the local lane, `schedule` the
 interleaver, `hosts` the places where races run.
 
-May import: strategies, programs, kvcache, grammar, decoding, costs, heads, engines, text, events,
-types, errors.
+May import: strategies, programs, kvcache, grammar, decoding, costs, heads, engines, models, text,
+events, types, processes, limits, errors.
 """

@@ -1,7 +1,7 @@
 """One column of a race, run by the local loop: from its parts to its last event, or to disk."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
@@ -13,8 +13,9 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Event, Prepared, Saved, Started
+from backend.events import CostsKnown, Event, Finished, Judged, Prepared, Saved, Started
 from backend.grammar.grammars import GrammarCompiler
+from backend.grammar.sandbox.parent import StoppedError, never
 from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
@@ -42,8 +43,11 @@ class ColumnRun:
     default: ModelSpec
     scope: Scope
 
-    def lane(self, loading: Loading) -> Lane:
-        """What the scheduler runs. Raises nothing: an error is the lane's first event."""
+    def lane(self, loading: Loading, stopped: Callable[[], bool]) -> Lane:
+        """What the scheduler runs. Raises nothing: an error is the lane's first event.
+
+        The scheduler asks `stopped()` between two events; a lane that waits for long asks too.
+        """
         factory = self.column.strategy.lane
         try:
             if factory is not None:
@@ -52,12 +56,16 @@ class ColumnRun:
         except Exception as error:
             return Lane(self.index, _failing(error))
         clock = Clock(target.synchronize)
-        return Lane(self.index, _LocalRun(self, target, loading, clock).events(), clock)
+        run = _LocalRun(self, target, loading, clock, stopped)
+        return Lane(self.index, _until_stopped(self.index, run.events()), clock)
 
-    def save(self, loading: Loading) -> Saved:
-        """Write what is held of this column to disk. Raises DerbyError if it is not enough."""
+    def save(self, loading: Loading, owner: str = "") -> Saved:
+        """Write what is held of this column to disk, for this owner. Raises DerbyError if it is
+        not enough.
+        """
         target = loading.engine(self.column.target(self.default))
-        return _LocalRun(self, target, loading, Clock()).save()
+        snapshot = _LocalRun(self, target, loading, Clock()).snapshot()
+        return Saved(self.index, default_folder(loading.limits).save(snapshot, owner))
 
 
 def _failing(error: Exception) -> Iterator[Event]:
@@ -65,16 +73,32 @@ def _failing(error: Exception) -> Iterator[Event]:
     yield  # a generator, so that the error is raised on the lane's turn
 
 
+def _until_stopped(index: int, events: Iterator[Event]) -> Iterator[Event]:
+    """The column's events, also if it was stopped while it waited for one."""
+    try:
+        yield from events
+    except StoppedError:
+        yield Finished(index, "stopped", [])
+
+
 class _LocalRun:
     """A column whose model is loaded."""
 
-    def __init__(self, run: ColumnRun, target: Engine, loading: Loading, clock: Clock) -> None:
+    def __init__(
+        self,
+        run: ColumnRun,
+        target: Engine,
+        loading: Loading,
+        clock: Clock,
+        stopped: Callable[[], bool] = never,
+    ) -> None:
         self._run = run
         self._column = run.column
         self._request = run.request
         self._target = target
         self._loading = loading
         self._clock = clock
+        self._stopped = stopped
         # A column without a cache has none to keep.
         scope = run.scope if self._column.strategy.keeps_cache else NOBODY
         self._caches = Caches(loading.prefixes, scope, _source(self._column, run.answer))
@@ -93,7 +117,7 @@ class _LocalRun:
         yield Started(self._run.index, len(prompt), str(spec), fingerprint, asdict(spec))
         if program is not None:
             # Made once a model, and so no cost of this column's.
-            self._grammars.prepare(*slot_grammars(program))
+            self._grammars.prepare(*slot_grammars(program), stopped=self._stopped)
             self._target.tokenizer.extending(0)
         constraint = self._constraint()
         sampler = Sampler(request.sampling)
@@ -120,7 +144,7 @@ class _LocalRun:
                 built.declined,
             )
             if program is None:
-                yield from decode(self._run.index, prompt, request, parts, answer)
+                yield from self._judged(decode(self._run.index, prompt, request, parts, answer))
             else:
                 mode = ProgramMode(column.strategy.restart, column.strategy.single)
                 compile_slot = self._grammars.compile
@@ -183,11 +207,35 @@ class _LocalRun:
     def _constraint(self) -> Constraint:
         if self._column.grammar is None:
             return NullConstraint()
-        self._grammars.prepare(self._column.grammar)
+        self._grammars.prepare(self._column.grammar, stopped=self._stopped)
         with self._clock.step(), self._clock.part("mask"):
             constraint = self._grammars.compile(self._column.grammar)
         self._compiled = self._clock.seconds
         return constraint
+
+    def _judged(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The events; before the last one, how the whole answer was judged if its grammar let it
+        end. That is on nobody's clock.
+        """
+        pieces: list[str] = []
+        for event in events:
+            pieces += [text for _, text in getattr(event, "spans", [])]
+            if isinstance(event, Finished) and event.reason == "end of text":
+                yield from self._judgement("".join(pieces))
+            yield event
+
+    def _judgement(self, text: str) -> Iterator[Judged]:
+        grammar = self._column.grammar
+        found = self._grammars.judge(grammar, text) if grammar else None
+        if found is not None:
+            yield Judged(
+                self._run.index,
+                found.verdict,
+                found.pointer,
+                found.why,
+                list(found.later),
+                found.forbidden,
+            )
 
     def _build(
         self, session: Session, sampler: Sampler, context: Sequence[int], file: Snapshot | None
@@ -219,8 +267,8 @@ class _LocalRun:
                 list(costs.context_slope),
             )
 
-    def save(self) -> Saved:
-        """Write the cache that the column left behind, and what is needed to go on, to disk."""
+    def snapshot(self) -> Snapshot:
+        """The cache that the column left behind, and what is needed to go on."""
         if not self._column.strategy.keeps_cache:
             raise DerbyError(f"{self._column.title} keeps no cache: save another column.")
         if is_program(self._request.prompt):
@@ -233,8 +281,7 @@ class _LocalRun:
             caches["draft"] = self._caches.stored(draft, context, 1)
         record = record_of(self._request, self._column, self._target.spec)
         record["shifts"] = [list(shift) for shift in answer.shifts]
-        snapshot = Snapshot(record, tuple(prompt), answer.tokens, caches)
-        return Saved(self._run.index, default_folder().save(snapshot))
+        return Snapshot(record, tuple(prompt), answer.tokens, caches)
 
 
 def _source(column: Column, answer: AnswerSoFar) -> CacheSource:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from backend.errors import explain
 from backend.events import Event, Failed, Finished, Preparing
+from backend.kvcache.snapshots import default_folder
 from backend.kvcache.sources import Visitor
 from backend.racing.column_run import ColumnRun
 from backend.racing.loading import Loading
@@ -32,11 +33,15 @@ class Command(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SaveColumn:
-    """Write what is held of the race's column `index`, which stopped at `answer`, to disk."""
+    """Write what is held of the race's column `index`, which stopped at `answer`, to disk.
+
+    `owner` is the secret hash of the visitor who asks; "": the command line.
+    """
 
     race: Race
     index: int
     answer: AnswerSoFar
+    owner: str = ""
     width: int = 1
 
     def run(
@@ -47,7 +52,7 @@ class SaveColumn:
         run = ColumnRun(
             0, race.columns[self.index], self.answer, race.request, race.target, race.scope
         )
-        emit(run.save(loading))
+        emit(run.save(loading, self.owner))
         emit(Finished(0, "stopped", []))
 
 
@@ -77,6 +82,7 @@ class ForgetVisitor:
         self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> None:
         models.prefixes.forget(Visitor(self.visitor))
+        default_folder(models.limits).tidy()  # old snapshots go now and then, as visitors do
 
 
 def run_to_end(

@@ -9,6 +9,7 @@ from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
 from backend.heads.base import Head
 from backend.kvcache.prefix_cache import PrefixCache
+from backend.limits import Limits
 from backend.racing.models import LoadedModels
 from backend.strategies.column import Column
 from backend.strategies.declaration import DraftWeights
@@ -24,6 +25,10 @@ class Loading:
         self._models = models
         self._say = say
         self._tried: dict[ModelSpec, Engine | Exception] = {}
+
+    @property
+    def limits(self) -> Limits:
+        return self._models.limits
 
     @property
     def prefixes(self) -> PrefixCache:

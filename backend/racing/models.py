@@ -3,7 +3,7 @@
 import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from backend.costs.measure import costs_of
@@ -15,6 +15,9 @@ from backend.grammar.grammars import Grammars
 from backend.heads.base import Head
 from backend.heads.file import SHIPPED, read_head
 from backend.kvcache.prefix_cache import PrefixCache
+from backend.kvcache.prefix_files import store_in
+from backend.limits import PRIVATE, Limits
+from backend.models.hub_quota import HubQuota
 from backend.racing.memory import BUDGET_VARIABLE, model_budget
 from backend.types import ModelSpec
 
@@ -32,6 +35,9 @@ class LoadedModels:
     """Keeps the models used last, so that a race rarely loads one, each once however many columns
     use it; in `prefixes` the KV caches of earlier runs, in `grammars` what grammar columns share.
 
+    The caches are in files of the folder `prefixes`, those of a worker before this one too; None:
+    in this process.
+
     Their weights take at most `budget` bytes; None: what `model_budget` says. Trained heads and KV
     caches are not counted. A new model is warmed up at once, or, if `idle_warm_up`, only as far as
     most races need; the owner then calls `warm_up` whenever it has nothing better to do.
@@ -43,9 +49,15 @@ class LoadedModels:
         *,
         idle_warm_up: bool = False,
         grammars: Grammars | None = None,
+        limits: Limits = PRIVATE,
+        prefixes: Path | None = None,
     ) -> None:
-        self.prefixes = PrefixCache()
+        self.limits = limits
+        self.prefixes = PrefixCache(
+            limits.prefix_bytes, limits.visitor_prefix_bytes, store_in(prefixes)
+        )
         self.grammars = grammars or Grammars()
+        self._hub = HubQuota(limits.hub_bytes)
         self._budget = budget
         self._at_once = WARM_ENOUGH if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}
@@ -64,9 +76,12 @@ class LoadedModels:
     def require_room(self, specs: Iterable[ModelSpec], say: Say) -> None:
         """Have these models, and no others, stay loaded together from now on: what one race needs.
 
-        Loads none of them. Raises DerbyError, with both figures, if they exceed the budget.
+        Fetches those of the Hub, but loads none of them. Raises DerbyError, with both figures, if
+        they exceed the budget.
         """
-        needed = {spec: self._weight_bytes(spec, say) for spec in dict.fromkeys(specs)}
+        asked = tuple(dict.fromkeys(specs))
+        names = {spec.name for spec in asked}
+        needed = {spec: self._weight_bytes(spec, names, say) for spec in asked}
         total, budget = sum(needed.values()), self.budget
         if total > budget:
             each = ", ".join(f"{spec}: {_size(size)}" for spec, size in needed.items())
@@ -91,7 +106,10 @@ class LoadedModels:
             self._evict(self._needed[spec])
             if not declared.loads_at_once:
                 say(f"Loading {spec}...")
+            names = {needed.name for needed in self._needed}
+            self._fetch(spec, names, say)
             self._loaded[spec] = engine = declared.open(spec, say)
+            self._hub.trim(names)
             # It may have turned out larger than was estimated.
             self._needed[spec] = engine.weight_bytes
             self._evict(0)
@@ -100,13 +118,19 @@ class LoadedModels:
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
 
-    def _weight_bytes(self, spec: ModelSpec, say: Say) -> int:
+    def _fetch(self, spec: ModelSpec, needed: Collection[str], say: Say) -> None:
+        """Have the files of a model of the Hub here, beside those of the models `needed`."""
+        if not engine_named(spec.engine).models:
+            self._hub.fetch(spec.name, say, needed)
+
+    def _weight_bytes(self, spec: ModelSpec, names: Collection[str], say: Say) -> int:
         """Bytes of a model's weights, estimated if it is not loaded; 0 if it cannot be had, which
-        is for its own column to tell.
+        is for its own column to tell. `names` are of all models that must be had together.
         """
         if spec in self._loaded:
             return self._loaded[spec].weight_bytes
         try:
+            self._fetch(spec, names, say)
             return engine_named(spec.engine).estimate_bytes(spec, say)
         except Exception:
             log.info("the size of %s cannot be told", spec, exc_info=True)

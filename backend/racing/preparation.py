@@ -1,13 +1,15 @@
 """What must lie on disk before the first race."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from backend.models.hub import HUB_ID, hub_folder
 from backend.types import ModelSpec
 
 
-def prepare_all(say: Callable[[str], None]) -> None:
-    """Make the built-in model's fp32 and int4 IR, and its trained head's; `say` hears what takes
-    long. Raises DerbyError for what cannot be had.
+def prepare_all(say: Callable[[str], None], models: Iterable[str] = ()) -> None:
+    """Make the built-in model's fp32 and int4 IR, and its trained head's, and fetch those of
+    `models` that are the Hub's; `say` hears what takes long. Raises DerbyError for what cannot be
+    had.
     """
     from backend.engines.openvino.export import openvino_ir
     from backend.heads.file import SHIPPED, read_head
@@ -16,3 +18,5 @@ def prepare_all(say: Callable[[str], None]) -> None:
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
     head_ir(read_head(SHIPPED), ModelSpec(), say)
+    for name in filter(HUB_ID.fullmatch, models):
+        hub_folder(name, say)

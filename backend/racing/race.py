@@ -52,7 +52,7 @@ class Race:
         lanes = [
             ColumnRun(
                 index, column, self._answer(index), self.request, self.target, self.scope
-            ).lane(loading)
+            ).lane(loading, stopped)
             for index, column in enumerate(self.columns)
         ]
         for event in interleave(lanes, stopped):

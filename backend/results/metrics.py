@@ -15,6 +15,7 @@ from backend.events import (
     Fed,
     Filled,
     Finished,
+    Judged,
     Prefilled,
     Prepared,
     Resumed,
@@ -59,6 +60,7 @@ class Score:
     reason: str = ""  # why a column that is done ended
     message: str = ""  # why a column failed, a sentence
     expected: str = ""  # what the grammar still wanted when the text was cut
+    judged: Judged | None = None  # how a text was judged that its grammar let end
     snapshot: str = ""  # id of the file that holds the column's state
 
     model: str = ""  # what runs where, in words
@@ -139,7 +141,7 @@ class Score:
                 self._rarely(event)
 
     def _rarely(self, event: Event) -> None:
-        """Fold in events of continued answers, programs and full contexts."""
+        """Fold in events of continued answers, programs, full contexts and finished texts."""
         match event:
             case Resumed():
                 self.earlier = len(event.tokens)
@@ -155,6 +157,8 @@ class Score:
                 self.slots.setdefault(event.name, []).append(event.value)
             case Shifted():
                 self.shifts.append(event)
+            case Judged():
+                self.judged = event
             case Saved():
                 self.snapshot = event.snapshot
             case _:

@@ -285,6 +285,32 @@ def _drafting(board: Scoreboard, score: Score) -> float:
 
 def verdict(board: Scoreboard, index: int) -> str:
     """Whether column `index` wrote what it should have; "" while that is unknown."""
+    return "; ".join(filter(None, (_comparison(board, index), validity(board.scores[index]))))
+
+
+def validity(score: Score) -> str:
+    """What an independent validator says of a text that its grammar let end; "" of any other."""
+    judged = score.judged
+    if judged is None:
+        return ""
+    later = ", ".join(judged.later)
+    match judged.verdict:
+        case "valid":
+            return f"valid by its schema{f', {later} checked afterwards' if later else ''}"
+        case "unchecked":
+            return f"not checked against its schema: {judged.why}"
+        case _:
+            place = f" at {judged.pointer}" if judged.pointer else ""
+            blame = (
+                "the grammar engine let it through"
+                if judged.forbidden
+                else f"the grammar left {later} to this check"
+            )
+            return f"not valid by its schema{place}: {judged.why}; {blame}"
+
+
+def _comparison(board: Scoreboard, index: int) -> str:
+    """What became of a column's text beside its reference's."""
     reference, score = board.reference(index), board.scores[index]
     if reference is None or not score.length or not board.scores[reference].length:
         return ""

@@ -12,6 +12,7 @@ from backend.strategies.declaration import Strategy
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (
     OWN,
+    RELAX,
     CacheChoice,
     GrammarChoice,
     ModelChoice,
@@ -136,7 +137,9 @@ class Column:
 
     @property
     def grammar(self) -> GrammarSource | None:
-        return self.settings().get("grammar")
+        values = self.settings()
+        source, relax = values.get("grammar"), values.get("relax", False)
+        return replace(source, relax=True) if source and relax else source
 
     @property
     def limit(self) -> int:
@@ -175,7 +178,7 @@ def settings_of(strategy: Strategy) -> dict[str, Setting]:
     fields: list[Setting] = list(strategy.settings)
     if strategy.lane is None:
         fields.append(CacheChoice() if strategy.keeps_cache else _limit(strategy))
-        fields.append(GrammarChoice(shipped().get(strategy.grammar)))
+        fields += [GrammarChoice(shipped().get(strategy.grammar)), RELAX]
     return {field.name: field for field in fields}
 
 

@@ -20,7 +20,7 @@ from backend.types import ModelSpec
 Values = Mapping[str, Any]
 
 #: What every column has, beside its strategy's own settings.
-TAKEN = {"cache", "grammar", "limit", "model", "engine", "precision", "device"}
+TAKEN = {"cache", "grammar", "relax", "limit", "model", "engine", "precision", "device"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,16 @@ class GrammarChoice:
         return value.name if shipped().get(value.name) == value else OWN
 
 
+#: What a column does about parts of its JSON Schema that the grammar engine cannot hold.
+RELAX = Flag(
+    "relax",
+    "Relax the schema",
+    "What a JSON Schema asks beyond any grammar (uniqueItems, if, not, some formats) is left out, "
+    "and checked once the text has ended; off: it is refused.",
+    default=False,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheChoice:
     """Which caches a column may begin from."""

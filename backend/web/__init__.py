@@ -3,5 +3,5 @@
 Nothing that comes from a browser is trusted here.
 
 May import: export, racing, results, strategies, programs, kvcache, grammar, engines, models, text,
-events, types, errors.
+events, types, limits, errors.
 """

@@ -1,6 +1,6 @@
 """Where the page's requests arrive: a form is read, a race is run, and views come back."""
 
-import time
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.export.plan import Snippet
 from backend.export.production import snippet
-from backend.kvcache.snapshots import default_folder
-from backend.kvcache.sources import Visitor
+from backend.kvcache.snapshots import Info, default_folder
+from backend.limits import PRIVATE, Limits
 from backend.programs.parser import is_program
 from backend.racing.commands import Command, MeasureCosts, SaveColumn
 from backend.racing.race import Race
@@ -17,18 +17,33 @@ from backend.racing.records import read_record
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import AnswerSoFar
-from backend.web.form import Values, read_more, read_race, require_offered, wants_measuring
+from backend.web.form import Values, read_race, read_tokens, require_allowed, wants_measuring
 from backend.web.offer import Offer
-from backend.web.view import View, alert, view
-from backend.web.visitors import Visitors
+from backend.web.snapshots import VisitorSnapshots
+from backend.web.view import View, alert, gone, view
+from backend.web.visitors import Frame, Visitors
+
+#: Views that may wait for one reader.
+BACKLOG = 4
 
 
 class Controller:
-    """Serves the visitors of one page. Nothing that they send is trusted."""
+    """Serves the visitors of one page. Nothing that they send is trusted.
 
-    def __init__(self, visitors: Visitors, offer: Offer) -> None:
+    `backlog` says how many views a visitor has not read yet.
+    """
+
+    def __init__(
+        self,
+        visitors: Visitors,
+        offer: Offer,
+        limits: Limits = PRIVATE,
+        backlog: Callable[[str], int] = lambda _: 0,
+    ) -> None:
         self._visitors = visitors
         self._offer = offer
+        self._backlog = backlog
+        self._snapshots = VisitorSnapshots(limits)
 
     def race(self, visitor: str, values: Values) -> AsyncIterator[View]:
         """The views of the race that the form asks for."""
@@ -45,7 +60,7 @@ class Controller:
 
         def continued() -> tuple[Race, Sequence[Command]]:
             race, board = self._visitors.last(visitor)
-            more = read_more(tokens)
+            more = read_tokens(tokens, self._offer)
             if is_program(race.request.prompt):
                 raise DerbyError("A program runs to its end: there is nothing to go on with.")
             request = replace(race.request, max_new_tokens=more)
@@ -60,9 +75,9 @@ class Controller:
 
         def restored() -> tuple[Race, Sequence[Command]]:
             name = snapshot.strip() if isinstance(snapshot, str) else ""
-            more = read_more(tokens)
+            more = read_tokens(tokens, self._offer)
             request, column, target = read_record(default_folder().info(name).record)
-            require_offered(target, self._offer)
+            require_allowed(request, column, target, self._offer)
             request = replace(request, max_new_tokens=more)
             return Race(request, (column.limited(more),), target, (AnswerSoFar(snapshot=name),)), ()
 
@@ -73,14 +88,33 @@ class Controller:
         try:
             race, board = self._visitors.last(visitor)
             index = _index(board, label, self._offer.public)
-            mine = replace(race, scope=Visitor(visitor))
-            saving = SaveColumn(mine, index, board.scores[index].answer_so_far)
+            owner = self._snapshots.owner(visitor)
+            saving = SaveColumn(race, index, board.scores[index].answer_so_far, owner)
             column = race.columns[index]
             score = (await self._visitors.save(visitor, saving, column)).scores[0]
-            sentence = score.message or f"{column.title} is saved."
+            saved = f"{column.title} is saved." if score.snapshot else "Saving was stopped."
         except Exception as error:
             return "", self._offer.public(explain(error))
-        return score.snapshot, self._offer.public(sentence)
+        return score.snapshot, self._offer.public(score.message or saved)
+
+    def saved(self, visitor: str) -> list[tuple[str, str]]:
+        """What the visitor's browser saved, newest first: a line on each, and its id. Reads files,
+        so not for the event loop.
+        """
+        try:
+            return [(_line(info), info.id) for info in self._snapshots.list(visitor)]
+        except DerbyError as error:
+            explain(error)
+            return []
+
+    def delete(self, visitor: str, name: Any) -> str:
+        """Delete one of the visitor's own snapshots; a sentence. Not for the event loop."""
+        name = name.strip() if isinstance(name, str) else ""
+        try:
+            self._snapshots.remove(visitor, name)
+        except Exception as error:
+            return self._offer.public(explain(error))
+        return f"Snapshot {name} is deleted."
 
     def labels(self, visitor: str) -> list[str]:
         """The columns of the visitor's last race, as they may be named here; none before it."""
@@ -107,33 +141,58 @@ class Controller:
         folder = "Put your own path in the place of the model's name." if moved else ""
         return replace(made, note=f"{folder} {made.note}".strip())
 
+    def look(self, visitor: str) -> View:
+        """The visitor's last race as it stands, for a page that lost its connection."""
+        try:
+            return self._drawn(self._visitors.look(visitor))
+        except Exception as error:
+            return gone(self._offer.public(explain(error)))
+
+    def seen(self, visitor: str) -> None:
+        """The visitor's page is open, whatever its connection."""
+        self._visitors.seen(visitor)
+
     async def _views(
         self, visitor: str, make: Callable[[], tuple[Race, Sequence[Command]]]
     ) -> AsyncIterator[View]:
-        """Views of a race, each unlike the one before it, and of the commands that go before it.
+        """Views of a race, each unlike the one before it, and of the commands that go before it;
+        only so many that whoever reads slowly keeps up, and the last one in any case.
 
         A flaw in what was asked, or a full queue, ends in one alert; the visitor's earlier race
         then goes on.
         """
+        self.seen(visitor)
         try:
-            race, before = make()
-            race = replace(race, scope=Visitor(visitor))
-            # Later races have higher numbers, also across restarts of this server.
-            number, last = time.time_ns() // 1_000_000, None
-            written = max((len(answer.tokens) for answer in race.earlier), default=0)
+            race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
+            last = None
             async for frame in self._visitors.watch(visitor, race, before):
-                shown = view(
-                    frame.board,
-                    race=number,
-                    goal=written + race.request.max_new_tokens,
-                    ahead=frame.ahead,
-                    public=self._offer.public,
-                )
+                if self._backlog(visitor) >= BACKLOG and not frame.over:
+                    continue
+                shown = self._drawn(frame)
                 if shown != last:
                     yield shown
                 last = shown
         except Exception as error:
             yield alert(self._offer.public(explain(error)))
+
+    def _drawn(self, frame: Frame) -> View:
+        race = frame.race
+        written = max((len(answer.tokens) for answer in race.earlier), default=0)
+        shown = view(
+            frame.board,
+            race=frame.number,
+            goal=written + race.request.max_new_tokens,
+            ahead=frame.ahead,
+            public=self._offer.public,
+        )
+        return {**shown, "status": f"{frame.note} {shown['status']}".strip()}
+
+
+def _line(info: Info) -> str:
+    """A snapshot in a list of one's own."""
+    tokens = info.prompt_tokens + info.answer_tokens
+    what = f"{info.record.get('strategy', '')}, {tokens:,} tokens, {info.bytes / 1e6:,.1f} MB"
+    return f"{info.id}: {what}, {info.created[11:16]} UTC"
 
 
 def _public(column: Column, public: Callable[[str], str]) -> Column:

@@ -1,39 +1,94 @@
 """The page's grammar editor: is a grammar sound, and how far does a text fit it?"""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from backend.errors import explain
-from backend.grammar.sandbox.parent import MAX_TEXT, Sandbox
+from backend.errors import DerbyError, explain
+from backend.grammar.sandbox.parent import Sandbox, TooMuchError, too_long
 from backend.grammar.sandbox.vetting import Vetting
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, model_files
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 from backend.web.form import read_grammar
+from backend.web.turns import Turns
 
-#: Seconds that a grammar may take while it is being written: others wait for the same child.
+#: Seconds of processor time that a grammar may take while it is being written.
 DEADLINE = 2.0
+#: Grammars that are looked at, each by a child process of its own, at a time.
+PLACES = 3
+#: Seconds without use after which a child ends.
+IDLE = 120.0
 
 SOUND = "Sound: it compiles, and every text of it can end."
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Two sentences, and whether the grammar was too much for its child."""
+
+    sound: str
+    fits: str
+    late: bool = False
+
+
 class Editor:
-    """Answers in sentences; nothing that visitors send is trusted."""
+    """Answers in sentences; nothing that visitors send is trusted. For one event loop."""
 
     def __init__(self, tokenizer: Callable[[], Tokenizer]) -> None:
         """`tokenizer` is called when the editor is first used."""
         self._tokenizer = cache(tokenizer)
-        self._vetting = Vetting(Sandbox(DEADLINE))
+        self._turns = Turns(PLACES)
+        self._sandboxes = tuple(Sandbox(DEADLINE) for _ in range(PLACES))
+        self._free = [*self._sandboxes]
+        self._threads = ThreadPoolExecutor(PLACES, thread_name_prefix="editor")
 
-    def look(self, kind: Any, text: Any, sample: Any) -> tuple[str, str]:
-        """A sentence on the grammar, and one on the text tried, "" if the grammar is wrong."""
+    async def look(self, visitor: str, kind: Any, text: Any, sample: Any) -> tuple[str, str]:
+        """A sentence on the grammar, and one on the text tried, "" if the grammar is wrong.
+
+        Waits for a turn of the visitor's.
+        """
+        try:
+            await self._turns.enter(visitor)
+        except Exception as error:
+            return explain(error), ""
+        loop, sandbox = asyncio.get_running_loop(), self._free.pop()
+        job = self._threads.submit(self._look, sandbox, kind, text, sample)
+
+        def done(job: Future[_Answer]) -> None:
+            loop.call_soon_threadsafe(self._leave, visitor, sandbox, job)
+
+        job.add_done_callback(done)  # even if nobody waits for the answer any more
+        answer = await asyncio.wrap_future(job)
+        return answer.sound, answer.fits
+
+    def close(self) -> None:
+        """End the children, those at work too."""
+        for sandbox in self._sandboxes:
+            sandbox.close()
+
+    def _leave(self, visitor: str, sandbox: Sandbox, job: Future[_Answer]) -> None:
+        self._free.append(sandbox)
+        asyncio.get_running_loop().call_later(IDLE, sandbox.rest, IDLE)
+        self._turns.leave(visitor, late=not job.cancelled() and job.result().late)
+
+    def _look(self, sandbox: Sandbox, kind: Any, text: Any, sample: Any) -> _Answer:
         try:
             source = read_grammar(kind, text)
             tried = sample if isinstance(sample, str) else ""
-            return SOUND, fit(source, self._tokenizer(), tried[:MAX_TEXT], self._vetting)
+            why = too_long(tried)
+            fits = fit(source, self._tokenizer(), "" if why else tried, Vetting(sandbox))
+            return _Answer(SOUND, why or fits)
+        except TooMuchError as error:
+            with suppress(DerbyError):  # the next visitor will be told
+                sandbox.start(self._tokenizer())  # in this visitor's turn, not in the next one's
+            return _Answer(explain(error), "", late=True)
         except Exception as error:
-            return explain(error), ""
+            return _Answer(explain(error), "")
 
 
 def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, vetting: Vetting) -> str:

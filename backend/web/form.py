@@ -13,12 +13,13 @@ from backend.errors import DerbyError, check_range
 from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
 from backend.racing.race import Race
+from backend.strategies.column import Column, settings_of
+from backend.strategies.settings import ModelChoice
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
 from backend.web.lineup import MAX_TEXT, asks_for_own, read_lineup, text_of
 from backend.web.offer import HUB, Offer
 
 KINDS = get_args(Kind)
-MAX_PROMPT = 65_536
 MAX_STOPS = 16
 MAX_STOP = 200
 
@@ -36,8 +37,8 @@ def read_race(values: Values, offer: Offer) -> Race:
     )
     return Race(
         Request(
-            prompt=_text("The prompt", values.get("prompt"), MAX_PROMPT),
-            max_new_tokens=_whole("max new tokens", values.get("max_new_tokens")),
+            prompt=_text("The prompt", values.get("prompt"), offer.limits.prompt_characters),
+            max_new_tokens=read_tokens(values.get("max_new_tokens"), offer),
             sampling=Sampling(
                 temperature=_number("temperature", values.get("temperature")),
                 top_k=_whole("top-k", values.get("top_k")),
@@ -60,22 +61,38 @@ def wants_measuring(values: Values) -> bool:
     return _flag("measuring pass costs again", values.get("measure"))
 
 
-def read_more(value: Any) -> int:
-    """How many tokens to go on for. Raises DerbyError for anything but 1 to MAX_NEW_TOKENS."""
+def read_tokens(value: Any, offer: Offer) -> int:
+    """How many tokens to write. Raises DerbyError for what is not from 1 to the page's limit."""
     tokens = _whole("max new tokens", value)
-    check_range("max new tokens", tokens, 1, MAX_NEW_TOKENS)
+    check_range("max new tokens", tokens, 1, min(offer.limits.tokens, MAX_NEW_TOKENS))
     return tokens
 
 
-def require_offered(target: ModelSpec, offer: Offer) -> None:
-    """Raise DerbyError unless visitors of this page may run the model."""
+def require_allowed(request: Request, column: Column, target: ModelSpec, offer: Offer) -> None:
+    """Raise DerbyError unless visitors of this page may go on with a saved column."""
     runtime = offer.runtime(target.engine)
-    offered = target.name in offer.models or HUB_ID.fullmatch(target.name)
-    if runtime is None or not offered or target.device not in runtime.devices:
+    names = {target.name, *_drafts(column)}
+    if (
+        runtime is None
+        or not all(map(offer.has, names))
+        or target.precision not in runtime.precisions
+        or target.device not in runtime.devices
+    ):
         raise DerbyError(
             "The snapshot's model or engine is not offered on this page: load it on the command "
             "line, or on a page that offers them."
         )
+    _text("The snapshot's prompt", request.prompt, offer.limits.prompt_characters)
+
+
+def _drafts(column: Column) -> set[str]:
+    """The models that a column's settings name, beside the copies of its own."""
+    values = column.settings()
+    return {
+        values[name]
+        for name, field in settings_of(column.strategy).items()
+        if isinstance(field, ModelChoice) and values[name] not in dict(field.options)
+    }
 
 
 def read_grammar(kind: Any, text: Any) -> GrammarSource:
@@ -105,7 +122,7 @@ def _one_of(what: str, value: Any, title: str, offered: tuple[str, ...]) -> str:
 
 def _model(what: str, key: Any, hub: Any, offer: Offer) -> str:
     """A model's name for the engines: one of the operator's by its key, or a Hub id."""
-    if key == HUB:
+    if key == HUB and offer.hub:
         hub = hub.strip() if isinstance(hub, str) else ""
         if len(hub) > 200 or not HUB_ID.fullmatch(hub):
             raise DerbyError(

@@ -20,9 +20,6 @@ from backend.web.offer import Offer
 
 MAX_TEXT = 4_000
 
-#: The line-up of a page on which nobody has changed it.
-USUAL = "\n".join(DEFAULT_COLUMNS)
-
 #: What a column that names no engine, precision, device or model of its own runs on.
 AS_THE_RACE = ("", "as the race")
 
@@ -39,23 +36,42 @@ def text_of(value: Any) -> Any:
     return value.get("text") if isinstance(value, dict) else value
 
 
+def usual(offer: Offer) -> str:
+    """The line-up of a page on which nobody has changed it, as far as a race may have it here."""
+    return "\n".join(DEFAULT_COLUMNS[: most_columns(offer)])
+
+
+def most_columns(offer: Offer) -> int:
+    return min(offer.limits.columns, MAX_COLUMNS)
+
+
 def read_lineup(
     text: str, offer: Offer, target: ModelSpec, own: GrammarSource | None
 ) -> tuple[Column, ...]:
     """The columns of a race on `target`, models by their names for the engines.
 
     `own` is the visitor's grammar, None if it is wanted nowhere. Raises DerbyError, with the
-    line's number, for the first flaw.
+    line's number, for the first flaw, and for more models than a race may have.
     """
     columns = []
-    for number, line in numbered(text):
+    for number, line in numbered(text, offer):
         try:
             column = column_of(line, offer, own, resolve=True)
             _require_offered(column.target(target), offer)
         except DerbyError as error:
             raise DerbyError(f"Line {number} of the line-up: {error}") from error
         columns.append(column)
+    _require_few_models(columns, target, offer)
     return tuple(columns)
+
+
+def _require_few_models(columns: Iterable[Column], target: ModelSpec, offer: Offer) -> None:
+    specs = {column.target(target) for column in columns if column.strategy.lane is None}
+    if len(specs) > offer.limits.models:
+        raise DerbyError(
+            f"The columns run on {len(specs)} models, each of another name, engine, precision or "
+            f"device; a race may have {offer.limits.models} here: remove some."
+        )
 
 
 def asks_for_own(text: str) -> bool:
@@ -66,7 +82,7 @@ def asks_for_own(text: str) -> bool:
 def parse_lineup(text: str, offer: Offer) -> tuple[Column, ...]:
     """The columns of the text, models as they are written there. Raises DerbyError."""
     columns = []
-    for number, line in numbered(text):
+    for number, line in numbered(text, offer):
         try:
             columns.append(column_of(line, offer, ANY_OWN, resolve=False))
         except DerbyError as error:
@@ -74,17 +90,20 @@ def parse_lineup(text: str, offer: Offer) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def numbered(text: str, least: int = 1) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers. Raises DerbyError for too many or few."""
+def numbered(text: str, offer: Offer, least: int = 1) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers. Raises DerbyError for too many or few,
+    before anything is made of them.
+    """
+    most = most_columns(offer)
     if len(text) > MAX_TEXT:
         raise DerbyError(
             f"The line-up of {len(text):,} characters is too long: {MAX_TEXT:,} are allowed."
         )
     pairs = enumerate(map(str.strip, text.split("\n")), start=1)
     lines = [(number, line) for number, line in pairs if line]
-    if not least <= len(lines) <= MAX_COLUMNS:
+    if not least <= len(lines) <= most:
         raise DerbyError(
-            f"There are {len(lines)} columns; a race has 1 to {MAX_COLUMNS}: remove some."
+            f"There are {len(lines)} columns; a race has 1 to {most}: remove some."
             if lines
             else "No column is chosen: add at least one."
         )
@@ -108,11 +127,11 @@ def _model(written: str, offer: Offer) -> str:
     names = model_names(offer)
     if written in names:
         return offer.models[names.index(written)]
-    if HUB_ID.fullmatch(written):
+    if offer.hub and HUB_ID.fullmatch(written):
         return written
+    more = ", or a Hub id such as owner/model" if offer.hub else ""
     raise DerbyError(
-        f"There is no model {written!r:.60} on this page; choose one of {_list(names)}, or a Hub "
-        "id such as owner/model."
+        f"There is no model {written!r:.60} on this page; choose one of {_list(names)}{more}."
     )
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.grammar.sources import shipped
-from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, settings_of
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import (
@@ -33,6 +32,7 @@ from backend.web.lineup import (
     AS_THE_RACE,
     column_of,
     model_names,
+    most_columns,
     numbered,
     parse_lineup,
     place_options,
@@ -117,7 +117,7 @@ PRESETS = (
 def catalogue(offer: Offer) -> dict[str, Any]:
     """What the editor needs to know once: the strategies with their settings, and the presets."""
     return {
-        "most": MAX_COLUMNS,
+        "most": most_columns(offer),
         "strategies": {
             name: {
                 "title": strategy.title,
@@ -170,11 +170,11 @@ def apply(text: str, action: Any, offer: Offer) -> str:
         case "preset":
             return "\n".join(_preset(action.get("name"), offer))
         case "add":
-            lines = [line for _, line in numbered(text, least=0)]
+            lines = [line for _, line in numbered(text, offer, least=0)]
             lines.append(_strategy(action.get("strategy")))
         case "duplicate" | "remove" | "move" | "set" as op:
             parse_lineup(text, offer)  # which columns are meant is only known of a right text
-            lines = [line for _, line in numbered(text)]
+            lines = [line for _, line in numbered(text, offer)]
             index = _index("index", action.get("index"), len(lines))
             if op == "duplicate":
                 lines.insert(index + 1, lines[index])
@@ -188,8 +188,8 @@ def apply(text: str, action: Any, offer: Offer) -> str:
                 )
         case op:
             raise DerbyError(f"The action {op!r:.60} is none of the editor's.")
-    if len(lines) > MAX_COLUMNS:
-        raise DerbyError(f"There are {MAX_COLUMNS} columns already, the most of a race.")
+    if len(lines) > (most := most_columns(offer)):
+        raise DerbyError(f"There are {most} columns already, the most of a race.")
     return "\n".join(lines)
 
 
@@ -290,7 +290,7 @@ def _control(setting: Setting, offer: Offer) -> dict[str, Any]:
             control = {"kind": "choice", "options": setting.options, "other": "Snapshot id"}
         case ModelChoice():
             models = _models(offer)[1:]  # the first is the target itself
-            control = {"kind": "choice", "options": [*setting.options, *models], "other": "Hub id"}
+            control = {"kind": "choice", "options": [*setting.options, *models]} | _other(offer)
         case GrammarChoice():
             ready = [(name, name) for name in shipped()]
             control = {
@@ -310,9 +310,13 @@ def _place(offer: Offer) -> list[dict[str, Any]]:
     }
     return [
         {"name": name, "label": label, "help": text, "kind": "choice", "options": options[name]}
-        | ({"other": "Hub id"} if name == "model" else {})
+        | (_other(offer) if name == "model" else {})
         for name, (label, text) in PLACE.items()
     ]
+
+
+def _other(offer: Offer) -> dict[str, str]:
+    return {"other": "Hub id"} if offer.hub else {}
 
 
 def _models(offer: Offer) -> list[tuple[str, str]]:

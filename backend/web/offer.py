@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.engines.registry import engine_named
-from backend.models.files import BUILT_IN
+from backend.errors import DerbyError
+from backend.limits import PRIVATE, Limits
+from backend.models.files import BUILT_IN, HUB_ID
 
 HUB = "hub"
 
@@ -25,10 +27,22 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`models` are names as engines take them; the first one is the default."""
+    """`models` are names as engines take them; the first one is the default. `limits` are those of
+    one race.
+    """
 
     runtimes: tuple[Runtime, ...]
     models: tuple[str, ...]
+    limits: Limits = PRIVATE
+
+    @property
+    def hub(self) -> bool:
+        """Whether visitors may name models of the Hub that the operator does not list."""
+        return self.limits.hub_bytes > 0
+
+    def has(self, name: str) -> bool:
+        """Whether visitors may run the model of that name, as engines take it."""
+        return name in self.models or (self.hub and HUB_ID.fullmatch(name) is not None)
 
     def runtime(self, engine: str) -> Runtime | None:
         return next((r for r in self.runtimes if r.engine == engine), None)
@@ -57,7 +71,9 @@ def _label(name: str) -> str:
     return Path(name).expanduser().absolute().name if _is_path(name) else name
 
 
-def offer_of(names: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Offer:
+def offer_of(
+    names: Sequence[str], models: Sequence[str] = (BUILT_IN,), limits: Limits = PRIVATE
+) -> Offer:
     """What these engines offer on this machine: `models`, and those that they bring themselves.
 
     Raises DerbyError for an unknown engine.
@@ -66,4 +82,20 @@ def offer_of(names: Sequence[str], models: Sequence[str] = (BUILT_IN,)) -> Offer
     runtimes = tuple(Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
     # The default model must be one that the default engine knows.
     ordered = dict.fromkeys(name for e in chosen for name in e.models or models)
-    return Offer(runtimes, tuple(ordered | dict.fromkeys(models)))
+    return Offer(runtimes, tuple(ordered | dict.fromkeys(models)), limits)
+
+
+def require_models(models: Sequence[str], engines: Sequence[str]) -> None:
+    """Raise DerbyError unless each is a folder or a Hub id; an engine with models of its own knows
+    other names.
+    """
+    own = any(engine_named(engine).models for engine in engines)
+    for name in models:
+        if _is_path(name):
+            if not Path(name).expanduser().is_dir():
+                raise DerbyError(f"There is no model folder {name!r}: check the path.")
+        elif not own and name != BUILT_IN and not HUB_ID.fullmatch(name):
+            raise DerbyError(
+                f"There is no model {name!r}: write a folder starting with '/', '.' or '~', or a "
+                "Hub id such as owner/model."
+            )

@@ -68,6 +68,11 @@ def alert(sentence: str) -> View:
     return {"alert": sentence}
 
 
+def gone(sentence: str) -> View:
+    """A race that the page still shows as running is not there any more: the sentence says why."""
+    return {"gone": sentence}
+
+
 def _phase(board: Scoreboard, ahead: int) -> str:
     if ahead:
         return "waiting"
@@ -189,9 +194,10 @@ def _bar_text(board: Scoreboard, index: int) -> str:
 def _outcome(board: Scoreboard, index: int) -> str:
     if board.scores[index].message:
         return "failed"
+    said = sentences.verdict(board, index)
     if index == board.baseline_index:
-        return "the baseline"
-    return sentences.verdict(board, index) or NONE
+        return f"the baseline; {said}" if said else "the baseline"
+    return said or NONE
 
 
 def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:

@@ -1,57 +1,133 @@
 """Who is racing: at most one race for each visitor, one on the machine at a time, in line.
 
-Each race is driven by a thread of its own, so that a reader who vanishes (a closed tab, a lost
-connection) can never hold up the line.
+One thread carries out what stands in line. What a visitor's reader does, or that it vanishes, ends
+no race: a visitor without a connection keeps what is theirs for as long as the limits say.
 """
 
 import asyncio
+import logging
+import secrets
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 from backend.errors import DerbyError, explain
 from backend.events import Event, Failed
+from backend.kvcache.sources import Visitor
+from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
+from backend.web.metrics import NoTally, Tally
+from backend.web.presence import Attendance, Everybody
 from backend.web.queue import RaceQueue
+from backend.web.quota import Quota
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a race: about as often as a page can be redrawn with profit.
 PERIOD = 0.12
-_TURN = 0.05
 
-#: Races that may wait at once; beyond it, an honest refusal is better than a long wait.
-MAX_WAITING = 32
+#: Seconds between two looks at a race that waits for its turn.
+WAITING_PERIOD = 0.5
+
+#: Seconds for which a visitor without a connection keeps their place while others wait.
+GRACE = 10.0
+
+#: Seconds between two looks at who has gone.
+SWEEP = 1.0
+
+OUT_OF_LINE = (
+    f"This race left the line: its page had no connection for {GRACE:.0f} s. Run it again."
+)
+GAVE_WAY = "This race left the line, which is full: its page never had a connection. Run it again."
+UNWATCHED = (
+    f"This race was ended: its page had no connection for {GRACE:.0f} s, and others wait. What it "
+    "wrote is kept."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A race at a moment: its board, and how many races go first. Both may move on later."""
+    """A race at a moment. Later races have higher numbers, also across restarts of this server.
 
+    `ahead` is how many races go first, `note` why it was ended by others than its visitor, or "".
+    The board may move on later, unless the race is `over`.
+    """
+
+    race: Race
+    number: int
     board: Scoreboard
     ahead: int
+    note: str
+    over: bool
 
 
-@dataclass
+@dataclass(eq=False)
 class _Run:
+    """Commands of a visitor. Its board is changed in the event loop alone, its other fields under
+    the lock of `Visitors`.
+    """
+
+    visitor: str
     commands: Sequence[Command]
-    ticket: object
+    board: Scoreboard
     stopped: threading.Event = field(default_factory=threading.Event)
     events: SimpleQueue[Event | None] = field(default_factory=SimpleQueue)
+    joined: float = 0.0  # when it stood in line
+    begun: float | None = None  # when its turn came
+    note: str = ""
+    looks: int = 0  # grows with the board
+    over: bool = False
+    folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A visitor's last race. Its scope is new to each stay, from a visitor's first race until they
+    leave, and nobody is told of it: who knows their name finds nothing that a stay left behind.
+    """
+
+    race: Race
+    number: int
+    run: _Run
+    scope: Visitor
 
 
 class Visitors:
-    """Thread-safe. A visitor is any string that is theirs alone, such as a session hash."""
+    """Thread-safe. A visitor is any string that is theirs alone, such as a session hash.
 
-    def __init__(self, host: Host) -> None:
+    `presence` knows who is connected; where nobody is followed, nobody is ever absent. `forgotten`
+    is called with each visitor who has been absent for too long, `tally` hears of every race.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        limits: Limits = PRIVATE,
+        presence: Attendance | None = None,
+        forgotten: Callable[[str], None] = lambda _: None,
+        tally: Tally | None = None,
+    ) -> None:
         self._host = host
-        self._line = RaceQueue()
-        self._lock = threading.Lock()
+        self._limits = limits
+        self._presence = presence or Everybody()
+        self._forgotten = forgotten
+        self._tally = tally or NoTally()
+        self._quota = Quota(limits.races_per_hour)
+        self._line = RaceQueue[_Run]()
+        self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
-        self._last: dict[str, tuple[Race, Scoreboard]] = {}
+        self._last: OrderedDict[str, _Kept] = OrderedDict()  # the latest one last
+        self._number = 0
+        self._leaving: list[Visitor] = []  # scopes whose caches must be forgotten
+        self._driven = False
+        threading.Thread(target=self._sweep_always, daemon=True).start()
 
     def last(self, visitor: str) -> tuple[Race, Scoreboard]:
         """The visitor's last race and its board. Raises DerbyError if there is none or it runs."""
@@ -59,33 +135,29 @@ class Visitors:
             found = self._last.get(visitor)
         if found is None:
             raise DerbyError("Nothing has run yet: run a race first.")
-        if not found[1].ended:
+        if not found.run.board.ended:
             raise DerbyError("The race is still running: stop it first, or wait for its end.")
-        return found
+        return found.race, found.run.board
 
     def leave(self, visitor: str) -> None:
         """Forget a visitor who has gone, with all that is kept of theirs, and end their race."""
-        self.stop(visitor)
         with self._lock:
-            known = self._last.pop(visitor, None)
-        if known is not None:
-            run = _Run((ForgetVisitor(visitor),), self._line.join())
-            threading.Thread(target=self._drive, args=(visitor, run), daemon=True).start()
-
-    async def save(self, visitor: str, command: Command, column: Column) -> Scoreboard:
-        """Carry out a command on one column, beside the visitor's last race; its board."""
-        run = self._begin(visitor, (command,))
-        board = Scoreboard([column])
-        while not _fold(run.events, board):
-            await asyncio.sleep(PERIOD)
-        return board
+            self.stop(visitor)
+            if (kept := self._last.pop(visitor, None)) is not None:
+                self._leaving.append(kept.scope)
+                self._drive()
 
     def stop(self, visitor: str) -> None:
         """End this visitor's race, waiting or running, if there is one."""
         with self._lock:
             run = self._runs.get(visitor)
-        if run is not None:
-            run.stopped.set()
+            if run is not None:
+                self._end(run)
+
+    @property
+    def waiting(self) -> int:
+        """Races in line, the one that runs not among them."""
+        return max(0, len(self._line.places) - 1)
 
     @property
     def count(self) -> int:
@@ -93,54 +165,191 @@ class Visitors:
         with self._lock:
             return len(self._runs)
 
+    async def save(self, visitor: str, command: Command, column: Column) -> Scoreboard:
+        """Carry out a command on one column, beside the visitor's last race; its board."""
+        run = _Run(visitor, (command,), Scoreboard([column]))
+        self._begin(run)
+        while not run.over:
+            await asyncio.sleep(PERIOD)
+        return run.board
+
     async def watch(
         self, visitor: str, race: Race, before: Sequence[Command] = ()
     ) -> AsyncIterator[Frame]:
         """Run a race after the commands `before`, ending the visitor's earlier one; a frame now and
-        then, and one at the end.
+        then, and one at the end. Its scope is the visitor's own, whatever it says.
 
-        Closing or cancelling the iterator stops the race. Raises DerbyError if the line is full.
+        Raises DerbyError if the line is full or the visitor has had their share of races. The race
+        goes on if the iterator is closed; `look` shows how it stands.
         """
-        run = self._begin(visitor, (*before, race))
-        board = Scoreboard(race.columns)
         with self._lock:
-            self._last[visitor] = (race, board)
-        try:
-            ended = False
-            while not ended:
-                ahead = self._line.ahead(run.ticket)
-                ended = _fold(run.events, board)
-                yield Frame(board, ahead)
-                if not ended:
-                    await asyncio.sleep(PERIOD)
-        finally:
-            run.stopped.set()
+            self._require_quota(visitor)
+            scope = self._scope(visitor)
+            race = replace(race, scope=scope)
+            run = _Run(visitor, (*before, race), Scoreboard(race.columns))
+            self._begin(run)
+            self._quota.count(visitor, self._presence.now())
+            kept = self._keep(visitor, race, run, scope)
+        async for frame in self._frames(kept):
+            yield frame
 
-    def _begin(self, visitor: str, commands: Sequence[Command]) -> _Run:
+    def look(self, visitor: str) -> Frame:
+        """The visitor's last race as it stands, whether it has ended or not. Raises DerbyError if
+        none is kept.
+        """
+        self.seen(visitor)
         with self._lock:
-            earlier = self._runs.get(visitor)
-            if earlier is not None:
-                earlier.stopped.set()
-            elif len(self._runs) > MAX_WAITING:
-                raise DerbyError(f"{MAX_WAITING} races are waiting already: try again in a minute.")
-            run = self._runs[visitor] = _Run(commands, self._line.join())
-        threading.Thread(target=self._drive, args=(visitor, run), daemon=True).start()
-        return run
+            kept = self._last.get(visitor)
+        if kept is None:
+            raise DerbyError("Your race is not kept any more: run it again.")
+        return self._frame(kept)
 
-    def _drive(self, visitor: str, run: _Run) -> None:
-        """Wait for the run's turn, run it, and leave the line, come what may."""
+    def seen(self, visitor: str) -> None:
+        """The visitor's page asks, whether or not it has another connection."""
+        self._presence.seen(visitor)
+
+    def sweep(self) -> None:
+        """End the races that the limits end, and forget the visitors who have been absent for long.
+
+        Called once a second.
+        """
+        with self._lock:
+            for run in self._line.places:
+                if run.begun is None and self._absence(run) >= GRACE:
+                    self._put_out(run, "absent", OUT_OF_LINE)
+            running, *waiting = self._line.places or (None,)
+            if running is not None and any(self._presence.met(run.visitor) for run in waiting):
+                self._hurry(running)
+            gone = self._presence.forget_absent(self._limits.absence_seconds)
+            for visitor in gone:
+                self.leave(visitor)
+        for visitor in gone:
+            self._forgotten(visitor)
+
+    def _hurry(self, run: _Run) -> None:
+        """End the race whose turn it is if others have waited for it long enough."""
+        seconds = self._limits.race_seconds
+        if self._absence(run) >= GRACE:
+            self._put_out(run, "absent", UNWATCHED)
+        elif run.begun is not None and self._presence.now() - run.begun >= seconds:
+            self._put_out(
+                run,
+                "time",
+                f"This race was ended after {seconds} s, as others wait. What it wrote is kept: "
+                "Continue goes on from there.",
+            )
+
+    def _absence(self, run: _Run) -> float:
+        """Seconds for which the run's visitor has had no connection; 0 while there is one."""
+        since = self._presence.absent_since(run.visitor)
+        return 0.0 if since is None else max(0.0, self._presence.now() - since)
+
+    def _sweep_always(self) -> None:
+        while True:
+            time.sleep(SWEEP)
+            try:
+                self.sweep()
+            except Exception:
+                log.exception("Looking after absent visitors failed.")
+
+    def _begin(self, run: _Run) -> None:
+        """Stand in line, in the place of the visitor's earlier run. Raises DerbyError if the line
+        is full.
+        """
+        with self._lock:
+            if run.visitor in self._runs:
+                self.stop(run.visitor)
+            elif len(self._line.places) > self._limits.waiting:
+                self._make_room()
+            self._presence.seen(run.visitor)
+            self._runs[run.visitor] = run
+            run.joined = self._presence.now()
+            self._line.join(run)
+            self._drive()
+        run.folding = asyncio.create_task(self._fold(run))
+
+    def _require_quota(self, visitor: str) -> None:
         try:
-            while self._line.ahead(run.ticket) and not run.stopped.wait(_TURN):
-                pass
+            self._quota.require(visitor, self._presence.now())
+        except DerbyError:
+            self._tally.refused("races per hour")
+            raise
+
+    def _make_room(self) -> None:
+        """Take the latest run out of line whose visitor never had a connection."""
+        for run in reversed(self._line.places):
+            if run.begun is None and not self._presence.met(run.visitor):
+                self._put_out(run, "line full", GAVE_WAY)
+                return
+        self._tally.refused("line full")
+        # Beyond it, an honest refusal is better than a long wait.
+        raise DerbyError(
+            f"{self._limits.waiting} races are waiting already: try again in a minute."
+        )
+
+    def _scope(self, visitor: str) -> Visitor:
+        """Whose caches the visitor's races use in this stay."""
+        kept = self._last.get(visitor)
+        return kept.scope if kept else Visitor(secrets.token_hex(16))
+
+    def _keep(self, visitor: str, race: Race, run: _Run, scope: Visitor) -> _Kept:
+        """Remember the race as the visitor's last, and forget the oldest ones beyond the limit."""
+        self._number = max(self._number + 1, time.time_ns() // 1_000_000)
+        kept = self._last[visitor] = _Kept(race, self._number, run, scope)
+        self._last.move_to_end(visitor)
+        for other in list(self._last)[: max(0, len(self._last) - self._limits.visitors)]:
+            if other not in self._runs:
+                self.leave(other)
+        return kept
+
+    def _put_out(self, run: _Run, reason: str, note: str) -> None:
+        """Stop a run although its visitor did not ask for that; `note` tells them why."""
+        if not run.stopped.is_set():
+            run.note = note
+            self._tally.put_out(reason)
+            self._end(run)
+
+    def _end(self, run: _Run) -> None:
+        """Stop a run; one that waits leaves the line at once."""
+        run.stopped.set()
+        if run.begun is None:
             for command in run.commands:
-                for event in self._carried_out(command, run.stopped):
+                for event in all_stopped(command):
                     run.events.put(event)
-        finally:
-            self._line.leave(run.ticket)
-            with self._lock:
-                if self._runs.get(visitor) is run:
-                    del self._runs[visitor]
+            self._take_out(run)
+
+    def _take_out(self, run: _Run) -> None:
+        with self._lock:
+            self._line.leave(run)
+            if self._runs.get(run.visitor) is run:
+                del self._runs[run.visitor]
             run.events.put(None)
+
+    def _drive(self) -> None:
+        """Have a thread carry out what stands in line, if none does."""
+        if not self._driven:
+            self._driven = True
+            threading.Thread(target=self._carry_out_all, daemon=True).start()
+
+    def _carry_out_all(self) -> None:
+        while True:
+            with self._lock:
+                leaving, self._leaving = self._leaving, []
+                run = next(iter(self._line.places), None)
+                if run is not None:
+                    run.begun = self._presence.now()
+                    self._tally.begun(run.begun - run.joined)
+                elif not leaving:
+                    self._driven = False
+                    return
+            for scope in leaving:
+                for _ in self._carried_out(ForgetVisitor(scope.id), threading.Event()):
+                    pass
+            if run is not None:
+                for command in run.commands:
+                    for event in self._carried_out(command, run.stopped):
+                        run.events.put(event)
+                self._take_out(run)
 
     def _carried_out(self, command: Command, stopped: threading.Event) -> Iterator[Event]:
         if stopped.is_set():
@@ -153,12 +362,42 @@ class Visitors:
             for column in range(command.width):
                 yield Failed(column, sentence)
 
+    async def _fold(self, run: _Run) -> None:
+        """Fold what happens into the run's board until it is over, whoever looks."""
+        try:
+            while True:
+                while not run.events.empty():
+                    event = run.events.get()
+                    if event is None:
+                        self._count(run.board)
+                        return
+                    run.board.add(event)
+                    run.looks += 1
+                await asyncio.sleep(WAITING_PERIOD if self._line.ahead(run) else PERIOD)
+        finally:
+            run.over = True
 
-def _fold(events: SimpleQueue[Event | None], board: Scoreboard) -> bool:
-    """Fold in what has happened since the last look; true once the race is over."""
-    try:
-        while (event := events.get_nowait()) is not None:
-            board.add(event)
-    except Empty:
-        return False
-    return True
+    def _count(self, board: Scoreboard) -> None:
+        states = [score.state for score in board.scores]
+        for _ in range(states.count("failed")):
+            self._tally.column_failed()
+        if set(states) == {"failed"}:
+            self._tally.ended("failed")
+        else:
+            self._tally.ended("stopped" if "stopped" in states else "finished")
+
+    async def _frames(self, kept: _Kept) -> AsyncIterator[Frame]:
+        """A frame whenever something has changed, the last one once the run is over."""
+        seen, over = None, False
+        while not over:
+            over, now = kept.run.over, (kept.run.looks, self._line.ahead(kept.run))
+            if now != seen or over:
+                yield self._frame(kept)
+                seen = now
+            if not over:
+                await asyncio.sleep(PERIOD)
+
+    def _frame(self, kept: _Kept) -> Frame:
+        run, over = kept.run, kept.run.over
+        note = run.note if over else ""
+        return Frame(kept.race, kept.number, run.board, self._line.ahead(run), note, over)

@@ -1,16 +1,22 @@
 """The commands on the fake engine: what they print, and one sentence for what a user can fix."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from backend.bench.registry import EXPERIMENTS
+from backend.cli.console import read_input
 from backend.cli.main import COMMANDS, app
+from backend.errors import DerbyError
 from backend.events import from_json
+from backend.models.prepared import prepared
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import strategies
@@ -29,7 +35,7 @@ def refused(*arguments: str) -> str:
     assert not result.stdout
     sentence = result.stderr.rstrip("\n")
     assert "\n" not in sentence
-    assert sentence.endswith(".")
+    assert sentence.endswith(".") or " Where: /" in sentence
     return sentence
 
 
@@ -151,6 +157,13 @@ def test_an_unknown_column_is_one_sentence_that_names_all(command: tuple[str, ..
         (("verify", "--engine", "fake"), "built-in"),
         (("bench", *FAKE, "--prompts", "no.such.file"), "no.such.file"),
         (("bench", *FAKE, "--experiment", "peers"), "fake"),
+        (("bench", *FAKE, "--limit", "-1"), "-1"),
+        (("tune", *FAKE, "--limit", "-1"), "-1"),
+        (("verify", "--prompts", "0"), "0"),
+        (("train", "nowhere", "--minutes", "nan"), "nan"),
+        (("race", "bad \udcff prompt", *FAKE, "-c", "kv"), "prompt's character 5"),
+        (("race", "xx", *FAKE, "-c", "kv", "--stop", "\udcff"), "stop string's character 1"),
+        (("snapshot", "save", "\udcff", "--engine", "fake"), "prompt's character 1"),
         (("snapshot", "info", "0123456789abcdef"), "0123456789abcdef"),
         (("snapshot", "save", "xx", "--engine", "fake", "-c", "warp"), "'warp'"),
     ],
@@ -183,3 +196,137 @@ def test_a_saved_column_goes_on_where_it_stopped(
     assert json.loads(loaded.stdout)["tokens"] == whole["tokens"]
     assert run("snapshot", "rm", part["snapshot"], whole["snapshot"]).exit_code == 0
     assert json.loads(run("snapshot", "list", "--json").stdout) == []
+
+
+def test_fetched_models_are_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+
+    def build(folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+
+    prepared("hub-owner--one", "hub v1: owner/one", build)
+    (listed,) = json.loads(run("models", "list", "--json").stdout)
+    assert listed["name"] == "owner/one"
+    assert "owner/one" in run("models", "list").stdout
+    assert "there are: owner/one" in refused("models", "rm", "owner/two")
+    assert "is removed" in run("models", "rm", "owner/one").stdout
+    assert json.loads(run("models", "list", "--json").stdout) == []
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(*arguments: str | bytes, **options: Any) -> subprocess.Popen[bytes]:
+    """The program as a shell starts it."""
+    command = [sys.executable, "-m", "backend", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **{"cwd": ROOT} | pipes | options)
+
+
+def ended(*arguments: str | bytes, given: bytes = b"", **options: Any) -> tuple[int, str, str]:
+    """Exit code, standard output and error of the program."""
+    with start(*arguments, **options) as program:
+        out, err = program.communicate(given)
+    return program.returncode, (out or b"").decode(), (err or b"").decode()
+
+
+@pytest.mark.parametrize("prompt", [b"bad \xff prompt", b"-"])
+def test_a_prompt_that_is_not_utf_8_is_one_sentence(prompt: bytes) -> None:
+    """On the command line and on standard input it was a traceback."""
+    code, _, err = ended("race", prompt, *FAKE, "-c", "kv", given=b"bad \xff prompt")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "prompt's character 5" in err
+
+
+@pytest.mark.parametrize("utf8", ["0", "1"])
+def test_the_locale_does_not_matter(utf8: str) -> None:
+    """Where Python takes the locale C at its word, each umlaut was two halves of nothing."""
+    environment = {
+        "PATH": os.defpath,
+        "LC_ALL": "C",
+        "PYTHONUTF8": utf8,
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    prompt = "h\u00f6rt \u4f60\u597d"
+    lines = []
+    for given in (prompt.encode(), b"-"):
+        arguments = ("race", given, *FAKE, "-c", "kv")
+        code, out, err = ended(*arguments, "--json", given=prompt.encode(), env=environment)
+        assert (code, err) == (0, "")
+        lines.append([json.loads(line) for line in out.splitlines()])
+        assert ended(*arguments, given=prompt.encode(), env=environment)[0] == 0
+    assert all(
+        line[0]["prompt_tokens"] == len(f"User: {prompt}\nAnswer: ".encode()) for line in lines
+    )
+
+
+def test_an_endless_prompt_is_refused_instead_of_read() -> None:
+    """It was read until the memory ran out."""
+    with Path("/dev/zero").open("rb") as zeros:
+        code, _, err = ended("race", "-", *FAKE, stdin=zeros)
+    assert code == 2
+    assert "longer than" in err
+
+
+def test_a_closed_standard_input_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DerbyError, match="give the prompt as an argument"):
+        read_input()
+
+
+def test_ctrl_c_ends_it_with_130_and_no_traceback() -> None:
+    endless = ("--engine", "fake", "--model", "fake-slow", "--max-new-tokens", "8000", "-c", "kv")
+    with start("race", "xx", *endless, "--json") as program:
+        assert program.stdout
+        assert program.stdout.readline()
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate()
+    assert program.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_leaves_ends_it_without_a_traceback() -> None:
+    endless = ("--engine", "fake", "--model", "fake-slow", "--max-new-tokens", "8000", "-c", "kv")
+    with start("race", "xx", *endless, "--json") as program:
+        assert program.stdout
+        assert program.stderr
+        assert program.stdout.readline()
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == 1
+
+
+def test_a_fault_of_ours_is_a_sentence_with_a_reference(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a command raised was a traceback of 40 lines through typer and click."""
+
+    def fail(self: object, *_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("backend.cli.race.parse_column", fail)
+    result = run("race", "xx", *FAKE)
+    assert result.exit_code == 1
+    assert "reference" in result.stderr
+    assert "KeyError: 'ours'" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/below"])
+def test_a_set_up_without_a_cache_folder_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / place))
+    assert str(tmp_path / place) in refused("setup")
+
+
+def test_a_cache_with_spaces_and_umlauts_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "Gr\u00fc\u00dfe an alle"))
+    fake = ("--engine", "fake", "--model", "fake-loop")
+    saved = json.loads(run("snapshot", "save", "xx", *fake, "--json").stdout)
+    assert json.loads(run("snapshot", "list", "--json").stdout)[0]["id"] == saved["snapshot"]

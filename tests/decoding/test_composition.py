@@ -17,6 +17,7 @@ from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.kvcache.sources import Visitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -76,7 +77,7 @@ def test_a_grammar_begins_from_an_earlier_cache_and_writes_the_same() -> None:
     """The second of two equal questions computes one row of its prompt, under any drafter."""
     columns = tuple(parse_column(f"{name}:grammar=person,cache=session") for name in DRAFTED[::2])
     race = Race(
-        Request("Who?", 40, chat=False), columns, ModelSpec("fake", "fake"), scope="visitor"
+        Request("Who?", 40, chat=False), columns, ModelSpec("fake", "fake"), scope=Visitor("a")
     )
     boards = [Scoreboard(columns) for _ in range(2)]
     for board in boards:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import DerbyError
-from backend.grammar.checks.scan import scan
-from backend.grammar.definition import definition, parts_of
+from backend.grammar.gbnf.convert import gbnf_to_lark
 from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.sources import GrammarSource, Kind, grammar_from_file, shipped
 from backend.text import ByteTokenizer
@@ -43,11 +42,10 @@ def hasty() -> Iterator[Sandbox]:
 def fate(sandbox: Sandbox, kind: Kind, text: str) -> str:
     """What refuses a grammar, as the app would come to it; "" if it compiles."""
     try:
-        source = GrammarSource(kind, text, "hostile")
-        scan(text, kind)
-        return sandbox.check(definition(parts_of(source)), BYTES)
+        sandbox.examine(GrammarSource(kind, text, "hostile"), BYTES)
     except DerbyError as error:
         return str(error)
+    return ""
 
 
 def schema(value: object) -> str:
@@ -185,6 +183,20 @@ REGEXES: dict[str, Case] = {
     ),
 }  # fmt: skip
 
+
+def cascade(width: int, end: str, head: str = "root ::= r0+", between: str = " ") -> str:
+    """GBNF rules that each need the next one `width` times, and an `end` without a character."""
+    rules = (f"r{n} ::= " + between.join([f"r{n + 1}"] * width) for n in range(18))
+    return "\n".join([head, *rules, f"r18 ::= {end}"])
+
+
+#: Three to the 18th empty texts, and more.
+CASCADES: dict[str, str] = {
+    f"{width} {name} to the 18th": cascade(width, end)
+    for width in (3, 8)
+    for name, end in (("empty texts", '""'), ("zero counts", '"a"{0}'), ("options", '"a"?'))
+} | {"2^18 alternatives": cascade(2, '""', between=" | ")}
+
 MALFORMED = [
     'start: "abc', "start: /abc", "start: %json {", "start: %regex {}", "start -> a", "start: @0",
     "start: @", "start: @{", "start: <[999999999999]>", "start: <[5-2]>", "start: <[]>",
@@ -204,6 +216,20 @@ def test_it_is_refused_or_compiles(sandbox: Sandbox, name: str) -> None:
         assert found
         assert word in found
     assert fate(sandbox, GOOD.kind, GOOD.text) == ""
+
+
+@pytest.mark.parametrize("name", CASCADES)
+def test_empty_texts_are_counted_too(name: str) -> None:
+    """A lexeme was bounded by its characters, so that one of none took 3^18 steps: 347 bytes of
+    GBNF stopped the page's process for more than 45 s. Nothing here has a deadline.
+    """
+    assert len(gbnf_to_lark(CASCADES[name])) < 2 * len(CASCADES[name])
+
+
+def test_the_cascades_leave_the_sandbox_alive(hasty: Sandbox) -> None:
+    for text in CASCADES.values():
+        fate(hasty, "gbnf", text)
+    assert fate(hasty, GOOD.kind, GOOD.text) == ""
 
 
 @pytest.mark.parametrize("text", MALFORMED)

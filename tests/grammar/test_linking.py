@@ -244,7 +244,7 @@ def test_a_schema_that_is_wrong_is_named_though_llguidance_shows_no_line_of_it()
     text = "%import .good.start -> x\n%import .bad.start -> y\nstart: x y"
     parts = linked(text, files)
     error = explain(lark(text), compiled(parts).get_error(), parts)
-    assert re.search("The JSON Schema 'bad' is wrong: .*foo", str(error))
+    assert re.search("The JSON Schema 'bad' is wrong at #: .*foo", str(error))
 
 
 def test_a_grammar_without_imports_is_left_as_it_is() -> None:

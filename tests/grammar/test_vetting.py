@@ -4,23 +4,34 @@ import gc
 import os
 import select
 import signal
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from backend.errors import DerbyError
+from backend.grammar import definition
+from backend.grammar.checks import productive, rules, scan
+from backend.grammar.grammars import GrammarCompiler, Grammars
 from backend.grammar.sandbox import parent
-from backend.grammar.sandbox.parent import Sandbox
+from backend.grammar.sandbox.parent import Sandbox, StoppedError, never
 from backend.grammar.sandbox.vetting import MAX_VERDICTS, Vetting
-from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.grammar.sources import (
+    GrammarSource,
+    Kind,
+    examples,
+    grammar_from_file,
+    shipped,
+)
 from backend.grammar.vocabulary import Vocabularies
 from backend.text import ByteTokenizer, Tokenizer
-from backend.web.editor import SOUND, Editor
 
 BYTES = ByteTokenizer()
-ONE_LETTER = '{"grammars": [{"lark_grammar": "start: \\"a\\""}]}'
+ONE_LETTER = GrammarSource("lark", 'start: "a"', "one letter")
 ENDLESS = GrammarSource("lark", "start: /a+/ /a+/", "endless")
 
 
@@ -29,11 +40,13 @@ class Counted(Sandbox):
 
     def __init__(self, deadline: float = 5.0) -> None:
         super().__init__(deadline)
-        self.asked: list[str] = []
+        self.asked: list[GrammarSource] = []
 
-    def check(self, definition: str, tokenizer: Tokenizer) -> str:
-        self.asked.append(definition)
-        return super().check(definition, tokenizer)
+    def examine(
+        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
+    ) -> str:
+        self.asked.append(source)
+        return super().examine(source, tokenizer, stopped)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +64,29 @@ def test_what_ships_would_pass_untrusted(vetting: Vetting, name: str) -> None:
     text = examples(name).accept[-1]
     found = vetting.explore(source, BYTES, text)
     assert (found.accepted, found.accepting) == (len(text), True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("lark", 'start: "a"'),
+        ("gbnf", 'root ::= "a"'),
+        ("regex", "a"),
+        ("json_schema", '{"const": 1}'),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_a_grammar(
+    vetting: Vetting, kind: Kind, text: str, tmp_path: Path
+) -> None:
+    """Editors of Windows write one. It was refused as a quote left open, and a regular expression
+    had to match it.
+    """
+    suffix = {"json_schema": "schema.json"}.get(kind, kind)
+    path = tmp_path / f"marked.{suffix}"
+    path.write_text(text, encoding="utf-8-sig")
+    for source in (GrammarSource(kind, f"\ufeff{text}", "marked"), grammar_from_file(path)):
+        assert source.text == text
+        vetting.vet(source, BYTES)
 
 
 def test_the_sentence_is_the_one_that_helps(vetting: Vetting) -> None:
@@ -89,6 +125,40 @@ def test_a_verdict_is_remembered() -> None:
     sandbox.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("lark", "%import .json.value\nstart: value"),
+        ("gbnf", 'root ::= "a"+'),
+        ("regex", "a+"),
+        ("json_schema", '{"type": "object", "required": ["a"]}'),
+        ("lark", "start: nothing"),
+    ],
+)
+def test_this_process_reads_no_untrusted_text(
+    kind: Kind, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linking, GBNF and the search for endless rules ran outside of the sandbox, without a
+    deadline, and again when the grammar was compiled: one text stopped the page for all visitors.
+    """
+
+    def never(*_: object) -> None:
+        raise AssertionError("it reads the text")
+
+    for name in ("link", "gbnf_to_lark", "regex_literal"):
+        monkeypatch.setattr(definition, name, never)
+    for read in (scan.scan, productive.require_productive, rules.read_rules):
+        monkeypatch.setattr(sys.modules[read.__module__], read.__name__, never)
+    grammars = Grammars()
+    compiler = GrammarCompiler(grammars, BYTES)
+    source = GrammarSource(kind, text, "mine")
+    with suppress(DerbyError):
+        compiler.prepare(source)
+        constraint = compiler.compile(source)
+        assert not constraint.finished()
+    assert ("nothing" in text) == (source not in compiler._definitions)
+
+
 def test_a_sandbox_that_did_not_start_condemns_no_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence "did not start" was remembered as if the grammar were to blame: once was enough
     for it to be refused until 64 others had been vetted.
@@ -109,12 +179,26 @@ def test_a_wait_that_was_the_machine_s_condemns_no_grammar(monkeypatch: pytest.M
     """
     sandbox, source = Sandbox(), GrammarSource("lark", 'start: "b" "d"', "good")
     vetting = Vetting(sandbox)
-    sandbox.check(ONE_LETTER, BYTES)
+    sandbox.examine(ONE_LETTER, BYTES)
     os.kill(sandbox.pid, signal.SIGSTOP)
     monkeypatch.setattr(parent, "LOADING", -4.9)
     with pytest.raises(DerbyError, match=r"no answer within 0\.1 s: the machine is busy"):
         vetting.vet(source, BYTES)
     monkeypatch.undo()
+    vetting.vet(source, BYTES)
+    sandbox.close()
+
+
+def test_vetting_that_is_stopped_condemns_no_grammar() -> None:
+    """The child is ended, and the same grammar is examined anew by the next one."""
+    sandbox, source = Sandbox(), GrammarSource("lark", 'start: "b" "e"', "good")
+    vetting = Vetting(sandbox)
+    sandbox.examine(ONE_LETTER, BYTES)
+    os.kill(sandbox.pid, signal.SIGSTOP)  # it answers nothing
+    looks = iter([False, True])
+    with pytest.raises(StoppedError):
+        vetting.vet(source, BYTES, lambda: next(looks))
+    assert sandbox.pid == 0
     vetting.vet(source, BYTES)
     sandbox.close()
 
@@ -136,22 +220,9 @@ def test_what_is_remembered_keeps_no_tokenizer_alive() -> None:
 
 def test_a_sandbox_s_child_ends_with_it() -> None:
     sandbox = Sandbox()
-    sandbox.check(ONE_LETTER, BYTES)
+    sandbox.examine(ONE_LETTER, BYTES)
     child = os.pidfd_open(sandbox.pid)
     del sandbox
     gc.collect()
     assert select.select([child], [], [], 30)[0]
     os.close(child)
-
-
-def test_the_editor_answers_whatever_it_is_sent() -> None:
-    editor = Editor(lambda: BYTES)
-    assert editor.look("regex", "a+b", "aa") == (
-        SOUND,
-        "The whole text fits, and it may not end here. Next could be 'a', 'b'.",
-    )
-    assert editor.look("regex", "a+b", None)[1].startswith("Nothing is written yet")
-    for kind, text in (("exe", "a"), (None, None), ("lark", ""), ("lark", {"a": 1}), ([], "a")):
-        sound, fits = editor.look(kind, text, "x")
-        assert sound.startswith("The grammar")
-        assert fits == ""

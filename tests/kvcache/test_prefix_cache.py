@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from backend.decoding.clock import Clock
+from backend.engines.base import Session
+from backend.engines.fake import FakeEngine
+from backend.kvcache.column_caches import Caches
 from backend.kvcache.prefix_cache import PrefixCache
-from backend.kvcache.sources import NOBODY, Scope, Visitor
+from backend.kvcache.recording import model_key
+from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, Scope, Visitor
 
 A, B, C = VISITORS = tuple(map(Visitor, "abc"))
 
@@ -33,10 +38,11 @@ def lcp(a: Sequence[int], b: Sequence[int]) -> int:
 class Reference:
     """The rules in plain lists: (scope, model, tokens, mark), oldest first."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, share: int) -> None:
         self.budget = budget
+        self.share = share
         self.rows: list[tuple[Scope, str, tuple[int, ...], int]] = []
-        self.evicted = self.refreshed = self.replaced = 0
+        self.evicted = self.evicted_own = self.refreshed = self.replaced = 0
 
     def put(self, scope: Scope, model: str, tokens: tuple[int, ...], mark: int) -> None:
         if not tokens or scope == NOBODY:
@@ -46,14 +52,20 @@ class Reference:
         if longer:
             self.touch(longer[-1])
             self.refreshed += 1
-        elif len(tokens) * TOKEN <= self.budget:
+        elif len(tokens) * TOKEN <= min(self.budget, self.share):
             shorter = [row for row in mine if tokens[: len(row[2])] == row[2]]
             self.replaced += len(shorter)
             self.rows = [row for row in self.rows if row not in shorter]
             self.rows.append((scope, model, tokens, mark))
+            while self.held(scope) > self.share:
+                self.rows.remove(next(row for row in self.rows if row[0] == scope))
+                self.evicted_own += 1
             while self.bytes > self.budget:
                 self.rows.pop(0)
                 self.evicted += 1
+
+    def held(self, scope: Scope) -> int:
+        return sum(len(row[2]) for row in self.rows if row[0] == scope) * TOKEN
 
     def find(self, scope: Scope, model: str, tokens: tuple[int, ...]) -> tuple[int, int]:
         seen = [row for row in self.rows if row[:2] == (scope, model)]
@@ -88,13 +100,13 @@ def test_the_longest_common_prefix_is_found(texts: list[list[int]], asked: list[
 @pytest.mark.parametrize("seed", range(4))
 def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
     rng = random.Random(seed)
-    budget = 40 * TOKEN + 3
-    store, reference = PrefixCache(budget), Reference(budget)
-    for mark in range(1, 501):
+    budget, share = 40 * TOKEN + 3, 25 * TOKEN + 1
+    store, reference = PrefixCache(budget, share), Reference(budget, share)
+    for mark in range(1, 801):
         scope, model = rng.choice([NOBODY, *VISITORS]), rng.choice(["m", "n"])
         alphabet = rng.choice([1, 2, 3])
-        # 40 tokens just fit, 41 do not; either is rare, for the first empties the store.
-        length = rng.choice([40, 41]) if rng.random() < 0.04 else rng.randrange(9)
+        # 25 tokens just fit, 26 do not; either is rare, for the first takes a whole share.
+        length = rng.choice([25, 26]) if rng.random() < 0.04 else rng.randrange(9)
         tokens = tuple(rng.randrange(alphabet) for _ in range(length))
         if rng.random() < 0.02:
             store.forget(scope)
@@ -113,7 +125,60 @@ def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
         assert kept == [row[:3] for row in reference.rows]
         assert store.bytes == reference.bytes <= budget
         assert len(store) == len(reference.rows)
-    assert min(reference.evicted, reference.refreshed, reference.replaced) > 10
+    counts = reference.evicted, reference.evicted_own, reference.refreshed, reference.replaced
+    assert min(counts) > 10
+
+
+#: Puts and finds of three visitors: who, "put" or "find", and a text.
+REQUESTS = st.lists(
+    st.tuples(st.sampled_from(VISITORS), st.booleans(), TEXTS.filter(bool)), max_size=40
+)
+
+
+def texts_of(store: PrefixCache, scope: Scope) -> list[list[int]]:
+    return sorted(store.texts(scope, "m"))
+
+
+@given(REQUESTS, st.integers(1, 12))
+def test_where_all_shares_fit_nobody_loses_an_entry_to_another(
+    requests: list[tuple[Scope, bool, list[int]]], share: int
+) -> None:
+    """All visitors had one gigabyte between them: whoever raced most had it, and the others'
+    columns began again with an empty cache.
+    """
+    store = PrefixCache(len(VISITORS) * share * TOKEN, share * TOKEN)
+    alone: dict[Scope, PrefixCache] = {scope: PrefixCache(share * TOKEN) for scope in VISITORS}
+    for scope, puts, text in requests:
+        for cached in (store, alone[scope]):
+            if puts:
+                cached.put(scope, "m", text, cache(text))
+            else:
+                cached.find(scope, "m", text)
+        assert store.bytes <= store.budget
+        for each in VISITORS:
+            assert texts_of(store, each) == texts_of(alone[each], each)
+            assert alone[each].bytes <= store.share
+
+
+@given(REQUESTS, REQUESTS, st.integers(1, 12), st.integers(1, 24))
+def test_however_much_one_puts_the_others_lose_no_more_than_a_share(
+    before: list[tuple[Scope, bool, list[int]]],
+    flood: list[tuple[Scope, bool, list[int]]],
+    share: int,
+    budget: int,
+) -> None:
+    store = PrefixCache(budget * TOKEN, share * TOKEN)
+    for scope, _, text in before:
+        if scope != A:
+            store.put(scope, "m", text, cache(text))
+    kept = store.bytes
+    largest = max((len(text) for scope in (B, C) for text in texts_of(store, scope)), default=0)
+    for _, _, text in flood:
+        store.put(A, "m", text, cache(text))
+    held = sum(len(text) for text in texts_of(store, A)) * TOKEN
+    assert held <= store.share
+    lost = kept - (store.bytes - held)
+    assert lost < (share + largest) * TOKEN or lost == 0
 
 
 @given(
@@ -147,6 +212,31 @@ def test_a_visitor_s_prefixes_are_gone_once_forgotten_and_no_other_s() -> None:
     assert [store.find(visitor, "n", [1, 2, 3, 4]).length for visitor in (A, B)] == [0, 2]
     store.forget(B)
     assert len(store) == store.bytes == 0
+
+
+def test_a_run_that_ends_after_its_visitor_left_leaves_nothing() -> None:
+    """A race that was still ending put its caches under the hash of a visitor who had left, where
+    whoever had the hash was lent them.
+    """
+    engine, store = FakeEngine(), PrefixCache()
+
+    def opened(scope: Scope) -> Session:
+        session = Caches(store, scope, EARLIER_ANSWERS).open(
+            engine, "target", [1, 2, 3, 4], None, Clock()
+        )[0]
+        session.forward([1, 2, 3], [-1, 0, 1], [2])
+        session.keep([0, 1, 2])
+        return session
+
+    late, other = opened(A), opened(B)
+    store.forget(A)
+    for session in (late, other):
+        session.close()
+    key = model_key(engine, 4)
+    assert [store.find(scope, key, [1, 2, 3, 4]).length for scope in (A, B)] == [0, 3]
+    opened(A).close()  # the visitor is back
+    assert store.find(A, key, [1, 2, 3, 4]).length == 3
+    assert len(store._visits) <= 3
 
 
 def test_nobody_can_write_to_what_is_kept_or_lent() -> None:

@@ -5,18 +5,26 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save
 
 from backend.errors import DerbyError
 from backend.kvcache import snapshot_file, snapshots
+from backend.kvcache.snapshot_file import write_file
 from backend.kvcache.snapshots import (
     Binding,
     Snapshot,
@@ -27,9 +35,11 @@ from backend.kvcache.snapshots import (
     parse,
     require_fit,
 )
+from backend.limits import Limits
 
 Content = dict[str, Any]
 LENGTH = 5
+MINE, OTHERS = "a" * 32, "b" * 32
 
 
 def example(seed: int = 0) -> Snapshot:
@@ -80,6 +90,11 @@ def refused(data: bytes, match: str = "") -> None:
     ) as told:
         parse(data)
     assert len(str(told.value)) < 400
+
+
+def modes(folder: SnapshotFolder) -> set[int]:
+    """Rights of the folder and of all files in it."""
+    return {stat.S_IMODE(p.stat().st_mode) for p in (folder.folder, *folder.folder.iterdir())}
 
 
 @pytest.fixture
@@ -220,7 +235,8 @@ class TestSaving:
             raise OSError(code, os.strerror(code))
 
         monkeypatch.setattr(*step, fail)
-        with pytest.raises(DerbyError, match=f"{os.strerror(code)}.*make room"):
+        remedy = "check the permissions" if code == errno.EIO else "make room"
+        with pytest.raises(DerbyError, match=f"{os.strerror(code)}.*{remedy}"):
             folder.save(example())
         assert list(folder.folder.iterdir()) == []
 
@@ -237,8 +253,216 @@ class TestSaving:
 
     def test_a_file_in_the_folders_place_is_told(self, folder: SnapshotFolder) -> None:
         folder.folder.write_text("a file")
-        with pytest.raises(DerbyError, match="Cannot save"):
+        for act in (lambda: folder.save(example()), folder.list):
+            with pytest.raises(DerbyError, match=r"cannot be read \(Not a directory\)"):
+                act()
+        folder.tidy()
+        assert folder.folder.read_text() == "a file"
+
+    @pytest.mark.parametrize("umask", [0, 0o022, 0o777])
+    def test_files_are_their_owner_s_alone_whatever_the_umask(
+        self, folder: SnapshotFolder, umask: int
+    ) -> None:
+        """They hold prompts, and were 0644 in folders of 0755."""
+        before = os.umask(umask)
+        try:
+            name = folder.save(example(), MINE)
+            folder.save(example(1))
+        finally:
+            os.umask(before)
+        assert modes(folder) == {0o700, 0o600}
+        assert_same(example(), folder.load(name))
+
+    def test_what_an_earlier_version_left_open_is_closed(self, folder: SnapshotFolder) -> None:
+        name = folder.save(example())
+        folder.folder.chmod(0o755)
+        (folder.folder / f"{name}.safetensors").chmod(0o644)
+        folder.tidy()
+        assert modes(folder) == {0o700, 0o600}
+
+    @pytest.mark.parametrize("act", ["save", "list", "load", "remove"])
+    def test_no_sentence_names_a_folder(
+        self, folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch, act: str
+    ) -> None:
+        """On a full disk a visitor of the page read where the server keeps its files."""
+        name = folder.save(example())
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.folder))
+
+        for step in ("open", "unlink"):
+            monkeypatch.setattr(os, step, fail)
+        monkeypatch.setattr(Path, "iterdir", fail) if act == "list" else None
+        acts: dict[str, Callable[[], object]] = {
+            "save": lambda: folder.save(example()),
+            "list": folder.list,
+            "load": lambda: folder.load(name),
+            "remove": lambda: folder.remove(name),
+        }
+        with pytest.raises(DerbyError) as told:
+            acts[act]()
+        assert os.strerror(errno.ENOSPC) in str(told.value)
+        assert "/" not in str(told.value)
+
+
+class TestWriters:
+    """Two writers of one name: the one that gave up removed the file of the other."""
+
+    CHUNKS = (b"first", b" and last")
+
+    def test_the_second_one_fails_and_the_first_one_s_file_stays(self, tmp_path: Path) -> None:
+        path = tmp_path / "0123456789abcdef.safetensors"
+
+        def written_twice() -> Iterator[bytes]:
+            yield self.CHUNKS[0]
+            with pytest.raises(FileExistsError):
+                write_file(path, [b"other"])
+            yield self.CHUNKS[1]
+
+        write_file(path, written_twice())
+        assert path.read_bytes() == b"".join(self.CHUNKS)
+        with pytest.raises(FileExistsError):
+            write_file(path, [b"other"])
+        assert path.read_bytes() == b"".join(self.CHUNKS)
+        assert list(tmp_path.iterdir()) == [path]
+
+    @pytest.mark.parametrize("step", [(os, "fsync"), (Path, "replace"), (snapshot_file, "flush")])
+    def test_a_failure_removes_nothing_of_another_one_s(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any
+    ) -> None:
+        other, path = tmp_path / "other.safetensors", tmp_path / "mine.safetensors"
+        write_file(other, self.CHUNKS)
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        monkeypatch.setattr(*step, fail)
+        for target in (path, other):
+            with pytest.raises(OSError, match=r"full|exists"):
+                write_file(target, [b"mine"])
+        assert list(tmp_path.iterdir()) == [other]
+        assert other.read_bytes() == b"".join(self.CHUNKS)
+
+    @pytest.mark.parametrize("writers", [2, 8])
+    def test_of_many_at_once_one_succeeds(self, tmp_path: Path, writers: int) -> None:
+        path, start = tmp_path / "one.safetensors", threading.Barrier(writers)
+        succeeded: list[int] = []
+
+        def write(number: int) -> None:
+            start.wait()
+            with suppress(FileExistsError):
+                write_file(path, [bytes([number])] * 4096)
+                succeeded.append(number)
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(succeeded) == 1
+        assert path.read_bytes() == bytes(succeeded) * 4096
+        assert list(tmp_path.iterdir()) == [path]
+
+
+class TestQuota:
+    """Eight clicks on Save wrote 644 MB, no visitor could delete one, and nothing aged."""
+
+    def test_a_visitor_keeps_so_many_and_no_more(self, tmp_path: Path) -> None:
+        folder = SnapshotFolder(tmp_path, Limits(snapshots=2))
+        names = [folder.save(example(seed), MINE) for seed in range(2)]
+        with pytest.raises(DerbyError, match="You keep 2 snapshots, and the limit is 2: delete"):
+            folder.save(example(), MINE)
+        folder.save(example(), OTHERS)
+        folder.save(example())
+        folder.remove_own(names[0], MINE)
+        folder.save(example(3), MINE)
+
+    def test_visitors_who_may_save_none_are_told(self, tmp_path: Path) -> None:
+        with pytest.raises(DerbyError, match="the limit is 0: none can be saved"):
+            SnapshotFolder(tmp_path, Limits(snapshots=0)).save(example(), MINE)
+
+    def test_all_together_take_so_many_bytes_and_no_more(self, tmp_path: Path) -> None:
+        size = len(rendered(example()))
+        folder = SnapshotFolder(tmp_path, Limits(snapshot_bytes=2 * size))
+        name = folder.save(example(), MINE)
+        folder.save(example(), OTHERS)
+        with pytest.raises(
+            DerbyError, match=rf"{size:,} bytes beside {2 * size:,} .* limit is {2 * size:,} .*del"
+        ):
             folder.save(example())
+        assert len(folder.list()) == 2
+        folder.remove_own(name, MINE)
+        folder.save(example())
+
+    def test_only_who_saved_one_sees_it_among_their_own_and_may_delete_it(
+        self, folder: SnapshotFolder
+    ) -> None:
+        mine, theirs, nobodys = (folder.save(example(), owner) for owner in (MINE, OTHERS, ""))
+        assert [info.id for info in folder.list(MINE)] == [mine]
+        assert {info.id for info in folder.list()} == {mine, theirs, nobodys}
+        for name in (theirs, nobodys, "0" * 16, "../x", None):
+            with pytest.raises(DerbyError, match="You saved no snapshot"):
+                folder.remove_own(name, MINE)  # type: ignore[arg-type]
+        assert_same(example(), folder.load(theirs))
+        folder.remove_own(mine, MINE)
+        assert folder.list(MINE) == []
+        assert len(folder.list()) == 2
+
+    def test_old_ones_of_visitors_go_and_no_others(self, tmp_path: Path) -> None:
+        folder = SnapshotFolder(tmp_path, Limits(snapshot_hours=2))
+        names = [folder.save(example(), owner) for owner in (MINE, MINE, "")]
+        abandoned = tmp_path / "0123456789abcdef.partial"
+        abandoned.write_bytes(b"")
+        at_work = tmp_path / "0123456789abcdff.partial"
+        at_work.write_bytes(b"")
+        then = time.time() - 2 * 3600 - 60
+        for path in [abandoned, *(folder._path(name) for name in names[1:])]:
+            os.utime(path, (then, then))
+        kept = folder.save(example(), OTHERS)
+        assert {info.id for info in folder.list()} == {names[0], names[2], kept}
+        assert at_work.exists()
+        assert not abandoned.exists()
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                st.from_regex(r"[0-9a-f]{16}(-[0-9a-f]{32})?\.safetensors", fullmatch=True),
+                st.from_regex(r"[a-z0-9 -]{1,20}\.(safetensors|partial)", fullmatch=True),
+            ),
+            st.sampled_from(["file", "folder", "link", "pipe", "cut", "closed"]),
+            st.binary(max_size=40),
+        ),
+        max_size=6,
+    )
+)
+def test_foreign_and_damaged_files_never_keep_the_list_from_being_told(
+    tmp_path: Path, foreign: list[tuple[str, str, bytes]]
+) -> None:
+    place = tmp_path / secrets.token_hex(8)
+    folder = SnapshotFolder(place)
+    name = folder.save(example(), MINE)
+    for file, kind, data in foreign:
+        path = place / file
+        if path.exists() or path.is_symlink() or name in file:
+            continue
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "link":
+            path.symlink_to(place / "nowhere")
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.write_bytes(data if kind == "file" else rendered(example())[: 9 * len(data)])
+            path.chmod(0 if kind == "closed" else 0o600)
+    assert [info.id for info in folder.list(MINE)] == [name]
+    assert [info.id for info in folder.list()] == [name]
+    folder.tidy()
+    folder.save(example(), MINE)
 
 
 class TestIds:
@@ -282,7 +506,7 @@ class TestRefusals:
     def test_a_file_beyond_the_limit_is_not_read(self, folder: SnapshotFolder) -> None:
         name = folder.save(example())
         with pytest.raises(DerbyError, match="limit is 100"):
-            SnapshotFolder(folder.folder, 100).load(name)
+            SnapshotFolder(folder.folder, max_bytes=100).load(name)
 
     def test_a_sparse_file_takes_no_memory(
         self, folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -54,24 +53,6 @@ class TestNames:
         (tmp_path / "openvino_model.bin").write_bytes(b"\x01")
         assert model_files(str(tmp_path), quiet).fingerprint != first.fingerprint
 
-    def test_of_a_ready_made_hub_model_the_graph_and_its_weights_are_fetched(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        names = ("openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.bin", "a.bin")
-        info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=n, size=9) for n in names])
-        asked: dict = {}
-
-        def download(name: str, **patterns: list[str]) -> str:
-            asked.update(patterns)
-            return str(tmp_path)
-
-        monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
-        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-        with pytest.raises(DerbyError, match="not a model folder"):
-            model_files("owner/ready-made", quiet)
-        assert {"openvino_model.xml", "openvino_model.bin"} <= set(asked["allow_patterns"])
-        assert not {"*.bin", "a.bin", "openvino_tokenizer.bin"} & set(asked["allow_patterns"])
-
     def test_a_model_that_needs_its_own_code_is_refused(self, tmp_path: Path) -> None:
         config = {"model_type": "mystery", "auto_map": {"AutoConfig": "mystery.Config"}}
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -79,23 +60,6 @@ class TestNames:
         (tmp_path / "mystery.py").write_text("raise SystemExit('ran foreign code')")
         with pytest.raises(DerbyError, match="code of its own"):
             model_files(str(tmp_path), quiet)
-
-    def test_an_unreachable_hub_model_is_one_clear_sentence(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(DerbyError, match="'some-owner/no-such-model' could not be fetched"):
-            model_files("some-owner/no-such-model", quiet)
-
-    def test_a_hub_model_that_exceeds_memory_is_refused_before_download(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        vast = SimpleNamespace(rfilename="model.safetensors", size=10**15)
-        info = SimpleNamespace(siblings=[vast])
-        monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
-        monkeypatch.setattr("huggingface_hub.snapshot_download", None)  # calling it would raise
-        with pytest.raises(DerbyError, match=r"take 1000000\.0 GB"):
-            model_files("owner/vast", quiet)
 
     def test_a_missing_shard_is_named(self, tmp_path: Path) -> None:
         shards = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
@@ -114,6 +78,27 @@ def folder_like(tmp_path: Path, generation: object = None, **config: object) -> 
     if generation is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     return model_files(str(tmp_path), quiet)
+
+
+class TestDamagedFolders:
+    """A model of the Hub holds whatever its author wrote."""
+
+    @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\udcff"])
+    @pytest.mark.parametrize(
+        "file", ["config.json", "generation_config.json", "model.safetensors.index.json"]
+    )
+    def test_a_file_that_is_no_json_is_named(self, tmp_path: Path, file: str, text: str) -> None:
+        folder_like(tmp_path, max_position_embeddings=9, vocab_size=9)
+        (tmp_path / file).write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(DerbyError, match=file):
+            model_files(str(tmp_path), quiet)
+
+    @pytest.mark.parametrize("text", ["[]", "{}", '{"weight_map": []}', "null"])
+    def test_an_index_that_is_none_is_said_to_be_none(self, tmp_path: Path, text: str) -> None:
+        folder_like(tmp_path, max_position_embeddings=9, vocab_size=9)
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(DerbyError, match=r"model\.safetensors\.index\.json"):
+            model_files(str(tmp_path), quiet)
 
 
 class TestModelFacts:

@@ -1,10 +1,14 @@
 """Prepared folders: whole, verified, in place at once, or not there."""
 
 import errno
+import os
+import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +114,28 @@ class TestPreparedFolders:
         assert not (folder / "junk.bin").exists()
         assert not (own_cache / "x.partial").exists()
 
+    @pytest.mark.parametrize("name", ["part/a.bin", "b.json", MANIFEST])
+    def test_a_flipped_byte_is_found_at_the_next_start_though_size_and_time_are_the_same(
+        self, own_cache: Path, name: str
+    ) -> None:
+        path = prepared("x", "r1", Recorder()) / name
+        facts, content = path.stat(), bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        program = (
+            "from backend.models.prepared import prepared\n"
+            "prepared('x', 'r1', lambda folder: print('built'))\n"
+        )
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(cache.__file__).parents[2],
+        )
+        assert said.stdout == "built\n"
+
     def test_processes_preparing_at_once_build_once(self, own_cache: Path) -> None:
         """Every process checks every byte it got; the build log has a single line."""
         program = (
@@ -141,9 +167,166 @@ class TestPreparedFolders:
         assert [racer.returncode for racer in racers] == [0] * 4
         assert "".join(said) == "built\n"
 
-    def test_a_cache_that_cannot_be_written_is_a_clear_refusal(self, own_cache: Path) -> None:
-        def full(_: Path) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def test_what_killed_processes_left_of_other_builds_is_cleared(self, own_cache: Path) -> None:
+        """A killed set-up left up to 696 MB behind until the same folder was prepared again."""
+        prepared("x", "r1", Recorder())
+        (own_cache / "y.partial").mkdir()
+        (own_cache / "y.partial" / "junk.bin").write_text("half")
+        prepared("x", "r1", Recorder())
+        assert not (own_cache / "y.partial").exists()
 
-        with pytest.raises(DerbyError, match="DECODE_DERBY_CACHE"):
-            prepared("x", "r1", full)
+    def test_what_others_are_building_stays_and_who_waits_for_it_says_so(
+        self, own_cache: Path
+    ) -> None:
+        program = (
+            "import sys; from pathlib import Path; from backend.models.prepared import prepared\n"
+            "def build(folder):\n"
+            "    (folder / 'a.bin').write_bytes(b'begun')\n"
+            "    print('building', flush=True)\n"
+            "    sys.stdin.readline()\n"
+            "prepared('y', 'r1', build)\n"
+        )
+        command = [sys.executable, "-c", program]
+        pipe, root = subprocess.PIPE, Path(cache.__file__).parents[2]
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as other:
+            assert other.stdin
+            assert other.stdout
+            assert other.stdout.readline() == "building\n"
+            prepared("x", "r1", Recorder())
+            assert (own_cache / "y.partial" / "a.bin").read_bytes() == b"begun"
+            said: list[str] = []
+
+            def let_it_end(sentence: str) -> None:
+                said.append(sentence)
+                print("end", file=other.stdin, flush=True)
+
+            build = Recorder()
+            prepared("y", "r1", build, say=let_it_end)
+        assert build.runs == 0
+        (sentence,) = said
+        assert "another process" in sentence
+        assert "'y'" in sentence
+
+
+def no_space(_: Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def safetensors_without_space(_: Path) -> None:
+    from safetensors import SafetensorError
+
+    raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+def openvino_without_space(_: Path) -> None:
+    raise RuntimeError("basic_ios::clear: iostream error")
+
+
+def pip_without_space(_: Path) -> None:
+    raise DerbyError(
+        "pip could not download it (OSError: [Errno 28] No space left on device): check the network"
+    )
+
+
+def wrapped(_: Path) -> None:
+    try:
+        no_space(_)
+    except OSError as error:
+        raise ValueError("cannot convert") from error
+
+
+def too_large(folder: Path) -> None:
+    """As a limit on the sizes of files does it, here of 4096 bytes."""
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, kept[1]))
+    try:
+        (folder / "a.bin").write_bytes(bytes(8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+
+
+class Disk:
+    """Stands in for shutil.disk_usage: so many bytes are free."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def __call__(self, _: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=self.free)
+
+
+class TestRefusals:
+    """Each was a traceback, or advised to check the network, or to make room where there was."""
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            no_space,
+            safetensors_without_space,
+            openvino_without_space,
+            pip_without_space,
+            wrapped,
+            too_large,
+        ],
+    )
+    def test_a_disk_that_runs_full_is_said_with_figures_and_remedy(
+        self, own_cache: Path, build: Callable[[Path], None]
+    ) -> None:
+        with pytest.raises(DerbyError, match=r"disk is full.*'x' needs .* MB are free.*DECODE_DE"):
+            prepared("x", "r1", build)
+        assert not list(own_cache.glob("*.partial"))
+
+    def test_whatever_fails_on_a_full_disk_failed_for_it(
+        self, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = Disk(10**9)
+        monkeypatch.setattr(shutil, "disk_usage", disk)
+
+        def fail(_: Path) -> None:
+            disk.free = 0
+            raise KeyError("weights")
+
+        with pytest.raises(DerbyError, match=r"'x' needs 500 MB, and 0 MB are free"):
+            prepared("x", "r1", fail, needs=500_000_000)
+
+    def test_a_build_that_the_disk_cannot_hold_does_not_begin(
+        self, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", Disk(499_000_000))
+        build = Recorder()
+        with pytest.raises(DerbyError, match=r"'x' needs 500 MB, and 499 MB are free") as refusal:
+            prepared("x", "r1", build, needs=500_000_000)
+        assert build.runs == 0
+        assert str(own_cache) not in str(refusal.value), "visitors read it"
+        assert str(own_cache) in refusal.value.with_place
+
+    @pytest.mark.parametrize("below", [".", "below", "below/it"])
+    def test_a_cache_where_a_file_stands_is_said_to_be_one(
+        self, own_cache: Path, monkeypatch: pytest.MonkeyPatch, below: str
+    ) -> None:
+        own_cache.write_text("a file")
+        monkeypatch.setenv("DECODE_DERBY_CACHE", str(own_cache / below))
+        with pytest.raises(DerbyError, match=r"a file stands in its place or above it"):
+            prepared("x", "r1", Recorder())
+
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM])
+    def test_who_may_not_write_is_not_told_to_make_room(
+        self, own_cache: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def forbidden(folder: Path, *_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number), str(folder))
+
+        for place in ("build", "cache"):
+            if place == "cache":
+                monkeypatch.setattr(Path, "mkdir", forbidden)
+            with pytest.raises(DerbyError, match=r"cannot be written by this user.*allow") as told:
+                prepared("x", "r1", forbidden)
+            assert "room" not in str(told.value)
+            assert str(own_cache) in told.value.with_place
+
+    def test_a_fault_of_ours_stays_one(self, own_cache: Path) -> None:
+        def missing(folder: Path) -> None:
+            (folder / "absent").read_text()
+
+        with pytest.raises(FileNotFoundError):
+            prepared("x", "r1", missing)

@@ -282,6 +282,15 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     visitor.page.wait_for_function("document.querySelectorAll('.dd-card').length === 1")
     visitor.wait_phase("ended")
     assert visitor.card("KV reuse").text.startswith(after)
+    saved = box.input_value()
+    visitor.page.locator("#own-snapshots input").click()
+    expect(visitor.page.get_by_role("option", name=re.compile(f"^{saved}: kv, "))).to_have_count(1)
+    visitor.page.keyboard.press("Escape")
+    visitor.page.locator("#delete").click()
+    told = visitor.page.locator("#told textarea, #told input").first
+    expect(told).to_have_value(f"Snapshot {saved} is deleted.")
+    visitor.page.locator("#delete").click()
+    expect(told).to_have_value(re.compile("You saved no snapshot"))
     assert visitor.complaints == []
 
 
@@ -388,4 +397,13 @@ def test_the_columns_to_save_or_to_take_away_are_those_of_the_last_race(visitor:
     visitor.wait_phase("ended")
     visitor.tab("Production")
     expect(page.get_by_role("combobox", name="Column", exact=True)).to_have_value("KV reuse")
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_policy_forbids_nothing_that_it_needs(enter: Enter, theme: str) -> None:
+    """Chromium tells each violation of it as an error."""
+    visitor = enter(theme)
+    for name in ("Own grammar", "Sampling", "Model", "Save", "Production", "Columns"):
+        visitor.tab(name)
     assert visitor.complaints == []

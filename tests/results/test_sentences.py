@@ -13,6 +13,7 @@ from backend.events import (
     Event,
     Failed,
     Finished,
+    Judged,
     Prepared,
     Resumed,
     Started,
@@ -20,7 +21,7 @@ from backend.events import (
 )
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import headline, pace, progress, reason, remark
+from backend.results.sentences import headline, pace, progress, reason, remark, verdict
 from backend.strategies.column import parse_column
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -239,3 +240,38 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
     sentence = remark(board.scores[0])
     for part in ("compiled in 10.0 ms", "2 masks, 2.0 ms on average", "expects '}'", "4 of 5"):
         assert part in sentence
+
+
+@pytest.mark.parametrize(
+    ("judged", "said"),
+    [
+        (Judged(0, "valid", "", ""), "valid by its schema"),
+        (
+            Judged(0, "valid", "", "", ["/items/uniqueItems"]),
+            "valid by its schema, /items/uniqueItems checked afterwards",
+        ),
+        (
+            Judged(0, "invalid", "/a/0", "3 is less than 5", forbidden=True),
+            "not valid by its schema at /a/0: 3 is less than 5; the grammar engine let it through",
+        ),
+        (
+            Judged(0, "invalid", "", "[1,1] is bad", ["/uniqueItems"]),
+            "not valid by its schema: [1,1] is bad; the grammar left /uniqueItems to this check",
+        ),
+        (
+            Judged(0, "unchecked", "", "it is nested too deeply"),
+            "not checked against its schema: it is nested too deeply",
+        ),
+    ],
+)
+def test_a_finished_text_is_called_what_the_validator_says(judged: Judged, said: str) -> None:
+    """Five of 57 schemas gave texts that were no instances, and the column called them finished."""
+    ends = [step(0, [1], 1.0), judged, Finished(0, "end of text", [])]
+    board = board_of("grammar", started(0), *ends)
+    assert verdict(board, 0) == said
+
+
+def test_a_validator_s_word_stands_beside_the_comparison() -> None:
+    valid = Judged(1, "valid", "", "")
+    board = board_of("kv grammar", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.1), valid)
+    assert verdict(board, 1) == "identical to KV reuse (7 tokens); valid by its schema"

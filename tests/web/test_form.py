@@ -1,6 +1,7 @@
 """Whatever a browser sends is either a race within its limits or one sentence."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
+from backend.limits import PUBLIC, Limits
 from backend.racing.race import Race
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
-from backend.types import ModelSpec
-from backend.web.form import read_more, read_race, wants_measuring
+from backend.types import ModelSpec, Request
+from backend.web.form import read_race, read_tokens, require_allowed, wants_measuring
 from backend.web.offer import HUB, Offer, Runtime
 
 HIDDEN = "/srv/secret/models/llama"
@@ -326,7 +328,7 @@ def test_a_number_that_no_float_holds_is_a_sentence(field: str, number: float) -
     with pytest.raises(DerbyError, match="is too large a number"):
         read_race(filled() | {field: number}, MENU)
     with pytest.raises(DerbyError, match="is too large a number"):
-        read_more(number)
+        read_tokens(number, MENU)
 
 
 def test_an_empty_submission_is_a_sentence() -> None:
@@ -337,3 +339,76 @@ def test_an_empty_submission_is_a_sentence() -> None:
 def test_labels_and_public_texts_hide_paths() -> None:
     assert MENU.labels == {"0": "built-in", "1": "llama", "2": "owner/model"}
     assert MENU.public(f"Loading {HIDDEN} on openvino...") == "Loading llama on openvino..."
+
+
+def within(**limits: int) -> Offer:
+    return replace(MENU, limits=Limits(**limits))
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes", "sentence"),
+    [
+        ({"prompt_characters": 5}, {"prompt": "Hello."}, "prompt of 6 characters .* 5 are allowed"),
+        ({"tokens": 64}, {"max_new_tokens": 65}, "max new tokens is 65; .* between 1 and 64"),
+        ({"columns": 4}, {}, "There are 5 columns; a race has 1 to 4"),
+        ({"models": 1}, {"lineup": "kv\nkv@int8"}, "run on 2 models, .* may have 1 here"),
+        ({"hub_bytes": 0}, {"model": HUB, "model__hub": "a/b"}, "no model 'hub' on this page"),
+        ({"hub_bytes": 0}, {"lineup": "kv:model=a/b"}, r"no model 'a/b' .*, owner/model\.$"),
+        ({"hub_bytes": 0}, {"lineup": "speculative:draft=a/b"}, "no model 'a/b'"),
+    ],
+)
+def test_what_the_operator_limits_is_a_sentence(
+    limits: dict[str, int], changes: dict[str, Any], sentence: str
+) -> None:
+    """Any visitor could have any model of the Hub fetched, and race 8,192 tokens in 12 columns."""
+    form = filled(**changes)
+    if "model" in changes or "hub_bytes" not in limits:
+        assert read_race(form | ({"model.hub": "a/b"} if "model" in changes else {}), MENU)
+    with pytest.raises(DerbyError, match=sentence):
+        read_race(form, within(**limits))
+
+
+def test_what_the_operator_lists_is_offered_without_the_hub() -> None:
+    offer = within(hub_bytes=0)
+    for changes in ({"model": "2"}, {"lineup": "kv:model=owner/model"}):
+        assert read_race(filled(**changes), offer)
+
+
+def test_a_page_for_everybody_takes_its_own_form() -> None:
+    assert read_race(filled(), replace(MENU, limits=PUBLIC))
+
+
+def test_a_saved_column_goes_on_only_with_what_is_offered() -> None:
+    """A snapshot of the command line may name any draft, by a path of the server too."""
+    column = default_column("speculative")
+    request = Request("Hello")
+    require_allowed(request, column, ModelSpec(), MENU)
+    for draft in (HIDDEN, "some/model"):
+        require_allowed(request, column.with_settings({"draft": draft}), ModelSpec(), MENU)
+    unlisted = column.with_settings({"draft": "/srv/another"})
+    for drafts, target, offer in (
+        (unlisted, ModelSpec(), MENU),
+        (column.with_settings({"draft": "some/model"}), ModelSpec(), within(hub_bytes=0)),
+        (column, ModelSpec("some/model"), within(hub_bytes=0)),
+        (column, ModelSpec(engine="fake"), MENU),
+        (column, ModelSpec(precision="bf16"), MENU),
+        (column, ModelSpec(device="GPU"), MENU),
+    ):
+        with pytest.raises(DerbyError, match="not offered on this page"):
+            require_allowed(request, drafts, target, offer)
+    with pytest.raises(DerbyError, match="prompt of 5 characters is too long"):
+        require_allowed(request, column, ModelSpec(), within(prompt_characters=4))
+
+
+def test_too_many_columns_are_refused_before_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 columns, each with a grammar of 16 KB, held the page for 16 s: all of them were
+    built, and then counted.
+    """
+
+    def unreachable(*_: Any) -> Column:
+        raise AssertionError("a column was built")
+
+    monkeypatch.setattr("backend.web.lineup.parse_column", unreachable)
+    for lineup in ("grammar:grammar=own\n" * 100_000, "kv\n" * 13):
+        with pytest.raises(DerbyError, match=r"too long|There are 13 columns"):
+            read_race(filled(lineup=lineup, grammar__text="a" * 16_384), MENU)

@@ -1,6 +1,7 @@
 """The line-up editor: its text and its columns are one thing, and nothing sent to it is trusted."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
+from backend.limits import Limits
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec
-from backend.web.lineup import MAX_TEXT, USUAL, asks_for_own, parse_lineup, read_lineup
+from backend.web.lineup import MAX_TEXT, asks_for_own, parse_lineup, read_lineup, usual
 from backend.web.lineup_editor import PRESETS, answer, apply, catalogue, editor_state
 from backend.web.offer import Offer, Runtime
 
@@ -26,6 +28,7 @@ OFFER = Offer(
     ("built-in", HIDDEN, "owner/model", "/elsewhere/my, model", "/a/twin", "/b/twin"),
 )
 TARGET = ModelSpec()
+USUAL = usual(OFFER)
 OWN = GrammarSource("regex", "a+", "my own")
 
 EXAMPLES = [
@@ -54,6 +57,7 @@ def test_the_usual_line_up_is_the_five_strategies() -> None:
 
 
 @given(LINEUPS)
+@settings(deadline=None)
 def test_the_editor_shows_what_a_race_would_run(text: str) -> None:
     """Each value is shown in words that, set again, leave the column as it is."""
     state = editor_state(text, OFFER)
@@ -343,3 +347,23 @@ def test_presets_can_be_run_and_are_left_out_where_they_cannot() -> None:
     assert list(offered) == [preset.name for preset in PRESETS]
     alone = Offer((Runtime("torch", "PyTorch", ("fp32",), ("CPU",)),), ("built-in",))
     assert set(offered) - set(dict(catalogue(alone)["presets"])) == {"quantisation"}
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 12, 1000])
+def test_the_operators_number_of_columns_holds_everywhere(most: int) -> None:
+    offer = replace(OFFER, limits=Limits(columns=most))
+    allowed = min(most, MAX_COLUMNS)
+    assert catalogue(offer)["most"] == allowed
+    assert editor_state(usual(offer), offer)["columns"]
+    full = "\n".join(["kv"] * allowed)
+    for action in ({"op": "add", "strategy": "kv"}, {"op": "duplicate", "index": 0}):
+        with pytest.raises(DerbyError, match=f"There are {allowed} columns already"):
+            apply(full, action, offer)
+    assert editor_state(f"{full}\nkv", offer)["columns"] is None
+    for name, _ in catalogue(offer)["presets"]:
+        assert len(lines(apply("", {"op": "preset", "name": name}, offer))) <= allowed
+
+
+def test_a_page_without_the_hub_does_not_offer_it() -> None:
+    assert "Hub id" in json.dumps(catalogue(OFFER))
+    assert "Hub id" not in json.dumps(catalogue(replace(OFFER, limits=Limits(hub_bytes=0))))

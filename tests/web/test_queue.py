@@ -10,31 +10,36 @@ from backend.web.queue import RaceQueue
 
 @given(st.lists(st.integers(-1, 8), max_size=40))
 def test_places_are_kept_in_order_whoever_joins_or_leaves(moves: list[int]) -> None:
-    """-1 joins; any other number leaves with the ticket of that number, present or not."""
-    line, tickets, waiting = RaceQueue(), list[object](), list[int]()
+    """-1 joins; any other number leaves with the place of that number, present or not."""
+    line, places, waiting = RaceQueue[list[None]](), list[list[None]](), list[int]()
     for move in moves:
         if move < 0:
-            waiting.append(len(tickets))
-            tickets.append(line.join())
-        elif move < len(tickets):
-            line.leave(tickets[move])
+            waiting.append(len(places))
+            places.append([])  # all equal, and yet told apart
+            line.join(places[-1])
+        elif move < len(places):
+            line.leave(places[move])
             waiting = [number for number in waiting if number != move]
-        for number, ticket in enumerate(tickets):
+        for number, place in enumerate(places):
             expected = waiting.index(number) if number in waiting else 0
-            assert line.ahead(ticket) == expected
+            assert line.ahead(place) == expected
+        assert [id(place) for place in line.places] == [id(places[number]) for number in waiting]
 
 
 def test_many_threads_get_different_places() -> None:
-    line, barrier = RaceQueue(), threading.Barrier(8)
-    tickets: list[object] = []
+    line, barrier = RaceQueue[object](), threading.Barrier(8)
+    places: list[object] = []
 
     def join() -> None:
         barrier.wait()
-        tickets.extend(line.join() for _ in range(50))
+        for _ in range(50):
+            place = object()
+            line.join(place)
+            places.append(place)
 
     threads = [threading.Thread(target=join) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(line.ahead(ticket) for ticket in tickets) == list(range(400))
+    assert sorted(line.ahead(place) for place in places) == list(range(400))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from boards import PAIRS, SINGLE, board_of, priced, started, step, written
+from rich.console import Console
 
-from backend.events import Failed, Finished, Prefilled, Preparing, Resumed, Started
+from backend.cli.tables import texts
+from backend.events import Failed, Finished, Judged, Prefilled, Preparing, Resumed, Started
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.charts import cost_curve
@@ -202,3 +204,17 @@ def test_the_curve_comes_with_the_end() -> None:
 def test_without_measured_costs_there_is_no_curve(views: list[dict[str, Any]]) -> None:
     assert all(shown["costs"] is None for shown in views)
     assert idle(ALL)["costs"] is None
+
+
+def test_a_finished_text_s_verdict_is_on_the_card_in_the_table_and_on_the_command_line() -> None:
+    """Of the baseline, too, whose text is compared with nobody's."""
+    broken = Judged(0, "invalid", "/a", "3 is less than 5", forbidden=True)
+    said = "not valid by its schema at /a: 3 is less than 5; the grammar engine let it through"
+    board = board_of("kv", started(0), step(0, [1], 1.0), broken, Finished(0, "end of text", []))
+    shown = view(board, race=1, goal=1)
+    assert shown["columns"][0]["verdict"] == said
+    assert shown["result"]["lines"][0][-1] == f"the baseline; {said}"
+    console = Console(width=300)
+    with console.capture() as printed:
+        console.print(texts(board))
+    assert f"{said}." in printed.get()

@@ -3,20 +3,52 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
 
 import pytest
+from clock import Clock
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Started
+from backend.kvcache.sources import Visitor as Scoped
+from backend.limits import PRIVATE, Limits
+from backend.racing.commands import Command, ForgetVisitor
+from backend.racing.hosts.host import HostFacts
+from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
-from backend.strategies.column import default_column
+from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request
-from backend.web import visitors as room
-from backend.web.controller import Controller
-from backend.web.offer import Offer
-from backend.web.visitors import Frame, Visitors
+from backend.web.controller import BACKLOG, Controller
+from backend.web.offer import Offer, Runtime
+from backend.web.presence import Presence
+from backend.web.visitors import GRACE, Frame, Visitors
 
 RACE = Race(Request("Hi"), (default_column("kv"),), ModelSpec("fake", "fake"))
+
+
+MENU = Offer((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
+FORM = {
+    "prompt": "Hi",
+    "max_new_tokens": 16,
+    "temperature": 0,
+    "top_k": 0,
+    "top_p": 1,
+    "seed": 0,
+    "stop": "",
+    "chat": False,
+    "context": 0,
+    "shift": False,
+    "heal": False,
+    "measure": False,
+    "lineup": "kv",
+    "model": "0",
+    "model.hub": "",
+    "engine": "fake",
+    "precision": "fp32",
+    "device": "CPU",
+    "grammar.kind": "lark",
+    "grammar.text": "",
+}
 
 
 class SlowHost:
@@ -27,8 +59,18 @@ class SlowHost:
         self.running = 0
         self.most = 0
         self.races = 0
+        self.prompts: list[str] = []
+        self.scopes: list[str] = []
+        self.forgotten: list[str] = []
 
-    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        if isinstance(command, ForgetVisitor):
+            self.forgotten.append(command.visitor)
+            return
+        if isinstance(command, Race):
+            self.prompts.append(command.request.prompt)
+            assert isinstance(command.scope, Scoped)
+            self.scopes.append(command.scope.id)
         self.running += 1
         self.races += 1
         self.most = max(self.most, self.running)
@@ -38,11 +80,14 @@ class SlowHost:
         self.running -= 1
         yield Finished(0, "stopped" if stopped() else "end of text", [])
 
+    def facts(self) -> HostFacts:
+        return HostFacts()
+
     def close(self) -> None: ...
 
 
 class BrokenHost(SlowHost):
-    def stream(self, race: Race, stopped: Callable[[], bool]) -> Iterator[Event]:
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
         raise DerbyError("It is broken.")
 
 
@@ -55,6 +100,35 @@ async def frame_where(frames: AsyncIterator[Frame], test: Callable[[Frame], bool
 
 def racing(frame: Frame) -> bool:
     return frame.board.scores[0].state == "prefill"
+
+
+class Street:
+    """Visitors who come, go, and ask for races, and the time that passes meanwhile."""
+
+    def __init__(self, limits: Limits = PRIVATE, here: str = "") -> None:
+        self.clock = Clock()
+        self.host = SlowHost()
+        self.presence = Presence(self.clock)
+        self.forgotten: list[str] = []
+        self.visitors = Visitors(self.host, limits, self.presence, self.forgotten.append)
+        for name in here:
+            self.presence.opened(name)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.time += seconds
+        self.visitors.sweep()
+
+    async def race(self, name: str) -> AsyncIterator[Frame]:
+        """The visitor's race, once it runs if nobody is in front, and once it waits otherwise."""
+        frames = self.visitors.watch(name, RACE)
+        await frame_where(frames, lambda frame: frame.ahead > 0 or racing(frame))
+        return frames
+
+
+async def end(frames: AsyncIterator[Frame]) -> tuple[str, str]:
+    """Why the race ended: its first column's reason, and the note."""
+    told = [(frame.board.scores[0].reason, frame.note) async for frame in frames]
+    return told[-1]
 
 
 async def last(frames: AsyncIterator[Frame]) -> str:
@@ -133,13 +207,23 @@ def test_a_reader_who_stops_reading_does_not_hold_up_the_line() -> None:
     play(scene())
 
 
-def test_closing_the_iterator_stops_the_race() -> None:
+def test_a_race_goes_on_without_its_reader_and_can_be_looked_at_again() -> None:
+    """A connection that was lost for two seconds once ended the race: closing the iterator did."""
+
     async def scene() -> None:
-        visitors = Visitors(SlowHost())
+        host = SlowHost()
+        visitors = Visitors(host)
         frames = visitors.watch("a", RACE)
-        await frame_where(frames, racing)
+        first = await frame_where(frames, racing)
         await frames.aclose()  # type: ignore[attr-defined]
-        await gone(visitors)
+        again = visitors.look("a")
+        assert (again.number, again.board) == (first.number, first.board)
+        host.release.set()
+        while not visitors.look("a").board.ended:
+            await asyncio.sleep(0.01)
+        assert visitors.look("a").board.scores[0].reason == "end of text"
+        with pytest.raises(DerbyError, match="not kept"):
+            visitors.look("b")
 
     play(scene())
 
@@ -154,12 +238,10 @@ def test_a_host_that_breaks_fails_the_columns_with_its_sentence() -> None:
     play(scene())
 
 
-def test_a_line_that_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MAX_WAITING", 1)
-
+def test_a_line_that_is_full_says_so() -> None:
     async def scene() -> None:
         host = SlowHost()
-        visitors = Visitors(host)
+        visitors = Visitors(host, Limits(waiting=1))
         inside = [visitors.watch(name, RACE) for name in "ab"]
         for frames in inside:
             await anext(frames)
@@ -180,5 +262,262 @@ def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
         shown = [v async for v in Controller(visitors, Offer((), ())).race("a", {})]
         assert [list(view) for view in shown] == [["alert"]]
         assert host.races == visitors.count == 0
+
+    play(scene())
+
+
+def test_a_race_in_line_is_dropped_once_its_page_has_no_connection_for_ten_seconds() -> None:
+    """A hundred bare requests once filled the line, and each of their races was run."""
+
+    async def scene() -> None:
+        street = Street(here="abc")
+        running = await street.race("a")
+        gone, never, brief = [await street.race(name) for name in "bxc"]
+        street.presence.closed("b")
+        street.presence.closed("c")
+        street.wait(GRACE - 1)
+        assert street.visitors.count == 4
+        street.presence.opened("c")
+        street.wait(1)
+        for frames in (gone, never):
+            reason, note = await end(frames)
+            assert reason == "stopped"
+            assert "no connection for 10 s" in note
+        assert street.host.races == 1
+        street.host.release.set()
+        assert await end(running) == ("end of text", "")
+        assert await end(brief) == ("end of text", "")
+
+    play(scene())
+
+
+def test_a_running_race_without_a_connection_ends_only_if_others_wait() -> None:
+    async def scene() -> None:
+        street = Street(here="ab")
+        running = await street.race("a")
+        street.presence.closed("a")
+        street.wait(GRACE)
+        bare = await street.race("x")  # nobody who counts
+        street.wait(1)
+        assert street.visitors.count == 2
+        other = await street.race("b")
+        street.wait(0)
+        reason, note = await end(running)
+        assert reason == "stopped"
+        assert "no connection for 10 s, and others wait" in note
+        street.host.release.set()
+        for frames in (bare, other):
+            await end(frames)
+        assert street.visitors.look("a").note == note
+
+    play(scene())
+
+
+def test_a_long_race_ends_once_others_wait_and_says_what_is_kept() -> None:
+    """A race of twelve columns of 8,192 tokens once had the machine for as long as it took."""
+
+    async def scene() -> None:
+        street = Street(Limits(race_seconds=120), here="ab")
+        running = await street.race("a")
+        street.wait(1000)
+        other = await street.race("b")
+        street.wait(0)
+        reason, note = await end(running)
+        assert reason == "stopped"
+        assert "ended after 120 s, as others wait" in note
+        street.host.release.set()
+        assert await end(other) == ("end of text", "")
+        assert street.visitors.last("a")[0].request == RACE.request
+
+    play(scene())
+
+
+def test_a_full_line_has_room_for_whoever_has_a_page() -> None:
+    """Places of requests that no page stands behind are given up first, the latest of them."""
+
+    async def scene() -> None:
+        street = Street(Limits(waiting=2), here="abcd")
+        running = await street.race("a")
+        early, late = await street.race("x"), await street.race("y")
+        second, third = await street.race("b"), await street.race("c")
+        for frames in (late, early):
+            assert "left the line, which is full" in (await end(frames))[1]
+        with pytest.raises(DerbyError, match="2 races are waiting"):
+            await anext(street.visitors.watch("d", RACE))
+        street.host.release.set()
+        for frames in (running, second, third):
+            assert await end(frames) == ("end of text", "")
+
+    play(scene())
+
+
+def test_a_visitor_begins_so_many_races_an_hour_and_no_more() -> None:
+    async def scene() -> None:
+        street = Street(Limits(races_per_hour=2), here="ab")
+        street.host.release.set()
+        for _ in range(2):
+            await end(street.visitors.watch("a", RACE))
+        with pytest.raises(DerbyError, match=r"2 are allowed: the next one is possible in 60 min"):
+            await anext(street.visitors.watch("a", RACE))
+        await end(street.visitors.watch("b", RACE))
+        street.clock.time += 3600
+        await end(street.visitors.watch("a", RACE))
+
+    play(scene())
+
+
+def test_a_refused_race_leaves_the_earlier_one_alone() -> None:
+    async def scene() -> None:
+        street = Street(Limits(races_per_hour=1), here="a")
+        running = await street.race("a")
+        with pytest.raises(DerbyError, match="1 are allowed"):
+            await anext(street.visitors.watch("a", RACE))
+        street.host.release.set()
+        assert await end(running) == ("end of text", "")
+
+    play(scene())
+
+
+def test_who_is_absent_for_long_is_forgotten_with_their_caches() -> None:
+    """A visitor's last race was kept until gradio noticed that the page was closed, for ever
+    if it never had one: 400 requests with long prompts took 310 MB, and kept them.
+    """
+
+    async def scene() -> None:
+        street = Street(Limits(absence_seconds=300), here="ab")
+        street.host.release.set()
+        for name in "abx":
+            await end(street.visitors.watch(name, RACE))
+        street.presence.closed("a")
+        street.wait(100)
+        street.visitors.seen("a")  # a page that lost its connection asks again
+        street.visitors.seen("x")
+        street.wait(299)
+        assert street.visitors.last("a")[1].ended
+        street.wait(1)
+        for name in "ax":
+            with pytest.raises(DerbyError, match="not kept"):
+                street.visitors.look(name)
+        assert street.visitors.look("b").board.ended
+        while len(street.host.forgotten) < 2:
+            await asyncio.sleep(0.01)
+        assert street.host.forgotten == [street.host.scopes[i] for i in (0, 2)]
+
+    play(scene())
+
+
+class ForgetfulHost(InlineHost):
+    """Loses what it is told to forget, as a host whose worker died just then."""
+
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        return iter(()) if isinstance(command, ForgetVisitor) else super().stream(command, stopped)
+
+
+def test_who_takes_the_name_of_one_who_left_finds_none_of_their_caches() -> None:
+    """The caches stood under the visitor's name: whoever had learnt it raced on with what a lost
+    command to forget them had left.
+    """
+    race = replace(RACE, columns=(parse_column("kv:cache=session"),))
+
+    async def scene() -> None:
+        visitors = Visitors(ForgetfulHost())
+
+        async def reused(name: str) -> int:
+            frames = [frame async for frame in visitors.watch(name, race)]
+            return frames[-1].board.scores[0].reused
+
+        assert await reused("a") == 0
+        assert await reused("a") > 0
+        visitors.leave("a")
+        assert await reused("a") == 0
+        assert await reused("b") == 0
+
+    play(scene())
+
+
+def test_what_is_told_of_the_forgotten_is_who_was_absent_too_long() -> None:
+    street = Street(Limits(absence_seconds=300), here="a")
+    street.visitors.seen("x")
+    street.wait(300)
+    assert street.forgotten == ["x"]
+
+
+def test_a_slow_reader_gets_fewer_views_and_the_last_one() -> None:
+    """Views once piled up for whoever read a kilobyte a second, without an end."""
+
+    async def scene() -> None:
+        host, backlog = SlowHost(), 0
+        visitors = Visitors(host)
+        controller = Controller(visitors, MENU, backlog=lambda _: backlog)
+        views = controller.race("a", FORM)
+        assert (await anext(views))["phase"] == "preparing"
+        backlog = BACKLOG
+        rest = asyncio.ensure_future(anext(views))
+        while visitors.look("a").board.scores[0].state != "prefill":
+            await asyncio.sleep(0.01)
+        host.release.set()
+        assert (await rest)["phase"] == "ended"
+
+    play(scene())
+
+
+def test_so_many_last_races_are_kept_and_the_oldest_go_first() -> None:
+    async def scene() -> None:
+        street = Street(Limits(visitors=2), here="abc")
+        street.host.release.set()
+        for name in "abac":
+            await end(street.visitors.watch(name, RACE))
+        await gone(street.visitors)
+        with pytest.raises(DerbyError, match="not kept"):
+            street.visitors.look("b")
+        for name in "ac":
+            assert street.visitors.look(name).board.ended
+        while street.host.forgotten != [street.host.scopes[1]]:
+            await asyncio.sleep(0.01)
+
+    play(scene())
+
+
+def test_two_hundred_are_served_in_the_order_they_came() -> None:
+    async def scene() -> None:
+        host = SlowHost()
+        visitors = Visitors(host, Limits(waiting=200, visitors=200))
+        names = [f"visitor {number}" for number in range(200)]
+
+        async def visit(name: str) -> None:
+            race = replace(RACE, request=Request(name))
+            async for frame in visitors.watch(name, race):
+                assert frame.race.request.prompt == name
+
+        asked = threading.active_count()
+        running = visitors.watch("first", RACE)
+        await frame_where(running, racing)
+        visits = [asyncio.create_task(visit(name)) for name in names]
+        while visitors.count < 201:
+            await asyncio.sleep(0.01)
+        assert threading.active_count() <= asked + 2  # one carries out, and not one a visitor
+        host.release.set()
+        await asyncio.gather(last(running), *visits)
+        assert host.most == 1
+        assert host.prompts == ["Hi", *names]
+        await gone(visitors)
+
+    play(scene())
+
+
+def test_a_save_ends_when_its_visitor_goes() -> None:
+    """Waiting for it once had no end but its own."""
+
+    async def scene() -> None:
+        street = Street(here="ab")
+        running = await street.race("a")
+        saving = asyncio.create_task(street.visitors.save("b", RACE, RACE.columns[0]))
+        while street.visitors.count < 2:
+            await asyncio.sleep(0.01)
+        street.presence.closed("b")
+        street.wait(GRACE)
+        assert (await saving).scores[0].reason == "stopped"
+        street.host.release.set()
+        await end(running)
 
     play(scene())

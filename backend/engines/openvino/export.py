@@ -23,10 +23,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from backend.engines.openvino.abilities import BYTES
 from backend.engines.openvino.compress import COMPRESSORS
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.models.prepared import prepared
+from backend.models.weights import weights_in
 from backend.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ IR = "openvino_model.xml"
 
 #: Raise it whenever the code below writes something else.
 RECIPE = "openvino v2"
+
+#: Disk that an IR takes, as a multiple of its weights' bytes: they, the graph, and some to spare.
+ROOM = 1.1
 
 EXPORTED = ("input_ids", "attention_mask", "position_ids", "beam_idx")
 
@@ -69,7 +74,9 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
 
     name = f"openvino-{spec.precision}-{files.fingerprint[:16]}"
     sliding = f", layers that slide: {files.sliding}" if any(files.sliding) else ""
-    return prepared(name, f"{RECIPE} {spec.precision} of {files.fingerprint}{sliding}", build)
+    recipe = f"{RECIPE} {spec.precision} of {files.fingerprint}{sliding}"
+    needs = round(ROOM * BYTES[spec.precision] * weights_in(files.folder))
+    return prepared(name, recipe, build, needs, say)
 
 
 def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
@@ -101,7 +108,9 @@ def _stored_precision(model: "ov.Model") -> str:
 
 
 def _architecture(files: ModelFiles) -> str:
-    return json.loads((files.folder / "config.json").read_text()).get("model_type", "unknown")
+    return json.loads((files.folder / "config.json").read_text(encoding="utf-8")).get(
+        "model_type", "unknown"
+    )
 
 
 def _unsupported(architecture: str, lacking: str) -> DerbyError:

@@ -8,18 +8,18 @@ from collections.abc import Set as AbstractSet
 
 from backend.errors import DerbyError
 from backend.grammar.checks.fixpoints import least
-from backend.grammar.checks.rules import Probe, Rule, Symbol, dead_after, read_rules
+from backend.grammar.checks.rules import Rule, Symbol, read_rules
 from backend.grammar.messages import Part, fault
 
 
-def require_productive(parts: Sequence[Part], probe: Probe = dead_after) -> None:
+def require_productive(parts: Sequence[Part]) -> None:
     """Raise DerbyError, with the place, if some text of linked grammars could never end.
 
     That is so where a rule that derives no text is reached, at the start of everything or after a
     character. One that is never reached, or takes no character beside others, is let pass.
     `parts` have been compiled: what is malformed or unknown is taken to be able to end.
     """
-    rules = read_rules(parts, probe)
+    rules = read_rules(parts)
     if not rules:
         return
     ends = least(

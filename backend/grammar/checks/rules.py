@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -15,9 +15,6 @@ from backend.grammar.messages import Part, fault
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
-
-#: `dead_after`, here or in another process.
-Probe = Callable[[str, Sequence[str]], Sequence[bool]]
 
 #: `%lark` inside `%lark`, and so on.
 MAX_DEPTH = 100
@@ -60,17 +57,16 @@ class _Scope:
     rules: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def read_rules(parts: Sequence[Part], probe: Probe) -> list[Rule]:
+def read_rules(parts: Sequence[Part]) -> list[Rule]:
     """The rules that the main grammar's start, number 0, leads to; none if it has no start.
 
     Names that are unknown count as text. Raises DerbyError for a JSON Schema that never ends.
     """
-    return _Reader(parts, probe).rules
+    return _Reader(parts).rules
 
 
 class _Reader:
-    def __init__(self, parts: Sequence[Part], probe: Probe) -> None:
-        self._probe = probe
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.rules: list[Rule] = []
         self._waiting: list[tuple[int, _Scope, Definition]] = []
         self._scopes: dict[str, _Scope] = {}
@@ -86,7 +82,7 @@ class _Reader:
 
     def _scope(self, part: Part, text: str, depth: int) -> _Scope:
         lark = parse(text)
-        return _Scope(part, lark, depth, _dead(lark, self._probe))
+        return _Scope(part, lark, depth, _dead(lark))
 
     def _number(self, scope: _Scope, name: str) -> int | None:
         """The number of a rule, which is read later on; None if there is no such rule."""
@@ -165,7 +161,7 @@ def _may_be_none(after: Token | None) -> bool:
     return after is None or after.text == "," or not after.text.strip("+-0")
 
 
-def _dead(lark: LarkFile, probe: Probe) -> frozenset[str]:
+def _dead(lark: LarkFile) -> frozenset[str]:
     """The terminals, and the regexes in rules, that match no text."""
     regexes = {token.text for token in lark.tokens if token.kind == "regex"}
     odd = sorted(text for text in regexes if _MAY_MATCH_NOTHING.search(text))
@@ -179,14 +175,14 @@ def _dead(lark: LarkFile, probe: Probe) -> frozenset[str]:
     choices = [f'"{word}" {what}' for word, what in zip(words, asked, strict=True)]
     text = "\n".join([*lines, "start: " + "\n | ".join(choices)])
     grammar = json.dumps({"grammars": [{"lark_grammar": text}]})
-    return frozenset(compress(asked, probe(grammar, words)))
+    return frozenset(compress(asked, _dead_after(grammar, words)))
 
 
 def _line(lark: LarkFile, first: Token, end: int) -> str:
     return lark.text[first.start : lark.tokens[end - 1].end].rstrip()
 
 
-def dead_after(definition: str, words: Sequence[str]) -> list[bool]:
+def _dead_after(definition: str, words: Sequence[str]) -> list[bool]:
     """For each text: whether the grammar, in llguidance's JSON, begins with it and never goes on.
 
     All False if the grammar does not compile.

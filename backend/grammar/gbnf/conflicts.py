@@ -8,16 +8,11 @@ from itertools import product
 from typing import NamedTuple
 
 from backend.grammar.checks.fixpoints import least
+from backend.grammar.gbnf.budget import Budget, TooLargeError
 from backend.grammar.gbnf.rules import Class, Item, Rule, Sequences, character
 
-#: More would take too long: lexemes, pairs of them that meet, and rounds of a fixpoint.
+#: The bit masks are as wide.
 _MAX_LEXEMES = 600
-_MAX_MEETINGS = 10_000
-_MAX_ROUNDS = 100
-
-
-class TooLargeError(Exception):
-    """More than is worth looking into."""
 
 
 @dataclass(slots=True)
@@ -53,16 +48,19 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def conflicts(rules: Mapping[str, Rule], lexeme_of: Callable[[Item], Lexeme | None]) -> set[str]:
+def conflicts(
+    rules: Mapping[str, Rule], lexeme_of: Callable[[Item], Lexeme | None], budget: Budget
+) -> set[str]:
     """The lexemes, by their texts, that must be taken apart if `lexeme_of` tells which there are.
 
     One that, after a text of another that may stand there too, goes on with a character that may
-    come after that other. Raises TooLargeError for large grammars.
+    come after that other. Raises TooLargeError for more than `budget` allows.
     """
-    grammar = _Grammar(rules, lexeme_of)
+    grammar = _Grammar(rules, lexeme_of, budget)
     found: set[str] = set()
     for a, others in enumerate(grammar.meeting()):
         after = 0
+        budget.spend(1 + grammar.after[a].bit_count() + others.bit_count())
         for b in bits(grammar.after[a]):
             after |= grammar.characters(grammar.lexemes[b], grammar.lexemes[b].first)
         for b in bits(others):
@@ -86,8 +84,9 @@ class _Grammar:
     """
 
     def __init__(
-        self, rules: Mapping[str, Rule], lexeme_of: Callable[[Item], Lexeme | None]
+        self, rules: Mapping[str, Rule], lexeme_of: Callable[[Item], Lexeme | None], budget: Budget
     ) -> None:
+        self._budget = budget
         self.lexemes: list[Lexeme] = []
         self._lexeme_of = lexeme_of
         self._compared: dict[tuple[str, str], _Compared] = {}
@@ -99,10 +98,10 @@ class _Grammar:
         self._masks = _masks(self.lexemes)
         self._nullable = least([p for p in self._productions if min(p[1], default=0) >= 0])
         self._first = [0] * self._size
-        _repeat_until_stable(self._extend_first)
+        self._repeat_until_stable(self._extend_first)
         self._follow = [0] * self._size
         self.after = [0] * len(self.lexemes)
-        _repeat_until_stable(self._extend_follow)
+        self._repeat_until_stable(self._extend_follow)
 
     def meeting(self) -> list[int]:
         """For each lexeme those, as a bit mask, that may come next at the same time."""
@@ -110,8 +109,10 @@ class _Grammar:
         waiting: list[tuple[int, int]] = []
 
         def meet(some: int, others: int) -> None:
+            self._budget.spend(1 + some.bit_count())
             for a in bits(some):
                 for b in bits(others & ~meeting[a]):
+                    self._budget.spend()
                     meeting[a] |= 1 << b
                     meeting[b] |= 1 << a
                     waiting.append((a, b))
@@ -119,8 +120,6 @@ class _Grammar:
         begin = self._first[self._rules["root"]]
         meet(begin, begin)
         for a, b in waiting:
-            if len(waiting) > _MAX_MEETINGS:
-                raise TooLargeError
             if self.compared(self.lexemes[a], self.lexemes[b]).same:
                 meet(self.after[a], self.after[b])
         return meeting
@@ -134,6 +133,7 @@ class _Grammar:
     def characters(self, lexeme: Lexeme, positions: int) -> int:
         """The characters at some positions, as a bit mask in which a bit is a range of them."""
         mask = 0
+        self._budget.spend(positions.bit_count())
         for position in bits(positions):
             mask |= self._masks[lexeme.text][position]
         return mask
@@ -144,6 +144,7 @@ class _Grammar:
         ours, theirs = self._masks[a.text], self._masks[b.text]
         waiting = [(a.first, b.first)]
         for firsts, seconds in waiting:
+            self._budget.spend(firsts.bit_count() * seconds.bit_count())
             for p, q in product(bits(firsts), bits(seconds)):
                 if (p, q) in seen or not ours[p] & theirs[q]:
                     continue
@@ -197,9 +198,14 @@ class _Grammar:
         self.lexemes.append(lexeme)
         return ~(len(self.lexemes) - 1)
 
+    def _repeat_until_stable(self, step: Callable[[], bool]) -> None:
+        while step():
+            pass
+
     def _extend_first(self) -> bool:
         changed = False
         for head, symbols in self._productions:
+            self._budget.spend(1 + len(symbols))
             mask = self._first[head]
             for symbol in symbols:
                 mask |= self._first[symbol] if symbol >= 0 else 1 << ~symbol
@@ -212,6 +218,7 @@ class _Grammar:
     def _extend_follow(self) -> bool:
         changed = False
         for head, symbols in self._productions:
+            self._budget.spend(1 + len(symbols))
             behind = self._follow[head]
             for symbol in reversed(symbols):
                 table, at = (self._follow, symbol) if symbol >= 0 else (self.after, ~symbol)
@@ -241,10 +248,3 @@ def _masks(lexemes: Collection[Lexeme]) -> dict[str, list[int]]:
             mask |= (1 << number[high + 1]) - (1 << number[low])
         masks[points] = mask
     return {lexeme.text: [masks[points] for points in lexeme.classes] for lexeme in lexemes}
-
-
-def _repeat_until_stable(step: Callable[[], bool]) -> None:
-    for _ in range(_MAX_ROUNDS):
-        if not step():
-            return
-    raise TooLargeError

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from backend.grammar.checks.fixpoints import least
-from backend.grammar.gbnf.conflicts import Lexeme, TooLargeError, conflicts
+from backend.grammar.gbnf.budget import Budget, TooLargeError
+from backend.grammar.gbnf.conflicts import Lexeme, conflicts
 from backend.grammar.gbnf.rules import Item, Rule, Sequences, character, count, quoted
 
 #: Characters in one lexeme, groups and rules in each other in it, copies of one character by counts
@@ -21,14 +22,23 @@ _MAX_POSITIONS = 64
 _MAX_DEPTH = 20
 _MAX_COPIES = 2000
 _MAX_ROUNDS = 8
+#: Steps that all of this may take for a grammar's every part, and for a small one.
+_STEPS_EACH = 100
+_LEAST_STEPS = 50_000
+#: Characters of all lexemes together: a rule that has a long one may be written out many times.
+_MAX_TEXTS = 1 << 16
 
 
 def find_lexemes(rules: Mapping[str, Rule]) -> list[str]:
-    """Set the items' `lexeme` where that is exact; the Lark lines that define what these name."""
-    chooser = _Chooser(rules)
+    """Set the items' `lexeme` where that is exact; the Lark lines that define what these name.
+
+    The work is linear in the rules' size: where more is needed, every character stands alone.
+    """
+    budget = Budget(_LEAST_STEPS + _STEPS_EACH * sum(_size(rule.body) for rule in rules.values()))
+    chooser = _Chooser(rules, budget)
     try:
         for _ in range(_MAX_ROUNDS):
-            found = conflicts(rules, chooser.lexeme_of)
+            found = conflicts(rules, chooser.lexeme_of, budget)
             if not found:
                 return chooser.write()
             chooser.apart |= found
@@ -46,8 +56,10 @@ class _Piece(NamedTuple):
 
 
 class _Chooser:
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, rules: Mapping[str, Rule], budget: Budget) -> None:
         self.apart: set[str] = set()
+        self._budget = budget
+        self._texts = Budget(_MAX_TEXTS)
         self._rules = rules
         self._known: dict[int, Lexeme | None] = {}
         # Without recursion, that is: the least fixpoint of having only such rules inside.
@@ -89,6 +101,7 @@ class _Chooser:
             built.text = self._text(once) + (
                 count(max(1, item.low), item.high) if item.repeats else ""
             )
+            self._texts.spend(len(built.text))
         except TooLargeError:
             return None
         if piece.nullable:
@@ -100,6 +113,7 @@ class _Chooser:
 
     def _add(self, built: Lexeme, item: Item, depth: int, copies: int) -> _Piece:
         """Put an item's positions into a lexeme."""
+        self._budget.spend(1 + sum(map(len, item.classes)))
         copies *= item.high or max(1, item.low)
         if depth > _MAX_DEPTH or len(built.classes) > _MAX_POSITIONS or copies > _MAX_COPIES:
             raise TooLargeError
@@ -107,7 +121,7 @@ class _Chooser:
             return _Piece()
         if item.rule or item.group is not None:
             rows = [
-                _row(built, (self._add(built, inner, depth + 1, copies) for inner in sequence))
+                self._row(built, (self._add(built, inner, depth + 1, copies) for inner in sequence))
                 for sequence in self._body(item)
             ]
             piece = _Piece(any(row.nullable for row in rows), 0, 0)
@@ -115,10 +129,23 @@ class _Chooser:
                 piece = _Piece(piece.nullable, piece.first | row.first, piece.last | row.last)
         else:
             bits = (built.add(points) for points in item.classes)
-            piece = _row(built, (_Piece(nullable=False, first=bit, last=bit) for bit in bits))
+            piece = self._row(built, (_Piece(nullable=False, first=bit, last=bit) for bit in bits))
         if item.repeats:
             built.join(piece.last, piece.first)
         return piece._replace(nullable=piece.nullable or item.low == 0)
+
+    def _row(self, built: Lexeme, pieces: Iterable[_Piece]) -> _Piece:
+        """Pieces one after the other."""
+        row = _Piece()
+        for piece in pieces:
+            self._budget.spend(row.last.bit_count())
+            built.join(row.last, piece.first)
+            row = _Piece(
+                row.nullable and piece.nullable,
+                row.first | (piece.first if row.nullable else 0),
+                piece.last | (row.last if piece.nullable else 0),
+            )
+        return row
 
     def _body(self, item: Item) -> Sequences:
         if item.rule and item.rule not in self._regular:
@@ -151,14 +178,6 @@ def _items(body: Sequences) -> Iterator[Item]:
         waiting += [inner for sequence in item.group or () for inner in sequence]
 
 
-def _row(built: Lexeme, pieces: Iterable[_Piece]) -> _Piece:
-    """Pieces one after the other."""
-    row = _Piece()
-    for piece in pieces:
-        built.join(row.last, piece.first)
-        row = _Piece(
-            row.nullable and piece.nullable,
-            row.first | (piece.first if row.nullable else 0),
-            piece.last | (row.last if piece.nullable else 0),
-        )
-    return row
+def _size(body: Sequences) -> int:
+    """How many items a body has, and ranges in their classes."""
+    return sum(1 + sum(map(len, item.classes)) for item in _items(body))

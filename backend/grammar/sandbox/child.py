@@ -1,4 +1,4 @@
-"""The sandbox's child process: compiles one grammar at a time, and may die of it.
+"""The sandbox's child process: reads and compiles one grammar at a time, and may die of it.
 
 `python -m backend.grammar.sandbox.child` answers JSON lines with JSON lines until its standard
 input ends. Nothing heavy is imported: it starts in a fraction of a second.
@@ -13,16 +13,24 @@ import random
 import signal
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from backend.errors import DerbyError
-from backend.grammar.checks.rules import dead_after
+from backend.grammar.checks.productive import require_productive
+from backend.grammar.checks.relaxed import judge_relaxed
+from backend.grammar.checks.scan import scan
+from backend.grammar.checks.validity import judge
+from backend.grammar.definition import definition, parts_of
 from backend.grammar.matchers import limits
+from backend.grammar.messages import explain
 from backend.grammar.slices import SLICES
+from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import read
+from backend.processes import die_with_parent
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -32,6 +40,8 @@ PROBE = 32
 #: Pieces of text shown as what may follow.
 SHOWN = 12
 _LONGEST = 60
+#: What a refused JSON Schema is offered if the rest of it can be held.
+RELAX = "Or set relax: the column then decodes under the rest, and checks the text at its end."
 _NO_TEXT = "no text that this model can write fits it"
 
 
@@ -43,20 +53,64 @@ class _Jobs:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to one request of the parent's."""
-        if request["job"] == "load":
-            written = {key: request[key] for key in ("hf", "width", "eos") if key in request}
-            try:
+        try:
+            if request["job"] == "load":
+                written = {key: request[key] for key in ("hf", "width", "eos") if key in request}
                 self._tokenizers[request["tokenizer"]] = read(written, SLICES)
-            except DerbyError as error:
-                return {"refused": str(error)}
-            return {}
-        if request["job"] == "dead":
-            return {"dead": dead_after(request["definition"], request["words"])}
-        tokenizer = self._tokenizers[request["tokenizer"]]
-        matcher = _compiled(request["definition"], tokenizer)
-        if request["job"] == "check":
-            return {"error": _wrong(matcher) or _probe(matcher, tokenizer)}
-        return _explore(matcher, tokenizer, request["text"])
+                return {}
+            if request["job"] == "judge":
+                _limit_memory(request["memory"])
+                source = _source(request["source"])
+                judging = judge_relaxed if source.relax else judge
+                return asdict(judging(source.text, request["text"]))
+            tokenizer = self._tokenizers[request["tokenizer"]]
+            linked = examine(_source(request["source"]), tokenizer)
+        except DerbyError as error:
+            return {"refused": str(error)}
+        if request["job"] == "examine":
+            return {"definition": linked}
+        return _explore(_compiled(linked, tokenizer), tokenizer, request["text"])
+
+
+def _source(record: dict[str, Any]) -> GrammarSource:
+    """The source that `asdict` wrote."""
+    modules = tuple(map(_source, record["modules"]))
+    name, relax = record["name"], record["relax"]
+    return GrammarSource(record["kind"], record["text"], name, modules, relax)
+
+
+def examine(source: GrammarSource, tokenizer: LLTokenizer) -> str:
+    """The grammar's definition. Raises DerbyError unless it compiles and every text of it ends;
+    where a JSON Schema would do once relaxed, it says so.
+    """
+    try:
+        return _examined(source, tokenizer)
+    except DerbyError as error:
+        if source.kind == "json_schema" and not source.relax and _fit_relaxed(source, tokenizer):
+            raise DerbyError(f"{error} {RELAX}") from error
+        raise
+
+
+def _fit_relaxed(source: GrammarSource, tokenizer: LLTokenizer) -> bool:
+    try:
+        _examined(replace(source, relax=True), tokenizer)
+    except DerbyError:
+        return False
+    return True
+
+
+def _examined(source: GrammarSource, tokenizer: LLTokenizer) -> str:
+    for module in (source, *source.modules):
+        scan(module.text, module.kind)
+    parts = parts_of(source)
+    linked = definition(parts)
+    matcher = _compiled(linked, tokenizer)
+    printed = _wrong(matcher) or _probe(matcher, tokenizer)
+    # First, for it has the better words for what an endless rule made the engine print.
+    require_productive(parts)
+    if printed:
+        raise explain(source, printed, parts)
+    return linked
 
 
 def _compiled(definition: str, tokenizer: LLTokenizer) -> LLMatcher:
@@ -186,6 +240,7 @@ def _limit_memory(extra: int) -> None:
 def main() -> None:
     """Answer requests until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    die_with_parent()  # also while a grammar keeps it from reading on
     # Whatever native code prints must not end up between two answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

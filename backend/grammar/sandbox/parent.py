@@ -1,6 +1,8 @@
-"""Compiles untrusted grammars in a child process that may loop, swell or crash without harm.
+"""Reads and compiles untrusted grammars in a child process that may loop, swell or crash.
 
-llguidance is native code: it cannot be interrupted, and an abort takes its whole process down.
+llguidance is native code: it cannot be interrupted, and an abort takes its whole process down. Nor
+is what reads the text before it, a scan, GBNF as Lark, imports, endless rules, run anywhere else:
+a time it cannot exceed is easier to trust than an algorithm.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import portable
+from backend.processes import from_lasting_thread
 from backend.text import Tokenizer
 
 #: Seconds of processor time that one grammar may take, and bytes of memory beside the tokenizers.
@@ -29,6 +34,8 @@ MEMORY = 1 << 30
 #: Seconds that starting the child and building a large tokenizer may take; and that a grammar may
 #: take beyond its deadline because the processor is busy with others.
 LOADING = 60.0
+#: Seconds between two looks at whether an answer is still wanted.
+LOOK = 0.05
 #: What the child counts processor time with. Where there is none, only clock time bounds it.
 _TIMER = getattr(signal, "SIGPROF", None)
 #: Longest text that is tried, in characters.
@@ -43,7 +50,7 @@ class Explored:
     """How far a text fits a grammar: `accepted` characters, after which it may end if `accepting`.
 
     `expected` are some of the pieces of text that may follow there. `error` is llguidance's own
-    message if the grammar is wrong, else "".
+    message if it could not follow the text to its end, else "".
     """
 
     accepted: int
@@ -54,6 +61,26 @@ class Explored:
 
 class SandboxFailedError(DerbyError):
     """Nothing was found out about the grammar: another time it may be found good."""
+
+
+class StoppedError(SandboxFailedError):
+    """The answer was not wanted any more."""
+
+
+class TooMuchError(DerbyError):
+    """The child died of the grammar, or of its deadline."""
+
+
+def never() -> bool:
+    """Whether an answer is not wanted any more: it always is."""
+    return False
+
+
+def too_long(text: str) -> str:
+    """The sentence for a text that is too long to be tried, "" for others."""
+    if len(text) <= MAX_TEXT:
+        return ""
+    return f"The text is {len(text)} characters long; the limit is {MAX_TEXT}: shorten it."
 
 
 class Sandbox:
@@ -71,6 +98,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
         self._end_child: weakref.finalize[..., Sandbox] | None = None
+        self._used = time.monotonic()
         self._loaded: set[str] = set()
         self._names: weakref.WeakKeyDictionary[Tokenizer, str] = weakref.WeakKeyDictionary()
 
@@ -79,36 +107,52 @@ class Sandbox:
         """Process id of the present child, 0 if there is none."""
         return self._child.pid if self._child else 0
 
-    def check(self, definition: str, tokenizer: Tokenizer) -> str:
-        """What llguidance says is wrong with a grammar in its JSON form, "" if it is fit for use.
+    def examine(
+        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
+    ) -> str:
+        """The definition of a grammar that is fit for use, see `backend.grammar.definition`.
 
-        Raises DerbyError if the child died of it.
+        Raises DerbyError if it is not, or the child died of it; StoppedError, which ends the child,
+        once `stopped()` is true. That is asked in this thread alone.
         """
         with self._lock:
-            return self._job({"job": "check", "definition": definition}, tokenizer)["error"]
+            request = self._about({"job": "examine"}, source, tokenizer, stopped)
+            return self._job(request, stopped)["definition"]
 
-    def dead(self, definition: str, words: Sequence[str]) -> list[bool]:
-        """For each text: whether the grammar begins with it and never goes on.
-
-        Raises DerbyError if the child died of it.
-        """
+    def judge(self, source: GrammarSource, text: str) -> dict[str, Any]:
+        """The fields of a Judgement of `text`. Raises DerbyError if the child died of it."""
+        request = {"job": "judge", "text": text, "memory": self._memory}
         with self._lock:
-            request = {"job": "dead", "definition": definition, "words": list(words)}
-            return self._job(request)["dead"]
+            self._bury()
+            fields = self._job(request | {"source": asdict(source)})
+        return fields | {"later": tuple(fields["later"])}
 
-    def explore(self, definition: str, tokenizer: Tokenizer, text: str) -> Explored:
-        """How far `text` is accepted. Raises DerbyError if it is too long or the child died."""
-        if len(text) > MAX_TEXT:
-            raise DerbyError(
-                f"The text is {len(text)} characters long; the limit is {MAX_TEXT}: shorten it."
-            )
+    def explore(self, source: GrammarSource, tokenizer: Tokenizer, text: str) -> Explored:
+        """How far `text` is accepted. Raises DerbyError as `examine` does, or if it is too long."""
+        if why := too_long(text):
+            raise DerbyError(why)
         # Half a surrogate pair is no character and has no bytes.
-        request = {"definition": definition, "text": re.sub("[\ud800-\udfff]", "\ufffd", text)}
+        request = {"job": "explore", "text": re.sub("[\ud800-\udfff]", "\ufffd", text)}
         with self._lock:
-            reply = self._job({"job": "explore", **request}, tokenizer)
+            reply = self._job(self._about(request, source, tokenizer))
         return Explored(
             reply["accepted"], reply["accepting"], tuple(reply["expected"]), reply["error"]
         )
+
+    def start(self, tokenizer: Tokenizer) -> None:
+        """Have a child ready that knows the tokenizer. Raises DerbyError."""
+        with self._lock:
+            self._bury()
+            self._load(tokenizer)
+
+    def rest(self, seconds: float) -> None:
+        """End the child if it is idle and has not been used for so long."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if time.monotonic() - self._used >= seconds:
+                    self.close()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         """End the child; another one starts if the sandbox is used again."""
@@ -117,22 +161,36 @@ class Sandbox:
         if self._end_child:
             self._end_child()
 
-    def _job(self, request: dict[str, Any], tokenizer: Tokenizer | None = None) -> dict[str, Any]:
-        """The child's reply. Raises DerbyError if the grammar was too much for it."""
+    def _about(
+        self,
+        request: dict[str, Any],
+        source: GrammarSource,
+        tokenizer: Tokenizer,
+        stopped: Callable[[], bool] = never,
+    ) -> dict[str, Any]:
+        """The request, for a child that has the tokenizer. Raises DerbyError."""
+        self._bury()
+        return {**request, "tokenizer": self._load(tokenizer, stopped), "source": asdict(source)}
+
+    def _bury(self) -> None:
+        """Forget a child that died while idle."""
         if self._child and self._child.poll() is not None:
-            self.close()  # it died while idle
-        if tokenizer is not None:
-            request["tokenizer"] = self._load(tokenizer)
+            self.close()
+
+    def _job(self, request: dict[str, Any], stopped: Callable[[], bool] = never) -> dict[str, Any]:
+        """The child's reply. Raises DerbyError if it refuses the grammar, or died of it."""
         try:
-            reply = self._ask(request, self._deadline)
+            reply = self._ask(request, self._deadline, stopped)
         except _DiedError as died:
             raise self._blame(died) from died
         if failed := reply.get("failed"):
             self.close()  # what a panic leaves behind is not to be relied on
             raise self._too_large() if failed == "MemoryError" else _crash()
+        if refused := reply.get("refused"):
+            raise DerbyError(refused)
         return reply
 
-    def _load(self, tokenizer: Tokenizer) -> str:
+    def _load(self, tokenizer: Tokenizer, stopped: Callable[[], bool] = never) -> str:
         """The name under which the child has `tokenizer`."""
         name = self._names.get(tokenizer)
         if name in self._loaded:
@@ -144,7 +202,7 @@ class Sandbox:
                 self.close()
             request = {"job": "load", "tokenizer": name, "memory": self._memory, **built}
             try:
-                reply = self._ask(request, LOADING)
+                reply = self._ask(request, LOADING, stopped)
             except _DiedError as died:
                 reply = {"failed": f"its process ended with code {died.code}"}
             if refused := reply.get("refused"):
@@ -157,51 +215,53 @@ class Sandbox:
             self._loaded.add(name)
         return name
 
-    def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _ask(
+        self, request: dict[str, Any], seconds: float, stopped: Callable[[], bool] = never
+    ) -> dict[str, Any]:
         """The child's reply. Raises _DiedError if it died instead, SandboxFailedError if it was
-        killed after a wait that no grammar alone can cause.
+        killed after a wait that no grammar alone can cause, StoppedError once `stopped()` is true.
         """
+        self._used = time.monotonic()
         child = self._child = self._child or self._start()
         # The child dies of its own timer; where there is none, or it hangs, this one counts.
         patience = seconds + (LOADING if _TIMER else 1)
-        overdue = threading.Event()
+        line = json.dumps(request | {"seconds": seconds})
+        answer = [""]
 
-        def reap() -> None:
-            overdue.set()
-            child.kill()
+        def exchange() -> None:
+            answer[0] = _exchange(child, line)
 
-        reaper = threading.Timer(patience, reap)
-        reaper.daemon = True
-        reaper.start()
+        talk = threading.Thread(target=exchange, name="talk with the sandbox", daemon=True)
+        talk.start()
         try:
-            line = _exchange(child, json.dumps(request | {"seconds": seconds}))
-        finally:
-            reaper.cancel()
-        if line.endswith("\n"):
-            return json.loads(line)
+            _wait(talk, patience, stopped)
+        except BaseException:
+            child.kill()
+            talk.join()
+            self.close()
+            raise
+        if answer[0].endswith("\n"):
+            return json.loads(answer[0])
         self.close()
-        if overdue.is_set():
-            raise SandboxFailedError(
-                f"The sandbox for grammars gave no answer within {patience:g} s: the machine is "
-                "busy, so try again, or simplify the grammar."
-            )
         raise _DiedError(child.wait())
 
     def _start(self) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "backend.grammar.sandbox.child"],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
+        child = from_lasting_thread(
+            lambda: subprocess.Popen(
+                [sys.executable, "-m", "backend.grammar.sandbox.child"],
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
+            )
         )
         self._end_child = weakref.finalize(self, _end, child)
         return child
 
     def _blame(self, died: _DiedError) -> DerbyError:
         if _TIMER and died.code == -_TIMER:
-            return DerbyError(
+            return TooMuchError(
                 f"The grammar takes longer than {self._deadline:g} s to prepare: simplify it, and "
                 "give every rule a way to end."
             )
@@ -215,7 +275,7 @@ class Sandbox:
         return _crash()
 
     def _too_large(self) -> DerbyError:
-        return DerbyError(
+        return TooMuchError(
             f"The grammar takes more than {self._memory >> 20} MiB of memory: simplify it."
         )
 
@@ -229,9 +289,26 @@ class _DiedError(Exception):
 
 
 def _crash() -> DerbyError:
-    return DerbyError(
+    return TooMuchError(
         "The grammar made the grammar engine crash: simplify it or pick one that ships."
     )
+
+
+def _wait(talk: threading.Thread, patience: float, stopped: Callable[[], bool]) -> None:
+    """Wait until the talk has ended. Raises SandboxFailedError after `patience` in seconds, and
+    StoppedError once `stopped()` is true.
+    """
+    deadline = time.monotonic() + patience
+    talk.join(LOOK)
+    while talk.is_alive():
+        if stopped():
+            raise StoppedError("The grammar was not examined to its end: the race was stopped.")
+        if time.monotonic() > deadline:
+            raise SandboxFailedError(
+                f"The sandbox for grammars gave no answer within {patience:g} s: the machine is "
+                "busy, so try again, or simplify the grammar."
+            )
+        talk.join(LOOK)
 
 
 def _exchange(child: subprocess.Popen[str], line: str) -> str:
@@ -242,7 +319,7 @@ def _exchange(child: subprocess.Popen[str], line: str) -> str:
         child.stdin.write(line + "\n")
         child.stdin.flush()
         return child.stdout.readline()
-    except OSError:
+    except (OSError, ValueError):  # it died, or its pipes were closed meanwhile
         return ""
 
 

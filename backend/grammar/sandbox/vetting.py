@@ -2,18 +2,25 @@
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from backend.errors import DerbyError
-from backend.grammar.checks.productive import require_productive
-from backend.grammar.checks.scan import scan
-from backend.grammar.definition import definition, parts_of
-from backend.grammar.messages import explain
-from backend.grammar.sandbox.parent import Explored, Sandbox, SandboxFailedError
+from backend.grammar.definition import definition_of
+from backend.grammar.sandbox.parent import Explored, Sandbox, SandboxFailedError, never
 from backend.grammar.sources import GrammarSource, shipped
 from backend.text import Tokenizer
 
 #: Verdicts remembered for one tokenizer.
 MAX_VERDICTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What a good grammar is linked to, or else what is wrong with it."""
+
+    definition: str = ""
+    refusal: str = ""
 
 
 class Vetting:
@@ -26,50 +33,41 @@ class Vetting:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._refusals: weakref.WeakKeyDictionary[Tokenizer, OrderedDict[GrammarSource, str]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._verdicts: weakref.WeakKeyDictionary[
+            Tokenizer, OrderedDict[GrammarSource, _Verdict]
+        ] = weakref.WeakKeyDictionary()
 
-    def vet(self, source: GrammarSource, tokenizer: Tokenizer) -> None:
-        """Raise DerbyError unless the grammar compiles in bounds and every text of it can end.
+    def vet(
+        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
+    ) -> str:
+        """The definition of a grammar that compiles in bounds and whose every text can end.
 
-        What ships is trusted.
+        Raises DerbyError for another, StoppedError once `stopped()` is true. What ships is trusted,
+        and linked here.
         """
         if source in shipped().values():
-            parts_of(source)  # linked once, before anybody's clock runs
-            return
-        refusals = self._refusals.setdefault(tokenizer, OrderedDict())
-        if source not in refusals:
-            refusals[source] = self._refusal(source, tokenizer)
-            if len(refusals) > MAX_VERDICTS:
-                refusals.popitem(last=False)
-        refusals.move_to_end(source)
-        if refusals[source]:
-            raise DerbyError(refusals[source])
+            return definition_of(source)  # linked once, before anybody's clock runs
+        verdicts = self._verdicts.setdefault(tokenizer, OrderedDict())
+        if source not in verdicts:
+            verdicts[source] = self._verdict(source, tokenizer, stopped)
+            if len(verdicts) > MAX_VERDICTS:
+                verdicts.popitem(last=False)
+        verdicts.move_to_end(source)
+        if verdicts[source].refusal:
+            raise DerbyError(verdicts[source].refusal)
+        return verdicts[source].definition
 
     def explore(self, source: GrammarSource, tokenizer: Tokenizer, text: str) -> Explored:
         """Tell how far `text` fits the grammar. Raises DerbyError for what `vet` refuses."""
-        return self._sandbox.explore(self._examined(source, tokenizer), tokenizer, text)
+        return self._sandbox.explore(source, tokenizer, text)
 
-    def _refusal(self, source: GrammarSource, tokenizer: Tokenizer) -> str:
-        """What is wrong with a grammar, "" if nothing is. Raises SandboxFailedError."""
+    def _verdict(
+        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool]
+    ) -> _Verdict:
+        """What to remember. Raises SandboxFailedError."""
         try:
-            self._examined(source, tokenizer)
+            return _Verdict(definition=self._sandbox.examine(source, tokenizer, stopped))
         except SandboxFailedError:
             raise
         except DerbyError as error:
-            return str(error)
-        return ""
-
-    def _examined(self, source: GrammarSource, tokenizer: Tokenizer) -> str:
-        """The grammar in llguidance's JSON. Raises DerbyError unless it is good."""
-        for module in (source, *source.modules):
-            scan(module.text, module.kind)
-        parts = parts_of(source)
-        written = definition(parts)
-        printed = self._sandbox.check(written, tokenizer)
-        # First, for it has the better words for what an endless rule made the engine print.
-        require_productive(parts, self._sandbox.dead)
-        if printed:
-            raise explain(source, printed, parts)
-        return written
+            return _Verdict(refusal=str(error))

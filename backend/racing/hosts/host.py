@@ -1,8 +1,9 @@
 """Where races run. The page never cares: a host turns a command into a stream of events."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from backend.events import Event
@@ -12,6 +13,16 @@ from backend.racing.commands import Command
 POLL = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What an operator may want to know: how often a worker process was replaced, by cause (see
+    death.Cause), and the bytes of memory it holds now, its children's not counted (0: unknown).
+    """
+
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    worker_memory: int = 0
+
+
 class Host(Protocol):
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
         """Carry out a command and yield its events; within a second of `stopped()` it ends.
@@ -19,6 +30,8 @@ class Host(Protocol):
         One at a time: a second one waits. Every column ends in Finished or Failed.
         """
         ...
+
+    def facts(self) -> HostFacts: ...
 
     def close(self) -> None: ...
 

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from backend.events import Event
+from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, all_stopped, run_to_end
-from backend.racing.hosts.host import turn
+from backend.racing.hosts.host import HostFacts, turn
 from backend.racing.models import LoadedModels
 
 
 class InlineHost:
-    def __init__(self) -> None:
-        self.engines = LoadedModels()
+    def __init__(self, limits: Limits = PRIVATE) -> None:
+        self.engines = LoadedModels(limits=limits)
         self._one_at_a_time = threading.Lock()
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
@@ -39,5 +40,8 @@ class InlineHost:
                 yield event
         finally:
             gone.set()
+
+    def facts(self) -> HostFacts:
+        return HostFacts()
 
     def close(self) -> None: ...

@@ -1,209 +1,203 @@
 """Runs races in a supervised worker process, so that a crash in native code takes down a race only.
 
-The app process never loads a model. A worker that dies fails its running columns with a sentence
-and is replaced at once, the new one loading the usual model before anyone asks.
+The app process never loads a model. A worker that dies, is halted or hangs fails its running
+columns with a sentence and is replaced at once, the new one loading the usual model before anyone
+asks.
 """
 
 import contextlib
 import logging
-import multiprocessing
-import os
-import signal
-import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from types import ModuleType
 
-from backend.errors import explain
-from backend.events import Event, Failed, Finished, from_json, to_json
-from backend.grammar.grammars import Grammars
-from backend.racing.commands import Command, all_stopped, run_to_end
-from backend.racing.hosts.host import POLL, turn
-from backend.racing.loading import Loading
-from backend.racing.models import LoadedModels
-from backend.strategies.column import default_column
+from backend.errors import DerbyError
+from backend.events import Event, Failed, Finished, from_json
+from backend.kvcache.prefix_files import PrefixFolder
+from backend.limits import PRIVATE, Limits
+from backend.racing.commands import Command, all_stopped
+from backend.racing.hosts.death import CLOSED, STOPPED_LATE, Death
+from backend.racing.hosts.host import POLL, HostFacts, turn
+from backend.racing.hosts.watch import resident
+from backend.racing.hosts.work import ENDED
+from backend.racing.hosts.worker import Worker, WorkerDiedError
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
 
-#: Asks the worker to end what it does.
-STOP = "stop"
-
-#: Columns whose models a new worker loads before anyone asks.
-WARM = ("speculative",)
-
-#: Seconds that one call of the grammar engine may take; most take less than a thousandth of one.
-GRAMMAR_DEADLINE = 10.0
-
 #: A worker that has not acknowledged a stop by then is replaced: Stop is promised within a second.
 STOP_GRACE = 0.7
 
+#: Seconds before the next start after one that came to nothing, doubled with each more, and their
+#: bound. A race does not wait for them to pass.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+
+ENDING = "The app is ending: start it again to run races."
+
+#: Workers that may die before they take a race, before it is refused.
+TRIES = 2
+
+
+def pause(vain: int) -> float:
+    """Seconds before the next start after so many in a row that came to nothing."""
+    return min(FIRST_PAUSE * 2 ** min(vain - 1, 30), LONGEST_PAUSE) if vain else 0.0
+
 
 class ProcessHost:
-    """`warm` are loaded whenever a worker starts, in that order."""
+    """`warm` are loaded whenever a worker starts, in that order. `limits` bound what it keeps."""
 
-    def __init__(self, warm: tuple[ModelSpec, ...] = ()) -> None:
+    def __init__(self, warm: tuple[ModelSpec, ...] = (), limits: Limits = PRIVATE) -> None:
         self._warm = warm
+        self._limits = limits
         self._one_at_a_time = threading.Lock()
-        self._closed = False
-        self._start()
+        self._closed = threading.Event()
+        self._wanted = threading.Event()  # a worker, by a race
+        self._stillborn = 0  # workers that died before they were ready, ever
+        self._vain = 0  # starts in a row that came to nothing
+        self._why = ""  # the last one died
+        self._restarts: Counter[str] = Counter()
+        self._prefixes = PrefixFolder(limits.prefix_bytes)  # they outlive a worker
+        self._worker = Worker(warm, limits, self._prefixes.path)
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._supervisor.start()
+        self._worker.born.wait()
 
     @property
     def pid(self) -> int:
-        """Process id of the current worker."""
-        return self._process.pid or 0
+        """Process id of the current worker, which may be dead; 0 if it could not be started."""
+        return self._worker.pid
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_work, args=(theirs, self._warm), name="race worker", daemon=True
-        )
-        with _no_main_module():
-            self._process.start()
-        theirs.close()
-        threading.Thread(target=self._supervise, args=(self._process,), daemon=True).start()
+    def facts(self) -> HostFacts:
+        return HostFacts(dict(self._restarts), resident(self.pid))
 
-    def _supervise(self, process: BaseProcess) -> None:
-        """Replace a worker that died between races; during one, `_run` does."""
-        wait([process.sentinel])  # not join(): whoever needs the exit code reaps it
-        with self._one_at_a_time:
-            if self._process is process and not self._closed:
-                self._restart()
+    def _supervise(self) -> None:
+        """Keep a worker alive until the host is closed.
 
-    def _restart(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
-        if not self._closed:  # a race may end only after the host
-            self._start()
+        In one thread that lasts: on Linux a worker lives no longer than the one that started it.
+        """
+        while not self._closed.is_set():
+            self._wanted.clear()
+            death = self._worker.live()
+            if self._closed.is_set():
+                return
+            log.warning("the worker process died (%s)", death.why)
+            self._count(self._worker, death)
+            self._wanted.wait(pause(self._vain))
+            self._worker = Worker(self._warm, self._limits, self._prefixes.path)
+
+    def _count(self, worker: Worker, death: Death) -> None:
+        self._restarts[death.cause] += 1
+        self._why = death.why
+        ready = worker.ready.is_set()
+        vain = not ready or (death.cause == "crashed" and not worker.carried_out)
+        self._vain = self._vain + 1 if vain else 0
+        self._stillborn += not ready
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
         with turn(self._one_at_a_time, stopped) as mine:
             if not mine:
                 yield from all_stopped(command)
                 return
-            if not self._process.is_alive():
-                self._restart()
-            open_columns = set(range(command.width))
-            yield from self._run(command, stopped, open_columns)
+            open_columns = dict.fromkeys(range(command.width))
+            try:
+                yield from self._run(command, stopped, open_columns)
+            except DerbyError as error:
+                yield from (Failed(column, str(error)) for column in open_columns)
 
     def _run(
-        self, command: Command, stopped: Callable[[], bool], open_columns: set[int]
+        self, command: Command, stopped: Callable[[], bool], open_columns: dict[int, None]
     ) -> Iterator[Event]:
-        deadline = float("inf")
-        acknowledged = False
-        try:
-            self._connection.send(command)
-            while True:
-                if stopped() and deadline == float("inf"):
-                    deadline = time.monotonic() + STOP_GRACE
-                    self._connection.send(STOP)
-                if time.monotonic() > deadline:
-                    yield from (Finished(column, "stopped", []) for column in sorted(open_columns))
-                    return
-                if not self._connection.poll(POLL):
-                    continue
-                message = self._connection.recv()
-                if message is None:
-                    acknowledged = True
-                    return
-                event = from_json(message)
-                if isinstance(event, Finished | Failed):
-                    open_columns.discard(event.column)
-                yield event
-        except (EOFError, OSError):
-            self._process.join()
-            log.warning("the worker process died (%s)", _cause(self._process.exitcode))
-            sentence = (
-                f"The worker process died ({_cause(self._process.exitcode)}); a new one is "
-                "starting, so run the race again."
-            )
-            yield from (Failed(column, sentence) for column in sorted(open_columns))
-        finally:
-            if not acknowledged:
-                self._settle(min(deadline, time.monotonic() + STOP_GRACE))
+        """Have a worker carry out the command; if it dies before it knows of it, another one, once.
 
-    def _settle(self, deadline: float) -> None:
-        """Leave the worker idle: wait until then for a race nobody reads to end, or replace it."""
-        with contextlib.suppress(EOFError, OSError):
-            self._connection.send(STOP)
-            while self._connection.poll(max(0.0, deadline - time.monotonic())):
-                if self._connection.recv() is None:
+        Closes the columns that end. Raises DerbyError if no worker can.
+        """
+        for last in (False, True):
+            worker = self._ready(stopped)
+            if worker is None:
+                yield from all_stopped(command)
+                return
+            try:
+                yield from self._talk(worker, command, stopped, open_columns)
+            except WorkerDiedError:
+                if self._closed.is_set():
+                    raise DerbyError(ENDING) from None
+                if worker.begun or last:
+                    why = worker.death.why if worker.death else "unknown"
+                    raise DerbyError(
+                        f"The worker process died ({why}); a new one is starting, so run the race "
+                        "again."
+                    ) from None
+            else:
+                return
+
+    def _ready(self, stopped: Callable[[], bool]) -> Worker | None:
+        """A worker that takes commands; None if `stopped()` comes first.
+
+        Raises DerbyError if the host is closed, or workers die as soon as they are started.
+        """
+        stillborn = self._stillborn
+        while not stopped():
+            worker = self._worker
+            if self._closed.is_set():
+                raise DerbyError(ENDING)
+            if self._stillborn - stillborn >= TRIES:
+                raise DerbyError(
+                    f"The worker process dies at its start ({self._vain} times in a row, the last "
+                    f"time of {self._why}): see the app's log for the cause, or run the race later."
+                )
+            if worker.lost.is_set():
+                self._wanted.set()
+                self._closed.wait(POLL)
+            elif worker.ready.wait(POLL):
+                return worker
+        return None
+
+    def _talk(
+        self,
+        worker: Worker,
+        command: Command,
+        stopped: Callable[[], bool],
+        open_columns: dict[int, None],
+    ) -> Iterator[Event]:
+        """Give a command to a worker and yield what comes of it. Raises WorkerDiedError."""
+        deadline = float("inf")
+        message = None
+        worker.begin(command)
+        try:
+            while True:
+                if deadline == float("inf") and stopped():
+                    deadline = time.monotonic() + STOP_GRACE
+                    worker.stop()
+                if time.monotonic() > deadline:
+                    yield from (Finished(column, "stopped", []) for column in open_columns)
                     return
-        self._restart()
+                message = worker.hear(POLL)
+                if message == ENDED:
+                    return
+                if message is not None:
+                    event = from_json(message)
+                    if isinstance(event, Finished | Failed):
+                        open_columns.pop(event.column, None)
+                    yield event
+        finally:
+            if message != ENDED and not worker.lost.is_set():
+                self._settle(worker, min(deadline, time.monotonic() + STOP_GRACE))
+
+    def _settle(self, worker: Worker, deadline: float) -> None:
+        """Leave the worker idle: wait until then for a race nobody reads to end, or have it
+        replaced.
+        """
+        worker.stop()
+        with contextlib.suppress(WorkerDiedError):
+            while (left := deadline - time.monotonic()) > 0:
+                if worker.hear(left) == ENDED:
+                    return
+            worker.kill(STOPPED_LATE)
 
     def close(self) -> None:
-        self._closed = True
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
-
-
-@contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Keep a spawned process from importing the program that starts it, page, gradio and all."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _cause(exitcode: int | None) -> str:
-    if exitcode == -signal.SIGALRM:
-        return f"a grammar took longer than {GRAMMAR_DEADLINE:g} s"
-    if exitcode is not None and exitcode < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-exitcode).name
-    return f"exit code {exitcode}"
-
-
-def _work(connection: Connection, warm: tuple[ModelSpec, ...]) -> None:
-    """The worker's life: load what is usually wanted, then run races one after another."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    models = LoadedModels(idle_warm_up=True, grammars=Grammars(GRAMMAR_DEADLINE))
-    for spec in warm:
-        if connection.poll():
-            break  # somebody waits: what their race needs comes first
-        try:
-            loading = Loading(models, log.info)
-            loading.prepare([default_column(name) for name in WARM], spec)
-        except Exception as error:
-            explain(error)
-    while True:
-        while not connection.poll() and models.warm_up():
-            pass
-        try:
-            message = connection.recv()
-        except EOFError:
-            return
-        if message != STOP:
-            _carry_out(message, models, connection)
-            connection.send(None)
-
-
-def _carry_out(command: Command, models: LoadedModels, connection: Connection) -> None:
-    stop = False
-
-    def stopped() -> bool:
-        nonlocal stop
-        while not stop and connection.poll():
-            stop = connection.recv() == STOP
-        return stop
-
-    def emit(event: Event) -> None:
-        connection.send(to_json(event))
-
-    run_to_end(command, models, emit, stopped)
-
-
-def _die_with_parent() -> None:
-    multiprocessing.parent_process().join()  # type: ignore[union-attr]
-    os._exit(0)
+        self._closed.set()
+        self._wanted.set()
+        self._worker.kill(CLOSED)
+        self._supervisor.join()
+        self._prefixes.remove()

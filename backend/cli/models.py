@@ -1,0 +1,38 @@
+"""python -m backend models list | rm."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Column as TableColumn
+from rich.table import Table
+
+from backend.cli.console import out
+from backend.cli.options import AsJson
+from backend.models.hub_quota import fetched_models, remove_fetched
+
+app = typer.Typer(help="Models fetched from the Hub.", no_args_is_help=True, add_completion=False)
+
+
+@app.command(name="list")
+def list_all(as_json: AsJson = False) -> None:
+    """List the models, the one used last first; the sizes include what was made of them."""
+    models = fetched_models()
+    if as_json:
+        found = [{"name": m.name, "bytes": m.size, "used": m.used} for m in models]
+        print(json.dumps(found))  # noqa: T201 (the output)
+        return
+    table = Table(TableColumn("model", no_wrap=True), "MB", "last used")
+    for model in models:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(model.used))
+        table.add_row(model.name, f"{model.size / 1e6:,.1f}", used)
+    out.print(table)
+
+
+@app.command(name="rm")
+def remove(names: Annotated[list[str], typer.Argument(help="Models' Hub ids.")]) -> None:
+    """Remove models and what was made of them."""
+    for name in names:
+        freed = remove_fetched(name)
+        out.print(f"{name} is removed: {freed / 1e6:,.1f} MB.", highlight=False, markup=False)

@@ -1,0 +1,102 @@
+"""What one visitor may take of a server: limits that its operator can set.
+
+May import `errors`.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+
+from backend.errors import DerbyError
+
+#: Limits for whoever cannot give options, as on a Space: "NAME=VALUE,NAME=VALUE".
+VARIABLE = "DECODE_DERBY_LIMITS"
+
+#: Above every limit that makes sense, and no float is inexact below it.
+LARGEST = 2**53
+
+GIB = 2**30
+
+
+def _limit(value: int, help_text: str, least: int = 1) -> int:
+    return field(default=value, metadata={"help": help_text, "least": least})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Whole numbers. The defaults suit a page of one's own; `PUBLIC` is for everybody's.
+
+    Each field's metadata has `help`, a line on what it bounds, and `least`, its smallest value.
+    """
+
+    columns: int = _limit(12, "columns of one race")
+    tokens: int = _limit(8192, "tokens that a column may write")
+    prompt_characters: int = _limit(65_536, "characters of a prompt")
+    races_per_hour: int = _limit(100_000, "races that a visitor may begin in an hour")
+    waiting: int = _limit(32, "races that may wait for their turn, of all visitors")
+    race_seconds: int = _limit(3600, "seconds after which a race ends if others wait")
+    absence_seconds: int = _limit(600, "seconds for which a visitor without a connection is kept")
+    visitors: int = _limit(200, "visitors whose last race is kept")
+    models: int = _limit(8, "models of one race, drafts not counted")
+    hub_bytes: int = _limit(
+        200 * GIB, "bytes of disk for models of the Hub; 0: races fetch none", 0
+    )
+    prefix_bytes: int = _limit(GIB, "bytes of memory for all visitors' prefixes", 0)
+    visitor_prefix_bytes: int = _limit(GIB, "bytes of them that one visitor may hold", 0)
+    snapshots: int = _limit(1000, "snapshots of one visitor; 0: visitors save none", 0)
+    snapshot_bytes: int = _limit(20 * GIB, "bytes of disk for all snapshots", 0)
+    snapshot_hours: int = _limit(24 * 365, "hours after which a snapshot is removed")
+    request_bytes: int = _limit(2**20, "bytes of one request's body", 2**17)
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value, least = getattr(self, limit.name), limit.metadata["least"]
+            if not least <= value <= LARGEST:
+                raise DerbyError(
+                    f"The limit {limit.name} is {value}; it must lie between {least} and {LARGEST}."
+                )
+
+    def changed(self, texts: Iterable[str]) -> "Limits":
+        """These limits with some of them set anew, each text NAME=VALUE. Raises DerbyError."""
+        names = [limit.name for limit in fields(self)]
+        values: dict[str, int] = {}
+        for text in filter(None, (text.strip() for text in texts)):
+            name, _, value = (part.strip() for part in text.partition("="))
+            if name not in names:
+                raise DerbyError(
+                    f"There is no limit {name!r:.60}; write NAME=VALUE with one of "
+                    f"{', '.join(names)}."
+                )
+            if not value.isdecimal() or len(value) > len(str(LARGEST)):
+                raise DerbyError(
+                    f"The limit {name} is {value!r:.60}; it must be a whole number, 0 or more."
+                )
+            values[name] = int(value)
+        return replace(self, **values)
+
+
+#: For one's own machine.
+PRIVATE = Limits()
+
+#: For a page that anybody can reach: on a Space, by a share link, or on a public address.
+PUBLIC = Limits(
+    columns=8,
+    tokens=1024,
+    prompt_characters=16_384,
+    races_per_hour=60,
+    race_seconds=120,
+    absence_seconds=330,  # a connection lost for five minutes finds its race again
+    models=3,
+    hub_bytes=0,
+    visitor_prefix_bytes=GIB // 4,
+    snapshots=4,
+    snapshot_bytes=2 * GIB,
+    snapshot_hours=24,
+    request_bytes=2**18,
+)
+
+
+def limits_of(texts: Iterable[str], *, public: bool) -> Limits:
+    """The usual limits, changed by the environment's and then by these. Raises DerbyError."""
+    stated = os.environ.get(VARIABLE, "").split(",")
+    return (PUBLIC if public else PRIVATE).changed(stated).changed(texts)

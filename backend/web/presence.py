@@ -1,0 +1,106 @@
+"""Which visitors have a connection to this server, and since when the others have none."""
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Attendance(Protocol):
+    """What `Visitors` asks of it. Times are seconds of one clock that only runs forward."""
+
+    def now(self) -> float: ...
+
+    def seen(self, visitor: str) -> None:
+        """A request of the visitor arrived: without a connection, they are absent from now on."""
+        ...
+
+    def absent_since(self, visitor: str) -> float | None:
+        """When the visitor's last connection ended, or their last request came; None while there
+        is a connection. Of an unknown visitor: now.
+        """
+        ...
+
+    def met(self, visitor: str) -> bool:
+        """Whether the visitor has, or has had, a connection."""
+        ...
+
+    def forget_absent(self, seconds: float) -> Sequence[str]:
+        """Forget whoever has been absent for so long: these visitors."""
+        ...
+
+
+class Presence:
+    """Thread-safe. Told by whoever serves connections: each one `opened` and, once, `closed`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+        # Of visitors without a connection: since when, the longest absent first.
+        self._absent: OrderedDict[str, float] = OrderedDict()
+        self._met: set[str] = set()
+
+    def opened(self, visitor: str) -> None:
+        with self._lock:
+            self._open[visitor] += 1
+            self._met.add(visitor)
+            self._absent.pop(visitor, None)
+
+    def closed(self, visitor: str) -> None:
+        with self._lock:
+            self._open[visitor] -= 1
+            if self._open[visitor] <= 0:
+                del self._open[visitor]
+                self._begin_absence(visitor)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def seen(self, visitor: str) -> None:
+        with self._lock:
+            if visitor not in self._open:
+                self._begin_absence(visitor)
+
+    def absent_since(self, visitor: str) -> float | None:
+        with self._lock:
+            return None if visitor in self._open else self._absent.get(visitor, self._clock())
+
+    def met(self, visitor: str) -> bool:
+        with self._lock:
+            return visitor in self._met
+
+    def forget_absent(self, seconds: float) -> Sequence[str]:
+        with self._lock:
+            before, gone = self._clock() - seconds, list[str]()
+            for visitor, since in self._absent.items():
+                if since > before:
+                    break
+                gone.append(visitor)
+            for visitor in gone:
+                del self._absent[visitor]
+                self._met.discard(visitor)
+            return gone
+
+    def _begin_absence(self, visitor: str) -> None:
+        self._absent[visitor] = self._clock()
+        self._absent.move_to_end(visitor)
+
+
+class Everybody:
+    """For a server that does not follow its connections: every visitor is there, always."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def seen(self, visitor: str) -> None: ...
+
+    def absent_since(self, visitor: str) -> float | None:
+        return None
+
+    def met(self, visitor: str) -> bool:
+        return True
+
+    def forget_absent(self, seconds: float) -> Sequence[str]:
+        return ()

@@ -1,0 +1,42 @@
+"""The snapshots of a page's visitors: each sees and deletes what their browser saved."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+
+from backend.kvcache.snapshots import Info, SnapshotFolder, default_folder
+from backend.limits import PRIVATE, Limits
+from backend.web.browsers import browser_of
+
+
+class VisitorSnapshots:
+    """Tells whose a snapshot is by a hash that only this object can make: its key is on no disk, so
+    a file does not tell the browser that saved it, and after a restart nobody's are their own.
+
+    Old snapshots are removed when this is made, and whenever it is asked.
+    """
+
+    def __init__(self, limits: Limits = PRIVATE) -> None:
+        self._limits = limits
+        self._key = secrets.token_bytes(32)
+        self._folder().tidy()
+
+    def owner(self, visitor: str) -> str:
+        """The secret hash of the visitor's browser, 32 hexadecimal digits: a reloaded page is
+        another session, which may still delete what fills the quota.
+        """
+        return hmac.new(self._key, browser_of(visitor).encode(), hashlib.sha256).hexdigest()[:32]
+
+    def list(self, visitor: str) -> Sequence[Info]:
+        """What the visitor saved, newest first. Raises DerbyError if it cannot be read."""
+        folder = self._folder()
+        folder.tidy()
+        return folder.list(self.owner(visitor))
+
+    def remove(self, visitor: str, name: str) -> None:
+        """Delete one of the visitor's own. Raises DerbyError if it is none of theirs."""
+        self._folder().remove_own(name, self.owner(visitor))
+
+    def _folder(self) -> SnapshotFolder:
+        return default_folder(self._limits)

@@ -1,0 +1,286 @@
+"""What stands between the network and gradio: only what the page needs comes through.
+
+gradio serves some sixty addresses: uploads, files, a proxy, recorded sessions. The page needs ten,
+and what it does not need is not there.
+"""
+
+import asyncio
+import json
+import secrets
+from collections import Counter
+from collections.abc import MutableMapping
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend.errors import DerbyError, explain
+from backend.web.presence import Presence
+from page.calls import Functions, named_session, read_call
+from page.headers import marked, security_headers
+from page.identity import COOKIE, known_cookie, new_cookie, session_of
+from page.site import Site
+
+DOCUMENT = "/"
+STREAM = "/gradio_api/queue/data"
+HEARTBEAT = "/gradio_api/heartbeat/"
+_API = "/gradio_api/"
+_FILES = ("/assets/", "/static/")
+_READ = {
+    DOCUMENT,
+    STREAM,
+    "/theme.css",
+    "/favicon.ico",
+    "/robots.txt",
+    "/config",
+    f"{_API}app_id",
+    f"{_API}startup-events",
+}
+
+#: Seconds in which a request's body must have come.
+PATIENCE = 30
+
+#: Bytes of a body from which on reading it takes longer than a thread's start.
+_LONG = 2**14
+
+#: Connections that one session may hold open; a page holds two.
+MAX_STREAMS = 6
+
+
+class RefusedError(Exception):
+    """A request that gets no further: the status of the answer, and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Guard:
+    """ASGI middleware. `presence` is told of the connections that stay open, by their session."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        site: Site,
+        functions: Functions,
+        request_bytes: int,
+        presence: Presence,
+    ) -> None:
+        self._app = app
+        self._site = site
+        self._functions = functions
+        self._request_bytes = request_bytes
+        self._presence = presence
+        self._open: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(Request(scope, receive), send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        outgoing = _Outgoing(request, send, framed=self._site.space)
+        try:
+            self._require_place(request)
+            await self._passed_on(request, outgoing)
+        except RefusedError as refused:
+            await outgoing.refuse(refused.status, str(refused))
+        except DerbyError as error:
+            await outgoing.refuse(400, str(error))
+        except ClientDisconnect:
+            pass  # nobody is left to be answered
+        except Exception as error:
+            # A stream that nobody asked for ends so, once its answer has begun.
+            known = isinstance(error.__cause__ or error, HTTPException)
+            await outgoing.refuse(500, "There is no such stream." if known else explain(error))
+
+    def _require_place(self, request: Request) -> None:
+        """Raise RefusedError unless the page may be asked by that name, from there, for that."""
+        host = request.headers.get("host", "")
+        if not self._site.serves(host):
+            raise RefusedError(
+                421,
+                f"This page is not served as {host!r:.80}: if that is its name, its operator "
+                "starts it with --public-host NAME.",
+            )
+        origin = request.headers.get("origin")
+        api = request.url.path.startswith(_API)
+        foreign = api and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if foreign or (origin is not None and not self._site.trusts(origin, host)):
+            raise RefusedError(
+                403,
+                f"A page of {origin or 'another site'!r:.80} may not use this one: if it is this "
+                "page behind a proxy, its operator starts it with --public-host NAME.",
+            )
+        if not self._offers(request.method, request.scope["path"]):
+            raise RefusedError(404, "There is nothing at this address.")
+
+    def _offers(self, method: str, path: str) -> bool:
+        if method == "POST":
+            return path in self._functions
+        readable = path in _READ or path.startswith((*_FILES, HEARTBEAT))
+        return method in ("GET", "HEAD") and readable
+
+    async def _passed_on(self, request: Request, outgoing: "_Outgoing") -> None:
+        """Let the request through, with the session's name changed to the server's own."""
+        scope, receive, path = dict(request.scope), request.receive, request.scope["path"]
+        if request.method == "POST":
+            body = await self._called(request)
+            scope["headers"] = _measured(scope["headers"], len(body))
+            receive = _Replay(body, receive)
+        elif path == STREAM:
+            session = self._session(request, request.query_params.get("session_hash"))
+            scope["query_string"] = urlencode({"session_hash": session}).encode()
+            await self._stream(session, scope, receive, outgoing)
+            return
+        elif path.startswith(HEARTBEAT):
+            session = self._session(request, path.removeprefix(HEARTBEAT))
+            scope["path"] = HEARTBEAT + session
+            scope["raw_path"] = scope["path"].encode()
+            await self._stream(session, scope, receive, outgoing)
+            return
+        await self._app(scope, receive, outgoing)
+
+    def _session(self, request: Request, named: Any) -> str:
+        return session_of(request.cookies.get(COOKIE, ""), named_session(named))
+
+    async def _called(self, request: Request) -> bytes:
+        """The call in the request's body. Raises DerbyError or RefusedError."""
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            raise RefusedError(415, "A request's body must be application/json.")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                body = await self._body(request)
+        except TimeoutError as error:
+            raise RefusedError(
+                408, f"The request did not come within {PATIENCE} seconds."
+            ) from error
+        arities = self._functions[request.scope["path"]]
+        arguments = (body, arities, lambda named: self._session(request, named))
+        if len(body) > _LONG:
+            return await asyncio.to_thread(read_call, *arguments)
+        return read_call(*arguments)
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, of which no more is kept than is allowed."""
+        stated, most = request.headers.get("content-length", ""), self._request_bytes
+        sentence = f"A request may have {most:,} bytes; this one has more: shorten its texts."
+        if stated.isdecimal() and (len(stated) > 15 or int(stated) > most):
+            raise RefusedError(413, sentence)
+        chunks, size = [], 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > most:
+                raise RefusedError(413, sentence)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _stream(
+        self, session: str, scope: Scope, receive: Receive, outgoing: "_Outgoing"
+    ) -> None:
+        """Pass on a request that stays open, and tell who is there meanwhile."""
+        if self._open[session] >= MAX_STREAMS:
+            raise RefusedError(
+                429, f"This page holds {MAX_STREAMS} connections already: reload it."
+            )
+        self._open[session] += 1
+        self._presence.opened(session)
+        try:
+            await self._app(scope, receive, outgoing)
+        finally:
+            self._presence.closed(session)
+            self._open[session] -= 1
+            if not self._open[session]:
+                del self._open[session]
+
+
+class _Replay:
+    """A receiver whose body has been read before."""
+
+    def __init__(self, body: bytes, after: Receive) -> None:
+        self._body: bytes | None = body
+        self._after = after
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._after()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+class _Outgoing:
+    """A sender that adds what every answer bears: headers; to the document, a visitor's cookie and
+    the marks of its scripts.
+    """
+
+    def __init__(self, request: Request, send: Send, *, framed: bool) -> None:
+        self._send = send
+        self._framed = framed
+        self._nonce = secrets.token_urlsafe(16)
+        self._document = request.scope["path"] == DOCUMENT and request.method == "GET"
+        self._new = not known_cookie(request.cookies.get(COOKIE, ""))
+        self._start: Message | None = None
+        self._begun = False
+        self._chunks: list[bytes] = []
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            self._add_headers(message)
+            if not self._document:
+                await self._begin(message)
+        elif not self._document or message["type"] != "http.response.body":
+            await self._send(message)
+        else:
+            self._chunks.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                await self._send_document()
+
+    def _add_headers(self, message: MutableMapping[str, Any]) -> None:
+        headers = MutableHeaders(scope=message)
+        headers.update(security_headers(self._nonce, framed=self._framed))
+        if self._document and self._new:
+            headers.append("Set-Cookie", new_cookie(framed=self._framed))
+
+    async def _begin(self, message: Message) -> None:
+        self._begun = True
+        await self._send(message)
+
+    async def _send_document(self) -> None:
+        body = marked(b"".join(self._chunks), self._nonce)
+        assert self._start is not None  # noqa: S101
+        MutableHeaders(scope=self._start)["Content-Length"] = str(len(body))
+        await self._begin(self._start)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, status: int, sentence: str) -> None:
+        """Answer with a sentence, or end what has begun."""
+        if self._begun:
+            await self._send({"type": "http.response.body", "body": b""})
+            return
+        body = json.dumps({"detail": sentence}).encode()
+        start: Message = {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ],
+        }
+        headers = security_headers(self._nonce, framed=self._framed)
+        MutableHeaders(scope=start).update(headers)
+        await self._begin(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _measured(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
+    """The headers of a request whose body has another length now."""
+    gone = (b"content-length", b"transfer-encoding")
+    kept = [(name, value) for name, value in headers if name.lower() not in gone]
+    return [*kept, (b"content-length", str(length).encode())]

@@ -1,0 +1,39 @@
+"""What every answer tells the browser that it may do with it."""
+
+_POLICY = {
+    "default-src": "'none'",
+    # gradio makes functions of a page's own JavaScript in the browser, hence 'unsafe-eval'.
+    "script-src": "'self' 'nonce-{nonce}' 'unsafe-eval'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data: blob:",
+    "font-src": "'self' data:",
+    "connect-src": "'self'",
+    "manifest-src": "'self'",
+    "base-uri": "'self'",
+    "form-action": "'none'",
+    "frame-ancestors": "'self'",
+}
+
+#: Who shows a Space within a page of theirs.
+_HUB = "https://huggingface.co https://*.hf.space"
+
+_FIXED = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), "
+    "payment=(), usb=()",
+}
+
+
+def security_headers(nonce: str, *, framed: bool) -> dict[str, str]:
+    """The headers of one answer. `nonce` marks the scripts that stand in the document itself, so
+    that none that a text smuggled in would run.
+    """
+    policy = _POLICY | ({"frame-ancestors": f"'self' {_HUB}"} if framed else {})
+    text = "; ".join(f"{name} {value.format(nonce=nonce)}" for name, value in policy.items())
+    return _FIXED | {"Content-Security-Policy": text}
+
+
+def marked(document: bytes, nonce: str) -> bytes:
+    """The document with its scripts marked. Its data hold no "<": gradio writes it as an escape."""
+    return document.replace(b"<script", f'<script nonce="{nonce}"'.encode())

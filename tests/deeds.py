@@ -1,0 +1,161 @@
+"""Commands and whole lives for a worker process that no race could ask of it: it imports them."""
+
+import ctypes
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+
+from backend.events import Event, Finished, Preparing
+from backend.grammar.sandbox.parent import Sandbox
+from backend.grammar.sources import GrammarSource
+from backend.models.prepared import prepared
+from backend.racing.hosts.work import READY, _say
+from backend.racing.models import LoadedModels
+from backend.text import ByteTokenizer
+
+GRAMMAR = GrammarSource("lark", 'start: "a"', "test")
+
+Emit = Callable[[Event], None]
+Stopped = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Says that it begins; `payload` makes it large to send."""
+
+    payload: str = ""
+    width: int = 1
+
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
+        emit(Preparing("begun"))
+        self.do(models, stopped)
+        emit(Finished(0, "end of text", []))
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None: ...
+
+
+@dataclass(frozen=True)
+class Wait(Deed):
+    """Waits for ever, as in a deadlock."""
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None:
+        threading.Event().wait()
+
+
+@dataclass(frozen=True)
+class HoldInterpreter(Deed):
+    """Waits for ever in native code that lets no other thread of the interpreter run."""
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None:
+        ctypes.PyDLL(None).sleep(100_000)
+
+
+@dataclass(frozen=True)
+class HoldAll(HoldInterpreter):
+    """The same, with a sandbox whose child has been halted."""
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None:
+        sandbox = Sandbox()
+        sandbox.examine(GRAMMAR, ByteTokenizer())
+        os.kill(sandbox.pid, signal.SIGSTOP)
+        Path(self.payload).write_text(str(sandbox.pid))
+        super().do(models, stopped)
+
+
+@dataclass(frozen=True)
+class Compute(Deed):
+    """Computes for so many seconds of processor time, and lets no other thread run meanwhile."""
+
+    seconds: float = 0.0
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None:
+        while time.process_time() < self.seconds:
+            sum(range(1_000_000))
+
+
+@dataclass(frozen=True)
+class WaitForOthers(Deed):
+    """Waits without computing for what happens elsewhere, and looks after a stop meanwhile."""
+
+    looks: int = 0
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None:
+        for _ in range(self.looks):
+            if stopped():
+                return
+            threading.Event().wait(0.05)
+
+
+@dataclass(frozen=True)
+class TakeMemory(Deed):
+    """Ends column 0, and takes more memory than there is. The limit is lifted afterwards."""
+
+    width: int = 2
+
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
+        emit(Finished(0, "column limit", []))
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms, before[1]))
+        try:
+            bytearray(2**30)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@dataclass(frozen=True)
+class Prepare(Deed):
+    """Prepares a folder of the cache `payload`, and gets stuck half-way if `stuck`."""
+
+    stuck: bool = False
+
+    def do(self, models: LoadedModels, stopped: Stopped) -> None:
+        os.environ["DECODE_DERBY_CACHE"] = self.payload
+        prepared("folder", "recipe", self._build)
+
+    def _build(self, folder: Path) -> None:
+        (folder / "half").write_text("one")
+        if self.stuck:
+            ctypes.PyDLL(None).sleep(100_000)
+        (folder / "other half").write_text("two")
+
+
+@dataclass(frozen=True)
+class Die(Deed):
+    """Notes its process id in a file, and dies at once."""
+
+    path: str = ""
+
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
+        with Path(self.path).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def never_ready(connection: Connection, *_: object) -> None:
+    """The life of a worker that is still starting when its days end."""
+    threading.Event().wait()
+
+
+def deaf(connection: Connection, *_: object) -> None:
+    """The life of a worker that takes commands, but reads none."""
+    _say(connection, READY)
+    threading.Event().wait()
+
+
+def aborting(*_: object) -> None:
+    """The life of a worker that cannot start."""
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def aborting_when_ready(connection: Connection, *_: object) -> None:
+    """The life of a worker that starts, and then dies of itself."""
+    _say(connection, READY)
+    aborting()

@@ -1,0 +1,265 @@
+"""Models of the Hub: fetched once, whole, within a quota; what is refused before it is fetched."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from backend.engines.openvino.export import RECIPE as EXPORT_RECIPE
+from backend.errors import DerbyError
+from backend.limits import Limits
+from backend.models.files import model_files
+from backend.models.hub import hub_place
+from backend.models.hub_quota import RECENT, HubQuota, fetched_models, remove_fetched
+from backend.models.prepared import MANIFEST, prepared
+from backend.racing.models import LoadedModels
+from backend.racing.preparation import prepare_all
+from backend.types import ModelSpec
+
+CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
+
+
+def quiet(_: str) -> None: ...
+
+
+@dataclass
+class FakeHub:
+    """Stands in for the Hub's client: repositories by name, each with its files' bytes."""
+
+    repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
+    online: bool = True
+
+    def add(self, name: str, size: int = 100, **files: bytes) -> None:
+        """A model whose files take `size` bytes."""
+        weights = f"{name:_<{size}}".encode()[: size - len(CONFIG)]
+        whole = {"config.json": CONFIG.encode(), "model.safetensors": weights}
+        self.repositories[name] = whole | files
+
+    def model_info(self, name: str, **__: object) -> SimpleNamespace:
+        self.asked.append(name)
+        if not self.online or name not in self.repositories:
+            raise OSError("no such host")
+        files = self.repositories[name].items()
+        siblings = [SimpleNamespace(rfilename=file, size=len(data)) for file, data in files]
+        return SimpleNamespace(sha="f" * 40, siblings=siblings)
+
+    def snapshot_download(
+        self,
+        name: str,
+        local_dir: Path | None = None,
+        allow_patterns: Sequence[str] = (),
+        **_: object,
+    ) -> str:
+        if local_dir is None:
+            raise FileNotFoundError(name)  # no other program fetched it
+        self.fetched.append(name)
+        (local_dir / ".cache").mkdir()
+        (local_dir / ".cache" / "notes").write_text("the client's")
+        for file, data in self.repositories[name].items():
+            if any(fnmatchcase(file, pattern) for pattern in allow_patterns):
+                (local_dir / file).write_bytes(data)
+        return str(local_dir)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub()
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fake.model_info)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fake.snapshot_download)
+    return fake
+
+
+def age(name: str, seconds: float) -> None:
+    """Have a model been used so long ago."""
+    manifest = hub_place(name) / MANIFEST
+    then = manifest.stat().st_mtime - seconds
+    os.utime(manifest, (then, then))
+
+
+def names() -> set[str]:
+    return {model.name for model in fetched_models()}
+
+
+class TestFetching:
+    def test_a_model_is_fetched_once_and_then_the_hub_is_not_asked(self, hub: FakeHub) -> None:
+        """Every race asked the Hub, and waited for it where there was no network."""
+        hub.add("owner/one")
+        first = model_files("owner/one", quiet)
+        hub.online = False
+        assert model_files("owner/one", quiet) == first
+        assert hub.asked == hub.fetched == ["owner/one"]
+        assert {p.name for p in first.folder.iterdir()} == {
+            "config.json",
+            "model.safetensors",
+            MANIFEST,
+        }
+
+    def test_data_alone_is_fetched_and_of_the_top_folder(self, hub: FakeHub) -> None:
+        others = ("a.bin", "model.py", "consolidated.safetensors", "onnx/model.json", "[a].json")
+        hub.add("owner/one", 100, **dict.fromkeys(others, b"x"))
+        folder = model_files("owner/one", quiet).folder
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        assert found == {"config.json", "model.safetensors", "[a].json", MANIFEST}
+
+    def test_of_a_ready_made_model_the_graph_and_its_weights_are_fetched(
+        self, hub: FakeHub
+    ) -> None:
+        wanted = {"config.json", "openvino_model.xml", "openvino_model.bin"}
+        others = ("openvino_tokenizer.bin", "a.bin", "pytorch_model.bin")
+        hub.repositories["owner/one"] = {**dict.fromkeys((*wanted, *others), CONFIG.encode())}
+        folder = model_files("owner/one", quiet).folder
+        assert {path.name for path in folder.iterdir()} == {*wanted, MANIFEST}
+
+    def test_a_model_without_safe_weights_is_refused_unfetched(self, hub: FakeHub) -> None:
+        hub.repositories["owner/one"] = {"config.json": b"{}", "pytorch_model.bin": b"\x80"}
+        with pytest.raises(DerbyError, match="neither safetensors weights nor"):
+            model_files("owner/one", quiet)
+        assert not hub.fetched
+
+    def test_an_unreachable_model_is_one_clear_sentence(self, hub: FakeHub) -> None:
+        with pytest.raises(DerbyError, match=r"'owner/none' could not be fetched \(OSError\)"):
+            model_files("owner/none", quiet)
+
+    def test_what_others_fetched_serves_where_the_hub_cannot_be_reached(
+        self, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "config.json").write_text(CONFIG)
+        (tmp_path / "model.safetensors").write_bytes(b"stub")
+        monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+        assert model_files("owner/one", quiet).folder == tmp_path
+
+    def test_one_that_exceeds_memory_is_refused_unfetched(
+        self, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        vast = SimpleNamespace(rfilename="model.safetensors", size=10**15)
+        info = SimpleNamespace(sha=None, siblings=[vast])
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+        with pytest.raises(DerbyError, match=r"take 1000000\.0 GB"):
+            model_files("owner/vast", quiet)
+        assert not hub.fetched
+
+    def test_one_that_the_disk_cannot_hold_is_refused_unfetched(
+        self, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was downloaded until the disk was full."""
+        hub.add("owner/one", 3_000_000)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2_000_000))
+        with pytest.raises(DerbyError, match=r"needs 3 MB, and 2 MB are free"):
+            model_files("owner/one", quiet)
+        assert not hub.fetched
+
+    def test_a_flipped_byte_has_it_fetched_anew(self, hub: FakeHub) -> None:
+        hub.add("owner/one")
+        weights = model_files("owner/one", quiet).folder / "model.safetensors"
+        weights.write_bytes(b"X" + weights.read_bytes()[1:])
+        model_files("owner/one", quiet)
+        assert hub.fetched == ["owner/one"] * 2
+
+    @pytest.mark.parametrize("name", ["a/" + "b" * 97, "../a", "a/..", "a/b/c", "a/b\n"])
+    def test_what_cannot_be_an_id_is_none(self, hub: FakeHub, name: str) -> None:
+        with pytest.raises(DerbyError):
+            model_files(name, quiet)
+        assert not hub.asked
+
+
+class TestQuota:
+    """Any visitor could have any model downloaded, each beside all that were fetched before."""
+
+    def test_without_a_quota_none_is_fetched_and_what_is_here_serves(self, hub: FakeHub) -> None:
+        hub.add("owner/one")
+        hub.add("owner/two")
+        model_files("owner/one", quiet)
+        HubQuota(0).fetch("owner/one", quiet)
+        with pytest.raises(DerbyError, match=r"'owner/two' is not here.*hub_bytes is 0"):
+            HubQuota(0).fetch("owner/two", quiet)
+        assert hub.asked == ["owner/one"]
+
+    def test_one_larger_than_all_may_be_is_refused_with_figures(self, hub: FakeHub) -> None:
+        hub.add("owner/one", 3_000_000)
+        with pytest.raises(DerbyError, match=r"takes 3 MB.* may take 2 MB"):
+            HubQuota(2_000_000).fetch("owner/one", quiet)
+        assert not hub.fetched
+
+    def test_those_used_longest_ago_make_room(self, hub: FakeHub) -> None:
+        quota = HubQuota(2000)
+        for number, name in enumerate(("owner/one", "owner/two", "owner/three")):
+            hub.add(name, 400)
+            quota.fetch(name, quiet)
+            age(name, RECENT + 100 * (3 - number))
+        quota.fetch("owner/one", quiet)  # and so it is used just now
+        hub.add("owner/four", 400)
+        quota.fetch("owner/four", quiet)
+        assert names() == {"owner/one", "owner/three", "owner/four"}
+
+    def test_none_that_is_needed_or_used_just_now_makes_room(self, hub: FakeHub) -> None:
+        quota = HubQuota(2000)
+        for name in ("owner/one", "owner/two", "owner/new"):
+            hub.add(name, 600)
+        quota.fetch("owner/one", quiet)
+        quota.fetch("owner/two", quiet)
+        with pytest.raises(DerbyError, match="try again later"):
+            quota.fetch("owner/new", quiet)
+        age("owner/one", RECENT + 1)
+        with pytest.raises(DerbyError, match="try again later"):
+            quota.fetch("owner/new", quiet, needed={"owner/one"})
+        assert names() == {"owner/one", "owner/two"}
+        quota.fetch("owner/new", quiet)
+        assert names() == {"owner/two", "owner/new"}
+
+    def test_what_was_made_of_a_model_counts_and_goes_with_it(self, hub: FakeHub) -> None:
+        """The conversion of a model is as large as the model, or twice that."""
+        hub.add("owner/one")
+        files = model_files("owner/one", quiet)
+        (before,) = fetched_models()
+        made = prepared(
+            f"openvino-fp32-{files.fingerprint[:16]}",
+            EXPORT_RECIPE,
+            lambda folder: (folder / "a.bin").write_bytes(bytes(5000)) and None,
+        )
+        (after,) = fetched_models()
+        assert after.size >= before.size + 5000
+        age("owner/one", RECENT + 1)
+        HubQuota(4000).trim({"owner/one"})
+        assert made.exists()
+        HubQuota(4000).trim()
+        assert not made.exists()
+        assert not fetched_models()
+
+    def test_removal_is_by_name_and_tells_what_there_is(self, hub: FakeHub) -> None:
+        hub.add("owner/one")
+        folder = model_files("owner/one", quiet).folder
+        with pytest.raises(DerbyError, match=r"'owner/two'.*there are: owner/one"):
+            remove_fetched("owner/two")
+        assert remove_fetched("owner/one") > 100
+        assert not folder.exists()
+
+    def test_a_race_fetches_within_the_limit_or_says_why_not(self, hub: FakeHub) -> None:
+        hub.add("owner/one")
+        models = LoadedModels(limits=Limits(hub_bytes=0))
+        spec = ModelSpec("owner/one", "torch")
+        models.require_room([spec], quiet)  # why it cannot be had is for its column to tell
+        with pytest.raises(DerbyError, match="hub_bytes"):
+            models.get(spec, quiet)
+        assert not hub.asked
+        allowed = LoadedModels(limits=Limits(hub_bytes=10**6))
+        allowed.require_room([spec], quiet)
+        assert hub.fetched == ["owner/one"]
+
+    def test_what_the_operator_offers_is_fetched_at_the_start(
+        self, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A public page fetches nothing for its visitors, and so it must be there before them."""
+        monkeypatch.setattr("backend.engines.openvino.export.openvino_ir", lambda *_: None)
+        monkeypatch.setattr("backend.heads.openvino_head.head_ir", lambda *_: None)
+        hub.add("owner/one")
+        prepare_all(quiet, ["built-in", "./folder", "owner/one"])
+        assert hub.fetched == ["owner/one"]

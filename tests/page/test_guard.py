@@ -1,0 +1,321 @@
+"""What the server lets through: asked over HTTP, as the app's users start it."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from browser import serving
+from starlette.types import Message, Receive, Scope, Send
+
+from backend.web.presence import Presence
+from page.guard import Guard
+from page.identity import COOKIE
+from page.site import Site
+
+JOIN = "gradio_api/queue/join"
+DATA = "gradio_api/queue/data"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def address(cache: Path) -> Iterator[str]:
+    with serving("--fake", "--public-host", "derby.example", cache=cache) as found:
+        yield found
+
+
+@pytest.fixture
+def visitor(address: str) -> Iterator[httpx.Client]:
+    """A browser that has opened the page, and so has its cookie."""
+    with httpx.Client(base_url=address, timeout=30) as client:
+        client.get("/").raise_for_status()
+        yield client
+
+
+def functions(client: httpx.Client) -> dict[str, Any]:
+    """The page's functions as its document tells them: by the label or id that starts them."""
+    found = re.search(r"window\.gradio_config = (\{.*?\});</script>", client.get("/").text)
+    assert found
+    return json.loads(found[1])
+
+
+def starting(client: httpx.Client, element: str) -> dict[str, Any]:
+    """The function that an element's click calls, with its values as the page first shows them."""
+    config = functions(client)
+    ids = {c["props"].get("elem_id"): c["id"] for c in config["components"]}
+    values = {c["id"]: c["props"].get("value") for c in config["components"]}
+    for function in config["dependencies"]:
+        if [ids[element], "click"] in [list(target) for target in function["targets"]]:
+            data = [values[number] for number in function["inputs"]]
+            return {"fn_index": function["id"], "data": data, "trigger_id": ids[element]}
+    raise AssertionError(element)
+
+
+def events(client: httpx.Client, session: str) -> Iterator[dict[str, Any]]:
+    with client.stream("GET", DATA, params={"session_hash": session}) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+def sentence(answer: httpx.Response) -> str:
+    """Of a refusal: the one sentence in it."""
+    detail = answer.json()["detail"]
+    assert isinstance(detail, str)
+    assert 0 < len(detail) < 400
+    assert "Traceback" not in detail
+    return detail
+
+
+def test_uploads_and_all_else_that_the_page_does_not_need_are_not_there(
+    visitor: httpx.Client,
+) -> None:
+    """1,200 uploads were once accepted and kept, one of them from a foreign origin; 500 of one
+    request stayed in the temporary folder.
+    """
+    for address in (
+        "upload",
+        "component_server",
+        "run/race",
+        "api/predict",
+        "call/race",
+        "call/v2/race",
+        "cancel",
+        "reset",
+        "process_recording",
+        "vibe-edit",
+        "run-history/connect",
+        "stream/1",
+    ):
+        for path in (f"gradio_api/{address}", f"gradio_api/{address}/"):
+            answer = visitor.post(path, files={"files": ("a.txt", b"a" * 2000)})
+            assert answer.status_code == 404, path
+            assert sentence(answer) == "There is nothing at this address."
+    for address in (
+        "docs",
+        "openapi.json",
+        "redoc",
+        "monitoring",
+        "manifest.json",
+        "svelte/a.js",
+        "login_check",
+        "gradio_api/info",
+        "gradio_api/openapi.json",
+        "gradio_api/upload_progress?upload_id=1",
+        "gradio_api/file=/etc/hostname",
+        "gradio_api/file/etc/hostname",
+        "gradio_api/proxy=https://example.org/",
+        "gradio_api/deep_link?session_hash=a",
+        "gradio_api/runs",
+        "gradio_api/vibe-code",
+        "gradio_api/call/race/1",
+        "gradio_api/dev/reload",
+        "gradio_api/token",
+    ):
+        assert visitor.get(address).status_code == 404, address
+    for method in ("PUT", "DELETE", "PATCH"):
+        assert visitor.request(method, "/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "", "127.0.0.1@evil.example", "10.0.0.1"]
+)
+def test_a_name_that_is_not_the_pages_is_refused(visitor: httpx.Client, host: str) -> None:
+    """Any `Host` was once accepted: a page whose name is bound anew to 127.0.0.1 could use ours."""
+    for answer in (
+        visitor.get("/", headers={"Host": host}),
+        visitor.post(JOIN, json={}, headers={"Host": host}),
+    ):
+        assert answer.status_code == 421
+        assert "--public-host" in sentence(answer)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.:1", "[::1]:7860", "derby.example"])
+def test_the_pages_own_names_are_served(visitor: httpx.Client, host: str) -> None:
+    assert visitor.get("/", headers={"Host": host}).status_code == 200
+
+
+def test_pages_of_other_origins_are_refused(visitor: httpx.Client, address: str) -> None:
+    body = starting(visitor, "stop") | {"session_hash": "a"}
+    path = "gradio_api/run/predict"
+    for origin in ("https://evil.example", "null", "http://localhost:1", "file://", "http://"):
+        answer = visitor.post(path, json=body, headers={"Origin": origin})
+        assert answer.status_code == 403, origin
+        assert "--public-host" in sentence(answer)
+        assert visitor.get("/", headers={"Origin": origin}).status_code == 403
+    for header in ({"Origin": address.rstrip("/")}, {"Origin": "https://derby.example"}, {}):
+        assert visitor.post(path, json=body, headers=header).status_code == 200
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    assert visitor.post(path, json=body, headers=foreign).status_code == 403
+    assert visitor.get("gradio_api/heartbeat/a", headers=foreign).status_code == 403
+
+
+def test_every_answer_says_what_a_browser_may_do_with_it(visitor: httpx.Client) -> None:
+    paths = ("/", "/theme.css", "/nothing", "/gradio_api/upload")
+    policies = []
+    for answer in map(visitor.get, paths):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert "camera=()" in answer.headers["permissions-policy"]
+        policies.append(answer.headers["content-security-policy"])
+    assert len(set(policies)) == len(paths)  # each has a mark of its own
+    rules = dict(rule.split(" ", 1) for rule in policies[0].split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["connect-src"] == rules["frame-ancestors"] == "'self'"
+    assert "unsafe-inline" not in rules["script-src"]
+
+
+def test_the_documents_scripts_bear_its_mark(visitor: httpx.Client) -> None:
+    answer = visitor.get("/")
+    [nonce] = re.findall(r"'nonce-([\w-]{20,})'", answer.headers["content-security-policy"])
+    opened = re.findall(r"<script[^>]*>", answer.text)
+    assert opened
+    assert all(f'nonce="{nonce}"' in tag for tag in opened)
+    assert len(answer.content) == int(answer.headers["content-length"])
+
+
+def test_a_body_that_is_too_long_is_refused(visitor: httpx.Client) -> None:
+    body = b'{"data":[' + b"1," * 2**20
+    answer = visitor.post(JOIN, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert "262,144 bytes" in sentence(answer)
+
+
+def test_no_more_of_a_body_is_read_than_is_allowed() -> None:
+    """One of 200 MB took 700 MB of memory. Of one whose length is not told, each part counts."""
+    taken, sent = list[int](), list[Any]()
+
+    async def receive() -> Message:
+        taken.append(1)
+        return {"type": "http.request", "body": b"[" * 1000, "more_body": True}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def unreachable(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("gradio was asked")
+
+    guard = Guard(unreachable, Site(), {f"/{JOIN}": {0: 1}}, 50_000, Presence())
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": f"/{JOIN}",
+        "query_string": b"",
+        "headers": headers,
+    }
+    asyncio.run(guard(scope, receive, send))
+    assert sent[0]["status"] == 413
+    assert len(taken) == 51
+
+
+ODD: list[tuple[bytes, str]] = [
+    (b"", "not JSON"),
+    (b"{", "not JSON"),
+    (b"\xff\xfe", "not JSON"),
+    (b"[]", "a JSON object"),
+    (b"null", "a JSON object"),
+    (b'{"data":NaN}', "not JSON"),
+    (b'{"data":[Infinity]}', "not JSON"),
+    (b"[" * 200_000, "not JSON"),
+    (b'{"data":' + b"[" * 40 + b"]" * 40 + b"}", "nested more than"),
+    (b'{"data":' + b'{"a":' * 20 + b"1" + b"}" * 21, "nested more than"),
+    (b'{"fn_index":' + b"9" * 5000 + b"}", "not JSON"),
+    (b'{"data":[]}', "no function None"),
+    (b'{"data":[],"fn_index":true}', "no function True"),
+    (b'{"data":[],"fn_index":-1}', "no function -1"),
+    (b'{"data":[],"fn_index":1e3}', "no function 1000.0"),
+    (b'{"data":[],"fn_index":99999999999999999999}', "no function 9999"),
+    (b'{"data":[],"fn_index":{"a":1}}', "no function {'a': 1}"),
+]
+
+
+@pytest.mark.parametrize(("body", "told"), ODD, ids=[repr(body[:24]) for body, _ in ODD])
+@pytest.mark.parametrize("path", [JOIN, "gradio_api/run/predict"])
+def test_what_is_no_call_of_the_page_is_one_sentence(
+    visitor: httpx.Client, path: str, body: bytes, told: str
+) -> None:
+    """gradio once answered such requests with 500 and a traceback of two kilobytes in the log."""
+    answer = visitor.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert told in sentence(answer)
+
+
+def test_a_call_has_the_values_that_its_function_takes(visitor: httpx.Client) -> None:
+    run = starting(visitor, "run") | {"session_hash": "abc"}
+    for data in (None, [], run["data"][:-1], [*run["data"], 1], "text", {"a": 1}, 7):
+        answer = visitor.post(JOIN, json=run | {"data": data})
+        assert answer.status_code == 400
+        assert f"{len(run['data'])} are needed" in sentence(answer)
+    for session in (None, "", 1, ["a"], "a" * 65):
+        answer = visitor.post(JOIN, json=run | {"session_hash": session})
+        assert answer.status_code == 400
+        assert "session" in sentence(answer)
+    plain = visitor.post(JOIN, content=json.dumps(run), headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 415
+
+
+def test_odd_values_are_told_by_the_form(visitor: httpx.Client) -> None:
+    run = starting(visitor, "run")
+    for prompt in ("\ud800", {"path": "/etc/passwd"}, 7, [[]], None):
+        data = [prompt, *run["data"][1:]]
+        body = run | {"data": data, "session_hash": "odd"}
+        answer = visitor.post(
+            JOIN, content=json.dumps(body), headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 200
+        told = [event for event in events(visitor, "odd") if event["msg"] == "process_completed"]
+        assert told[-1]["success"]
+
+
+def test_what_gradio_would_take_for_a_file_is_refused(visitor: httpx.Client) -> None:
+    """gradio fetched the address or path in any value that looks like one of its files, whatever
+    the component: a visitor could have the server ask another server for something.
+    """
+    run = starting(visitor, "run") | {"session_hash": "file"}
+    for path in ("/etc/passwd", "http://127.0.0.1:1/secret"):
+        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        for prompt in (file, [file], {"text": file}):
+            answer = visitor.post(JOIN, json=run | {"data": [prompt, *run["data"][1:]]})
+            assert answer.status_code == 400
+            assert sentence(answer) == "The page takes no files."
+
+
+def test_a_session_belongs_to_the_cookie_it_was_opened_with(address: str) -> None:
+    """Its name is drawn by the browser and travels in addresses: whoever read it could once end
+    the race and take its texts.
+    """
+    with (
+        httpx.Client(base_url=address, timeout=30) as owner,
+        httpx.Client(base_url=address, timeout=30) as thief,
+    ):
+        for client in (owner, thief):
+            [cookie] = [c for c in client.get("/").headers.get_list("set-cookie") if COOKIE in c]
+            assert "HttpOnly" in cookie
+            assert "SameSite=Lax" in cookie
+        assert "set-cookie" not in owner.get("/").headers
+        assert owner.cookies[COOKIE] != thief.cookies[COOKIE]
+        body = starting(owner, "run") | {"session_hash": "shared"}
+        owner.post(JOIN, json=body).raise_for_status()
+        taken = list(events(thief, "shared"))
+        assert [event["msg"] for event in taken] == ["unexpected_error"]
+        messages = [event["msg"] for event in events(owner, "shared")]
+        assert messages[-2:] == ["process_completed", "close_stream"]
+
+
+def test_connections_of_one_session_are_bounded(visitor: httpx.Client) -> None:
+    path = "gradio_api/heartbeat/many"
+    with httpx.Client(base_url=visitor.base_url, cookies=visitor.cookies, timeout=30) as client:
+        held = [client.send(client.build_request("GET", path), stream=True) for _ in range(6)]
+        assert {answer.status_code for answer in held} == {200}
+        assert visitor.get(path).status_code == 429
+        for answer in held:
+            answer.close()

@@ -1,0 +1,100 @@
+"""A column whose JSON Schema let its text end says what an independent validator says of it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from backend.events import Event, Finished, Judged, Resumed, Step
+from backend.grammar.sources import GrammarSource
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import Column, parse_column
+from backend.types import ModelSpec, Request
+
+FAKE = ModelSpec("fake", "fake")
+NAMES = {"type": "array", "items": {"enum": ["Ada", "Grace"]}, "minItems": 2, "maxItems": 2}
+
+
+@pytest.fixture(scope="module")
+def engines() -> LoadedModels:
+    return LoadedModels()
+
+
+def column(schema: Any, words: str = "grammar:grammar=own") -> Column:
+    return parse_column(words, GrammarSource("json_schema", json.dumps(schema), "judged"))
+
+
+def run(race: Race, engines: LoadedModels) -> tuple[list[Event], Scoreboard]:
+    board, events = Scoreboard(race.columns), list[Event]()
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        board.add(event)
+
+    race.run(engines, emit, lambda: False)
+    return events, board
+
+
+def race(*columns: Column, tokens: int = 200) -> Race:
+    return Race(Request("Who?", tokens), columns, FAKE)
+
+
+def test_every_column_that_its_schema_lets_end_is_judged_once(engines: LoadedModels) -> None:
+    columns = [column(NAMES, words) for words in ("kv:grammar=own", "lookup:grammar=own,k=3")]
+    events, board = run(race(*columns), engines)
+    for index, score in enumerate(board.scores):
+        own = [event for event in events if getattr(event, "column", -1) == index]
+        assert isinstance(own[-1], Finished)
+        assert own[-2] == Judged(index, "valid", "", "")
+        assert len(json.loads(score.text)) == 2
+
+
+def test_what_the_engine_lets_through_is_named(engines: LoadedModels) -> None:
+    """llguidance 1.9.1 takes second 60 at any time of day."""
+    moment = {"type": "string", "format": "date-time", "pattern": "^2024-01-01T10:00:60Z$"}
+    schema = {
+        "type": "object",
+        "properties": {"a/b": moment},
+        "required": ["a/b"],
+        "additionalProperties": False,
+    }
+    events, _ = run(race(column(schema)), engines)
+    (judged,) = [event for event in events if isinstance(event, Judged)]
+    assert (judged.verdict, judged.pointer, judged.forbidden) == ("invalid", "/a~1b", True)
+    assert '"2024-01-01T10:00:60Z" is not a "date-time"' in judged.why
+
+
+@pytest.mark.parametrize("words", ["grammar:grammar=json", "kv", "kv:grammar=arithmetic"])
+def test_nothing_is_said_of_a_text_without_a_schema(engines: LoadedModels, words: str) -> None:
+    events, _ = run(race(parse_column(words)), engines)
+    assert not any(isinstance(event, Judged) for event in events)
+
+
+def test_a_text_cut_at_the_limit_is_not_judged(engines: LoadedModels) -> None:
+    events, _ = run(race(column(NAMES), tokens=5), engines)
+    assert not any(isinstance(event, Judged) for event in events)
+    assert events[-1] == Finished(0, "token limit", events[-1].spans, events[-1].expected)
+
+
+def test_of_a_continued_answer_the_whole_is_judged(engines: LoadedModels) -> None:
+    """What comes after a Continue alone is no JSON."""
+    first = race(column(NAMES), tokens=5)
+    _, board = run(first, engines)
+    further = replace(
+        first,
+        request=replace(first.request, max_new_tokens=200),
+        earlier=(board.scores[0].answer_so_far,),
+    )
+    events, board = run(further, engines)
+    assert any(isinstance(event, Resumed) for event in events)
+    assert board.scores[0].judged == Judged(0, "valid", "", "")
+
+
+def test_judging_is_on_nobody_s_clock(engines: LoadedModels) -> None:
+    events, board = run(race(column(NAMES)), engines)
+    steps = sum(event.seconds["total"] for event in events if isinstance(event, Step))
+    compiled = board.scores[0].compiled
+    assert board.scores[0].seconds == pytest.approx(steps + compiled)

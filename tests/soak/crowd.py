@@ -1,0 +1,382 @@
+"""A crowd on one page with the fake engine: visitors arrive, race, send garbage and vanish.
+
+Each prompt carries its visitor's name, and the fake model's text is a hash of the prompt: a text
+that is not this prompt's is somebody else's. Fair order is read off each race's own views: the
+number of races ahead of it never grows.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import math
+import random
+import re
+import resource
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import httpx
+from lib import naive
+from soak.client import Client, FailedError, RefusedError, View, text_of
+from soak.report import Figure, Result, at_least, at_most, none_of, noted, result, within
+from soak.server import Server, private_cache, until
+
+from backend.engines.fake import FakeEngine
+from backend.types import Request
+
+#: Columns that write the same text.
+LINEUP = {"text": "kv\nlookup\nspeculative"}
+
+#: Tokens of the longest text that any act asks for, continued once.
+LONGEST = 120
+
+#: Seconds that a race may take to come to its end, the wait in line included.
+RACE = 180.0
+
+#: Share by which memory may grow after the warm-up, and the seconds of warm-up.
+GROWTH = 0.02
+WARM_UP = 600.0
+
+#: Seconds between two looks at memory.
+LOOK = 5.0
+
+#: Connections that stay open though nobody reads them, at most, and for how long.
+DEAF, DEAF_SECONDS = 20, 60.0
+
+#: Processes below the page: the worker, what grammars are read in, and the tracker of resources.
+PROCESSES = 6
+
+_AHEAD = re.compile(r"(\d+) races? ahead")
+
+
+@dataclass
+class Log:
+    """What the crowd saw, counted; what it should not have seen, in words."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    crossed: list[str] = field(default_factory=list)
+    overtaken: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    rss: list[tuple[float, int, int]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    late: float = 0.0
+
+
+@lru_cache(maxsize=4096)
+def expected(prompt: str) -> str:
+    """The text that the fake model writes for a prompt, longer than any act asks for."""
+    engine = FakeEngine()
+    tokens = naive(engine, engine.tokenizer.encode(prompt, chat=True), Request(prompt, LONGEST))
+    return bytes(token for token in tokens if token < 256).decode("ascii")
+
+
+def crowd(
+    visitors: int = 200, seconds: float = 3600.0, *, seed: int = 0, options: Sequence[str] = ()
+) -> Result:
+    """Have so many visitors at a time on the page for so long."""
+    _allow_files(16 * visitors)
+    log = Log()
+    with private_cache() as cache, Server("--fake", *options, cache=cache) as server:
+        asyncio.run(_play(server, visitors, seconds, random.Random(seed), log))
+        emptied = _emptied(server)
+        log.broken += server.broken
+    figures = [
+        *(noted(what, count) for what, count in sorted(log.counts.items())),
+        noted("longest race, its wait included, s", max(log.waits, default=0.0)),
+        noted("longest time that the crowd itself was late, s", log.late),
+        at_least("races that came to their end", log.counts["ended"], 1),
+        none_of("texts of another prompt", log.crossed),
+        none_of("races that were overtaken", log.overtaken),
+        none_of("races neither run nor refused", log.lost),
+        none_of("tracebacks and answers of status 500", log.broken),
+        *_memory(log.rss),
+        *emptied,
+    ]
+    remarks = [*log.crossed, *log.overtaken, *log.lost, *log.broken]
+    return result("crowd", f"{visitors} visitors, {seconds:g} s, seed {seed}", figures, remarks)
+
+
+def _allow_files(count: int) -> None:
+    """Let this process and the server open as many sockets as the crowd needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+async def _play(
+    server: Server, visitors: int, seconds: float, chance: random.Random, log: Log
+) -> None:
+    end = time.monotonic() + seconds
+    numbers = itertools.count()
+    watching = asyncio.create_task(_watch(server, log, seconds))
+    # Think times such that a few more races are asked for than the machine can run.
+    pause = min(30.0, seconds / 10)
+
+    async def slot() -> None:
+        await asyncio.sleep(chance.uniform(0, min(pause, seconds / 4)))
+        while time.monotonic() < end:
+            name = f"visitor {next(numbers)}"
+            try:
+                await _visit(server.address, name, chance, end, log, pause)
+            except Exception as error:
+                log.lost.append(f"{name}: {error!r}")
+                await asyncio.sleep(1)
+
+    await asyncio.gather(*(slot() for _ in range(visitors)))
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+
+
+async def _watch(server: Server, log: Log, seconds: float) -> None:
+    begun = time.monotonic()
+    while True:
+        log.rss.append((time.monotonic() - begun, *server.rss()))
+        planned = time.monotonic() + min(LOOK, seconds / 20)
+        await asyncio.sleep(planned - time.monotonic())
+        log.late = max(log.late, time.monotonic() - planned)
+
+
+async def _visit(
+    address: str, name: str, chance: random.Random, end: float, log: Log, pause: float
+) -> None:
+    """One visitor's life."""
+    log.counts["visitors"] += 1
+    async with Client(address) as client, _counted(client, log):
+        for number in range(chance.randint(1, 4)):
+            if time.monotonic() > end:
+                return
+            act = chance.choices(_ACTS, _WEIGHTS)[0]
+            prompt = f"{name}, race {number}"
+            try:
+                await asyncio.wait_for(act(client, prompt, chance, log), RACE)
+            except TimeoutError:
+                log.lost.append(f"{prompt}: {act.__name__[1:]} did not end in {RACE:g} s")
+            except RefusedError as refusal:
+                _refused(refusal, prompt, log)
+            except RuntimeError as error:
+                log.lost.append(f"{prompt}: {act.__name__[1:]}: {error} {client.trace[-1:]}")
+            await asyncio.sleep(chance.uniform(0, pause))
+        if chance.random() < 0.1 and log.counts["deaf now"] < DEAF:
+            await _deaf(client, f"{name}, unread", log, min(DEAF_SECONDS, pause))
+
+
+@contextlib.asynccontextmanager
+async def _counted(client: Client, log: Log) -> AsyncIterator[None]:
+    """Count what the visitor's client sent again."""
+    try:
+        yield
+    finally:
+        log.counts["requests sent again, their connection had ended"] += client.resent
+
+
+def _refused(refusal: RefusedError, prompt: str, log: Log) -> None:
+    log.counts[f"refused, HTTP {refusal.status}"] += 1
+    if refusal.status >= 500 and refusal.status != 503:
+        log.broken.append(f"{prompt}: {refusal}")
+
+
+def _judge(view: View, prompt: str, log: Log) -> None:
+    """Is what is shown this prompt's?"""
+    right = expected(prompt)
+    for column in view.get("columns", ()):
+        text = text_of(column)
+        if not right.startswith(text):
+            log.crossed.append(f"{prompt}: {column['title']} wrote {text!r} instead of {right!r}")
+        if column["state"] == "failed":
+            log.broken.append(f"{prompt}: {column['title']} failed: {column['message']}")
+
+
+async def _follow(
+    client: Client,
+    prompt: str,
+    log: Log,
+    what: str,
+    until_seen: Callable[[View], bool] = lambda _: False,
+    /,
+    **form: Any,
+) -> View:
+    """Watch a race to its end, or until something is seen: its last view."""
+    begun, ahead, view = time.monotonic(), math.inf, View()
+    log.counts["asked for"] += 1
+    async for view in client.race(what, **form):
+        if "alert" in view:
+            log.counts["refused in a sentence"] += 1
+            return view
+        _judge(view, prompt, log)
+        found = _AHEAD.match(view["status"])
+        now = int(found[1]) if found else 0
+        if now > ahead:
+            log.overtaken.append(f"{prompt}: {now} races ahead after {ahead}")
+        ahead = now
+        if until_seen(view):
+            return view
+    if view.get("phase") != "ended":
+        log.lost.append(f"{prompt}: the last view is {view.get('phase')}: {client.trace[-1:]}")
+    log.counts["ended"] += 1
+    log.waits.append(time.monotonic() - begun)
+    return view
+
+
+def _form(prompt: str, chance: random.Random) -> dict[str, Any]:
+    tokens, model = chance.randint(4, 40), chance.choice(["0", "0", "0", "1"])
+    if model == "1":  # 20 ms a step
+        tokens = min(tokens, 12)
+    return {"prompt": prompt, "max_new_tokens": tokens, "Model": model, "lineup": LINEUP}
+
+
+def _begun(view: View) -> bool:
+    return view["phase"] == "racing"
+
+
+async def _race(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+
+
+async def _go_on(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    first = await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+    if "alert" not in first:
+        await _follow(client, prompt, log, "continue.click", max_new_tokens=chance.randint(1, 40))
+
+
+async def _halt(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    """Stop at a random moment, waiting in line or decoding."""
+    stopping = asyncio.create_task(_later(chance.uniform(0, 3), client.stop))
+    try:
+        await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+    finally:
+        await stopping
+    log.counts["stopped"] += 1
+
+
+async def _replace(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    """A second run while the first is under way: only the second's text comes in the end."""
+    first = await client.press("run.click", **_form(f"{prompt}, replaced", chance))
+    await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+    async for data in client.outputs(first):
+        if "alert" not in data[0]:
+            _judge(data[0], f"{prompt}, replaced", log)
+    log.counts["replaced"] += 1
+
+
+async def _abandon(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    """Leave in the middle, by closing the tab (the caller does)."""
+    log.counts["abandoned"] += 1
+    await _follow(client, prompt, log, "run.click", _begun, **_form(prompt, chance))
+
+
+async def _edit(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    """The grammar editor, sound and not."""
+    text = chance.choice(['start: "a"', 'start: "a" ((', "start: start", "\x00", "x" * 5000])
+    event = await client.press("own.change", own=text, sample=prompt)
+    async for data in client.outputs(event):
+        if not isinstance(data[0], str) or not data[0]:
+            log.broken.append(f"{prompt}: the editor says {data!r:.200} of {text!r:.60}")
+    log.counts["looked at a grammar"] += 1
+
+
+GARBAGE: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1e308,
+    "",
+    "\ud83d",
+    "x" * 70_000,
+    [],
+    {},
+    [[[]]],
+    "../..",
+)
+
+
+async def _garbage(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+    """A form with one field of garbage, or a request that is none."""
+    log.counts["garbage"] += 1
+    action = client.page.actions["run.click"]
+    data = client.page.data(action, _form(prompt, chance))
+    data[chance.randrange(len(data))] = chance.choice(GARBAGE)
+    body = client.body(action, data)
+    if chance.random() < 0.3:
+        body[chance.choice(list(body))] = chance.choice(GARBAGE)
+    if body["session_hash"] != client.session:
+        # Its messages are those of the session that it names: this one never reads them.
+        await client.join(body)
+        return
+    event = await client.post(body)
+    with contextlib.suppress(FailedError):  # gradio's own refusal of such a value
+        async for _ in client.outputs(event):
+            pass
+
+
+async def _deaf(client: Client, prompt: str, log: Log, seconds: float) -> None:
+    """Run, and never read what comes of it."""
+    log.counts["deaf"] += 1
+    log.counts["deaf now"] += 1
+    with contextlib.suppress(RefusedError):
+        await client.press("run.click", prompt=prompt, max_new_tokens=40, lineup=LINEUP)
+    client.deaf()
+    await asyncio.sleep(seconds)
+    log.counts["deaf now"] -= 1
+
+
+async def _later(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(seconds)
+    with contextlib.suppress(RefusedError, httpx.HTTPError):
+        await act()
+
+
+Act = Callable[[Client, str, random.Random, Log], Awaitable[None]]
+_ACTS: tuple[Act, ...] = (_race, _go_on, _halt, _replace, _abandon, _edit, _garbage)
+_WEIGHTS = (40, 15, 15, 8, 10, 4, 8)
+
+
+def _memory(looks: Sequence[tuple[float, int, int]]) -> list[Figure]:
+    """How far memory grew after the warm-up: medians of tenths, the first against the largest."""
+    seconds = looks[-1][0] if looks else 0.0
+    long_enough = seconds >= 2 * WARM_UP
+    after = [look for look in looks if look[0] >= (WARM_UP if long_enough else seconds / 3)]
+    size = max(1, len(after) // 10)
+    figures = []
+    for place, name in ((1, "page"), (2, "worker")):
+        values = [look[place] for look in after]
+        medians = [statistics.median(values[i : i + size]) for i in range(0, len(values), size)]
+        if not medians or not medians[0]:
+            continue
+        growth = max(medians) / medians[0] - 1
+        figures.append(noted(f"memory of the {name} at the end, MB", medians[-1] / 1e6))
+        what = f"growth of the {name}'s memory after the warm-up"
+        figures.append(at_most(what, growth, GROWTH) if long_enough else noted(what, growth))
+    return figures
+
+
+def _emptied(server: Server) -> list[Figure]:
+    """Once all have left: does a new visitor race at once, and is the line empty?"""
+
+    async def one() -> View:
+        async with Client(server.address) as client:
+            prompt = "the last one"
+            form = {"prompt": prompt, "max_new_tokens": 8, "lineup": LINEUP}
+            return await asyncio.wait_for(client.last(**form), RACE)
+
+    def alone() -> bool:
+        return asyncio.run(one()).get("phase") == "ended"
+
+    try:
+        waited = until(alone, RACE)
+    except TimeoutError:
+        waited = math.inf
+    threads, files, children = server.held()
+    return [
+        within("seconds until a last visitor's race has ended", waited, 60),
+        noted("threads of the page at the end", threads),
+        noted("file descriptors of the page at the end", files),
+        at_most("processes below the page at the end", children, PROCESSES),
+    ]

@@ -1,0 +1,113 @@
+"""What a row of the soak found: figures against bars, and what went wrong, as tables to keep."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+#: Sentences on single failures that a report keeps; the rest is counted.
+KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured thing. `bar` says in words what it must be, "" for a figure without a bar.
+
+    `timed` figures are seconds, which say little on a machine that does other things as well.
+    """
+
+    what: str
+    value: float | int | str
+    bar: str = ""
+    ok: bool = True
+    timed: bool = False
+
+
+def noted(what: str, value: float | str) -> Figure:
+    """A figure without a bar."""
+    return Figure(what, _short(value))
+
+
+def at_most(what: str, value: float, limit: float) -> Figure:
+    """A figure that must not exceed `limit`."""
+    return Figure(what, _short(value), f"at most {limit:g}", value <= limit)
+
+
+def within(what: str, seconds: float, limit: float) -> Figure:
+    """Seconds that must not exceed `limit`."""
+    return replace(at_most(what, seconds, limit), timed=True)
+
+
+def at_least(what: str, value: float, limit: float) -> Figure:
+    """A figure that must reach `limit`."""
+    return Figure(what, _short(value), f"at least {limit:g}", value >= limit)
+
+
+def none_of(what: str, found: Sequence[object]) -> Figure:
+    """A count of things that must not be."""
+    return Figure(what, len(found), "none", not found)
+
+
+def _short(value: float | str) -> float | str:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a row found. `size` says how much was tried, `remarks` what went wrong, one by one."""
+
+    row: str
+    size: str
+    figures: tuple[Figure, ...]
+    remarks: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return all(figure.ok for figure in self.figures)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all bars are held but those of seconds."""
+        return all(figure.ok or figure.timed for figure in self.figures)
+
+
+def result(row: str, size: str, figures: Iterable[Figure], remarks: Sequence[str] = ()) -> Result:
+    """A result whose remarks are cut to what a report keeps."""
+    kept = [f"{remark:.400}" for remark in remarks[:KEPT]]
+    if len(remarks) > KEPT:
+        kept.append(f"... and {len(remarks) - KEPT} more")
+    return Result(row, size, tuple(figures), tuple(kept))
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """The results, with `passed` beside each."""
+    return json.dumps([{**asdict(r), "passed": r.passed} for r in results], indent=1)
+
+
+def read_json(text: str) -> list[Result]:
+    """What `as_json` wrote."""
+    return [
+        Result(
+            r["row"],
+            r["size"],
+            tuple(Figure(**figure) for figure in r["figures"]),
+            tuple(r["remarks"]),
+            r["seconds"],
+        )
+        for r in json.loads(text)
+    ]
+
+
+def as_markdown(results: Sequence[Result]) -> str:
+    """A table of all figures, and below it the remarks."""
+    lines = ["| row | figure | value | bar | |", "|---|---|---|---|---|"]
+    for r in results:
+        lines.append(f"| **{r.row}** | {r.size} | {r.seconds:.0f} s | | {_mark(r.passed)} |")
+        lines += [f"| | {f.what} | {f.value} | {f.bar} | {_mark(f.ok)} |" for f in r.figures]
+    for r in (r for r in results if r.remarks):
+        lines += ["", f"{r.row}:", *(f"- {' '.join(remark.split())}" for remark in r.remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _mark(ok: bool) -> str:
+    return "passed" if ok else "**FAILED**"

@@ -1,0 +1,190 @@
+"""JSON Schemas in the style of real ones: workflows, OpenAPI, FHIR, Kubernetes, tool calls."""
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+def _record(properties: Schema, *required: str, **more: Any) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+        **more,
+    }
+
+
+_TEXT = {"type": "string", "maxLength": 12}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 99}
+_STEP = _record({"name": _TEXT, "uses": _TEXT, "run": _TEXT}, "name")
+
+#: Those that the grammar engine holds as they are.
+HELD: dict[str, Schema] = {
+    "workflow": _record(
+        {
+            "on": {"enum": ["push", "pull_request"]},
+            "if": {"type": "string", "pattern": r"^\$\{\{"},
+            "jobs": {
+                "type": "object",
+                "patternProperties": {"^[_a-z][a-z0-9_-]*$": {"$ref": "#/definitions/job"}},
+                "additionalProperties": False,
+            },
+        },
+        "on",
+        "jobs",
+        definitions={
+            "job": _record(
+                {
+                    "runs-on": {"type": "string", "pattern": "[a-z]"},
+                    "steps": {"type": "array", "items": _STEP, "minItems": 1, "maxItems": 2},
+                },
+                "runs-on",
+                "steps",
+            )
+        },
+    ),
+    "openapi order": _record(
+        {
+            "id": {"type": "integer", "format": "int64", "minimum": 1, "maximum": 999},
+            "price": {"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 1000},
+            "status": {"enum": ["placed", "approved"]},
+            "shipDate": {"type": "string", "format": "date-time"},
+        },
+        "id",
+        "price",
+        "shipDate",
+    ),
+    "fhir patient": _record(
+        {
+            "resourceType": {"const": "Patient"},
+            "active": {"type": "boolean"},
+            "birthDate": {"type": "string", "format": "date"},
+            "gender": {"enum": ["female", "male", "other", "unknown"]},
+            "name": {"type": "array", "items": _record({"family": _TEXT}, "family"), "maxItems": 2},
+        },
+        "resourceType",
+        "birthDate",
+    ),
+    "kubernetes container": _record(
+        {
+            "image": {"type": "string", "pattern": "^[a-z]+:[0-9]+$"},
+            "ports": {
+                "type": "array",
+                "items": _record({"containerPort": _COUNT}, "containerPort"),
+                "maxItems": 2,
+            },
+            "port": {"oneOf": [{"type": "integer"}, {"type": "string", "pattern": "^[a-z]+$"}]},
+        },
+        "image",
+    ),
+    "tool call": {
+        "oneOf": [
+            _record({"name": {"const": "search"}, "query": _TEXT}, "name", "query"),
+            _record({"name": {"const": "add"}, "a": _COUNT, "b": _COUNT}, "name", "a", "b"),
+        ]
+    },
+    "tree": _record(
+        {"value": _COUNT, "next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}, "value", "next"
+    ),
+    "pattern anywhere": {"type": "string", "pattern": "[0-9]"},
+    "no quotes": _record({"label": {"type": "string", "pattern": '^[^"]{0,9}$'}}, "label"),
+    "times": {"type": "array", "items": {"type": "string", "format": "time"}, "maxItems": 3},
+}
+
+#: Those that it refuses, and pointers to what is left out once they are relaxed.
+REFUSED: dict[str, tuple[Schema, set[str]]] = {
+    "workflow, unique needs": (
+        _record({"needs": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}}),
+        {"/properties/needs/uniqueItems"},
+    ),
+    "workflow, run or uses": (
+        _record(
+            {"run": _TEXT, "uses": _TEXT},
+            oneOf=[{"required": ["run"]}, {"required": ["uses"]}],
+        ),
+        {"/oneOf"},
+    ),
+    "workflow, dependent": (
+        _record({"run": _TEXT, "shell": _TEXT}, dependentRequired={"shell": ["run"]}),
+        {"/dependentRequired"},
+    ),
+    "openapi, numbers": (
+        {"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 0, "maximum": 9}]},
+        {"/oneOf"},
+    ),
+    "openapi, formats": (
+        _record(
+            {
+                "password": {"type": "string", "format": "password", "maxLength": 5},
+                "pointer": {"type": "string", "format": "json-pointer", "maxLength": 3},
+            },
+            "password",
+            "pointer",
+        ),
+        {"/properties/password/format (an annotation)", "/properties/pointer/format"},
+    ),
+    "openapi, components": (
+        {
+            "$ref": "#/components/schemas/pet",
+            "components": {
+                "schemas": {"pet": _record({"name": _TEXT, "tag": _TEXT}) | {"not": {"const": {}}}}
+            },
+        },
+        {"/components/schemas/pet/not"},
+    ),
+    "fhir, value": (
+        _record(
+            {"kind": {"enum": ["code", "count"]}, "value": {"type": ["string", "integer"]}},
+            "kind",
+            "value",
+            **{
+                "if": {"properties": {"kind": {"const": "count"}}},
+                "then": {"properties": {"value": {"type": "integer"}}},
+                "else": {"properties": {"value": {"type": "string"}}},
+            },
+        ),
+        {"/if"},
+    ),
+    "fhir, coding": (
+        {
+            "type": "array",
+            "items": {"enum": ["official", "usual", "old"]},
+            "contains": {"const": "usual"},
+            "maxItems": 3,
+        },
+        {"/contains"},
+    ),
+    "kubernetes, labels": (
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^[a-z]{1,3}$"},
+            "additionalProperties": _TEXT,
+        },
+        {"/propertyNames"},
+    ),
+    "kubernetes, no default": (
+        {"type": "string", "pattern": "^(?!kube-)[a-z-]{1,9}$"},
+        {"/pattern"},
+    ),
+    "tool call, unevaluated": (
+        {
+            "type": "object",
+            "allOf": [{"properties": {"name": {"enum": ["f", "g"]}}, "required": ["name"]}],
+            "unevaluatedProperties": False,
+        },
+        {"/unevaluatedProperties"},
+    ),
+    "tool call, dependent schemas": (
+        _record({"a": _COUNT, "b": _COUNT}, dependentSchemas={"a": {"required": ["b"]}}),
+        {"/dependentSchemas"},
+    ),
+    "nested in a branch": (
+        {
+            "type": "array",
+            "items": {"oneOf": [{"type": "integer", "not": {"const": 3}}, {"enum": [1, "x"]}]},
+            "maxItems": 2,
+        },
+        {"/items/oneOf", "/items/oneOf/0/not"},
+    ),
+}

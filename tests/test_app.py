@@ -1,0 +1,67 @@
+"""The launch: what the operator can change is one sentence and exit code 2."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend.errors import DerbyError
+from page.site import Site, free_port, site_of
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--limit", "columns=0"], "The limit columns is 0"),
+        (["--limit", "colums=3"], "There is no limit 'colums'"),
+        (["--port", "65536"], "The port is 65536; it must lie between 0 and 65535."),
+        (["--host", "no.such.host.invalid"], "There is no host 'no.such.host.invalid'"),
+        (["--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
+        (["--model", "./nowhere"], "There is no model folder './nowhere'"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_one_sentence(options: list[str], told: str) -> None:
+    """A port in use and a bad host were tracebacks; a wrong limit ended with exit code 1."""
+    ended = subprocess.run(
+        [sys.executable, "app.py", "--fake", *options],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(told)
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+
+
+def test_a_port_that_is_taken_is_told_with_the_remedy() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(DerbyError, match=r"is taken, .* choose another with --port"):
+            free_port("127.0.0.1", other.getsockname()[1])
+    assert free_port("127.0.0.1", 0) > 0
+
+
+def test_a_site_knows_its_names() -> None:
+    local = site_of("127.0.0.1", (), "", space=False)
+    assert local.serves("localhost:7860")
+    assert not local.serves("192.168.0.5")
+    everywhere = site_of("0.0.0.0", ("Derby.Example:443",), "", space=False)  # noqa: S104
+    for host in ("192.168.0.5:7860", "[2001:db8::1]", "derby.example", "localhost"):
+        assert everywhere.serves(host)
+    for host in ("", "evil.example", "1.2.3.4.evil.example", "a b", "x@localhost", "[::1"):
+        assert not everywhere.serves(host)
+    assert everywhere.trusts("https://derby.example", "127.0.0.1:7860")
+    assert not everywhere.trusts("https://evil.example", "127.0.0.1:7860")
+    space = site_of("0.0.0.0", (), "me-derby.hf.space", space=True)  # noqa: S104
+    assert space.serves("me-derby.hf.space")
+    assert not space.serves("evil.example")
+    assert not Site().trusts("null", "localhost")

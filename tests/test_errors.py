@@ -1,0 +1,57 @@
+"""What users are told of an error: what they can mend, or a reference to the log."""
+
+import errno
+import logging
+import os
+import pickle
+
+import pytest
+
+from backend.errors import DerbyError, causes, explain
+
+PLACE = "/srv/derby/cache"
+
+
+def refused(number: int) -> OSError:
+    return OSError(number, os.strerror(number), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (MemoryError(), "fewer columns, a smaller model or a shorter text"),
+        (RecursionError("maximum recursion depth exceeded"), "flatter"),
+        (refused(errno.ENOSPC), "make room"),
+        (refused(errno.EDQUOT), "make room"),
+        (refused(errno.EACCES), "allow it"),
+        (refused(errno.EROFS), "allow it"),
+        (ValueError(PLACE), "not in your input"),
+    ],
+)
+def test_an_error_is_a_sentence_with_a_remedy_and_its_reference_is_in_the_log(
+    error: Exception, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk and a lack of memory were 'something broke here', with nothing to do about it."""
+    sentence = explain(error)
+    assert remedy in sentence
+    assert PLACE not in sentence
+    assert sentence.endswith(").")
+    reference = sentence.rpartition("reference ")[2].removesuffix(").")
+    assert len(reference) == 8
+    assert reference in caplog.text
+
+
+def test_where_on_the_machine_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    error = pickle.loads(pickle.dumps(DerbyError("The disk is full.", PLACE)))  # noqa: S301
+    assert explain(error) == "The disk is full."
+    assert PLACE in caplog.text
+    assert error.with_place.startswith("The disk is full.")
+    assert PLACE in error.with_place
+    assert DerbyError("Plain.").with_place == "Plain."
+
+
+def test_the_causes_of_an_error_end_even_where_they_form_a_circle() -> None:
+    first, second = ValueError("a"), KeyError("b")
+    first.__cause__, second.__context__ = second, first
+    assert list(causes(first)) == [first, second]

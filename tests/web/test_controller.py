@@ -1,0 +1,32 @@
+"""Where the page's requests arrive."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from backend.errors import DerbyError
+from backend.racing.hosts.inline import InlineHost
+from backend.web.controller import Controller
+from backend.web.offer import Offer
+from backend.web.visitors import Visitors
+
+
+def test_a_form_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that took 16 s to read held every visitor's page for as long."""
+    others_go_on, seen = threading.Event(), list[bool]()
+
+    def slow(*_: Any) -> None:
+        seen.append(others_go_on.wait(20))
+        raise DerbyError("wrong")
+
+    monkeypatch.setattr("backend.web.controller.read_race", slow)
+
+    async def scene() -> list[Any]:
+        controller = Controller(Visitors(InlineHost()), Offer((), ()))
+        asyncio.get_running_loop().call_later(0, others_go_on.set)
+        return [view async for view in controller.race("a", {})]
+
+    assert asyncio.run(scene()) == [{"alert": "wrong"}]
+    assert seen == [True]

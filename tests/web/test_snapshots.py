@@ -1,0 +1,134 @@
+"""Visitors' snapshots: whoever has an id may load one, and each deletes only their own."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.kvcache import snapshot_file
+from backend.limits import Limits
+from backend.racing.hosts.inline import InlineHost
+from backend.web.browsers import visitor_named
+from backend.web.controller import Controller
+from backend.web.offer import offer_of
+from backend.web.view import View
+from backend.web.visitors import Visitors
+
+FORM: dict[str, Any] = {
+    "prompt": "Tell me a secret",
+    "lineup": "kv",
+    "max_new_tokens": 12,
+    "temperature": 0,
+    "top_p": 1,
+    "top_k": 0,
+    "seed": 0,
+    "stop": "",
+    "chat": True,
+    "model": "0",
+    "engine": "fake",
+    "precision": "fp32",
+    "device": "CPU",
+    "measure": False,
+    "context": 0,
+    "shift": False,
+    "heal": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "snapshots"
+
+
+async def seen(views: AsyncIterator[View]) -> View:
+    """The last view of a race."""
+    last: View = {}
+    async for view in views:
+        last = view
+    return last
+
+
+def saved(controller: Controller, visitor: str) -> tuple[str, str]:
+    """The id and the sentence of saving the column that the visitor has just run."""
+
+    async def scene() -> tuple[str, str]:
+        assert "alert" not in await seen(controller.race(visitor, FORM))
+        return await controller.save(visitor, controller.labels(visitor)[0])
+
+    return asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def page(limits: Limits = Limits()) -> Controller:  # noqa: B008 (frozen)
+    return Controller(Visitors(InlineHost(limits), limits), offer_of(["fake"]), limits)
+
+
+def test_a_visitor_sees_and_deletes_only_what_they_saved(cache: Path) -> None:
+    """Eight clicks on Save wrote 644 MB, and no visitor could delete one."""
+    controller = page()
+    name, sentence = saved(controller, "hash-of-ann")
+    assert sentence.endswith("is saved.")
+    (line, listed), *more = controller.saved("hash-of-ann")
+    assert (listed, more) == (name, [])
+    assert "kv, " in line
+    assert controller.saved("hash-of-bob") == []
+    assert "You saved no snapshot" in controller.delete("hash-of-bob", name)
+    loaded = asyncio.run(seen(controller.restore("hash-of-bob", name, 5)))
+    assert "alert" not in loaded
+    assert "is deleted" in controller.delete("hash-of-ann", f" {name} ")
+    assert controller.saved("hash-of-ann") == []
+    assert list(cache.iterdir()) == []
+    for rubbish in (name, None, 5, "../x", "/etc/passwd"):
+        assert "You saved no snapshot" in controller.delete("hash-of-ann", rubbish)
+
+
+def test_a_file_does_not_tell_whose_it_is(cache: Path) -> None:
+    controller = page()
+    saved(controller, "hash-of-ann")
+    (path,) = cache.iterdir()
+    assert b"hash-of-ann" not in path.read_bytes()
+    assert "hash-of-ann" not in path.name
+    assert page().saved("hash-of-ann") == [], "another page's key makes another hash"
+
+
+def test_a_visitor_over_the_quota_is_told_what_to_do() -> None:
+    controller = page(Limits(snapshots=1))
+    first, _ = saved(controller, "ann")
+    name, sentence = saved(controller, "ann")
+    assert name == ""
+    assert sentence.startswith("You keep 1 snapshots, and the limit is 1: delete one")
+    assert saved(controller, "bob")[0], "another visitor has a quota of their own"
+    controller.delete("ann", first)
+    assert saved(controller, "ann")[0]
+
+
+def test_a_reloaded_page_keeps_the_browsers_snapshots() -> None:
+    """Each reload was another owner: it kept as many again, and could delete none kept before."""
+    controller = page(Limits(snapshots=1))
+    before, reloaded = visitor_named("ann", "1"), visitor_named("ann", "2")
+    first, _ = saved(controller, before)
+    assert saved(controller, reloaded)[1].startswith("You keep 1 snapshots")
+    assert [name for _, name in controller.saved(reloaded)] == [first]
+    assert "is deleted" in controller.delete(reloaded, first)
+    assert saved(controller, reloaded)[0]
+
+
+def test_a_full_disk_names_no_folder_to_a_visitor(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The visitor read the server's path; the operator, who needs it, has it in the log."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache))
+
+    monkeypatch.setattr(snapshot_file.os, "fsync", fail)
+    name, sentence = saved(page(), "ann")
+    assert name == ""
+    assert "No space left on device" in sentence
+    assert "/" not in sentence
+    assert str(cache) in caplog.text
+    assert list(cache.iterdir()) == []
