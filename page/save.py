@@ -26,7 +26,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         return last_columns(controller, request, chosen)[0]
 
     def list_own(request: gr.Request) -> Any:
-        return gr.update(choices=controller.saved(request.session_hash or ""), value=None)
+        return gr.update(choices=controller.saved(visitor_of(request)), value=None)
 
     async def keep(request: gr.Request, chosen: Any) -> tuple[Any, Any, str]:
         columns, usual = last_columns(controller, request, chosen)
@@ -35,7 +35,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         return columns, name or gr.skip(), sentence
 
     def drop(request: gr.Request, name: Any) -> str:
-        return controller.delete(request.session_hash or "", name)
+        return controller.delete(visitor_of(request), name)
 
     async def restore(request: gr.Request, name: Any, tokens: Any) -> AsyncIterator[View]:
         async for view in controller.restore(visitor_of(request), name, tokens):
@@ -43,6 +43,9 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
 
     tab.select(look, column, column, **NEWEST)
     tab.select(list_own, None, own, **NEWEST)
+    # The same sentence twice in a row would look like no answer.
+    for button in (save, delete):
+        button.click(None, None, answer, js="() => ''")
     save.click(keep, column, [column, snapshot, answer], **UNREAD).then(
         list_own, None, own, **UNREAD
     )

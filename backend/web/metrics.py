@@ -17,7 +17,7 @@ WAITS = (0.1, 1, 5, 15, 60, 300, 900)
 
 
 class Tally(Protocol):
-    """Hears of every race."""
+    """Hears of every race, and of nothing else that a visitor does."""
 
     def begun(self, waited: float) -> None:
         """A race's turn came after so many seconds in line."""

@@ -77,6 +77,7 @@ class _Run:
     visitor: str
     commands: Sequence[Command]
     board: Scoreboard
+    tally: Tally = field(default_factory=NoTally)
     stopped: threading.Event = field(default_factory=threading.Event)
     events: SimpleQueue[Event | None] = field(default_factory=SimpleQueue)
     joined: float = 0.0  # when it stood in line
@@ -186,7 +187,7 @@ class Visitors:
             self._require_quota(visitor)
             scope = self._scope(visitor)
             race = replace(race, scope=scope)
-            run = _Run(visitor, (*before, race), Scoreboard(race.columns))
+            run = _Run(visitor, (*before, race), Scoreboard(race.columns), self._tally)
             self._begin(run)
             self._quota.count(visitor, self._presence.now())
             kept = self._keep(visitor, race, run, scope)
@@ -306,7 +307,7 @@ class Visitors:
         """Stop a run although its visitor did not ask for that; `note` tells them why."""
         if not run.stopped.is_set():
             run.note = note
-            self._tally.put_out(reason)
+            run.tally.put_out(reason)
             self._end(run)
 
     def _end(self, run: _Run) -> None:
@@ -338,7 +339,7 @@ class Visitors:
                 run = next(iter(self._line.places), None)
                 if run is not None:
                     run.begun = self._presence.now()
-                    self._tally.begun(run.begun - run.joined)
+                    run.tally.begun(run.begun - run.joined)
                 elif not leaving:
                     self._driven = False
                     return
@@ -369,22 +370,13 @@ class Visitors:
                 while not run.events.empty():
                     event = run.events.get()
                     if event is None:
-                        self._count(run.board)
+                        _count(run.board, run.tally)
                         return
                     run.board.add(event)
                     run.looks += 1
                 await asyncio.sleep(WAITING_PERIOD if self._line.ahead(run) else PERIOD)
         finally:
             run.over = True
-
-    def _count(self, board: Scoreboard) -> None:
-        states = [score.state for score in board.scores]
-        for _ in range(states.count("failed")):
-            self._tally.column_failed()
-        if set(states) == {"failed"}:
-            self._tally.ended("failed")
-        else:
-            self._tally.ended("stopped" if "stopped" in states else "finished")
 
     async def _frames(self, kept: _Kept) -> AsyncIterator[Frame]:
         """A frame whenever something has changed, the last one once the run is over."""
@@ -401,3 +393,14 @@ class Visitors:
         run, over = kept.run, kept.run.over
         note = run.note if over else ""
         return Frame(kept.race, kept.number, run.board, self._line.ahead(run), note, over)
+
+
+def _count(board: Scoreboard, tally: Tally) -> None:
+    """Tell the tally how a race ended."""
+    states = [score.state for score in board.scores]
+    for _ in range(states.count("failed")):
+        tally.column_failed()
+    if set(states) == {"failed"}:
+        tally.ended("failed")
+    else:
+        tally.ended("stopped" if "stopped" in states else "finished")

@@ -28,13 +28,15 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._to = port
-        self._loop = asyncio.new_event_loop()
         self._passing = asyncio.Event()
         self._passing.set()
         self._refusing = False
+        self._ended = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
         listening = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(listening,), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(listening)), daemon=True
+        )
         self._thread.start()
         listening.wait()
 
@@ -64,41 +66,45 @@ class Proxy:
         self._loop.call_soon_threadsafe(act)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
-    def _serve(self, listening: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(self._connected, "127.0.0.1", 0)
-        )
+    async def _serve(self, listening: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         listening.set()
-        self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+        await self._ended.wait()
+        # What still passes is cancelled as the loop ends, and closes its sockets then.
         server.close()
-        self._loop.run_until_complete(asyncio.sleep(0.05))
-        self._loop.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._refusing:
+        with self._until_passed(writer), contextlib.suppress(OSError):
+            if self._refusing:
+                return
+            there, to = await asyncio.open_connection("127.0.0.1", self._to)
+            with self._until_passed(to):
+                await asyncio.gather(self._pass(reader, to), self._pass(there, writer))
+
+    @contextlib.contextmanager
+    def _until_passed(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """Let `cut` end a connection, and leave it closed."""
+        self._open.add(writer)
+        try:
+            yield
+        finally:
+            self._open.discard(writer)
             writer.transport.abort()
-            return
-        there, to = await asyncio.open_connection("127.0.0.1", self._to)
-        self._open |= {writer, to}
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(self._pass(reader, to), self._pass(there, writer))
-        self._open -= {writer, to}
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, OSError):
+        with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 await self._passing.wait()
                 writer.write(data)
                 await writer.drain()
-        with contextlib.suppress(ConnectionError, OSError, RuntimeError):
+        with contextlib.suppress(OSError):
             writer.close()
+            await writer.wait_closed()
 
 
 @dataclass

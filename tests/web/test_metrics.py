@@ -10,6 +10,7 @@ from clock import Clock
 from backend.errors import DerbyError
 from backend.events import Failed, Finished
 from backend.limits import Limits
+from backend.racing.commands import ForgetVisitor
 from backend.racing.hosts.host import HostFacts
 from backend.racing.race import Race
 from backend.strategies.column import default_column
@@ -61,6 +62,15 @@ def test_what_races_did_is_counted() -> None:
         assert value(metrics, "race_wait_seconds_count") == 1
         assert value(metrics, "races_ended_total", how=how) == 1
         assert value(metrics, "columns_failed_total") == columns
+
+
+def test_saving_a_column_is_no_race() -> None:
+    host = Host(Finished(0, "end of text", []))
+    metrics = Metrics(host)
+    visitors = Visitors(host, tally=metrics)
+    asyncio.run(visitors.save("a", ForgetVisitor("a"), default_column("kv")))
+    assert value(metrics, "races_begun_total") == 0
+    assert value(metrics, "races_ended_total", how="finished") == 0
 
 
 def test_what_was_refused_or_ended_by_a_limit_is_counted_by_reason() -> None:
