@@ -63,6 +63,10 @@ class GrammarCompiler:
         known = self._definitions.get(source, "")
         return GrammarConstraint(source, vocabulary, self._matchers, self._grammars.calls, known)
 
-    def judge(self, source: GrammarSource, text: str) -> Judgement | None:
-        """What an independent validator says of a whole text; None where there is none."""
-        return self._grammars.judging.judge(source, text)
+    def judge(
+        self, source: GrammarSource, text: str, stopped: Callable[[], bool] = never
+    ) -> Judgement | None:
+        """What an independent validator says of a whole text; None where there is none. Nothing is
+        claimed once `stopped()` is true.
+        """
+        return self._grammars.judging.judge(source, text, stopped)

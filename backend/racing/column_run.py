@@ -226,7 +226,7 @@ class _LocalRun:
 
     def _judgement(self, text: str) -> Iterator[Judged]:
         grammar = self._column.grammar
-        found = self._grammars.judge(grammar, text) if grammar else None
+        found = self._grammars.judge(grammar, text, self._stopped) if grammar else None
         if found is not None:
             yield Judged(
                 self._run.index,

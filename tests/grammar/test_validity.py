@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from backend.grammar.checks.validity import VALID, asserted, judge, pointer, shortened
+from backend.grammar.checks.validity import VALID, asserted, judge, pointer, shortened, unchecked
 from backend.grammar.sandbox.judging import Judging
 from backend.grammar.sources import GrammarSource
+
+#: It takes for ever on many letters "a" before another one.
+HOSTILE = {"not": {"pattern": "^(a|a)*(?=x)$"}}
 
 
 def schema(value: Any) -> GrammarSource:
@@ -97,16 +100,15 @@ def test_formats_that_are_checked() -> None:
 
 def test_a_pattern_that_takes_for_ever_is_stopped_and_nothing_is_claimed() -> None:
     """The schema is anybody's. Had the pattern given up, its `not` would have been called valid."""
-    hostile = {"not": {"pattern": "^(a|a)*(?=x)$"}}
     with closing(Judging(deadline=0.3)) as judging:
         for _ in range(2):
-            found = judging.judge(schema(hostile), json.dumps("a" * 60 + "b"))
+            found = judging.judge(schema(HOSTILE), json.dumps("a" * 60 + "b"))
             assert found is not None
             assert (found.verdict, found.why) == (
                 "unchecked",
                 "checking it takes more than 0.3 s or 512 MiB of memory",
             )
-        assert judging.judge(schema(hostile), '"b"') == VALID
+        assert judging.judge(schema(HOSTILE), '"b"') == VALID
 
 
 def test_memory_is_bounded_and_nothing_is_claimed() -> None:
@@ -120,3 +122,10 @@ def test_memory_is_bounded_and_nothing_is_claimed() -> None:
 def test_only_schemas_are_judged(judging: Judging) -> None:
     assert judging.judge(GrammarSource("lark", 'start: "a"', "letter"), "a") is None
     assert judging.judge(schema({"type": "null"}), "null") == VALID
+
+
+def test_a_text_whose_race_is_stopped_is_no_longer_judged(judging: Judging) -> None:
+    """Stop waited for the verdict, or cost the worker and with it the loaded models."""
+    found = judging.judge(schema(HOSTILE), json.dumps("a" * 60 + "b"), lambda: True)
+    assert found == unchecked("the race was stopped")
+    assert judging.judge(schema({}), "[]") == VALID

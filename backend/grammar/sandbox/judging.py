@@ -1,8 +1,10 @@
 """Texts that a grammar let end, before anybody is told that they are valid."""
 
+from collections.abc import Callable
+
 from backend.errors import DerbyError
 from backend.grammar.checks.validity import Judgement, unchecked
-from backend.grammar.sandbox.parent import Sandbox, SandboxFailedError
+from backend.grammar.sandbox.parent import Sandbox, SandboxFailedError, StoppedError, never
 from backend.grammar.sources import GrammarSource
 
 #: Seconds of processor time, and bytes of memory, that checking one text may take.
@@ -18,14 +20,18 @@ class Judging:
         self._limits = f"{deadline:g} s or {memory >> 20} MiB of memory"
         self._sandbox = Sandbox(deadline, memory)
 
-    def judge(self, source: GrammarSource, text: str) -> Judgement | None:
-        """Judge `text` under a JSON Schema; None for other grammars. Raises nothing that the text
-        or the schema can cause.
+    def judge(
+        self, source: GrammarSource, text: str, stopped: Callable[[], bool] = never
+    ) -> Judgement | None:
+        """Judge `text` under a JSON Schema, until `stopped()` is true; None for other grammars.
+        Raises nothing that the text or the schema can cause.
         """
         if source.kind != "json_schema":
             return None
         try:
-            return Judgement(**self._sandbox.judge(source, text))
+            return Judgement(**self._sandbox.judge(source, text, stopped))
+        except StoppedError:
+            return unchecked("the race was stopped")
         except SandboxFailedError as error:
             return unchecked(str(error))
         except DerbyError:

@@ -119,12 +119,16 @@ class Sandbox:
             request = self._about({"job": "examine"}, source, tokenizer, stopped)
             return self._job(request, stopped)["definition"]
 
-    def judge(self, source: GrammarSource, text: str) -> dict[str, Any]:
-        """The fields of a Judgement of `text`. Raises DerbyError if the child died of it."""
+    def judge(
+        self, source: GrammarSource, text: str, stopped: Callable[[], bool] = never
+    ) -> dict[str, Any]:
+        """The fields of a Judgement of `text`. Raises DerbyError if the child died of it, and
+        StoppedError as `examine` does.
+        """
         request = {"job": "judge", "text": text, "memory": self._memory}
         with self._lock:
             self._bury()
-            fields = self._job(request | {"source": asdict(source)})
+            fields = self._job(request | {"source": asdict(source)}, stopped)
         return fields | {"later": tuple(fields["later"])}
 
     def explore(self, source: GrammarSource, tokenizer: Tokenizer, text: str) -> Explored:
