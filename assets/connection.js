@@ -57,7 +57,7 @@ async function read(reader) {
 // The stream of answers, which never fails.
 async function sound(request) {
   const opened = await send(request).catch((error) => error);
-  if (opened.name === "AbortError") throw opened;
+  if (request.signal.aborted) return new Response(""); // as below
   const reader = opened.ok ? opened.body.getReader() : null;
   const text = new TextDecoder();
   let tail = "";
@@ -79,7 +79,8 @@ async function sound(request) {
       try {
         await next(controller);
       } catch (error) {
-        if (request.signal.aborted) controller.error(error);
+        // Gradio ends the stream when the page is left, and would tell the console of an error.
+        if (request.signal.aborted) controller.close();
         else ending(controller);
       }
     },

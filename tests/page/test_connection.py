@@ -142,3 +142,15 @@ def test_what_is_asked_for_while_offline_is_done_afterwards(
     )
     expect(visitor.page.locator(".dd-card").first).to_have_attribute("data-state", "done")
     visitor.close()
+
+
+def test_a_page_that_is_left_in_a_race_does_not_complain(
+    browser: BrowserContext, address: str
+) -> None:
+    """Gradio ends its stream then, which was told to the console as a lost connection."""
+    visitor = Visitor(browser, address)
+    begin(visitor)
+    visitor.page.reload()
+    visitor.page.wait_for_selector(".dd-card")
+    assert visitor.complaints == []
+    visitor.close()

@@ -91,6 +91,7 @@ class Seat:
     awaited: float = 0.0
     saving: float = 0.0
     died: bool = False
+    together: bool = True  # whether the columns began at the same token
     snapshot: str = ""
 
     def enter(self) -> None:
@@ -161,11 +162,13 @@ class Seat:
         chance.choices([act for _, act in acts], [weight for weight, _ in acts])[0](chance, model)
 
     def run(self, chance: random.Random, model: str) -> None:
+        self.together = True
         self.visitor.columns(*chance.choice(LINEUPS))
         self.visitor.ask(chance.choice(PROMPTS), tokens=chance.randint(8, 64), model=model)
         self._begun("run")
 
     def go_on(self, chance: random.Random, model: str) -> None:
+        self.together = False  # where they were stopped
         self.page.locator("#continue").click()
         self._begun("continued")
 
@@ -268,7 +271,7 @@ class Seat:
         kept = [c for c in columns if c["title"] in LOSSLESS and c["state"] != "failed"]
         longest = max((c["text"] for c in kept), key=len, default="")
         for column in kept:
-            whole = column["state"] == "done" and all(c["state"] == "done" for c in kept)
+            whole = self.together and all(c["state"] == "done" for c in kept)
             same = column["text"] == longest if whole else longest.startswith(column["text"])
             if not same:
                 self.differing.append(
