@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from browser import Visitor, launched
 from playwright.sync_api import Browser, Error, Locator, Page
-from soak.report import Figure, Result, at_least, at_most, none_of, noted, result
+from soak.report import Figure, Result, at_least, at_most, curve, none_of, noted, result
 from soak.server import Server, private_cache
 
 PROMPTS = (
@@ -376,7 +376,7 @@ def _result(
         f"visitor {seat.number}: " + ", ".join(f"{n} {what}" for what, n in seat.counts.items())
         for seat in seats
     ]
-    remarks = [*saw, _curve(memory), *differing, *lost, *failures, *complaints, *broken]
+    remarks = [*saw, curve(memory), *differing, *lost, *failures, *complaints, *broken]
     return result("browser", f"{len(seats)} visitors, {size}", figures, remarks)
 
 
@@ -388,10 +388,3 @@ def _figures_of(memory: Sequence[tuple[float, int, int]]) -> list[Figure]:
         noted("memory of the worker at the end, MB", workers[-1] / 1e6),
         at_most("memory of the worker at most, MB", max(workers) / 1e6, 6000),
     ]
-
-
-def _curve(memory: Sequence[tuple[float, int, int]]) -> str:
-    """Memory over time, at ten moments."""
-    chosen = memory[:: max(1, len(memory) // 10)]
-    looks = (f"{t / 60:.0f} min {page / 1e6:.0f}/{w / 1e6:.0f}" for t, page, w in chosen)
-    return f"memory of page/worker in MB: {'; '.join(looks)}"

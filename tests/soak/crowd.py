@@ -23,7 +23,17 @@ from typing import Any
 import httpx
 from lib import naive
 from soak.client import Client, FailedError, RefusedError, View, text_of
-from soak.report import Figure, Result, at_least, at_most, none_of, noted, result, within
+from soak.report import (
+    Figure,
+    Result,
+    at_least,
+    at_most,
+    curve,
+    none_of,
+    noted,
+    result,
+    within,
+)
 from soak.server import Server, private_cache, until
 
 from backend.engines.fake import FakeEngine
@@ -98,7 +108,7 @@ def crowd(
         *_memory(log.rss),
         *emptied,
     ]
-    remarks = [*log.crossed, *log.overtaken, *log.lost, *log.broken]
+    remarks = [curve(log.rss), *log.crossed, *log.overtaken, *log.lost, *log.broken]
     return result("crowd", f"{visitors} visitors, {seconds:g} s, seed {seed}", figures, remarks)
 
 

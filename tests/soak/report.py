@@ -111,3 +111,10 @@ def as_markdown(results: Sequence[Result]) -> str:
 
 def _mark(ok: bool) -> str:
     return "passed" if ok else "**FAILED**"
+
+
+def curve(memory: Sequence[tuple[float, int, int]]) -> str:
+    """Memory over time, at ten moments: seconds, and bytes of the page and of the worker."""
+    chosen = memory[:: max(1, len(memory) // 10)]
+    looks = (f"{t / 60:.0f} min {page / 1e6:.0f}/{w / 1e6:.0f}" for t, page, w in chosen)
+    return f"memory of page/worker in MB: {'; '.join(looks)}"
