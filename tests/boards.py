@@ -18,6 +18,10 @@ SPEC = asdict(ModelSpec())
 SINGLE = [[i] for i in range(1, 7)]
 PAIRS = [[1, 2], [3, 4], [5, 6]]
 
+#: The same, for so long that an interval can be told.
+LONG = [[i] for i in range(1, 61)]
+LONG_PAIRS = [[i, i + 1] for i in range(1, 61, 2)]
+
 
 def started(column: int, **spec: str) -> Started:
     """A column on the built-in model, or on what `spec` names instead."""

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from backend.bench.experiment import Experiment, Plan, Say
 from backend.bench.rotation import rounds
+from backend.bench.runs import ratios_of
 from backend.errors import DerbyError
 from backend.events import Event, Step
 from backend.models.builtin import RECIPE, built_in_folder
@@ -116,14 +117,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """Median decode tokens per second of both, the median of per-prompt ratios (ours over the
-    peer's) with their lowest and highest, and on how many prompts the token ids were the same.
+    """Median decode tokens per second of both; the median of per-prompt ratios, ours over the
+    peer's, with its 95 % interval; the lowest and highest ratio in `spread`; and on how many
+    prompts the token ids were the same.
     """
 
     peer: str
     ours: float
     theirs: float
     ratio: float
+    interval: tuple[float, float] | None
     spread: tuple[float, float]
     equal: int
     prompts: int
@@ -266,13 +269,14 @@ def peers(plan: Plan) -> list[PeerResult]:
 def peer_result(peer: str, pairs: Sequence[tuple[Answer, Answer]]) -> PeerResult:
     """The figures of (ours, theirs) pairs. Raises DerbyError if all answers are too short."""
     measured = measurable(peer, 1, pairs)
-    ratios = [theirs.tpot / ours.tpot for ours, theirs in measured]
+    ratios = ratios_of([theirs.tpot / ours.tpot for ours, theirs in measured])
     return PeerResult(
         peer,
         median(1 / ours.tpot for ours, _ in measured),
         median(1 / theirs.tpot for _, theirs in measured),
-        median(ratios),
-        (min(ratios), max(ratios)),
+        ratios.median,
+        ratios.interval,
+        ratios.spread,
         equal_texts(pairs),
         len(pairs),
     )

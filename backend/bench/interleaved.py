@@ -5,7 +5,7 @@ from statistics import median
 
 from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
-from backend.bench.runs import race_on, run_solo, run_together, with_baseline
+from backend.bench.runs import race_on, ratios_of, run_solo, run_together, with_baseline
 from backend.racing.race import Race
 from backend.results.metrics import Score
 
@@ -14,13 +14,14 @@ from backend.results.metrics import Score
 class ClockResult:
     """A column's own-clock times interleaved over solo: 1 means an undisturbed clock.
 
-    tpot, ttft: medians of per-prompt ratios; spread: the lowest and highest ratio of TPOT, which
-    is taken over the same tokens.
+    tpot, ttft: medians of per-prompt ratios; interval: the 95 % interval of TPOT's, which is taken
+    over the same tokens; spread: its lowest and highest.
     """
 
     column: str
     tpot: float
     ttft: float
+    interval: tuple[float, float] | None
     spread: tuple[float, float]
 
 
@@ -40,10 +41,11 @@ def interleaved(plan: Plan) -> list[ClockResult]:
     for index, column in enumerate(columns):
         pairs = [(mixed[index], own[index]) for mixed, own in runs if own[index].tpot]
         if pairs:
-            ratios = [own.overlap(mixed).speedup for mixed, own in pairs]
-            starts = [mixed.ttft / own.ttft for mixed, own in pairs]
-            spread = (min(ratios), max(ratios))
-            results.append(ClockResult(column.label, median(ratios), median(starts), spread))
+            steps = ratios_of([own.overlap(mixed).speedup for mixed, own in pairs])
+            starts = median(mixed.ttft / own.ttft for mixed, own in pairs)
+            results.append(
+                ClockResult(column.label, steps.median, starts, steps.interval, steps.spread)
+            )
     return results
 
 

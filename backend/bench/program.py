@@ -9,7 +9,7 @@ from statistics import median
 
 from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
-from backend.bench.runs import solo_runs
+from backend.bench.runs import ratios_of, solo_runs
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 
@@ -30,12 +30,14 @@ COLUMNS = ("kv", "restart", "single")
 class ProgramResult:
     """Medians over the rounds: seconds in all, forward passes with a sampled token, rows computed.
 
-    ratio: time over that of KV reuse, of the same round, with its lowest and highest value.
+    ratio: time over that of KV reuse, of the same round, with its 95 % interval, and its lowest and
+    highest value in `spread`.
     """
 
     column: str
     seconds: float
     ratio: float
+    interval: tuple[float, float] | None
     spread: tuple[float, float]
     steps: int
     rows: int
@@ -53,13 +55,14 @@ def program(plan: Plan) -> list[ProgramResult]:
     results: list[ProgramResult] = []
     for index, column in enumerate(columns):
         scores = [run[index] for run in runs]
-        ratios = [run[index].seconds / run[0].seconds for run in runs]
+        ratios = ratios_of([run[index].seconds / run[0].seconds for run in runs])
         results.append(
             ProgramResult(
                 column.label,
                 median(score.seconds for score in scores),
-                median(ratios),
-                (min(ratios), max(ratios)),
+                ratios.median,
+                ratios.interval,
+                ratios.spread,
                 scores[0].steps,
                 scores[0].rows,
                 len(scores[0].tokens),

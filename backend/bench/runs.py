@@ -1,7 +1,7 @@
 """Runs columns of a race to their end, alone or together, and sums their figures up."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
@@ -10,6 +10,7 @@ from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.figures import figure
+from backend.results.intervals import median_ratio
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
@@ -46,6 +47,23 @@ def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:
 def race_on(prompt: Prompt, columns: Sequence[Column], request: Request, target: ModelSpec) -> Race:
     """The request on another prompt, in all columns."""
     return Race(replace(request, prompt=prompt.text), tuple(columns), target)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Ratios of independent runs: their median, its 95 % interval (None: of too few runs), and the
+    lowest and highest of them.
+    """
+
+    median: float
+    interval: tuple[float, float] | None
+    spread: tuple[float, float]
+
+
+def ratios_of(values: Sequence[float]) -> Ratios:
+    """What is told of ratios; zeros if there are none."""
+    found = median_ratio(values)
+    return Ratios(found.value, found.interval, (min(values, default=0.0), max(values, default=0.0)))
 
 
 def median_figure(name: str, pairs: Sequence[tuple[Score, Score]]) -> float:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
-from backend.bench.runs import median_figure, race_on, solo_runs, with_baseline
+from backend.bench.runs import median_figure, race_on, ratios_of, solo_runs, with_baseline
 from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.strategies.column import Column
@@ -22,9 +22,9 @@ class ColumnResult:
     """One column's medians over all prompts. Times in milliseconds.
 
     speedup: median of per-prompt ratios of decode time, KV reuse over this column, for the same
-    tokens, with its lowest and highest value in `spread`. end_to_end: the same from the beginning,
-    prefill included. overhead: a step's time outside draft, mask and forward. equal: prompts whose
-    text was that of KV reuse, of those compared.
+    tokens, with its 95 % interval, and the lowest and highest ratio in `spread`. end_to_end: the
+    same from the beginning, prefill included. overhead: a step's time outside draft, mask and
+    forward. equal: prompts whose text was that of KV reuse, of those compared.
     """
 
     column: str
@@ -33,6 +33,7 @@ class ColumnResult:
     ttft: Annotated[float, figure("ttft")]
     tpot: Annotated[float, figure("tpot")]
     speedup: Annotated[float, figure("speedup")]
+    interval: tuple[float, float] | None
     spread: tuple[float, float]
     end_to_end: float
     tokens_per_forward: Annotated[float, figure("tokens_per_forward")]
@@ -66,7 +67,7 @@ def solo(plan: Plan) -> list[ColumnResult]:
 
 def _result(column: Column, category: str, pairs: Sequence[tuple[Score, Score]]) -> ColumnResult:
     """Medians over (baseline, column) pairs; prompts answered by a single step say nothing."""
-    ratios = [ratio for base, score in pairs if (ratio := score.speedup_over(base))]
+    ratios = ratios_of([ratio for base, score in pairs if (ratio := score.speedup_over(base))])
     scores = [score for _, score in pairs]
     return ColumnResult(
         column.label,
@@ -74,8 +75,9 @@ def _result(column: Column, category: str, pairs: Sequence[tuple[Score, Score]])
         len(pairs),
         median_figure("ttft", pairs),
         median_figure("tpot", pairs),
-        median_figure("speedup", pairs),
-        (min(ratios, default=0.0), max(ratios, default=0.0)),
+        ratios.median,
+        ratios.interval,
+        ratios.spread,
         median(end_to_end(base, score) for base, score in pairs),
         median_figure("tokens_per_forward", pairs),
         sum(score.accepted for score in scores) / max(sum(s.drafted for s in scores), 1),

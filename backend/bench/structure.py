@@ -11,7 +11,7 @@ from typing import Annotated
 
 from backend.bench.experiment import Experiment, Plan
 from backend.bench.rotation import rounds
-from backend.bench.runs import median_figure, solo_runs
+from backend.bench.runs import median_figure, ratios_of, solo_runs
 from backend.grammar.sources import examples, shipped
 from backend.racing.race import Race
 from backend.results.figures import figure
@@ -28,15 +28,16 @@ class SchemaResult:
     """One column under one schema, medians over the rounds.
 
     time_ratio: decode time over that of unconstrained KV reuse, of the same round and for as many
-    tokens, with its lowest and highest value. exposed: share of a step that waits for masks.
-    forced: share of the tokens. agreed: share of drafted tokens that were accepted. equal: the text
-    is that of the grammar without drafting.
+    tokens, with its 95 % interval, and its lowest and highest value in `spread`. exposed: share of
+    a step that waits for masks. forced: share of the tokens. agreed: share of drafted tokens that
+    were accepted. equal: the text is that of the grammar without drafting.
     """
 
     column: str
     schema: str
     tokens: Annotated[int, figure("tokens")]
     time_ratio: float
+    interval: tuple[float, float] | None
     spread: tuple[float, float]
     tokens_per_forward: Annotated[float, figure("tokens_per_forward")]
     mask_ms: Annotated[float, figure("mask_compute")]
@@ -75,14 +76,15 @@ def measure_schema(name: str, plan: Plan) -> list[SchemaResult]:
 def _result(
     column: str, name: str, pairs: Sequence[tuple[Score, Score]], *, equal: bool
 ) -> SchemaResult:
-    ratios = [1 / ratio for base, score in pairs if (ratio := score.speedup_over(base))]
+    ratios = ratios_of([1 / ratio for base, score in pairs if (ratio := score.speedup_over(base))])
     last = pairs[-1][1]
     return SchemaResult(
         column,
         name,
         len(last.tokens),
-        median(ratios) if ratios else 0.0,
-        (min(ratios, default=0.0), max(ratios, default=0.0)),
+        ratios.median,
+        ratios.interval,
+        ratios.spread,
         last.tokens_per_forward,
         median_figure("mask_compute", pairs),
         median(score.parts["mask"] / sum(score.parts.values()) for _, score in pairs),

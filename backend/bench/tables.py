@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 
 from rich.table import Table
 
-from backend.results.figures import Figure
+from backend.results.figures import NONE, Figure
 
 #: Fields that are words; figures stand at the right.
 WORDS = ("column", "grammar", "schema", "setting", "category", "peer")
@@ -42,11 +42,13 @@ def _figure(hint: Any) -> Figure | None:
 
 
 def _text(value: Any) -> str:
-    """A number in three digits, a range of two as "low-high"."""
+    """A number in three digits, a range of two as "low-high", a dash for what is unknown."""
     match value:
         case float():
             return f"{value:.3g}" if value < 100 else f"{value:.0f}"
         case (low, high):
             return f"{low:.2f}-{high:.2f}"
+        case None:
+            return NONE
         case _:
             return str(value)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Literal
 
+from backend.results.intervals import UNKNOWN, Ratio
 from backend.results.metrics import Score
 
-NONE = "\N{EN DASH}"
+NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 #: Where a figure stands: on a column's card, in the table of the result, and in the command line's
@@ -41,6 +42,7 @@ class Figure:
     help: str
     value: Callable[[Score, Score], float | None]
     places: tuple[Place, ...] = ("card", "table")
+    ratio: Callable[[Score, Score], Ratio] = lambda *_: UNKNOWN  # of one that has an interval
 
     @property
     def heading(self) -> str:
@@ -50,12 +52,16 @@ class Figure:
     def text(self, score: Score, baseline: Score) -> str:
         """The value with its unit, to be read alone."""
         value = self.value(score, baseline)
-        return NONE if value is None else self.unit.text(value)
+        if value is None:
+            return NONE
+        return f"{self.unit.text(value)}{span(self.ratio(score, baseline))}"
 
     def cell(self, score: Score, baseline: Score) -> str:
         """The value below `heading`."""
         value = self.value(score, baseline)
-        return NONE if value is None else self.unit.cell(value)
+        if value is None:
+            return NONE
+        return f"{self.unit.cell(value)}{span(self.ratio(score, baseline))}"
 
 
 def duration(seconds: float) -> str:
@@ -75,6 +81,11 @@ def rate(tokens_per_second: float) -> str:
 def factor(ratio: float) -> str:
     """How many times as much."""
     return f"{ratio:.2f}{TIMES}"
+
+
+def span(ratio: Ratio) -> str:
+    """The interval behind a ratio, " (1.15-1.27)" with a dash; "" where there is none."""
+    return f" ({ratio.low:.2f}{DASH}{ratio.high:.2f})" if ratio.known else ""
 
 
 def milliseconds(value: float) -> str:
@@ -116,12 +127,16 @@ FIGURES = (
         "speedup",
         "speed-up",
         RATIO,
-        "Decode time of KV reuse over that of the column, for the same tokens of the answer: those "
-        "after the first that both have written. Of a program, the whole time of KV reuse over "
-        "that of the column. It is the tokens per forward, divided by how many times as long as a "
-        "plain step such a forward pass takes.",
-        lambda score, baseline: score.speedup_over(baseline) or None,
+        "Tokens that the column wrote over those that KV reuse wrote, while both were decoding: "
+        "the machine was in the same state for both. Of columns that run alone, and of short "
+        "runs, decode time of KV reuse over that of the column, for the same tokens of the answer; "
+        "of a program, the whole times. It is the tokens per forward, divided by how many times as "
+        "long as a plain step such a forward pass takes. In brackets the 95 % interval, for which "
+        "slices of the time in which both ran are drawn anew; the bench draws prompts. Only what "
+        "has an interval without 1 is called faster or slower.",
+        lambda score, baseline: score.gain_over(baseline).value or None,
         ("table", "summary"),
+        Score.gain_over,
     ),
     Figure(
         "ttft",

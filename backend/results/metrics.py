@@ -24,6 +24,7 @@ from backend.events import (
     Started,
     Step,
 )
+from backend.results.intervals import NO_WINDOW, Ratio, Window, shared
 from backend.types import AnswerSoFar
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
@@ -298,3 +299,19 @@ class Score:
             ended = self.state == baseline.state == "done" and self.seconds
             return baseline.seconds / self.seconds if ended else 0.0
         return self.overlap(baseline).speedup
+
+    def gain_over(self, baseline: "Score") -> Ratio:
+        """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN
+        as `speedup_over` is. Without an interval for short runs, and for programs, which run once.
+        """
+        value = self.speedup_over(baseline)
+        if not value or self is baseline:
+            return Ratio(value)
+        found = self.window(baseline).ratio
+        return found if found.value else Ratio(value)
+
+    def window(self, baseline: "Score") -> Window:
+        """What either wrote while both were decoding; NO_WINDOW where that cannot be compared."""
+        if self.fed or baseline.fed or not self.overlap(baseline).tokens:
+            return NO_WINDOW
+        return shared(*(s.times[max(s.first_block, 1) - 1 :] for s in (self, baseline)))

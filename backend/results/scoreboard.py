@@ -7,16 +7,14 @@ from math import inf
 from typing import Literal
 
 from backend.events import Event, Preparing
-from backend.results.metrics import Overlap, Score
+from backend.results.intervals import UNKNOWN, Ratio
+from backend.results.metrics import Score
 from backend.strategies.column import RACE_MODEL, Column
 from backend.strategies.registry import BASELINE
 
-#: Speeds closer than this share count as equal: less than what two runs of one race differ by.
-TIE = 0.03
-
 ENDED = ("done", "stopped", "failed")
 
-#: Of a column: the baseline, faster, slower, or neither (as fast, or unknown).
+#: Of a column: the baseline, shown to be faster or slower, or neither shown.
 Pace = Literal["base", "faster", "slower", ""]
 
 #: Of a column's text: that of its reference, another although it must not be, another as it may
@@ -44,6 +42,7 @@ class Scoreboard:
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
         self._agreed: Counter[tuple[int, int]] = Counter()
+        self._gains: dict[int, tuple[tuple[int | None, float, float], Ratio]] = {}
 
     def add(self, event: Event) -> None:
         if isinstance(event, Preparing):
@@ -161,19 +160,32 @@ class Scoreboard:
         alike = base is None or index == base or self._same_weights(index, base)
         return self.columns[index].lossless and alike
 
-    def overlap(self, index: int) -> Overlap:
-        """The tokens that the column and the baseline both decoded, and what either took."""
-        return self.scores[index].overlap(self.baseline)
-
     def speedup(self, index: int) -> float:
         """How many times as fast as the baseline a column is; 0 while unknown."""
-        return self.scores[index].speedup_over(self.baseline)
+        return self.gain(index).value
+
+    def gain(self, index: int) -> Ratio:
+        """The same, and how sure it is."""
+        own, base = self.scores[index], self.baseline
+        seen = (self.baseline_index, own.seconds, base.seconds)  # asked for often at every look
+        if self._gains.get(index, ((), UNKNOWN))[0] != seen:
+            self._gains[index] = seen, own.gain_over(base)
+        return self._gains[index][1]
+
+    def rates(self, index: int) -> tuple[float, float]:
+        """Tokens a second of a column and of the baseline, as `gain` compares them; 0: unknown."""
+        own, base = self.scores[index], self.baseline
+        window = own.window(base)
+        if window.seconds:
+            return window.ours.sum() / window.seconds, window.theirs.sum() / window.seconds
+        same = own.overlap(base)
+        if not same.tokens:
+            return 0.0, 0.0
+        return same.tokens / same.seconds, same.tokens / same.other_seconds
 
     def pace(self, index: int) -> Pace:
-        """Whether the column is faster or slower than the baseline by more than TIE."""
-        speedup = self.speedup(index)
+        """Whether the column is shown to be faster or slower than the baseline."""
         if index == self.baseline_index:
             return "base"
-        if speedup > 1 + TIE:
-            return "faster"
-        return "slower" if 0 < speedup < 1 - TIE else ""
+        gain = self.gain(index)
+        return "faster" if gain.above else "slower" if gain.below else ""

@@ -8,9 +8,16 @@ from statistics import mean
 
 import numpy as np
 
-from backend.results.figures import duration, factor, rate
+from backend.results.figures import duration, factor, rate, span
+from backend.results.intervals import Ratio
 from backend.results.metrics import Score
-from backend.results.scoreboard import TIE, Scoreboard
+from backend.results.scoreboard import Scoreboard
+
+#: Tokens per forward above which more than plain decoding has come out.
+PLAIN = 1.03
+
+#: More tokens than that would not be waited for.
+FAR = 10_000
 
 #: What the page explains besides the figures.
 TERMS = {
@@ -78,7 +85,7 @@ def _speed(board: Scoreboard) -> str:
     fastest = max(known, key=lambda i: _quickness(board, i))
     if fastest in (best, *keeping) or board.pace(fastest) != "faster":
         return sentence
-    gain = _times_as_fast(board.speedup(fastest))
+    gain = _times_as_fast(board.gain(fastest))
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
@@ -120,24 +127,39 @@ def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
     if alone:
         return f"{board.name(base)} writes {plain}."
     if board.pace(best) != "faster":
-        return f"Nothing that keeps the text is faster than {board.name(base)} with its {plain}."
-    same = board.overlap(best)
-    ours, theirs = rate(same.tokens / same.seconds), rate(same.tokens / same.other_seconds)
+        doubt = "" if board.pace(best) else doubts(board, best)
+        clause = f": of {name} {doubt}" if doubt else ""
+        return (
+            f"Nothing that keeps the text is shown to be faster than {board.name(base)} with its "
+            f"{plain}{clause}."
+        )
+    ours, theirs = map(rate, board.rates(best))
     return (
-        f"{name} is {_times_as_fast(same.speedup)} as {board.name(base)} "
+        f"{name} is {_times_as_fast(board.gain(best))} as {board.name(base)} "
         f"({ours} against {theirs} tokens a second){_because(board, best)}."
     )
 
 
-def _times_as_fast(gain: float) -> str:
-    return f"{gain:.2f} times as fast"
+def _times_as_fast(gain: Ratio) -> str:
+    return f"{gain.value:.2f}{span(gain)} times as fast"
+
+
+def doubts(board: Scoreboard, index: int) -> str:
+    """Why it is not said whether a column is faster or slower, and what would tell."""
+    gain = board.gain(index)
+    if not gain.known:
+        return "too few passes to tell"
+    more = (gain.needed - 1) * board.scores[index].written
+    if more > FAR:
+        return "no difference shown"
+    return f"no difference shown, some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would tell"
 
 
 def _because(board: Scoreboard, index: int) -> str:
     tokens, cost = board.scores[index].tokens_per_forward, pass_cost(board, index)
     if not cost:
         return ""
-    if tokens > 1 + TIE:
+    if tokens > PLAIN:
         return f": {tokens:.2f} tokens per forward, and a forward takes {cost:.2f} times as long"
     return f": a forward takes {cost:.2f} times as long"
 
@@ -228,7 +250,7 @@ def pace(board: Scoreboard, index: int) -> str:
             return f"\N{BLACK DOWN-POINTING TRIANGLE} slower than {name}"
         case _:
             known = board.speedup(index)
-            return f"about as fast as {name}" if known else f"speed-up over {name}"
+            return f"{name}: {doubts(board, index)}" if known else f"speed-up over {name}"
 
 
 def reason(board: Scoreboard, index: int) -> str:
@@ -257,13 +279,13 @@ def _opening(board: Scoreboard, index: int) -> str:
         case "slower":
             return "slower here: "
         case _:
-            return f"as fast as {board.name(board.baseline_index or 0)} here: "
+            return "no difference shown here: "
 
 
 def _factors(board: Scoreboard, index: int, cost: float) -> str:
     """The two factors of a speed-up."""
     score = board.scores[index]
-    if not score.drafted and score.tokens_per_forward <= 1 + TIE:
+    if not score.drafted and score.tokens_per_forward <= PLAIN:
         return f"a step costs {cost:.2f} plain ones"
     joint = "but" if board.pace(index) == "slower" else "and"
     factors = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from backend.results import sentences
 from backend.results.charts import cost_curve
-from backend.results.figures import NONE, TIMES, duration, factor, figures, glossary, rate
+from backend.results.figures import NONE, TIMES, duration, factor, figures, glossary, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import Sameness, Scoreboard
 from backend.strategies.column import Column
@@ -120,6 +120,7 @@ def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], st
         "progress_text": sentences.progress(score),
         "pace": board.pace(index),
         "speed": _speed(board, index),
+        "interval": span(board.gain(index)).strip(),
         "pace_text": public(sentences.pace(board, index)),
         "reason": public(sentences.reason(board, index)),
         "same": same,
@@ -188,7 +189,7 @@ def _bar_text(board: Scoreboard, index: int) -> str:
         amount = duration(score.seconds) if done else NONE
     else:
         amount = rate(score.tokens_per_second) if score.tokens_per_second else NONE
-    return f"{amount} ({factor(speedup)})" if speedup else amount
+    return f"{amount}, {factor(speedup)}{span(board.gain(index))}" if speedup else amount
 
 
 def _outcome(board: Scoreboard, index: int) -> str:

@@ -60,12 +60,22 @@ def test_solo_compares_every_column_with_kv_reuse_in_all_and_by_category() -> No
         assert result.prompts == result.equal == (3 if result.category == "all" else 1)
         assert result.tpot > 0
         assert result.spread[0] <= result.speedup <= result.spread[1]
+        assert result.interval is None, "three prompts are too few"
         if result.column == "KV reuse":
             assert (result.speedup, result.end_to_end, result.acceptance) == (1.0, 1.0, 0.0)
             assert result.tokens_per_forward == 1.0
     text = printed("solo", given, results)
     assert str(given.target) in text
     assert "tokens per forward" in text
+
+
+def test_enough_prompts_give_an_interval() -> None:
+    base = clocked(0, [1.0] * 9)
+    pairs = [(base, clocked(1, [1.0] + [1 / speed] * 8)) for speed in (1.2, 1.3, 1.4, 1.5)]
+    result = _result(parse_column("lookup"), "all", pairs)
+    assert result.speedup == pytest.approx(1.35)
+    assert result.interval is not None
+    assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
 
 
 def test_interleaved_gives_a_ratio_for_every_column() -> None:

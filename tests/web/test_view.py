@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from boards import PAIRS, SINGLE, board_of, priced, started, step, written
+from boards import LONG, LONG_PAIRS, SINGLE, board_of, priced, started, step, written
 from rich.console import Console
 
 from backend.cli.tables import texts
@@ -118,24 +118,25 @@ def test_the_idle_page_explains_every_column() -> None:
 
 
 def test_the_page_gets_every_word_and_decides_nothing() -> None:
-    board = board_of("kv speculative", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.15))
-    shown = view(board, race=1, goal=7)
+    board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
+    shown = view(board, race=1, goal=61)
     base, column = shown["columns"]
     assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
-    assert column["verdict"] == "\u2713 identical to KV reuse (7 tokens)"
-    assert column["progress_text"] == "7 tokens in 1.45 s"
+    assert (base["interval"], column["interval"]) == ("", "(1.33\u20131.33)")
+    assert column["verdict"] == "\u2713 identical to KV reuse (61 tokens)"
+    assert column["progress_text"] == "61 tokens in 5.50 s"
     assert column["shares"] == [["prefill", "prefill 0%"], ["forward", "forward 100%"]][1:]
     result = shown["result"]
     assert result["caption"] == "Speed over the same tokens; the line is KV reuse"
     assert result["bars"] == [
-        ["KV reuse", 0.75, "base", "10.0 (1.00\u00d7)"],
-        ["Speculative", 1.0, "faster", "13.3 (1.33\u00d7)"],
+        ["KV reuse", 0.75, "base", "10.0, 1.00\u00d7"],
+        ["Speculative", 1.0, "faster", "13.3, 1.33\u00d7 (1.33\u20131.33)"],
     ]
     assert result["line"] == pytest.approx(0.75)
     assert [line[-1] for line in result["lines"]] == [
         "the baseline",
-        "identical to KV reuse (7 tokens)",
+        "identical to KV reuse (61 tokens)",
     ]
 
 

@@ -1,0 +1,179 @@
+"""How sure a ratio of speeds is: 95 % intervals by drawing anew from what was measured.
+
+Columns of a race take turns, so at equal readings of their own clocks the machine was in the same
+state for both of them. The time in which both ran is cut into slices, and slices are drawn with
+both columns' share of each (a block bootstrap of pairs: Künsch, Annals of Statistics 17, 1989).
+What one of them did before or after says nothing, for the machine may have been another by then.
+The bench, whose columns run alone, draws prompts.
+
+Few pieces are little to draw from: the bootstrap gives the standard error of the ratio's
+logarithm, and Student's t for so many pieces says how many of those the interval reaches
+(Hesterberg, The American Statistician 69, 2015).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, inf, log, sqrt
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+#: Share of all races whose interval holds the truth.
+CONFIDENCE = 0.95
+
+#: Fewer pieces say nothing of how much they differ.
+LEAST = 4
+
+#: Slices of a race at most, and the seconds of the shortest: each must hold several turns of both,
+#: and most disturbances whole. In simulated races with rare hiccups of 0.1 s, 64 slices held the
+#: truth in 87 of 100 cases, 20 in 95.
+MOST_SLICES, SLICE = 20, 0.24
+
+#: Passes of either column that a slice must hold on average.
+PASSES = 2
+
+#: Times that is drawn anew: the standard error is right to 4 %.
+DRAWS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as much, 0 while unknown, between `low` and `high` in 95 of 100 cases: 0 and
+    infinite where it is not known how sure it is. `pieces` is how many slices or prompts say so.
+    """
+
+    value: float = 0.0
+    low: float = 0.0
+    high: float = inf
+    pieces: int = 0
+
+    @property
+    def known(self) -> bool:
+        """True if there is an interval."""
+        return self.high < inf
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends, None if they are not known."""
+        return (self.low, self.high) if self.known else None
+
+    @property
+    def above(self) -> bool:
+        """True if it is shown to be more than 1."""
+        return self.low > 1
+
+    @property
+    def below(self) -> bool:
+        """True if it is shown to be less than 1."""
+        return self.value > 0 and self.high < 1
+
+    @property
+    def needed(self) -> float:
+        """How many times as many pieces would show that it is not 1, if it stays what it is."""
+        if not self.known or self.value in (0.0, 1.0):
+            return inf
+        return (log(self.high / self.value) / log(self.value)) ** 2
+
+
+UNKNOWN = Ratio()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The time in which two columns were both decoding: how long it was in seconds, and the tokens
+    that either wrote in each slice of it, [slices].
+    """
+
+    seconds: float
+    ours: Floats
+    theirs: Floats
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times as many tokens the first one wrote; UNKNOWN if there are no slices."""
+        pieces = len(self.ours)
+        if not pieces or not self.ours.sum() or not self.theirs.sum():
+            return UNKNOWN
+        value = float(self.ours.sum() / self.theirs.sum())
+        drawn = _drawn(pieces)
+        sums = np.stack((drawn @ self.ours, drawn @ self.theirs))
+        if (sums <= 0).any():
+            return Ratio(value)
+        return _around(value, np.log(sums[0] / sums[1]), pieces)
+
+
+NO_WINDOW = Window(0.0, np.empty(0), np.empty(0))
+
+
+def median_ratio(values: Sequence[float]) -> Ratio:
+    """The median of independent ratios, all above 0, such as those of prompts."""
+    pieces = len(values)
+    if not pieces:
+        return UNKNOWN
+    value = float(np.median(values))
+    if pieces < LEAST:
+        return Ratio(value)
+    picks = np.random.default_rng(pieces).integers(pieces, size=(DRAWS, pieces))
+    return _around(value, np.median(np.log(values)[picks], axis=1), pieces)
+
+
+def shared(ours: Sequence[float], theirs: Sequence[float]) -> Window:
+    """The time in which two columns were both decoding, cut into slices; NO_WINDOW if it is short.
+
+    Both are given by the clock, in seconds, as each token was committed, beginning with the last
+    one of the first step. A pass counts for a slice by the share of it that lies in there.
+    """
+    (clock, written), (other_clock, other_written) = _progress(ours), _progress(theirs)
+    begin, end = max(clock[0], other_clock[0]), min(clock[-1], other_clock[-1])
+    inside = [np.count_nonzero((c > begin) & (c <= end)) for c in (clock, other_clock)]
+    count = int(min((end - begin) / SLICE, min(inside) / PASSES, MOST_SLICES))
+    if count < LEAST:
+        return NO_WINDOW
+    edges = np.linspace(begin, end, count + 1)
+    return Window(
+        float(end - begin),
+        np.diff(np.interp(edges, clock, written)),
+        np.diff(np.interp(edges, other_clock, other_written)),
+    )
+
+
+def _progress(times: Sequence[float]) -> tuple[Floats, Floats]:
+    """Moments at which something was committed, and how many tokens there were by then."""
+    clock, counts = np.unique(np.asarray(times, float), return_counts=True)
+    return clock, np.cumsum(counts).astype(float)
+
+
+def _around(value: float, logarithms: Floats, pieces: int) -> Ratio:
+    error = float(logarithms.std()) * sqrt(pieces / (pieces - 1))
+    reach = student(pieces - 1) * error
+    return Ratio(value, value * exp(-reach), value * exp(reach), pieces)
+
+
+@lru_cache(maxsize=MOST_SLICES)
+def _drawn(pieces: int) -> Floats:
+    """How often each piece is drawn, [DRAWS, pieces]; the same every time, so that a figure does
+    not tremble.
+    """
+    rng = np.random.default_rng(pieces)
+    return rng.multinomial(pieces, [1 / pieces] * pieces, size=DRAWS).astype(float)
+
+
+@lru_cache
+def student(freedom: int) -> float:
+    """The quantile of Student's t at CONFIDENCE, both sides, for 3 degrees of freedom or more.
+
+    The expansion in the normal quantile z: Abramowitz and Stegun, 26.7.5.
+    """
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
