@@ -11,8 +11,21 @@ function make(tag, name, text) {
   return node;
 }
 
+// Whatever is written makes the browser work, even if it was there before: on the machine that races,
+// that is time of the race.
 function put(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const own = node.firstChild;
+  if (node.textContent === text) return;
+  if (own?.nodeType === Node.TEXT_NODE && own === node.lastChild) own.data = text;
+  else node.textContent = text;
+}
+
+function mark(node, name, value) {
+  if (node.dataset[name] !== value) node.dataset[name] = value;
+}
+
+function size(node, name, value) {
+  if (node.style[name] !== value) node.style[name] = value;
 }
 
 function card(column) {
@@ -24,14 +37,22 @@ function card(column) {
   head.append(title, state);
   const speed = make("p", "dd-speed");
   const factor = make("strong");
+  const interval = make("span", "dd-interval");
   const pace = make("span");
-  speed.append(factor, pace);
+  speed.append(factor, interval, pace);
   const reason = make("p", "dd-reason");
   const text = make("div", "dd-text");
   text.tabIndex = 0;
   text.setAttribute("role", "region");
   text.setAttribute("aria-label", `Text of ${column.title}`);
   const intro = make("p", "dd-intro", column.description);
+  let atEnd = true; // until a reader scrolls back
+  let top = 0;
+  text.addEventListener("scroll", () => {
+    if (text.scrollHeight - text.scrollTop - text.clientHeight < 40) atEnd = true;
+    else if (text.scrollTop < top) atEnd = false;
+    top = text.scrollTop;
+  });
   const verdict = make("p", "dd-verdict");
   const notes = make("div", "dd-notes");
   const values = make("p", "dd-values");
@@ -55,8 +76,8 @@ function card(column) {
   const laneText = make("span", "dd-lane-text");
   lane.append(make("span", "dd-lane-name", column.title), bar, laneText);
   return {
-    root, state, factor, pace, reason, text, intro, values, remark, verdict, parts, shares, figures, about,
-    lane, fill, laneText, nodes: [],
+    root, state, factor, interval, pace, reason, text, intro, values, remark, verdict, parts, shares, figures, about,
+    lane, fill, laneText, nodes: [], follow: () => atEnd && text.scrollTo(0, text.scrollHeight),
   };
 }
 
@@ -72,7 +93,6 @@ function drawText(it, column) {
     put(it.problem, column.message);
   }
   const box = it.text;
-  const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   // Only the last span can have grown since the last look.
   for (let i = Math.max(0, it.nodes.length - 1); i < spans.length; i++) {
     const [origin, piece] = spans[i];
@@ -84,13 +104,13 @@ function drawText(it, column) {
       box.insertBefore(node, it.problem || null);
     }
   }
-  if (atEnd) box.scrollTop = box.scrollHeight;
 }
 
 function drawSpeed(it, column) {
-  it.root.dataset.pace = column.pace;
-  it.lane.dataset.pace = column.pace;
+  mark(it.root, "pace", column.pace);
+  mark(it.lane, "pace", column.pace);
   put(it.factor, column.speed);
+  put(it.interval, column.interval);
   put(it.pace, column.pace_text);
   put(it.reason, column.reason);
 }
@@ -110,7 +130,7 @@ function drawFigures(it, column, figures) {
   column.figures.forEach((text, i) => put(it.figures.children[i].lastChild, text));
   fit(it.parts, column.parts, ([part]) => make("i", `dd-part-${part}`));
   column.parts.forEach(([, share, text], i) => {
-    it.parts.children[i].style.flexGrow = share;
+    size(it.parts.children[i], "flexGrow", String(share));
     it.parts.children[i].title = text;
   });
   fit(it.shares, column.shares, () => make("span"));
@@ -121,18 +141,19 @@ function drawFigures(it, column, figures) {
 }
 
 function drawColumn(it, column, figures) {
-  it.root.dataset.state = column.state;
+  mark(it.root, "state", column.state);
   put(it.state, column.status);
   it.fill.classList.toggle("dd-prefilling", column.state === "prefill");
   drawText(it, column);
   drawSpeed(it, column);
-  it.verdict.dataset.same = column.same;
+  mark(it.verdict, "same", column.same);
   put(it.verdict, column.verdict);
   put(it.values, column.values);
   put(it.remark, column.remark);
   drawFigures(it, column, figures);
-  it.lane.dataset.state = column.state;
-  it.fill.style.width = `${100 * (column.state === "prefill" ? column.prefill : column.progress)}%`;
+  mark(it.lane, "state", column.state);
+  const share = column.state === "prefill" ? column.prefill : column.progress;
+  size(it.fill, "width", `${Math.round(1000 * share) / 10}%`);
   put(it.laneText, column.progress_text);
 }
 
@@ -185,7 +206,7 @@ function draw() {
     return;
   }
   const board = find(".dd-board");
-  board.dataset.drawn = Date.now(); // connection.js asks for a view if none comes
+  board.drawn = Date.now(); // connection.js asks for a view if none comes
   if (view.gone) {
     if (["waiting", "preparing", "racing"].includes(board.dataset.phase)) {
       put(find(".dd-alert"), view.gone);
@@ -196,6 +217,10 @@ function draw() {
   }
   if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
   if (view.race < latest) return;
+  if (document.hidden) {
+    mark(board, "phase", view.phase); // the rest once somebody looks
+    return;
+  }
   const fresh = view.race > latest || view.race === 0;
   if (fresh) {
     latest = view.race;
@@ -204,16 +229,18 @@ function draw() {
     find(".dd-columns").replaceChildren(...cards.map((it) => it.root));
     find(".dd-lanes").replaceChildren(...cards.map((it) => it.lane));
   }
-  board.dataset.phase = view.phase;
+  mark(board, "phase", view.phase);
   put(find(".dd-status"), view.status);
   put(find(".dd-leader"), view.leader);
   put(find(".dd-setup"), view.setup);
   view.columns.forEach((column, i) => drawColumn(cards[i], column, view.figures));
+  for (const it of cards) it.follow(); // together: the first one has the browser lay out the page
   if (view.glossary) drawGlossary(view.glossary);
   if (view.result) {
     put(find(".dd-chart figcaption"), view.result.caption);
     drawBars(view.result);
     drawTable(view.result);
+    put(find(".dd-ledger"), view.ledger);
   }
   drawCosts(view.costs);
 }
@@ -224,4 +251,5 @@ for (const change of ["input", "change"]) {
 }
 new ResizeObserver(drawCurve).observe(find(".dd-plot"));
 watch("value", draw);
+document.addEventListener("visibilitychange", draw);
 draw();

@@ -105,7 +105,7 @@ document.addEventListener(
 );
 setInterval(() => {
   if (!racing()) missed = false;
-  else if (missed || Date.now() - (boardNow().dataset.drawn ?? 0) > STALE) press("look");
+  else if (missed || Date.now() - (boardNow().drawn ?? 0) > STALE) press("look");
 }, 1000);
 // Gradio's own sign of life is not renewed after it broke.
 setInterval(() => press("here"), 60000);

@@ -27,6 +27,19 @@ class Preparing:
 
 
 @dataclass(frozen=True, slots=True)
+class Conditions:
+    """What else used the machine while the columns ran, as shares of its time: other programs, the
+    page's own process, and what its host gave to others (steal). `cores` is how many cores' worth
+    of time the race itself might use.
+    """
+
+    cores: float
+    others: float
+    page: float
+    stolen: float
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The column begins. `model` says what runs where; `spec` the same by part, as in
     types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
@@ -215,6 +228,7 @@ class Failed:
 
 Event = (
     Preparing
+    | Conditions
     | Started
     | Prepared
     | CostsKnown

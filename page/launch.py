@@ -17,6 +17,7 @@ from page.calls import Functions
 from page.components import asset
 from page.guard import Guard
 from page.layout import build
+from page.sessions import let_rest
 from page.site import Site, host_name, site_of
 
 
@@ -41,6 +42,7 @@ def serve(
     site = site_of(bound, tuple(public_hosts), os.environ.get("SPACE_HOST", ""), space=space)
     presence = Presence()
     demo = build(races, engines, models, limits, presence, metrics).queue(api_open=False)
+    let_rest(demo)
     try:
         _, address, shared = demo.launch(
             server_name=f"[{bound}]" if ":" in bound else bound,

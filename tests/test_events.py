@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.events import (
+    Conditions,
     CostsKnown,
     Decided,
     Event,
@@ -35,6 +36,7 @@ SECONDS = st.floats(0, 1e6)
 SPANS = st.lists(st.tuples(st.text(), st.text()).map(list), max_size=4)
 MADE = {
     Preparing: st.builds(Preparing, st.text()),
+    Conditions: st.builds(Conditions, SECONDS, SECONDS, SECONDS, SECONDS),
     Started: st.builds(
         Started,
         NUMBERS,

@@ -23,8 +23,9 @@ ROOMS = {
     "text": "errors",
     "plugins": "errors",
     "processes": "",
+    "machine": "",
     "models": "limits errors",
-    "engines": "models plugins text types errors",
+    "engines": "models plugins text types machine errors",
     "heads": "engines models types errors",
     "training": "heads engines models text types errors",
     "costs": "engines models types errors",
@@ -36,7 +37,7 @@ ROOMS = {
     "strategies": "drafters decoding costs kvcache grammar heads engines plugins types errors",
     "results": "strategies decoding costs events types errors",
     "racing": "strategies programs kvcache grammar decoding costs heads engines models text events "
-    "types processes limits errors",
+    "types processes machine limits errors",
     "export": "results strategies grammar decoding models types errors",
     "bench": "racing results strategies grammar costs engines models text events types errors",
     "web": "export racing results strategies programs kvcache grammar engines models text events "

@@ -11,7 +11,7 @@ from backend.costs.pass_costs import PassCosts
 from backend.results.figures import figures
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import reason, verdict
+from backend.results.sentences import ledger, reason, verdict
 
 STYLES = {
     "sampled": "",
@@ -25,7 +25,8 @@ STYLES = {
 
 def summary(board: Scoreboard) -> Table:
     """One line a column: how it ended, timings and their causes."""
-    table = Table(caption="own clocks, interleaved", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    caption = f"own clocks, interleaved. {ledger(board)}"
+    table = Table(caption=caption.strip(), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
     shown = figures("summary")

@@ -1,8 +1,8 @@
 """Runs races: loads each model once, makes a lane of each column, and gives the lanes turns.
 
 `race` and `commands` are what a host is asked for, `column_run` is the local lane, `schedule` the
-interleaver, `hosts` the places where races run.
+interleaver, `ledger` what others did on the machine meanwhile, `hosts` the places where races run.
 
 May import: strategies, programs, kvcache, grammar, decoding, costs, heads, engines, models, text,
-events, types, processes, limits, errors.
+events, types, processes, machine, limits, errors.
 """

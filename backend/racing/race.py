@@ -7,6 +7,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Preparing
 from backend.kvcache.sources import NOBODY, Scope
 from backend.racing.column_run import ColumnRun
+from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.schedule import interleave
@@ -55,8 +56,10 @@ class Race:
             ).lane(loading, stopped)
             for index, column in enumerate(self.columns)
         ]
+        ledger = Ledger()
         for event in interleave(lanes, stopped):
             emit(event)
+        emit(ledger.conditions())
 
     def _answer(self, index: int) -> AnswerSoFar:
         return self.earlier[index] if self.earlier else AnswerSoFar()

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+import numpy as np
+
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
 from backend.events import (
@@ -272,6 +274,18 @@ class Score:
     def acceptance(self) -> float:
         """Accepted share of the drafted tokens."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def wobble(self) -> tuple[float, float, float]:
+        """The quartiles of a plain step's seconds, from the lower to the upper; zeros if there are
+        few, or other ones too.
+        """
+        steps = np.diff(self.times[max(self.first_block, 1) - 1 :])
+        alone = steps[steps > 0]
+        if len(alone) < 8 or self.passes != self.written - self.first_block:
+            return 0.0, 0.0, 0.0
+        low, middle, high = np.percentile(alone, (25, 50, 75))
+        return float(low), float(middle), float(high)
 
     def overlap(self, other: "Score") -> Overlap:
         """The tokens after either one's first step that both have decoded in their runs.

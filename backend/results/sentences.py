@@ -16,6 +16,10 @@ from backend.results.scoreboard import Scoreboard
 #: Tokens per forward above which more than plain decoding has come out.
 PLAIN = 1.03
 
+#: Shares of the machine that others may take, and by which a quarter of the plain steps may exceed
+#: the middle one, before a race's timings are called spoiled.
+SPOILED, SPREAD = 0.15, 0.25
+
 #: More tokens than that would not be waited for.
 FAR = 10_000
 
@@ -206,6 +210,31 @@ def _other_weights(board: Scoreboard) -> str:
         elif board.compared(index):
             clauses.append(f"{name} wrote what {plain} wrote")
     return f"On targets of their own, {', '.join(clauses)}." if clauses else ""
+
+
+def ledger(board: Scoreboard) -> str:
+    """What else the machine did during the race, in a line; whether that spoils its timings."""
+    found = board.conditions
+    if found is None:
+        return ""
+    shares = [
+        (found.others, "other programs"),
+        (found.page, "this page"),
+        (found.stolen, "other guests of its host"),
+    ]
+    used = [f"{name} {share:.0%}" for share, name in shares]
+    cores = f"{found.cores:.3g} {'core' if found.cores == 1 else 'cores'}"
+    line = f"On {cores}, of which {', '.join(used[:-1])} and {used[-1]} took during the race"
+    low, middle, high = board.baseline.wobble
+    if middle:
+        line += f"; a plain step took {duration(middle)}, half of them {_range(low, high)}"
+    spoiled = found.others + found.page + found.stolen > SPOILED or high > middle * (1 + SPREAD)
+    advice = " That spoils timings: run it again when the machine has less to do."
+    return f"{line}.{advice if spoiled else ''}"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{duration(low)} to {duration(high)}"
 
 
 # --- one column ---------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ def view(
         "setup": public(_setup(board)),
         "figures": [[figure.title, figure.help] for figure in figures("card")],
         "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
+        "ledger": public(sentences.ledger(board)) if phase == "ended" else "",
         "result": _result(board, public) if phase == "ended" else None,
         "costs": _costs(board, public) if phase == "ended" else None,
     }

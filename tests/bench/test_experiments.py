@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from backend.bench.coverage import summed_up
 from backend.bench.experiment import Plan
 from backend.bench.prompts import PROMPTS
 from backend.bench.registry import EXPERIMENTS, experiment_named
@@ -16,6 +17,7 @@ from backend.errors import DerbyError
 from backend.events import Finished, Step
 from backend.racing.models import LoadedModels
 from backend.results.figures import figure
+from backend.results.intervals import Ratio
 from backend.results.metrics import Score
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
@@ -76,6 +78,19 @@ def test_enough_prompts_give_an_interval() -> None:
     assert result.speedup == pytest.approx(1.35)
     assert result.interval is not None
     assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
+
+
+def test_coverage_races_a_column_against_itself_and_counts_what_held() -> None:
+    (result,) = EXPERIMENTS["coverage"].run(plan(tokens=20))
+    assert (result.races, result.intervals) == (2, 0), "the fake engine is too fast to tell"
+    counted = summed_up(
+        "a",
+        [Ratio(1.1, 1.05, 1.15, 9), Ratio(0.98, 0.9, 1.08, 9), Ratio(1.0, 0.9, 1.1, 9), Ratio(0.5)],
+    )
+    assert (counted.races, counted.intervals) == (4, 3)
+    assert counted.held == pytest.approx(2 / 3)
+    assert counted.width == pytest.approx(1.2)
+    assert counted.furthest == 0.5
 
 
 def test_interleaved_gives_a_ratio_for_every_column() -> None:

@@ -418,3 +418,38 @@ def test_the_pages_policy_forbids_nothing_that_it_needs(enter: Enter, theme: str
     for name in ("Own grammar", "Sampling", "Model", "Save", "Production", "Columns"):
         visitor.tab(name)
     assert visitor.complaints == []
+
+
+def test_a_text_is_followed_until_its_reader_scrolls_back(visitor: Visitor) -> None:
+    at_end = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight < 40"
+    long_enough = "document.querySelector('.dd-text').scrollHeight > 600"
+    visitor.columns("kv")
+    visitor.ask(LONG, tokens=3000, model="fake-slow")
+    visitor.page.wait_for_function(long_enough)
+    box = visitor.page.locator(".dd-text")
+    assert box.evaluate(at_end)
+    box.hover()
+    visitor.page.mouse.wheel(0, -400)
+    visitor.page.wait_for_function(f"!({at_end})(document.querySelector('.dd-text'))")
+    before = box.evaluate("(box) => box.scrollHeight")
+    visitor.page.wait_for_function(f"document.querySelector('.dd-text').scrollHeight > {before}")
+    assert not box.evaluate(at_end)
+    visitor.stop()
+    visitor.wait_phase("ended")
+
+
+def test_a_hidden_page_draws_nothing_until_it_is_looked_at(visitor: Visitor) -> None:
+    """Drawing takes time from the race, on the machine that races."""
+    visitor.page.evaluate(
+        "() => Object.defineProperty(document, 'hidden', { get: () => window.away, "
+        "configurable: true })"
+    )
+    visitor.page.evaluate("window.away = true")
+    visitor.columns("kv")
+    visitor.ask("Tell me of the sea", tokens=20)
+    visitor.wait_phase("ended")
+    assert visitor.page.locator(".dd-card .dd-sampled").count() == 0
+    visitor.page.evaluate("window.away = false")
+    visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(visitor.page.locator(".dd-card .dd-sampled").first).to_be_visible()
+    assert visitor.states == ["done"]

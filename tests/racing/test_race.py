@@ -8,6 +8,7 @@ import pytest
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import (
+    Conditions,
     Event,
     Failed,
     Finished,
@@ -278,7 +279,8 @@ def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
     race = Race(request_, (default_column("kv"),), FAKE, (earlier,) if earlier else ())
     race.run(engines, events.append, lambda: False)
     assert sum(isinstance(event, Shifted) for event in events) > 4
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-2], Finished)
+    assert isinstance(events[-1], Conditions)
     done = [event.total for event in events if isinstance(event, Prefilled)]
     assert max(done, default=0) <= 100
     assert engines.engines["fake"].rows > 0
@@ -308,7 +310,7 @@ def test_an_error_of_the_race_itself_ends_each_running_column_once(
     monkeypatch.setattr(Race, "run", broken)
     events: list[Event] = []
     run_to_end(Race(REQUEST, COLUMNS, FAKE), LoadedModels(), events.append, lambda: False)
-    assert sorted(event.column for event in events if not isinstance(event, Preparing)) == [
+    assert sorted(event.column for event in events if isinstance(event, Finished | Failed)) == [
         *range(5)
     ]
     assert isinstance(events[0], Finished)

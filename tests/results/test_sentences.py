@@ -18,6 +18,7 @@ from boards import (
 
 from backend.costs.pass_costs import PassCosts
 from backend.events import (
+    Conditions,
     CostsKnown,
     Decided,
     Event,
@@ -31,7 +32,7 @@ from backend.events import (
 )
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import headline, pace, progress, reason, remark, verdict
+from backend.results.sentences import headline, ledger, pace, progress, reason, remark, verdict
 from backend.strategies.column import parse_column
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -290,3 +291,24 @@ def test_a_validator_s_word_stands_beside_the_comparison() -> None:
     valid = Judged(1, "valid", "", "")
     board = board_of("kv grammar", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.1), valid)
     assert verdict(board, 1) == "identical to KV reuse (7 tokens); valid by its schema"
+
+
+def test_the_ledger_says_what_else_the_machine_did() -> None:
+    quiet = board_of("kv", *written(0, LONG, 0.125), Conditions(1.5, 0.02, 0.03, 0.0))
+    assert ledger(quiet) == (
+        "On 1.5 cores, of which other programs 2%, this page 3% and other guests of its host 0% "
+        "took during the race; a plain step took 125 ms, half of them 125 ms to 125 ms."
+    )
+    busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
+    assert ledger(busy).endswith(
+        "That spoils timings: run it again when the machine has less to do."
+    )
+    assert ledger(board_of("kv")) == ""
+
+
+def test_a_machine_that_wobbles_by_itself_spoils_timings_too() -> None:
+    steps = [step(0, [t], 0.125 if t % 3 else 0.25) for t in range(1, 61)]
+    board = board_of("kv", started(0), step(0, [0], 1.0), *steps, Conditions(2, 0, 0, 0))
+    assert "half of them 125 ms to 250 ms. That spoils" in ledger(board)
+    pairs = board_of("kv speculative", *written(1, LONG_PAIRS, 0.125), Conditions(2, 0, 0, 0))
+    assert "plain step" not in ledger(pairs)

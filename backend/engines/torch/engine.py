@@ -1,7 +1,6 @@
 """Any transformers causal LM, run by PyTorch on the CPU or on CUDA devices."""
 
 import inspect
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from backend.engines.base import Session
 from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
+from backend.machine import threads
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
 
@@ -88,7 +88,9 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
             f"{spec.name!r} is an OpenVINO model, which torch cannot run: choose the OpenVINO "
             "engine, or the model that it was made from."
         )
-    _set_threads()
+    import torch
+
+    torch.set_num_threads(threads())
     model = _load(spec, files.folder, placement)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     return TorchEngine(
@@ -198,16 +200,6 @@ def _calling(model: Any, capabilities: Capabilities) -> "Calling":
         by_layer_type=bool(layer_types),
         positions=not _counts_positions(config),
     )
-
-
-def _set_threads() -> None:
-    """One torch thread per physical core that this process may use."""
-    import psutil
-    import torch
-
-    logical = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = logical or 1
-    torch.set_num_threads(min(psutil.cpu_count(logical=False) or cores, cores))
 
 
 def _either(names: Any) -> str:

@@ -1,0 +1,58 @@
+"""Are intervals as sure as they say? Races of KV reuse against itself, whose truth is 1."""
+
+from dataclasses import dataclass, replace
+from statistics import median
+
+from backend.bench.experiment import Experiment, Plan
+from backend.bench.runs import run_together
+from backend.racing.race import Race
+from backend.results.intervals import Ratio
+from backend.strategies.column import default_column
+from backend.strategies.registry import BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageResult:
+    """Of so many races, those long enough for an interval, and the share of these whose interval
+    held 1: 0.95 if it is what it says. width: the upper end over the lower, the median; furthest:
+    the ratio that was furthest from 1.
+    """
+
+    column: str
+    races: int
+    intervals: int
+    held: float
+    width: float
+    furthest: float
+
+
+def coverage(plan: Plan) -> list[CoverageResult]:
+    """`plan.rounds` races, on the prompts in turn."""
+    column = default_column(BASELINE)
+    found: list[Ratio] = []
+    for number in range(plan.rounds):
+        plan.say_round(number)
+        prompt = plan.prompts[number % len(plan.prompts)].text
+        race = Race(replace(plan.request, prompt=prompt), (column, column), plan.target)
+        first, second = run_together(race, plan.models)
+        found.append(second.gain_over(first))
+    return [summed_up(column.label, found)]
+
+
+def summed_up(column: str, found: list[Ratio]) -> CoverageResult:
+    """What is told of such races."""
+    known = [ratio for ratio in found if ratio.known]
+    held = sum(ratio.low <= 1 <= ratio.high for ratio in known)
+    return CoverageResult(
+        column,
+        len(found),
+        len(known),
+        held / len(known) if known else 0.0,
+        median(ratio.high / ratio.low for ratio in known) if known else 0.0,
+        max((ratio.value for ratio in found), key=lambda value: max(value, 1 / value)),
+    )
+
+
+COVERAGE = Experiment(
+    "coverage", "how often the interval of a column's race against itself holds 1", coverage
+)

@@ -1,0 +1,67 @@
+"""What of its machine this process may use. Imports nothing of the app."""
+
+import os
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
+
+
+def quota(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> float:
+    """Cores' worth of time that the control groups of this process allow; infinite: no limit.
+
+    Linux's cgroups of either version; `groups` and `own` are where the system shows them.
+    """
+    return min(_quotas(groups, own), default=inf)
+
+
+def cores() -> float:
+    """Cores' worth of time that this process may use, a part of one included."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), quota())
+    return min(os.cpu_count() or 1, quota())
+
+
+def threads() -> int:
+    """How many threads compute as fast as this process may: one a physical core, 1 at least."""
+    import psutil
+
+    allowed = max(1, int(cores()))
+    return min(psutil.cpu_count(logical=False) or allowed, allowed)
+
+
+def _quotas(groups: Path, own: Path) -> Iterator[float]:
+    for group in _own_groups(groups, own):
+        words = _words(group / "cpu.max") or [
+            *_words(group / "cpu.cfs_quota_us"),
+            *_words(group / "cpu.cfs_period_us"),
+        ]
+        if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+            yield int(words[0]) / int(words[1])
+
+
+def _own_groups(groups: Path, own: Path) -> Iterator[Path]:
+    """Folders of the groups that hold this process, each below the one before. A container sees its
+    own group as the topmost.
+    """
+    yield from (groups, groups / "cpu")
+    for line in _text(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            folder = groups / "cpu" if controllers else groups
+            for part in Path(path).parts[1:]:
+                folder = folder / part
+                yield folder
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -1,0 +1,62 @@
+"""Whose processor time it was while a race ran, so that one that others disturbed says so."""
+
+import multiprocessing
+from dataclasses import dataclass
+
+from backend.events import Conditions
+from backend.machine import cores
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Seconds of processor time so far: all there were, and whose they were."""
+
+    total: float
+    used: float
+    stolen: float
+    own: float
+    page: float
+
+
+class Ledger:
+    """Begins when it is made."""
+
+    def __init__(self) -> None:
+        self._begun = _read()
+
+    def conditions(self) -> Conditions:
+        """What happened since the beginning."""
+        begun, now = self._begun, _read()
+        total = now.total - begun.total
+        own, page = now.own - begun.own, now.page - begun.page
+        others = now.used - begun.used - own - page
+
+        def share(seconds: float) -> float:
+            # The clocks of system and process tick apart.
+            return min(1.0, max(0.0, seconds / total)) if total > 0 else 0.0
+
+        return Conditions(cores(), share(others), share(page), share(now.stolen - begun.stolen))
+
+
+def _read() -> _Reading:
+    import psutil
+
+    times = psutil.cpu_times()._asdict()
+    # Linux counts what guests use as user time too.
+    seconds = {name: value for name, value in times.items() if not name.startswith("guest")}
+    idle = seconds.get("idle", 0.0) + seconds.get("iowait", 0.0)
+    stolen, total = seconds.get("steal", 0.0), sum(seconds.values())
+    parent = multiprocessing.parent_process()  # the page's, if this is its worker
+    page = _used(parent.pid) if parent is not None and parent.pid else 0.0
+    return _Reading(total, total - idle - stolen, stolen, _used(None), page)
+
+
+def _used(pid: int | None) -> float:
+    """Seconds of processor time of a process, its own threads alone; None: of this one."""
+    import psutil
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
