@@ -422,14 +422,20 @@ def test_the_pages_policy_forbids_nothing_that_it_needs(enter: Enter, theme: str
 
 def test_a_text_is_followed_until_its_reader_scrolls_back(visitor: Visitor) -> None:
     at_end = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight < 40"
-    long_enough = "document.querySelector('.dd-text').scrollHeight > 600"
+    visitor.page.set_viewport_size({"width": 380, "height": 900})
     visitor.columns("kv")
-    visitor.ask(LONG, tokens=3000, model="fake-slow")
-    visitor.page.wait_for_function(long_enough)
+    visitor.endless()
+    visitor.wait_decoding()
     box = visitor.page.locator(".dd-text")
+    box.scroll_into_view_if_needed()
+    visitor.page.wait_for_function(
+        "(() => { const box = document.querySelector('.dd-text');"
+        "return box.scrollHeight > box.clientHeight + 120; })()",
+        timeout=60_000,
+    )
     assert box.evaluate(at_end)
     box.hover()
-    visitor.page.mouse.wheel(0, -400)
+    visitor.page.mouse.wheel(0, -100)
     visitor.page.wait_for_function(f"!({at_end})(document.querySelector('.dd-text'))")
     before = box.evaluate("(box) => box.scrollHeight")
     visitor.page.wait_for_function(f"document.querySelector('.dd-text').scrollHeight > {before}")
