@@ -20,11 +20,11 @@ function put(node, text) {
   else node.textContent = text;
 }
 
-function mark(node, name, value) {
+function setData(node, name, value) {
   if (node.dataset[name] !== value) node.dataset[name] = value;
 }
 
-function size(node, name, value) {
+function setStyle(node, name, value) {
   if (node.style[name] !== value) node.style[name] = value;
 }
 
@@ -107,8 +107,8 @@ function drawText(it, column) {
 }
 
 function drawSpeed(it, column) {
-  mark(it.root, "pace", column.pace);
-  mark(it.lane, "pace", column.pace);
+  setData(it.root, "pace", column.pace);
+  setData(it.lane, "pace", column.pace);
   put(it.factor, column.speed);
   put(it.interval, column.interval);
   put(it.pace, column.pace_text);
@@ -130,7 +130,7 @@ function drawFigures(it, column, figures) {
   column.figures.forEach((text, i) => put(it.figures.children[i].lastChild, text));
   fit(it.parts, column.parts, ([part]) => make("i", `dd-part-${part}`));
   column.parts.forEach(([, share, text], i) => {
-    size(it.parts.children[i], "flexGrow", String(share));
+    setStyle(it.parts.children[i], "flexGrow", String(share));
     it.parts.children[i].title = text;
   });
   fit(it.shares, column.shares, () => make("span"));
@@ -141,19 +141,19 @@ function drawFigures(it, column, figures) {
 }
 
 function drawColumn(it, column, figures) {
-  mark(it.root, "state", column.state);
+  setData(it.root, "state", column.state);
   put(it.state, column.status);
   it.fill.classList.toggle("dd-prefilling", column.state === "prefill");
   drawText(it, column);
   drawSpeed(it, column);
-  mark(it.verdict, "same", column.same);
+  setData(it.verdict, "same", column.same);
   put(it.verdict, column.verdict);
   put(it.values, column.values);
   put(it.remark, column.remark);
   drawFigures(it, column, figures);
-  mark(it.lane, "state", column.state);
+  setData(it.lane, "state", column.state);
   const share = column.state === "prefill" ? column.prefill : column.progress;
-  size(it.fill, "width", `${Math.round(1000 * share) / 10}%`);
+  setStyle(it.fill, "width", `${Math.round(1000 * share) / 10}%`);
   put(it.laneText, column.progress_text);
 }
 
@@ -218,7 +218,7 @@ function draw() {
   if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
   if (view.race < latest) return;
   if (document.hidden) {
-    mark(board, "phase", view.phase); // the rest once somebody looks
+    setData(board, "phase", view.phase); // the rest once somebody looks
     return;
   }
   const fresh = view.race > latest || view.race === 0;
@@ -229,7 +229,7 @@ function draw() {
     find(".dd-columns").replaceChildren(...cards.map((it) => it.root));
     find(".dd-lanes").replaceChildren(...cards.map((it) => it.lane));
   }
-  mark(board, "phase", view.phase);
+  setData(board, "phase", view.phase);
   put(find(".dd-status"), view.status);
   put(find(".dd-leader"), view.leader);
   put(find(".dd-setup"), view.setup);

@@ -131,11 +131,10 @@ def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
     if alone:
         return f"{board.name(base)} writes {plain}."
     if board.pace(best) != "faster":
-        doubt = "" if board.pace(best) else doubts(board, best)
-        clause = f": of {name} {doubt}" if doubt else ""
+        doubt = "" if board.pace(best) else f" {name}: {doubts(board, best)}."
         return (
             f"Nothing that keeps the text is shown to be faster than {board.name(base)} with its "
-            f"{plain}{clause}."
+            f"{plain}.{doubt}"
         )
     ours, theirs = map(rate, board.rates(best))
     return (
@@ -278,8 +277,7 @@ def pace(board: Scoreboard, index: int) -> str:
         case "slower":
             return f"\N{BLACK DOWN-POINTING TRIANGLE} slower than {name}"
         case _:
-            known = board.speedup(index)
-            return f"{name}: {doubts(board, index)}" if known else f"speed-up over {name}"
+            return doubts(board, index) if board.speedup(index) else f"speed-up over {name}"
 
 
 def reason(board: Scoreboard, index: int) -> str:
