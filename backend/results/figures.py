@@ -132,8 +132,9 @@ FIGURES = (
         "runs, decode time of KV reuse over that of the column, for the same tokens of the answer; "
         "of a program, the whole times. It is the tokens per forward, divided by how many times as "
         "long as a plain step such a forward pass takes. In brackets the 95 % interval, for which "
-        "slices of the time in which both ran are drawn anew; the bench draws prompts. Only what "
-        "has an interval without 1 is called faster or slower.",
+        "slices of the time in which both ran are drawn anew: it is of this text on this machine; "
+        "the bench, which draws prompts, tells of others. Only what has an interval without 1 is "
+        "called faster or slower.",
         lambda score, baseline: score.gain_over(baseline).value or None,
         ("table", "summary"),
         Score.gain_over,

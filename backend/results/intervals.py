@@ -4,7 +4,8 @@ Columns of a race take turns, so at equal readings of their own clocks the machi
 state for both of them. The time in which both ran is cut into slices, and slices are drawn with
 both columns' share of each (a block bootstrap of pairs: Künsch, Annals of Statistics 17, 1989).
 What one of them did before or after says nothing, for the machine may have been another by then.
-The bench, whose columns run alone, draws prompts.
+The interval is of this text: how often drafts were right in it is no chance of the machine's. The
+bench, whose columns run alone, draws prompts, and so tells of others.
 
 Few pieces are little to draw from: the bootstrap gives the standard error of the ratio's
 logarithm, and Student's t for so many pieces says how many of those the interval reaches
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf, log, sqrt
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,31 +84,44 @@ class Ratio:
 UNKNOWN = Ratio()
 
 
+class Commit(NamedTuple):
+    """A step that committed tokens: when on the clock, in seconds, how many, and what was computed
+    for them: rows of the target and passes of the draft (0: not known, or none).
+    """
+
+    clock: float
+    tokens: int
+    rows: int = 1
+    calls: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The time in which two columns were both decoding: how long it was in seconds, and the tokens
-    that either wrote in each slice of it, [slices].
+    """The time in which two columns were both decoding: how long it was in seconds, the tokens that
+    either wrote in it, and the work that either did in each slice of it, [slices], in seconds of
+    its own usual speed.
     """
 
     seconds: float
-    ours: Floats
-    theirs: Floats
+    ours: float
+    theirs: float
+    our_work: Floats
+    their_work: Floats
 
     @property
     def ratio(self) -> Ratio:
-        """How many times as many tokens the first one wrote; UNKNOWN if there are no slices."""
-        pieces = len(self.ours)
-        if not pieces or not self.ours.sum() or not self.theirs.sum():
+        """How many times as many tokens the first one wrote; UNKNOWN if either wrote none."""
+        if not self.ours or not self.theirs:
             return UNKNOWN
-        value = float(self.ours.sum() / self.theirs.sum())
+        value, pieces = self.ours / self.theirs, len(self.our_work)
         drawn = _drawn(pieces)
-        sums = np.stack((drawn @ self.ours, drawn @ self.theirs))
+        sums = np.stack((drawn @ self.our_work, drawn @ self.their_work))
         if (sums <= 0).any():
             return Ratio(value)
         return _around(value, np.log(sums[0] / sums[1]), pieces)
 
 
-NO_WINDOW = Window(0.0, np.empty(0), np.empty(0))
+NO_WINDOW = Window(0.0, 0.0, 0.0, np.empty(0), np.empty(0))
 
 
 def median_ratio(values: Sequence[float]) -> Ratio:
@@ -121,30 +136,40 @@ def median_ratio(values: Sequence[float]) -> Ratio:
     return _around(value, np.median(np.log(values)[picks], axis=1), pieces)
 
 
-def shared(ours: Sequence[float], theirs: Sequence[float]) -> Window:
+def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Window:
     """The time in which two columns were both decoding, cut into slices; NO_WINDOW if it is short.
-
-    Both are given by the clock, in seconds, as each token was committed, beginning with the last
-    one of the first step. A pass counts for a slice by the share of it that lies in there.
+    Both begin with their first step. A step counts for a slice by the share of it that lies there.
     """
-    (clock, written), (other_clock, other_written) = _progress(ours), _progress(theirs)
-    begin, end = max(clock[0], other_clock[0]), min(clock[-1], other_clock[-1])
-    inside = [np.count_nonzero((c > begin) & (c <= end)) for c in (clock, other_clock)]
+    progress = [_progress(commits) for commits in (ours, theirs)]
+    begin = max(clock[0] for clock, _, _ in progress)
+    end = min(clock[-1] for clock, _, _ in progress)
+    inside = [np.count_nonzero((clock > begin) & (clock <= end)) for clock, _, _ in progress]
     count = int(min((end - begin) / SLICE, min(inside) / PASSES, MOST_SLICES))
     if count < LEAST:
         return NO_WINDOW
     edges = np.linspace(begin, end, count + 1)
-    return Window(
-        float(end - begin),
-        np.diff(np.interp(edges, clock, written)),
-        np.diff(np.interp(edges, other_clock, other_written)),
+    (our_tokens, our_work), (their_tokens, their_work) = (
+        (np.ptp(np.interp((begin, end), clock, tokens)), np.diff(np.interp(edges, clock, work)))
+        for clock, tokens, work in progress
     )
+    return Window(float(end - begin), float(our_tokens), float(their_tokens), our_work, their_work)
 
 
-def _progress(times: Sequence[float]) -> tuple[Floats, Floats]:
-    """Moments at which something was committed, and how many tokens there were by then."""
-    clock, counts = np.unique(np.asarray(times, float), return_counts=True)
-    return clock, np.cumsum(counts).astype(float)
+def _progress(commits: Sequence[Commit]) -> tuple[Floats, Floats, Floats]:
+    """Of each step the time of its commit, and the tokens and the work done by then."""
+    clock, tokens, rows, calls = np.asarray(commits, float).T
+    work = np.concatenate(([0.0], _usual(np.diff(clock), rows[1:], calls[1:])))
+    return clock, np.cumsum(tokens), np.cumsum(work)
+
+
+def _usual(seconds: Floats, rows: Floats, calls: Floats) -> Floats:
+    """What steps of so many rows and draft passes usually take in this column, by least squares.
+
+    What a step yields is the text's doing, what its rows cost is the strategy's: neither is noise.
+    """
+    causes = np.stack((np.ones_like(rows), rows, calls), axis=1)
+    factors, *_ = np.linalg.lstsq(causes, seconds, rcond=None)
+    return np.maximum(causes @ factors, seconds.mean() / 4)
 
 
 def _around(value: float, logarithms: Floats, pieces: int) -> Ratio:

@@ -26,7 +26,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.intervals import NO_WINDOW, Ratio, Window, shared
+from backend.results.intervals import NO_WINDOW, Commit, Ratio, Window, shared
 from backend.types import AnswerSoFar
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
@@ -82,6 +82,8 @@ class Score:
     gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
     spans: list[list[str]] = field(default_factory=list)  # [origin, text] pairs
     times: list[float] = field(default_factory=list)  # on the clock as each token was committed
+
+    commits: list[Commit] = field(default_factory=list)  # of each step
 
     seconds: float = 0.0
     ttft: float = 0.0
@@ -180,6 +182,7 @@ class Score:
             self.calls += step.calls
             self._expect(step)
         self.times += [self.seconds] * count
+        self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.last_rows = step.rows if self.steps else 1
         self.steps += 1
@@ -328,4 +331,4 @@ class Score:
         """What either wrote while both were decoding; NO_WINDOW where that cannot be compared."""
         if self.fed or baseline.fed or not self.overlap(baseline).tokens:
             return NO_WINDOW
-        return shared(*(s.times[max(s.first_block, 1) - 1 :] for s in (self, baseline)))
+        return shared(self.commits, baseline.commits)

@@ -181,7 +181,7 @@ class Scoreboard:
         own, base = self.scores[index], self.baseline
         window = own.window(base)
         if window.seconds:
-            return window.ours.sum() / window.seconds, window.theirs.sum() / window.seconds
+            return window.ours / window.seconds, window.theirs / window.seconds
         same = own.overlap(base)
         if not same.tokens:
             return 0.0, 0.0
