@@ -73,7 +73,7 @@ def bars_caption(board: Scoreboard) -> str:
     line = f"; the line is {board.name(base)}" if base is not None else ""
     if any(score.fed for score in board.scores):
         return f"Whole program, speed{line}"
-    return f"Speed over the same tokens{line}" if line else "Tokens a second"
+    return f"Speed while both were decoding{line}" if line else "Tokens a second"
 
 
 def _speed(board: Scoreboard) -> str:

@@ -128,7 +128,7 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert column["progress_text"] == "61 tokens in 5.50 s"
     assert column["shares"] == [["prefill", "prefill 0%"], ["forward", "forward 100%"]][1:]
     result = shown["result"]
-    assert result["caption"] == "Speed over the same tokens; the line is KV reuse"
+    assert result["caption"] == "Speed while both were decoding; the line is KV reuse"
     assert result["bars"] == [
         ["KV reuse", 0.75, "base", "10.0, 1.00\u00d7"],
         ["Speculative", 1.0, "faster", "13.3, 1.33\u00d7 (1.33\u20131.33)"],
