@@ -187,6 +187,8 @@ def _number(kind: str, schema: Schema, rng: Random) -> int | float:
     # Between equal whole bounds llguidance writes a whole number only: 0, and not 0.0.
     if kind == "number" and low < high and rng.random() < 0.5:
         number = min(high, max(low, round(rng.uniform(low, high), rng.randint(1, 3))))
+        for bound in (low, high):  # see test_a_bound_cut_short_needs_its_zeros
+            number = bound if str(bound).startswith(str(number)) else number
         return number or 0.0  # llguidance has no -0.0 between bounds
     whole = range(ceil(low), floor(high) + 1)
     return rng.choice(whole) if whole else low
