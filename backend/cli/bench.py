@@ -9,6 +9,7 @@ import typer
 
 from backend.bench.experiment import Plan
 from backend.bench.prompts import MOST_PROMPTS, PROMPTS, read_prompts, sample
+from backend.bench.quiet import wait_for_quiet
 from backend.bench.registry import EXPERIMENTS, experiment_named
 from backend.cli.console import out, say
 from backend.cli.options import (
@@ -23,7 +24,9 @@ from backend.cli.options import (
     Temperature,
 )
 from backend.errors import check_range
+from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
+from backend.results.sentences import taken_by_others
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request, Sampling
@@ -48,6 +51,9 @@ def bench(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
+    wait: Annotated[
+        int, typer.Option(help="Wait so many seconds at most for the machine to be quiet.", min=0)
+    ] = 30,
     as_json: AsJson = False,
 ) -> None:
     chosen = experiment_named(experiment)
@@ -61,7 +67,10 @@ def bench(
         say,
         limit or 3,
     )
+    wait_for_quiet(wait, say)
+    ledger = Ledger()
     results = chosen.run(plan)
+    say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
     if not as_json:
         out.print(chosen.table(plan, results))
     print(json.dumps([asdict(result) for result in results]))  # noqa: T201 (for programs)

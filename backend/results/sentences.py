@@ -8,6 +8,7 @@ from statistics import mean
 
 import numpy as np
 
+from backend.events import Conditions
 from backend.results.figures import duration, factor, rate, span
 from backend.results.intervals import Ratio
 from backend.results.metrics import Score
@@ -216,20 +217,22 @@ def ledger(board: Scoreboard) -> str:
     found = board.conditions
     if found is None:
         return ""
-    shares = [
-        (found.others, "other programs"),
-        (found.page, "this page"),
-        (found.stolen, "other guests of its host"),
-    ]
-    used = [f"{name} {share:.0%}" for share, name in shares]
-    cores = f"{found.cores:.3g} {'core' if found.cores == 1 else 'cores'}"
-    line = f"On {cores}, of which {', '.join(used[:-1])} and {used[-1]} took during the race"
+    line = f"During the race {taken_by_others(found)}"
     low, middle, high = board.baseline.wobble
     if middle:
         line += f"; a plain step took {duration(middle)}, half of them {_range(low, high)}"
     spoiled = found.others + found.page + found.stolen > SPOILED or high > middle * (1 + SPREAD)
     advice = " That spoils timings: run it again when the machine has less to do."
     return f"{line}.{advice if spoiled else ''}"
+
+
+def taken_by_others(found: Conditions) -> str:
+    """How much of how many cores others took."""
+    cores = f"{found.cores:.3g} {'core' if found.cores == 1 else 'cores'}"
+    return (
+        f"other programs took {found.others:.0%} of {cores}, this page {found.page:.0%}, other "
+        f"guests of the host {found.stolen:.0%}"
+    )
 
 
 def _range(low: float, high: float) -> str:

@@ -75,7 +75,7 @@ def test_a_failed_column_ends_with_its_sentence_after_the_table() -> None:
 
 
 def test_bench_prints_a_table_and_ends_with_a_line_for_programs() -> None:
-    result = run("bench", *FAKE, "--limit", "2", "-c", "lookup")
+    result = run("bench", *FAKE, "--wait", "0", "--limit", "2", "-c", "lookup")
     assert result.exit_code == 0
     assert "solo: fake-loop on fake" in result.stdout
     last = json.loads(result.stdout.splitlines()[-1])
@@ -85,7 +85,7 @@ def test_bench_prints_a_table_and_ends_with_a_line_for_programs() -> None:
     ]
     assert last[1]["equal"] == last[1]["prompts"] == 2
     assert "prompt 2 of 2" in result.stderr
-    bare = run("bench", *FAKE, "--limit", "2", "-c", "lookup", "--json")
+    bare = run("bench", *FAKE, "--wait", "0", "--limit", "2", "-c", "lookup", "--json")
     assert len(json.loads(bare.stdout)) == len(last)
 
 
@@ -156,7 +156,7 @@ def test_an_unknown_column_is_one_sentence_that_names_all(command: tuple[str, ..
         (("bench", "--engine", "warp", "-c", "kv"), "'warp'"),
         (("verify", "--engine", "fake"), "built-in"),
         (("bench", *FAKE, "--prompts", "no.such.file"), "no.such.file"),
-        (("bench", *FAKE, "--experiment", "peers"), "fake"),
+        (("bench", *FAKE, "--wait", "0", "--experiment", "peers"), "fake"),
         (("bench", *FAKE, "--limit", "-1"), "-1"),
         (("tune", *FAKE, "--limit", "-1"), "-1"),
         (("verify", "--prompts", "0"), "0"),

@@ -296,8 +296,8 @@ def test_a_validator_s_word_stands_beside_the_comparison() -> None:
 def test_the_ledger_says_what_else_the_machine_did() -> None:
     quiet = board_of("kv", *written(0, LONG, 0.125), Conditions(1.5, 0.02, 0.03, 0.0))
     assert ledger(quiet) == (
-        "On 1.5 cores, of which other programs 2%, this page 3% and other guests of its host 0% "
-        "took during the race; a plain step took 125 ms, half of them 125 ms to 125 ms."
+        "During the race other programs took 2% of 1.5 cores, this page 3%, other guests of the "
+        "host 0%; a plain step took 125 ms, half of them 125 ms to 125 ms."
     )
     busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
     assert ledger(busy).endswith(
