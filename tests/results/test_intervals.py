@@ -12,6 +12,7 @@ from scipy import stats
 from backend.results.intervals import (
     CONFIDENCE,
     LEAST,
+    PLACE,
     UNKNOWN,
     Commit,
     Ratio,
@@ -55,9 +56,10 @@ def drafting(chance: random.Random) -> Steps:
 
 
 def raced(slow: Iterator[float], tokens: int, *columns: Steps) -> tuple[list[Commit], list[Commit]]:
-    """Two columns that take turns: their commits, and in their rows what each was to take."""
+    """Two columns that take turns, each with its own place in the memory: their commits."""
     commits = [[Commit(0.0, 1)], [Commit(0.0, 1)]]
     written = [1, 1]
+    place = np.exp(np.random.default_rng(int(next(slow) * 1e9)).normal(0, PLACE / 2**0.5, 2))
     on, until = 0, 0.0
     while running := [i for i in (0, 1) if written[i] <= tokens]:
         if on not in running or commits[on][-1].clock >= until:
@@ -65,7 +67,8 @@ def raced(slow: Iterator[float], tokens: int, *columns: Steps) -> tuple[list[Com
             until = commits[on][-1].clock + TURN
         seconds, count, rows = next(columns[on])
         written[on] += count
-        commits[on].append(Commit(commits[on][-1].clock + seconds * next(slow), count, rows))
+        seconds *= place[on] * next(slow)
+        commits[on].append(Commit(commits[on][-1].clock + seconds, count, rows))
     return commits[0], commits[1]
 
 
@@ -83,7 +86,8 @@ def every(seconds: float, count: int) -> list[Commit]:
 def test_an_interval_holds_the_truth_in_95_of_100_races(
     tokens: int, pace: float, *, busy: bool
 ) -> None:
-    """Of 400 races, 95 % within three standard errors, and a point that few pieces cost.
+    """Of 400 races, 95 % within three standard errors and a point; more where what columns differ
+    by throughout, for which Student's t is too careful, is most of it.
 
     Over the same tokens, as it was, a column 1.5 times as fast was told right in 54 of 100 races on
     a busy machine: the baseline's last third ran alone, when the machine had another speed.
@@ -92,7 +96,7 @@ def test_an_interval_holds_the_truth_in_95_of_100_races(
     found = [told(*raced(slow, tokens, plain(STEP / pace), plain())) for _ in range(races)]
     assert all(ratio.known for ratio in found)
     held = sum(ratio.low <= pace <= ratio.high for ratio in found) / races
-    assert 0.91 <= held <= 0.98
+    assert 0.91 <= held <= 0.99
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -110,7 +114,7 @@ def test_what_a_text_has_drafts_yield_is_no_doubt_about_the_speed(*, busy: bool)
         ratio = told(ours, theirs)
         held += ratio.low <= truth <= ratio.high
         widths.append(ratio.high / ratio.low)
-    assert 0.91 <= held / 400 <= 0.985
+    assert 0.91 <= held / 400 <= 0.99
     assert busy or np.median(widths) < 1.12
 
 
@@ -128,7 +132,7 @@ def test_what_slows_both_columns_widens_nothing() -> None:
         for _ in range(2)
     )
     ratio = told(ours, theirs)
-    assert 0.98 < ratio.low < ratio.high < 1.02
+    assert 0.97 < ratio.low < ratio.high < 1.03
 
 
 def test_too_short_a_race_has_no_interval() -> None:

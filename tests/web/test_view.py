@@ -123,7 +123,7 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     base, column = shown["columns"]
     assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
-    assert (base["interval"], column["interval"]) == ("", "(1.33\u20131.33)")
+    assert (base["interval"], column["interval"]) == ("", "(1.31\u20131.35)")
     assert column["verdict"] == "\u2713 identical to KV reuse (61 tokens)"
     assert column["progress_text"] == "61 tokens in 5.50 s"
     assert column["shares"] == [["prefill", "prefill 0%"], ["forward", "forward 100%"]][1:]
@@ -131,7 +131,7 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert result["caption"] == "Speed while both were decoding; the line is KV reuse"
     assert result["bars"] == [
         ["KV reuse", 0.75, "base", "10.0, 1.00\u00d7"],
-        ["Speculative", 1.0, "faster", "13.3, 1.33\u00d7 (1.33\u20131.33)"],
+        ["Speculative", 1.0, "faster", "13.3, 1.33\u00d7 (1.31\u20131.35)"],
     ]
     assert result["line"] == pytest.approx(0.75)
     assert [line[-1] for line in result["lines"]] == [
