@@ -8,8 +8,8 @@ import gradio as gr
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 
 
-#: Seconds between two looks of gradio's queue for something to do. Its own are a thousandth, which
-#: take 7 % of a core of a page that nobody uses.
+#: Seconds between two looks of gradio's queue for something to do. Its own are a thousandth: a page
+#: that nobody uses took 3.9 % of a core with them, 1.0 % with these.
 LOOK = 0.05
 
 

@@ -220,7 +220,8 @@ def ledger(board: Scoreboard) -> str:
     line = f"During the race {taken_by_others(found)}"
     low, middle, high = board.baseline.wobble
     if middle:
-        line += f"; a plain step took {duration(middle)}, half of them {_range(low, high)}"
+        half = f"{duration(low)} to {duration(high)}"
+        line += f"; a plain step took {duration(middle)}, half of them {half}"
     spoiled = found.others + found.page + found.stolen > SPOILED or high > middle * (1 + SPREAD)
     advice = " That spoils timings: run it again when the machine has less to do."
     return f"{line}.{advice if spoiled else ''}"
@@ -233,10 +234,6 @@ def taken_by_others(found: Conditions) -> str:
         f"other programs took {found.others:.0%} of {cores}, this page {found.page:.0%}, other "
         f"guests of the host {found.stolen:.0%}"
     )
-
-
-def _range(low: float, high: float) -> str:
-    return f"{duration(low)} to {duration(high)}"
 
 
 # --- one column ---------------------------------------------------------------------------------
@@ -309,7 +306,7 @@ def _opening(board: Scoreboard, index: int) -> str:
         case "slower":
             return "slower here: "
         case _:
-            return "no difference shown here: "
+            return "no difference shown here: " if board.gain(index).known else ""
 
 
 def _factors(board: Scoreboard, index: int, cost: float) -> str:

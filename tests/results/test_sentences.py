@@ -191,6 +191,15 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     assert reason(board, 1) == "slower here: a step costs 5.00 plain ones"
 
 
+def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
+    """In the first second of a race, a column at 0.40 of the baseline's speed was said to have too
+    few passes to tell, and in the next line that no difference was shown.
+    """
+    board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.25))
+    assert pace(board, 1) == "too few passes to tell"
+    assert reason(board, 1) == "a step costs 2.50 plain ones"
+
+
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
     """Is int8 faster than speculation, and what does it change? One race says both."""
     events = [
