@@ -198,6 +198,12 @@ function drawGlossary(entries) {
   find(".dd-glossary dl").replaceChildren(...terms);
 }
 
+// The line-up's editor stands above the board, and may be taller than the window.
+function bringToSight(board) {
+  const { top, bottom } = find(".dd-track").getBoundingClientRect();
+  if (top < 0 || bottom > window.innerHeight) board.scrollIntoView({ block: "start" });
+}
+
 function draw() {
   const view = props.value;
   if (!view) return;
@@ -230,6 +236,7 @@ function draw() {
     find(".dd-lanes").replaceChildren(...cards.map((it) => it.lane));
   }
   setData(board, "phase", view.phase);
+  if (fresh && view.race) bringToSight(board);
   put(find(".dd-status"), view.status);
   put(find(".dd-leader"), view.leader);
   put(find(".dd-setup"), view.setup);
