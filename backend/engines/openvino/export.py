@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend.engines.openvino.abilities import BYTES
 from backend.engines.openvino.compress import COMPRESSORS
+from backend.engines.openvino.merge import merge_products
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.models.prepared import prepared
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 IR = "openvino_model.xml"
 
 #: Raise it whenever the code below writes something else.
-RECIPE = "openvino v2"
+RECIPE = "openvino v3"
 
 #: Disk that an IR takes, as a multiple of its weights' bytes: they, the graph, and some to spare.
 ROOM = 1.1
@@ -65,7 +66,8 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     def build(folder: Path) -> None:
         if spec.precision == "fp32":
             say(f"Converting {spec.name} to OpenVINO...")
-            model = _with_interface(_export(files, folder), _architecture(files), files.sliding)
+            exported = merge_products(_export(files, folder))
+            model = _with_interface(exported, _architecture(files), files.sliding)
         else:
             original = openvino_ir(replace(spec, precision="fp32"), say)
             say(f"Compressing {spec.name} to {spec.precision}...")
