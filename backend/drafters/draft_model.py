@@ -10,7 +10,7 @@ from backend.decoding.drafter import NOTHING, NullDrafter
 from backend.decoding.sampling import Sampler
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import proposal_of
+from backend.drafters.guesses import Guess, proposal_of
 from backend.engines.base import Session
 from backend.types import PREFILL_CHUNK, Outcome, Proposal, chain_parents
 
@@ -43,6 +43,11 @@ class DraftModel(NullDrafter):
     def first_token_acceptance(self) -> float:
         """How often the first token of a round was right lately."""
         return self._calibration.first_token_acceptance
+
+    @property
+    def guesses(self) -> Sequence[Guess]:
+        """Those of the last round."""
+        return self._calibration.guesses
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         context = context[:computed]

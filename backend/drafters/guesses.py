@@ -51,3 +51,41 @@ def verified(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, b
         ]
         path = (*path, token)
     return known
+
+
+def joined(these: Sequence[Guess], those: Sequence[Guess]) -> list[Guess]:
+    """Both drafters' guesses in one tree, as if they were wrong independently of one another.
+
+    Behind a common path, a token that both guess is wrong if both are; where they guess different
+    tokens, they cannot both be right. A guess of both has the first one's kind.
+    """
+    first, second = _children(these), _children(those)
+    kinds = {guess.path: guess.kind for guess in (*those, *these)}
+    reached: dict[Path, float] = {(): 1.0}
+    for parent in sorted({path[:-1] for path in kinds}, key=len):
+        both = _both(first.get(parent, {}), second.get(parent, {}))
+        for token, chance in both.items():
+            reached[*parent, token] = reached[parent] * chance
+    return [Guess(path, reached[path], kind) for path, kind in kinds.items()]
+
+
+def _children(guesses: Sequence[Guess]) -> dict[Path, dict[int, float]]:
+    """Behind each path, each token's chance of being right if the path is."""
+    reached = {guess.path: guess.path_probability for guess in guesses}
+    children: dict[Path, dict[int, float]] = {}
+    for path, chance in reached.items():
+        before = reached.get(path[:-1], 1.0)
+        children.setdefault(path[:-1], {})[path[-1]] = chance / before if before else 0.0
+    return children
+
+
+def _both(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
+    """The chances of tokens that one or the other expects in the same place; at most 1 in all."""
+    chances: dict[int, float] = {}
+    for token in {**first, **second}:
+        a, b = first.get(token, 0.0), second.get(token, 0.0)
+        other = sum((second if a else first).values())
+        alone = (a or b) * (1 - other) / max(1 - (a or b) * other, 1e-9)
+        chances[token] = 1 - (1 - a) * (1 - b) if a and b else alone
+    total = max(1.0, sum(chances.values()))
+    return {token: chance / total for token, chance in chances.items()}

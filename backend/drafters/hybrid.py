@@ -6,6 +6,7 @@ from typing import Protocol
 
 from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.draft_length import DraftLength
+from backend.drafters.guesses import Guess, joined, proposal_of
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 
@@ -18,14 +19,19 @@ class CalibratedDrafter(Drafter, Protocol):
         """How often the first token of a round was right lately."""
         ...
 
+    @property
+    def guesses(self) -> Sequence[Guess]:
+        """Those of the last round."""
+        ...
+
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
         ...
 
 
 class Hybrid:
-    """Takes what `lookup` found unless `draft` is usually more often right. They share
-    `draft_length`, and both learn from every round, whichever of them was taken.
+    """Takes what `lookup` found unless `draft` is usually more often right, and where it pays the
+    guesses of both in one tree. They share `draft_length`, and both learn from every round.
     """
 
     def __init__(
@@ -35,8 +41,8 @@ class Hybrid:
         self._lookup = lookup
         self._draft = draft
         self._draft_length = draft_length
-        self._by_lookup = False  # the last proposal was the lookup's
-        self._lookups = 0  # rounds that verified one of those
+        self._by_lookup = False  # the last proposal had guesses of the lookup
+        self._lookups = 0  # rounds that verified such a one
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         self._lookup.prefill(context, computed)
@@ -48,15 +54,23 @@ class Hybrid:
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         looked_up = self._lookup.propose(context, budget)
-        usual = self._draft.first_token_acceptance
         self._by_lookup = bool(looked_up.tokens)
-        if self._by_lookup and self._lookup.first_token_acceptance >= usual:
+        found, usual = self._lookup.first_token_acceptance, self._draft.first_token_acceptance
+        if self._by_lookup and found >= usual and not self._both_pay(found, usual):
             return looked_up
         drafted = self._draft.propose(context, budget)
         if not drafted.tokens:
             return replace(looked_up, calls=drafted.calls)
+        if self._by_lookup and self._draft_length.branches:
+            guesses = joined(self._lookup.guesses, self._draft.guesses)
+            return proposal_of(guesses, self._draft_length, drafted.calls)
         self._by_lookup = False
         return drafted
+
+    def _both_pay(self, found: float, usual: float) -> bool:
+        """Whether to ask the draft for what may be right where the lookup is not."""
+        length = self._draft_length
+        return length.branches and length.extends(0, (1 - found) * usual)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
@@ -69,7 +83,7 @@ class Hybrid:
         """Sum up for both at once: their rounds are those of the draft length that they share."""
         self.decision = decision = self._draft_length.summary()
         if decision.settings:
-            why = f"{decision.why}, {self._lookups} of them by prompt lookup"
+            why = f"{decision.why}, {self._lookups} of them with prompt lookup"
             self.decision = replace(decision, why=why)
 
     def close(self) -> None:

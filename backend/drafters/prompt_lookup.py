@@ -49,7 +49,7 @@ class PromptLookup(NullDrafter):
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0
-        self._kinds: dict[Path, int] = {}
+        self.guesses: Sequence[Guess] = ()  # of the last round
         self.first_token_acceptance = 0.0  # expected of the last proposal
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
@@ -75,12 +75,11 @@ class PromptLookup(NullDrafter):
         self._draft_length.begin(len(context))
         self._text = [*self._history, *context]
         self._index_up_to(self._text)
-        guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else []
-        self._kinds = {guess.path: guess.kind for guess in guesses}
+        self.guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else []
         self.first_token_acceptance = max(
-            (guess.path_probability for guess in guesses), default=0.0
+            (guess.path_probability for guess in self.guesses), default=0.0
         )
-        return proposal_of(guesses, self._draft_length)
+        return proposal_of(self.guesses, self._draft_length)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
@@ -92,7 +91,7 @@ class PromptLookup(NullDrafter):
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
         if outcome.proposal.origin == "drafted":
-            for kind, right in verified(self._kinds, outcome):
+            for kind, right in verified({g.path: g.kind for g in self.guesses}, outcome):
                 self._estimates.learn(kind, right=right)
 
     def _tree(self, depth: int) -> list[Guess]:

@@ -12,7 +12,7 @@ from backend.decoding.drafter import NOTHING, NullDrafter
 from backend.decoding.sampling import Pair, Sampler
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import proposal_of
+from backend.drafters.guesses import Guess, proposal_of
 from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, Head, HeadPass
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
@@ -70,6 +70,11 @@ class TrainedHead(NullDrafter):
     def first_token_acceptance(self) -> float:
         """How often the first token of a round was right lately."""
         return self._calibration.first_token_acceptance
+
+    @property
+    def guesses(self) -> Sequence[Guess]:
+        """Those of the last round."""
+        return self._calibration.guesses
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Feed what is computed of the text but its last token, which the first round feeds."""

@@ -243,16 +243,18 @@ def test_a_hybrid_tells_whose_drafts_were_verified() -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
     draft_length = AdaptiveDraftLength(CURVE, 0.1, 4)
     draft = DraftModel(engine.open(), Sampler(Sampling()), draft_length, frozenset())
-    hybrid = Hybrid(PromptLookup(draft_length, 3), draft, draft_length)
+    lookup = PromptLookup(draft_length, 3)
+    hybrid = Hybrid(lookup, draft, draft_length)
     counts: list[bool] = []
     observe = hybrid.observe
 
     def counted(found: Outcome) -> None:
         if found.proposal.drafted:
-            counts.append(found.proposal.calls == 0)
+            rows = found.proposal.tokens[: found.proposal.drafted]
+            counts.append(bool(lookup.guesses) and lookup.guesses[0].path[0] in rows)
         observe(found)
 
     hybrid.observe = counted
     run(engine, Request("x", max_new_tokens=60), hybrid)
-    assert f", {sum(counts)} of them by prompt lookup" in hybrid.decision.why
+    assert f", {sum(counts)} of them with prompt lookup" in hybrid.decision.why
     assert 0 < sum(counts) <= len(counts)

@@ -246,3 +246,18 @@ def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
         hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
         text.append(token)
     assert drafter.first_token_acceptance < before / 2
+
+
+def test_a_hybrid_verifies_both_guesses_in_one_tree_where_that_pays() -> None:
+    """A lookup that is right in half of the cases leaves the other half to the draft."""
+    tapped, _, drafter = opened(1)
+    draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.01, 1.2)), 0.01, 4)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), drafter, draft_length)
+    text = [5, 6, 7, 90, 91, 5, 6, 7]
+    commit(tapped, text[:-1], range(len(text) - 1))
+    proposal = hybrid.propose(text, 9)
+    roots = {
+        token for token, parent in zip(proposal.tokens, proposal.parents, strict=True) if parent < 0
+    }
+    assert {90, 8} <= roots, "looked up, and drafted"
+    assert proposal.calls
