@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.openvino.core import core
+from backend.engines.openvino.tracing import traced_once
 from backend.heads.base import Floats, Head, HeadPass
 from backend.heads.file import HeadFile
 from backend.heads.shape import HeadShape
@@ -100,7 +101,7 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
     for name in ("features", "tokens", "positions", "bias"):
         shapes[name][0] = -1
     shapes["bias"][1] = -1
-    with warnings.catch_warnings():
+    with traced_once(), warnings.catch_warnings():
         # The converter traces the module in a way that torch advises against.
         warnings.simplefilter("ignore", DeprecationWarning)
         model = ov.convert_model(

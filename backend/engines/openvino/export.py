@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from backend.engines.openvino.abilities import BYTES
 from backend.engines.openvino.compress import COMPRESSORS
 from backend.engines.openvino.merge import merge_products
+from backend.engines.openvino.tracing import traced_once
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.models.prepared import prepared
@@ -141,7 +142,7 @@ def _export(files: ModelFiles, folder: Path) -> "ov.Model":
     from optimum.exporters.openvino import main_export
     from optimum.intel import OVConfig
 
-    with TemporaryDirectory(dir=folder) as scratch, warnings.catch_warnings():
+    with TemporaryDirectory(dir=folder) as scratch, traced_once(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
         try:
             main_export(
