@@ -1,17 +1,22 @@
-# make run    start the page on 127.0.0.1:7860
+# make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
 # make test   prepare, and run every test
 # make soak   faults and crowds, for an hour and a bit; the report goes to build/
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Byte code is written beside the conversion of the model, not by pip before it: fourteen thousand
+# files take as long as the whole installation.
+COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '/tests?/' .venv/lib \
+	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
+
 .PHONY: run setup test check verify bench soak
 
-run: setup
-	$(BIN)/python app.py
+run: .venv/installed
+	$(COMPILE) & $(BIN)/python app.py
 
 setup: .venv/installed
-	$(BIN)/python -m backend setup
+	$(COMPILE) & $(BIN)/python -m backend setup && wait
 
 test: .venv/installed-dev
 	$(BIN)/python -m backend setup
@@ -33,7 +38,8 @@ soak: .venv/installed-dev
 
 .venv/installed: requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -r requirements.txt
+	$(BIN)/python -m pip install --no-compile --disable-pip-version-check -r requirements.txt
+	rm -f .venv/compiled
 	touch $@
 
 .venv/installed-dev: requirements-dev.txt .venv/installed

@@ -212,6 +212,10 @@ function draw() {
     return;
   }
   const board = find(".dd-board");
+  if (view.preparing !== undefined) {
+    if (board.dataset.phase === "idle") put(find(".dd-status"), view.preparing);
+    return;
+  }
   board.drawn = Date.now(); // connection.js asks for a view if none comes
   if (view.gone) {
     if (["waiting", "preparing", "racing"].includes(board.dataset.phase)) {

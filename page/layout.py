@@ -74,6 +74,7 @@ def build(
                         fields |= fill(tab, around)
         board.render()
         _wire(demo, visitors, controller, presence, fields, (run, stop, more, board))
+        _tell_preparation(demo, controller, board)
     return demo
 
 
@@ -144,3 +145,13 @@ def _wire(
     _unseen("look").click(look, None, board, **QUIET)
     _unseen("here").click(here, **QUIET)
     demo.unload(leave)
+
+
+def _tell_preparation(demo: gr.Blocks, controller: Controller, board: gr.HTML) -> None:
+    """Have a page that opens early say what is still being prepared."""
+
+    async def prepare() -> AsyncIterator[View]:
+        async for view in controller.prepare():
+            yield view
+
+    demo.load(prepare, None, board, **UNREAD)

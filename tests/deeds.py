@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from backend.events import Event, Finished, Preparing
+from backend.events import Event, Finished, Preparing, to_json
 from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.sources import GrammarSource
 from backend.models.prepared import prepared
@@ -159,3 +159,9 @@ def aborting_when_ready(connection: Connection, *_: object) -> None:
     """The life of a worker that starts, and then dies of itself."""
     _say(connection, READY)
     aborting()
+
+
+def preparing(connection: Connection, *_: object) -> None:
+    """The life of a worker that converts a model for ever."""
+    _say(connection, to_json(Preparing("Converting the model...")))
+    threading.Event().wait()

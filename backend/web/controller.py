@@ -20,8 +20,8 @@ from backend.types import AnswerSoFar
 from backend.web.form import Values, read_race, read_tokens, require_allowed, wants_measuring
 from backend.web.offer import Offer
 from backend.web.snapshots import VisitorSnapshots
-from backend.web.view import View, alert, gone, view
-from backend.web.visitors import Frame, Visitors
+from backend.web.view import View, alert, gone, preparing, view
+from backend.web.visitors import PERIOD, Frame, Visitors
 
 #: Views that may wait for one reader.
 BACKLOG = 4
@@ -147,6 +147,15 @@ class Controller:
             return self._drawn(self._visitors.look(visitor))
         except Exception as error:
             return gone(self._offer.public(explain(error)))
+
+    async def prepare(self) -> AsyncIterator[View]:
+        """What is still being prepared before there can be a race, until nothing is."""
+        said = None
+        while said != "":
+            if (text := self._offer.public(self._visitors.preparing)) != said:
+                yield preparing(text)
+            said = text
+            await asyncio.sleep(PERIOD if said else 0)
 
     def seen(self, visitor: str) -> None:
         """The visitor's page is open, whatever its connection."""

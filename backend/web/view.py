@@ -69,6 +69,11 @@ def alert(sentence: str) -> View:
     return {"alert": sentence}
 
 
+def preparing(sentence: str) -> View:
+    """What is still being prepared before there can be a race; "": nothing."""
+    return {"preparing": sentence}
+
+
 def gone(sentence: str) -> View:
     """A race that the page still shows as running is not there any more: the sentence says why."""
     return {"gone": sentence}

@@ -162,6 +162,11 @@ class Visitors:
         return max(0, len(self._line.places) - 1)
 
     @property
+    def preparing(self) -> str:
+        """What is still being prepared before there can be a race; "": nothing."""
+        return self._host.facts().preparing
+
+    @property
     def count(self) -> int:
         """Visitors who race or wait."""
         with self._lock:

@@ -25,10 +25,11 @@ from deeds import (
     aborting_when_ready,
     deaf,
     never_ready,
+    preparing,
 )
 from hosting import PATIENCE, alive, ends, never, no_hanging, until
 
-from backend.events import Event, Failed, Finished
+from backend.events import Event, Failed, Finished, Preparing
 from backend.racing.hosts import process, watch, worker
 from backend.racing.hosts.death import HALTED
 from backend.racing.hosts.host import Host, HostFacts
@@ -107,6 +108,25 @@ def test_a_stop_ends_a_race_that_the_worker_has_not_read(
     finally:
         host.close()
     assert not alive(first.pid)
+
+
+def test_a_race_that_comes_early_hears_what_is_being_prepared(
+    monkeypatch: pytest.MonkeyPatch, host: ProcessHost
+) -> None:
+    """The page opens before the model is converted: it said "Getting ready..." meanwhile."""
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "work", preparing)
+        early = ProcessHost()
+    heard = threading.Event()
+    try:
+        for event in early.stream(Deed(), heard.is_set):
+            if event == Preparing("Converting the model..."):
+                heard.set()
+        assert early.facts().preparing == "Converting the model..."
+    finally:
+        early.close()
+    until(lambda: not host.facts().preparing)
+    assert host._worker.ready.is_set()
 
 
 def test_a_large_race_waits_for_a_worker_that_starts(host: ProcessHost) -> None:

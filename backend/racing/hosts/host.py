@@ -17,10 +17,12 @@ POLL = 0.05
 class HostFacts:
     """What an operator may want to know: how often a worker process was replaced, by cause (see
     death.Cause), and the bytes of memory it holds now, its children's not counted (0: unknown).
+    `preparing` says what it still does before it takes races; "": it takes them.
     """
 
     restarts: Mapping[str, int] = field(default_factory=dict)
     worker_memory: int = 0
+    preparing: str = ""
 
 
 class Host(Protocol):

@@ -10,10 +10,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, from_json
+from backend.events import Event, Failed, Finished, Preparing, from_json
 from backend.kvcache.prefix_files import PrefixFolder
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, all_stopped
@@ -34,6 +34,9 @@ STOP_GRACE = 0.7
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 
 ENDING = "The app is ending: start it again to run races."
+
+#: What a worker prepares that has not said anything yet.
+STARTING = "Starting the process that runs races..."
 
 #: Workers that may die before they take a race, before it is refused.
 TRIES = 2
@@ -69,7 +72,10 @@ class ProcessHost:
         return self._worker.pid
 
     def facts(self) -> HostFacts:
-        return HostFacts(dict(self._restarts), resident(self.pid))
+        worker = self._worker
+        up = worker.ready.is_set() or self._closed.is_set()
+        preparing = "" if up else worker.preparing or STARTING
+        return HostFacts(dict(self._restarts), resident(self.pid), preparing)
 
     def _supervise(self) -> None:
         """Keep a worker alive until the host is closed.
@@ -113,7 +119,7 @@ class ProcessHost:
         Closes the columns that end. Raises DerbyError if no worker can.
         """
         for last in (False, True):
-            worker = self._ready(stopped)
+            worker = yield from self._ready(stopped)
             if worker is None:
                 yield from all_stopped(command)
                 return
@@ -131,12 +137,13 @@ class ProcessHost:
             else:
                 return
 
-    def _ready(self, stopped: Callable[[], bool]) -> Worker | None:
-        """A worker that takes commands; None if `stopped()` comes first.
+    def _ready(self, stopped: Callable[[], bool]) -> Generator[Event, None, Worker | None]:
+        """A worker that takes commands, and until then what it prepares; None if `stopped()` comes
+        first.
 
         Raises DerbyError if the host is closed, or workers die as soon as they are started.
         """
-        stillborn = self._stillborn
+        stillborn, said = self._stillborn, ""
         while not stopped():
             worker = self._worker
             if self._closed.is_set():
@@ -151,6 +158,9 @@ class ProcessHost:
                 self._closed.wait(POLL)
             elif worker.ready.wait(POLL):
                 return worker
+            elif (text := worker.preparing) and text != said:
+                said = text
+                yield Preparing(text)
         return None
 
     def _talk(

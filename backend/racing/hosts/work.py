@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import explain
-from backend.events import Event, to_json
+from backend.events import Event, Preparing, to_json
 from backend.grammar.grammars import Grammars
 from backend.limits import Limits
 from backend.processes import die_with_parent
@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 #: Asks the worker to end what it does.
 STOP = "stop"
 
-#: What a worker says beside events: it takes commands; it has received one; that one has ended; and
-#: the thread that carries it out goes on, though nothing happens.
+#: What a worker says beside events: it takes commands (before that it says in `Preparing` what it
+#: still does); it has received one; that one has ended; and the thread that carries it out goes on,
+#: though nothing happens.
 READY, BEGUN, ENDED, BEAT = "ready", "begun", "ended", "beat"
 
 #: Seconds between two beats.
@@ -57,12 +58,18 @@ def work(
         limits=limits,
         prefixes=prefixes,
     )
+
+    def say(text: str) -> None:
+        log.info(text)
+        _say(connection, to_json(Preparing(text)))
+
     for spec in warm:
         try:
-            loading = Loading(models, log.info)
+            loading = Loading(models, say)
             loading.prepare([default_column(name) for name in WARM], spec)
+            loading.engine(spec)
         except Exception as error:
-            explain(error)
+            log.warning("%s", explain(error))  # races say so too, after another try
     _say(connection, READY)
     while True:
         while not connection.poll() and models.warm_up():

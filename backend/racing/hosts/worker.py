@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any
 
+from backend.events import Preparing, from_json
 from backend.limits import Limits
 from backend.racing.commands import Command
 from backend.racing.hosts.death import Death, death_by
@@ -38,8 +39,9 @@ class WorkerDiedError(Exception):
 class Worker:
     """One process, from its start to its end. `live` is for one thread, the rest for any.
 
-    `born`: it was started, or could not be. `ready`: it takes commands. `lost`: it takes none any
-    more, and if it is not dead yet it soon will be.
+    `born`: it was started, or could not be. `preparing`: what it does before it is `ready`, in
+    its words; it then takes commands. `lost`: it takes none any more, and if it is not dead yet it
+    soon will be.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Worker:
         """
         self.born, self.ready, self.lost = (threading.Event() for _ in range(3))
         self.carried_out = 0
+        self.preparing = ""
         self.death: Death | None = None
         self._blame: Death | None = None
         self._begun = False
@@ -177,10 +180,13 @@ class Worker:
     def _take(self, message: Any) -> None:
         self._signs += 1
         if message == READY:
-            self._busy = False
+            self._busy, self.preparing = False, ""
             self.ready.set()
         elif message == BEGUN:
             self._begun = True
+        elif isinstance(message, dict) and not self.ready.is_set():
+            event = from_json(message)
+            self.preparing = event.text if isinstance(event, Preparing) else self.preparing
         elif message != BEAT:
             if message == ENDED:
                 self._busy = False
