@@ -252,6 +252,7 @@ function draw() {
     drawBars(view.result);
     drawTable(view.result);
     put(find(".dd-ledger"), view.ledger);
+    find(".dd-again").hidden = !view.spoiled;
   }
   drawCosts(view.costs);
 }
@@ -260,6 +261,7 @@ function draw() {
 for (const change of ["input", "change"]) {
   document.addEventListener(change, () => put(find(".dd-alert"), ""), { capture: true });
 }
+find(".dd-again").addEventListener("click", () => document.getElementById("again")?.click());
 new ResizeObserver(drawCurve).observe(find(".dd-plot"));
 watch("value", draw);
 document.addEventListener("visibilitychange", draw);

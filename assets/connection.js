@@ -99,7 +99,7 @@ window.fetch = (target, options) => {
 document.addEventListener(
   "click",
   (event) => {
-    if (event.target.closest?.("#run, #continue, #load")) missed = false;
+    if (event.target.closest?.("#run, #continue, #load, #again")) missed = false;
   },
   true,
 );

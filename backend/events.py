@@ -30,13 +30,16 @@ class Preparing:
 class Conditions:
     """What else used the machine while the columns ran, as shares of its time: other programs, the
     page's own process, and what its host gave to others (steal). `cores` is how many cores' worth
-    of time the race itself might use.
+    of time the race itself might use. So many models were `loaded` for the race, and so many were
+    `cold`: widths of passes were left that they had never computed.
     """
 
     cores: float
     others: float
     page: float
     stolen: float
+    loaded: int = 0
+    cold: int = 0
 
 
 @dataclass(frozen=True, slots=True)

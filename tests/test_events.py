@@ -36,7 +36,7 @@ SECONDS = st.floats(0, 1e6)
 SPANS = st.lists(st.tuples(st.text(), st.text()).map(list), max_size=4)
 MADE = {
     Preparing: st.builds(Preparing, st.text()),
-    Conditions: st.builds(Conditions, SECONDS, SECONDS, SECONDS, SECONDS),
+    Conditions: st.builds(Conditions, SECONDS, SECONDS, SECONDS, SECONDS, NUMBERS, NUMBERS),
     Started: st.builds(
         Started,
         NUMBERS,

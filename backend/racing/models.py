@@ -53,6 +53,7 @@ class LoadedModels:
         prefixes: Path | None = None,
     ) -> None:
         self.limits = limits
+        self.loads = 0  # models loaded so far
         self.prefixes = PrefixCache(
             limits.prefix_bytes, limits.visitor_prefix_bytes, store_in(prefixes)
         )
@@ -65,6 +66,11 @@ class LoadedModels:
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, PassCosts] = {}
         self._heads: dict[tuple[str, Path], Head] = {}
+
+    @property
+    def cold(self) -> int:
+        """Models that are not warmed up to the end."""
+        return len(self._cold)
 
     @property
     def budget(self) -> int:
@@ -109,6 +115,7 @@ class LoadedModels:
             names = {needed.name for needed in self._needed}
             self._fetch(spec, names, say)
             self._loaded[spec] = engine = declared.open(spec, say)
+            self.loads += 1
             self._hub.trim(names)
             # It may have turned out larger than was estimated.
             self._needed[spec] = engine.weight_bytes

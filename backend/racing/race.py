@@ -1,7 +1,7 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
@@ -48,6 +48,7 @@ class Race:
         Models are loaded first, each once, off every clock. Raises DerbyError if they cannot all
         be kept; a model that cannot be loaded fails its own columns.
         """
+        loads = models.loads
         loading = Loading(models, lambda text: emit(Preparing(text)))
         loading.prepare(self.columns, self.target)
         lanes = [
@@ -56,10 +57,10 @@ class Race:
             ).lane(loading, stopped)
             for index, column in enumerate(self.columns)
         ]
-        ledger = Ledger()
+        ledger, cold = Ledger(), models.cold
         for event in interleave(lanes, stopped):
             emit(event)
-        emit(ledger.conditions())
+        emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold))
 
     def _answer(self, index: int) -> AnswerSoFar:
         return self.earlier[index] if self.earlier else AnswerSoFar()

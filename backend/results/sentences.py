@@ -222,9 +222,30 @@ def ledger(board: Scoreboard) -> str:
     if middle:
         half = f"{duration(low)} to {duration(high)}"
         line += f"; a plain step took {duration(middle)}, half of them {half}"
-    spoiled = found.others + found.page + found.stolen > SPOILED or high > middle * (1 + SPREAD)
     advice = " That spoils timings: run it again when the machine has less to do."
-    return f"{line}.{advice if spoiled else ''}"
+    return f"{line}; {_warmth(found)}; {_caches(board)}.{advice if spoiled(board) else ''}"
+
+
+def spoiled(board: Scoreboard) -> bool:
+    """Whether what else the machine did leaves the race's timings in doubt."""
+    found = board.conditions
+    _, middle, high = board.baseline.wobble
+    return found is not None and (
+        found.others + found.page + found.stolen > SPOILED or high > middle * (1 + SPREAD)
+    )
+
+
+def _warmth(found: Conditions) -> str:
+    """Whether the models had computed before."""
+    loaded = f"{found.loaded} {'model' if found.loaded == 1 else 'models'} loaded for it"
+    warm = "not all widths warmed up" if found.cold else "all widths warmed up"
+    return f"{loaded if found.loaded else 'models loaded before'}, {warm}"
+
+
+def _caches(board: Scoreboard) -> str:
+    """Which columns began from what earlier races had computed."""
+    names = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
+    return f"{' and '.join(names)} began from a reused cache" if names else "no cache reused"
 
 
 def taken_by_others(found: Conditions) -> str:

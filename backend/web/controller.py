@@ -55,6 +55,10 @@ class Controller:
 
         return self._views(visitor, requested)
 
+    def again(self, visitor: str) -> AsyncIterator[View]:
+        """The views of the visitor's last race run once more, with the same settings and seed."""
+        return self._views(visitor, lambda: (self._visitors.last(visitor)[0], ()))
+
     def go_on(self, visitor: str, tokens: Any) -> AsyncIterator[View]:
         """The views of the visitor's last race going on for so many tokens."""
 

@@ -50,6 +50,7 @@ def view(
         "figures": [[figure.title, figure.help] for figure in figures("card")],
         "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
         "ledger": public(sentences.ledger(board)) if phase == "ended" else "",
+        "spoiled": phase == "ended" and sentences.spoiled(board),
         "result": _result(board, public) if phase == "ended" else None,
         "costs": _costs(board, public) if phase == "ended" else None,
     }

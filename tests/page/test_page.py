@@ -55,6 +55,24 @@ def test_stop_ends_a_race_that_would_take_minutes(visitor: Visitor) -> None:
     assert visitor.status.startswith("Stopped early.")
 
 
+def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
+    """The button appears where the view says that timings are spoiled; the keyboard reaches it."""
+    visitor.ask(LONG, tokens=48)
+    visitor.wait_phase("ended")
+    before = visitor.card("KV reuse").text
+    visitor.page.get_by_label("Prompt", exact=True).fill("Another question")
+    shown = "const again = document.querySelector('.dd-again'); again.hidden = false; again.focus()"
+    visitor.page.evaluate(shown)
+    expect(visitor.page.get_by_role("button", name="Run again")).to_be_focused()
+    old = visitor.page.locator(".dd-card").first.element_handle()
+    visitor.page.keyboard.press("Enter")
+    visitor.page.wait_for_function("(card) => !card.isConnected", arg=old)
+    visitor.wait_phase("ended")
+    assert visitor.card("KV reuse").text == before
+    assert visitor.states == ["done"] * 5
+    assert visitor.complaints == []
+
+
 def test_the_keyboard_alone_runs_and_stops(visitor: Visitor) -> None:
     keyboard = visitor.page.keyboard
     visitor.tab("Sampling")

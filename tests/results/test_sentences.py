@@ -32,7 +32,16 @@ from backend.events import (
 )
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import headline, ledger, pace, progress, reason, remark, verdict
+from backend.results.sentences import (
+    headline,
+    ledger,
+    pace,
+    progress,
+    reason,
+    remark,
+    spoiled,
+    verdict,
+)
 from backend.strategies.column import parse_column
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -306,18 +315,31 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
     quiet = board_of("kv", *written(0, LONG, 0.125), Conditions(1.5, 0.02, 0.03, 0.0))
     assert ledger(quiet) == (
         "During the race other programs took 2% of 1.5 cores, this page 3%, other guests of the "
-        "host 0%; a plain step took 125 ms, half of them 125 ms to 125 ms."
+        "host 0%; a plain step took 125 ms, half of them 125 ms to 125 ms; models loaded before, "
+        "all widths warmed up; no cache reused."
     )
+    assert not spoiled(quiet)
     busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
     assert ledger(busy).endswith(
         "That spoils timings: run it again when the machine has less to do."
     )
+    assert spoiled(busy)
     assert ledger(board_of("kv")) == ""
+    assert not spoiled(board_of("kv"))
+
+
+def test_the_ledger_says_what_was_warm_and_what_was_reused() -> None:
+    first = Conditions(2, 0, 0, 0, loaded=1, cold=1)
+    board = board_of("kv", Prepared(0, 40, 0.01), *written(0, LONG, 0.125), first)
+    assert ledger(board).endswith(
+        "; 1 model loaded for it, not all widths warmed up; KV reuse began from a reused cache."
+    )
 
 
 def test_a_machine_that_wobbles_by_itself_spoils_timings_too() -> None:
     steps = [step(0, [t], 0.125 if t % 3 else 0.25) for t in range(1, 61)]
     board = board_of("kv", started(0), step(0, [0], 1.0), *steps, Conditions(2, 0, 0, 0))
-    assert "half of them 125 ms to 250 ms. That spoils" in ledger(board)
+    assert "half of them 125 ms to 250 ms; " in ledger(board)
+    assert spoiled(board)
     pairs = board_of("kv speculative", *written(1, LONG_PAIRS, 0.125), Conditions(2, 0, 0, 0))
     assert "plain step" not in ledger(pairs)
