@@ -19,7 +19,7 @@ from rich.table import Table
 
 from backend.bench.experiment import Experiment, Plan, Say
 from backend.bench.rotation import rounds
-from backend.bench.runs import ratios_of
+from backend.bench.runs import Ratios, ratios_of
 from backend.errors import DerbyError
 from backend.events import Event, Step
 from backend.models.builtin import RECIPE, built_in_folder
@@ -27,7 +27,7 @@ from backend.models.files import model_files
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.figures import figure
+from backend.results.figures import NONE, figure
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
@@ -138,8 +138,9 @@ class AssistedResult:
 
     per_forward, rows, tpot: medians of tokens and of rows a target forward pass, and of
     milliseconds a token; ours, then theirs. forward_ratio, speed_ratio: per-prompt ratios,
-    above 1 where we are ahead: median, lowest, highest. equal: prompts with the same token ids.
-    What either side answered in one block counts in `prompts` and `equal` alone.
+    above 1 where we are ahead: median, lowest, highest; `interval`: of the speed, 95 %. equal:
+    prompts with the same token ids. What either side answered in one block counts in `prompts` and
+    `equal` alone.
     """
 
     column: str
@@ -150,6 +151,7 @@ class AssistedResult:
     tpot: tuple[float, float]
     forward_ratio: tuple[float, float, float]
     speed_ratio: tuple[float, float, float]
+    interval: tuple[float, float] | None
     equal: int
 
 
@@ -269,7 +271,7 @@ def peers(plan: Plan) -> list[PeerResult]:
 def peer_result(peer: str, pairs: Sequence[tuple[Answer, Answer]]) -> PeerResult:
     """The figures of (ours, theirs) pairs. Raises DerbyError if all answers are too short."""
     measured = measurable(peer, 1, pairs)
-    ratios = ratios_of([theirs.tpot / ours.tpot for ours, theirs in measured])
+    ratios = _speeds(measured)
     return PeerResult(
         peer,
         median(1 / ours.tpot for ours, _ in measured),
@@ -413,8 +415,15 @@ def assisted_result(column: str, k: int, pairs: Sequence[tuple[Answer, Answer]])
         medians(lambda answer: answer.tpot * 1e3),
         _spread([ours.tokens_per_forward / p.tokens_per_forward for ours, p in measured]),
         _spread([p.tpot / ours.tpot for ours, p in measured]),
+        _speeds(measured).interval,
         equal_texts(pairs),
     )
+
+
+def _speeds(measured: Sequence[tuple[Answer, Answer]]) -> Ratios:
+    """Theirs over our time a token. Runs that wrote the same text were of the same prompt."""
+    speeds = [theirs.tpot / ours.tpot for ours, theirs in measured]
+    return ratios_of(speeds, [ours.tokens for ours, _ in measured])
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float, float]:
@@ -431,13 +440,14 @@ def assisted_table(title: str, results: Sequence[AssistedResult]) -> Table:
     )
     table.add_column("column")
     per_forward, tpot = figure("tokens_per_forward").heading, figure("tpot").heading
-    for name in ("K", per_forward, "ratio", "rows per forward", tpot, "speed", "equal"):
+    for name in ("K", per_forward, "ratio", "rows per forward", tpot, "speed", "95 %", "equal"):
         table.add_column(name, justify="right")
     both, ratio = "{:.2f} / {:.2f}".format, "{:.2f} ({:.2f}-{:.2f})".format
     for r in results:
         each = both(*r.per_forward), ratio(*r.forward_ratio), both(*r.rows), both(*r.tpot)
         equal = f"{r.equal} of {r.prompts}"
-        table.add_row(r.column, str(r.k), *each, ratio(*r.speed_ratio), equal)
+        sure = "{:.2f}-{:.2f}".format(*r.interval) if r.interval else NONE
+        table.add_row(r.column, str(r.k), *each, ratio(*r.speed_ratio), sure, equal)
     return table
 
 

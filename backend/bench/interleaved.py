@@ -39,9 +39,13 @@ def interleaved(plan: Plan) -> list[ClockResult]:
     runs = rounds((together, alone), races, plan.say_prompt, warm_up=1)
     results: list[ClockResult] = []
     for index, column in enumerate(columns):
-        pairs = [(mixed[index], own[index]) for mixed, own in runs if own[index].tpot]
+        measured = [i for i, (_, own) in enumerate(runs) if own[index].tpot]
+        pairs = [(runs[i][0][index], runs[i][1][index]) for i in measured]
         if pairs:
-            steps = ratios_of([own.overlap(mixed).speedup for mixed, own in pairs])
+            steps = ratios_of(
+                [own.overlap(mixed).speedup for mixed, own in pairs],
+                [plan.prompts[i].text for i in measured],
+            )
             starts = median(mixed.ttft / own.ttft for mixed, own in pairs)
             results.append(
                 ClockResult(column.label, steps.median, starts, steps.interval, steps.spread)

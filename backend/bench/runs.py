@@ -1,6 +1,6 @@
 """Runs columns of a race to their end, alone or together, and sums their figures up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -60,9 +60,11 @@ class Ratios:
     spread: tuple[float, float]
 
 
-def ratios_of(values: Sequence[float]) -> Ratios:
-    """What is told of ratios; zeros if there are none."""
-    found = median_ratio(values)
+def ratios_of(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratios:
+    """What is told of ratios; zeros if there are none. `of` names the prompt of each, () if no two
+    are of the same one.
+    """
+    found = median_ratio(values, of)
     return Ratios(found.value, found.interval, (min(values, default=0.0), max(values, default=0.0)))
 
 

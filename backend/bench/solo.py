@@ -24,7 +24,7 @@ class ColumnResult:
     speedup: median of per-prompt ratios of decode time, KV reuse over this column, for the same
     tokens, with its 95 % interval, and the lowest and highest ratio in `spread`. end_to_end: the
     same from the beginning, prefill included. overhead: a step's time outside draft, mask and
-    forward. equal: prompts whose text was that of KV reuse, of those compared.
+    forward. equal: prompts whose text was that of KV reuse, each time, of those compared.
     """
 
     column: str
@@ -54,25 +54,39 @@ def solo(plan: Plan) -> list[ColumnResult]:
     results: list[ColumnResult] = []
     for category in ("all", *(categories if len(categories) > 1 else ())):
         chosen = [
-            scores
+            (prompt.text, scores)
             for prompt, scores in zip(plan.prompts, runs, strict=True)
             if category in ("all", prompt.category)
         ]
+        texts = [text for text, _ in chosen]
         results += [
-            _result(column, category, [(scores[0], scores[index]) for scores in chosen])
+            _result(column, category, texts, [(scores[0], scores[index]) for _, scores in chosen])
             for index, column in enumerate(columns)
         ]
     return results
 
 
-def _result(column: Column, category: str, pairs: Sequence[tuple[Score, Score]]) -> ColumnResult:
-    """Medians over (baseline, column) pairs; prompts answered by a single step say nothing."""
-    ratios = ratios_of([ratio for base, score in pairs if (ratio := score.speedup_over(base))])
+def _result(
+    column: Column, category: str, texts: Sequence[str], pairs: Sequence[tuple[Score, Score]]
+) -> ColumnResult:
+    """Medians over (baseline, column) pairs, each on the prompt of that text, which may come more
+    than once; prompts answered by a single step say nothing.
+    """
+    measured = {
+        i: ratio for i, (base, own) in enumerate(pairs) if (ratio := own.speedup_over(base))
+    }
+    ratios = ratios_of(list(measured.values()), [texts[i] for i in measured])
+    limit = column.limit
+    differ = {
+        text
+        for text, (base, own) in zip(texts, pairs, strict=True)
+        if own.tokens != base.tokens[: limit or len(base.tokens)]
+    }
     scores = [score for _, score in pairs]
     return ColumnResult(
         column.label,
         category,
-        len(pairs),
+        len(set(texts)),
         median_figure("ttft", pairs),
         median_figure("tpot", pairs),
         ratios.median,
@@ -83,7 +97,7 @@ def _result(column: Column, category: str, pairs: Sequence[tuple[Score, Score]])
         sum(score.accepted for score in scores) / max(sum(s.drafted for s in scores), 1),
         median(score.parts["rest"] / score.steps for score in scores) * 1e3,
         median_figure("mask_wait", pairs),
-        sum(s.tokens == b.tokens[: column.limit or len(b.tokens)] for b, s in pairs),
+        len(set(texts) - differ),
     )
 
 

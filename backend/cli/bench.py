@@ -43,6 +43,9 @@ def bench(
     limit: Annotated[
         int, typer.Option(help="Use so many prompts, spread over the file; 0: all.")
     ] = 0,
+    repeats: Annotated[
+        int, typer.Option(help="Use every prompt so many times, one after all others.", min=1)
+    ] = 1,
     column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
     model: Model = "built-in",
     engine: EngineName = "openvino",
@@ -59,7 +62,7 @@ def bench(
     chosen = experiment_named(experiment)
     check_range("limit", limit, 0, MOST_PROMPTS)
     plan = Plan(
-        sample(read_prompts(prompts) if prompts else PROMPTS, limit),
+        [*sample(read_prompts(prompts) if prompts else PROMPTS, limit)] * repeats,
         tuple(parse_column(name) for name in column),
         Request("-", max_new_tokens, Sampling(temperature, seed=seed)),
         ModelSpec(model, engine, precision, device),

@@ -12,7 +12,7 @@ logarithm, and Student's t for so many pieces says how many of those the interva
 (Hesterberg, The American Statistician 69, 2015).
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, hypot, inf, log, sqrt
@@ -129,16 +129,28 @@ class Window:
 NO_WINDOW = Window(0.0, 0.0, 0.0, np.empty(0), np.empty(0))
 
 
-def median_ratio(values: Sequence[float]) -> Ratio:
-    """The median of independent ratios, all above 0, such as those of prompts."""
-    pieces = len(values)
+def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
+    """The median over prompts of ratios, all above 0, measured once or more on each prompt. `of`
+    names each value's prompt; (): each is of its own. Drawn anew are prompts, and of each of them
+    repeats: repeats alone make nobody surer of other prompts.
+    """
+    groups: dict[Hashable, list[float]] = {}
+    for value, prompt in zip(values, of or range(len(values)), strict=True):
+        groups.setdefault(prompt, []).append(value)
+    pieces = len(groups)
     if not pieces:
         return UNKNOWN
-    value = float(np.median(values))
+    value = float(np.median([np.median(group) for group in groups.values()]))
     if pieces < LEAST:
         return Ratio(value)
-    picks = np.random.default_rng(pieces).integers(pieces, size=(DRAWS, pieces))
-    return _around(value, np.median(np.log(values)[picks], axis=1), pieces)
+    rng = np.random.default_rng(pieces)
+    picks = rng.integers(pieces, size=(DRAWS, pieces))
+    sizes = np.array([len(group) for group in groups.values()])
+    repeats = int(sizes.max())
+    logarithms = np.log([np.resize(group, repeats) for group in groups.values()])
+    chosen = (rng.random((DRAWS, pieces, repeats)) * sizes[picks][..., None]).astype(int)
+    drawn = np.median(np.take_along_axis(logarithms[picks], chosen, axis=2), axis=2)
+    return _around(value, np.median(drawn, axis=1), pieces)
 
 
 def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Window:

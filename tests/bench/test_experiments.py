@@ -74,10 +74,12 @@ def test_solo_compares_every_column_with_kv_reuse_in_all_and_by_category() -> No
 def test_enough_prompts_give_an_interval() -> None:
     base = clocked(0, [1.0] * 9)
     pairs = [(base, clocked(1, [1.0] + [1 / speed] * 8)) for speed in (1.2, 1.3, 1.4, 1.5)]
-    result = _result(parse_column("lookup"), "all", pairs)
+    result = _result(parse_column("lookup"), "all", ["a", "b", "c", "d"], pairs)
     assert result.speedup == pytest.approx(1.35)
     assert result.interval is not None
     assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
+    once = _result(parse_column("lookup"), "all", ["a"] * 4, pairs)
+    assert (once.prompts, once.interval) == (1, None), "repeats of a prompt are no other prompts"
 
 
 def test_coverage_races_a_column_against_itself_and_counts_what_held() -> None:
@@ -141,7 +143,7 @@ def test_a_column_that_stops_early_is_compared_over_the_tokens_that_it_wrote() -
     """
     base = clocked(0, [1.0, *range(1, 40)])
     score = clocked(1, [2.0, *(2.0 * t for t in range(1, 9))])
-    result = _result(parse_column("stateless"), "all", [(base, score)])
+    result = _result(parse_column("stateless"), "all", ["a"], [(base, score)])
     assert result.speedup == result.end_to_end == 0.5
     assert result.spread == (0.5, 0.5)
     schema = _schema_result("Grammar", "person", [(base, score)], equal=True)

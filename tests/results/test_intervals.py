@@ -165,6 +165,27 @@ def test_the_median_of_prompts_has_an_interval() -> None:
     assert 0.91 <= held / 400 <= 0.995
 
 
+def test_repeats_make_a_figure_surer_of_its_prompts_only() -> None:
+    """Intervals of repeats taken for prompts of their own held the truth in 67 of 100 cases."""
+    chance, held, alone = random.Random(0), 0, 0
+    for _ in range(300):
+        values, of = [], []
+        for prompt in range(9):
+            truth = chance.lognormvariate(0.3, 0.2)
+            values += [truth * chance.lognormvariate(0, 0.05) for _ in range(5)]
+            of += [prompt] * 5
+        ratio, as_prompts = median_ratio(values, of), median_ratio(values)
+        held += ratio.low <= np.exp(0.3) <= ratio.high
+        alone += as_prompts.low <= np.exp(0.3) <= as_prompts.high
+    assert 0.91 <= held / 300 <= 0.995
+    assert alone / 300 < 0.8
+    assert ratio.pieces == 9
+
+
+def test_repeats_of_one_prompt_say_nothing_of_others() -> None:
+    assert median_ratio([1.2, 1.1, 1.3, 1.2, 1.25], ["one"] * 5) == Ratio(1.2)
+
+
 def test_more_pieces_are_asked_for_than_would_do_by_chance() -> None:
     shown, open_, none = Ratio(1.2, 1.1, 1.31, 9), Ratio(1.1, 0.9, 1.1**2 / 0.9, 9), Ratio(1.1)
     assert (shown.above, shown.below, open_.above, open_.below) == (True, False, False, False)
