@@ -12,9 +12,9 @@ from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
 from backend.limits import Limits, limits_of
 from backend.models.files import BUILT_IN
-from backend.models.hub import HUB_ID, hub_folder
 from backend.processes import give_memory_back
 from backend.racing.hosts.process import ProcessHost
+from backend.racing.preparation import fetch_offered
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 from backend.web.metrics import Metrics
@@ -86,8 +86,7 @@ def _serve(
     require_models(models, engines)
     port = free_port(host, port)
     if not fake:
-        for name in filter(HUB_ID.fullmatch, model):
-            hub_folder(name, print)
+        fetch_offered(model, print)
         models, warm = (BUILT_IN, *model), (ModelSpec(),)
     races = ProcessHost(warm, limits)
     try:

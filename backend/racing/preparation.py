@@ -1,4 +1,4 @@
-"""What must lie on disk before the first race."""
+"""What must lie on disk before races, and can be made beforehand."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,10 +6,9 @@ from backend.models.hub import HUB_ID, hub_folder
 from backend.types import ModelSpec
 
 
-def prepare_all(say: Callable[[str], None], models: Iterable[str] = ()) -> None:
-    """Make the built-in model's fp32 and int4 IR, and its trained head's, and fetch those of
-    `models` that are the Hub's; `say` hears what takes long. Raises DerbyError for what cannot be
-    had.
+def prepare_all(say: Callable[[str], None]) -> None:
+    """Make the built-in model's fp32 and int4 IR, and its trained head's; `say` hears what takes
+    long. Raises DerbyError for what cannot be had.
     """
     from backend.engines.openvino.export import openvino_ir
     from backend.heads.file import SHIPPED, read_head
@@ -18,5 +17,9 @@ def prepare_all(say: Callable[[str], None], models: Iterable[str] = ()) -> None:
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)
     head_ir(read_head(SHIPPED), ModelSpec(), say)
+
+
+def fetch_offered(models: Iterable[str], say: Callable[[str], None]) -> None:
+    """Fetch those of `models` that are the Hub's. Raises DerbyError for what cannot be had."""
     for name in filter(HUB_ID.fullmatch, models):
         hub_folder(name, say)

@@ -19,7 +19,7 @@ from backend.models.hub import hub_place
 from backend.models.hub_quota import RECENT, HubQuota, fetched_models, remove_fetched
 from backend.models.prepared import MANIFEST, prepared
 from backend.racing.models import LoadedModels
-from backend.racing.preparation import prepare_all
+from backend.racing.preparation import fetch_offered
 from backend.types import ModelSpec
 
 CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
@@ -254,12 +254,8 @@ class TestQuota:
         allowed.require_room([spec], quiet)
         assert hub.fetched == ["owner/one"]
 
-    def test_what_the_operator_offers_is_fetched_at_the_start(
-        self, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_the_operator_offers_is_fetched_at_the_start(self, hub: FakeHub) -> None:
         """A public page fetches nothing for its visitors, and so it must be there before them."""
-        monkeypatch.setattr("backend.engines.openvino.export.openvino_ir", lambda *_: None)
-        monkeypatch.setattr("backend.heads.openvino_head.head_ir", lambda *_: None)
         hub.add("owner/one")
-        prepare_all(quiet, ["built-in", "./folder", "owner/one"])
+        fetch_offered(["built-in", "./folder", "owner/one"], quiet)
         assert hub.fetched == ["owner/one"]
