@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
+from backend.racing.hosts.host import HostFacts
 from backend.racing.hosts.inline import InlineHost
 from backend.web.controller import Controller
 from backend.web.offer import Offer
@@ -30,3 +31,20 @@ def test_a_form_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 
     assert asyncio.run(scene()) == [{"alert": "wrong"}]
     assert seen == [True]
+
+
+def test_a_page_that_opens_early_hears_what_is_prepared_until_nothing_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backend.web.controller.PERIOD", 0)
+    said = iter(["Converting the model...", "Converting the model...", "Loading it...", ""])
+
+    class Early(InlineHost):
+        def facts(self) -> HostFacts:
+            return HostFacts(preparing=next(said))
+
+    async def scene() -> list[Any]:
+        return [view async for view in Controller(Visitors(Early()), Offer((), ())).prepare()]
+
+    told = ["Converting the model...", "Loading it...", ""]
+    assert asyncio.run(scene()) == [{"preparing": sentence} for sentence in told]
