@@ -47,6 +47,7 @@ class Started:
     """The column begins. `model` says what runs where; `spec` the same by part, as in
     types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
     same fingerprint mean the same by a token id ("": unknown, and tokens cannot be compared).
+    `keeps_text` False: it promises the distribution of the plain text, and not that text.
     """
 
     column: int
@@ -54,6 +55,7 @@ class Started:
     model: str
     tokenizer: str = ""
     spec: dict[str, str] = field(default_factory=dict)
+    keeps_text: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ class Step:
     computed since the last step. drafted, accepted: tokens of a draft offered to and passed by
     verification; those that a grammar forced are counted by their origin alone. seconds: total,
     draft, mask, forward, rest. masks: what computing each mask took, in seconds, most of it while
-    the forward pass ran. calls: passes of the draft.
+    the forward pass ran. calls: passes of the draft. overlaps: 1 - TV of the target's and the
+    draft's distribution, of each row where both are at hand.
 
     A lane that sees no logits leaves gaps empty, one that sees no ids tokens, one that sees no
     passes rows 0 and the parts of the seconds out.
@@ -190,6 +193,7 @@ class Step:
     seconds: dict[str, float]
     masks: list[float] = field(default_factory=list)
     calls: int = 0
+    overlaps: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,24 @@ class ModelSpec:
         return f"{self.name} on {self.engine} {self.precision} ({self.device})"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """Siblings that a draft drew one after another, without replacement, from one distribution.
+
+    `probabilities`, float32 [n], are those that the first was drawn from, of the tokens in
+    `support`, int64 [n] ascending ids (None: of 0..n-1); no other token could be drawn. `indices`
+    are those drawn, in their order, as places in `probabilities`.
+    """
+
+    indices: tuple[int, ...]
+    probabilities: NDArray[np.float32]
+    support: NDArray[np.int64] | None = None
+
+    def token(self, index: int) -> int:
+        """The id of the token at this place."""
+        return index if self.support is None else int(self.support[index])
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A tree of suggested tokens hanging below the last committed token (the root).
@@ -140,6 +158,7 @@ class Proposal:
     feedback: int = 0
     origin: Origin = "drafted"
     calls: int = 0
+    draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)
 
     @property
     def drafted(self) -> int:

@@ -13,7 +13,8 @@ from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds, Context
 from backend.decoding.drafter import UNDECIDED, Drafter, NullDrafter
-from backend.decoding.sampling import Choice, Sampler, Verdict, verify
+from backend.decoding.sampling import Sampler
+from backend.decoding.verification import KEYED, Verdict, Verifier
 from backend.engines.base import Session
 from backend.events import Decided, Event, Finished, Prefilled, Reason, Resumed, Shifted, Step
 from backend.text import TextStream, Tokenizer
@@ -42,6 +43,7 @@ class Parts:
     clock: Clock
     drafter: Drafter = field(default_factory=NullDrafter)
     constraint: Constraint = field(default_factory=NullConstraint)
+    verifier: Verifier = KEYED
     cache: bool = True
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     bounds: Bounds = field(default_factory=Bounds)
@@ -217,6 +219,7 @@ class Answer:
             dict(clock.last),
             list(mask_seconds),
             proposal.calls,
+            list(verdict.overlaps),
         )
 
     def _propose(self) -> Proposal:
@@ -248,11 +251,8 @@ class Answer:
             return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
 
     def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
-        def sample(row: int, depth: int) -> Choice:
-            mask = allowed[row] if allowed.size else None
-            return self._parts.sampler.choose(logits[row], self._context.position + depth, mask)
-
-        return verify(proposal, sample)
+        parts, position = self._parts, self._context.position
+        return parts.verifier.verify(proposal, logits, allowed, position, parts.sampler)
 
     def _commit(
         self, proposal: Proposal, verdict: Verdict

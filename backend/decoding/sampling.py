@@ -1,23 +1,27 @@
-"""Choosing tokens: temperature, top-k, top-p, keyed noise, and the one rule of verification.
+"""Choosing tokens: temperature, top-k, top-p, and where the randomness comes from.
 
-Randomness is keyed by (seed, absolute position): by the Gumbel-max trick, argmax(logits / T + g)
+The usual one is keyed by (seed, absolute position): by the Gumbel-max trick, argmax(logits / T + g)
 with Gumbel noise g is a draw from softmax(logits / T), and g is the same for every column at that
 position. Whoever gets the same logits writes the same token; a draft that uses the same noise
 agrees with the target with probability (1 - TV) / (1 + TV) or better (arXiv 2408.07978).
+
+Where a column promises the distribution alone, draft and verdict draw numbers of their own, keyed
+by (seed, position, purpose, serial number): none is used twice.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.types import Logits, Proposal, Sampling
+from backend.types import Draw, Logits, Sampling
 
 #: Below this temperature noise could only break ties, and dividing by it would overflow: greedy.
 COLDEST = 1e-6
+
+#: What numbers are drawn for; keyed noise is the purpose 0.
+DRAFTING, VERIFYING = 1, 2
 
 
 class Choice(NamedTuple):
@@ -28,27 +32,53 @@ class Choice(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A chosen token, how far its score lay above the runner-up's, and the runner-up."""
+    """A chosen token, how far its score lay above the runner-up's, and the runner-up (-1: none).
+
+    `draw` says how both were drawn if that was at random with numbers that nobody shares; the gap
+    is unknown then, and infinite.
+    """
 
     token: int
     gap: float
     second: int
+    draw: Draw | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`rows`: indices of the accepted drafted tokens, a path from the root. `choices`: one for each
-    of them and one more, the bonus token sampled after the last.
-    """
+class DraftSampler(Protocol):
+    """Chooses a draft's tokens."""
 
-    rows: tuple[int, ...]
-    choices: tuple[Choice, ...]
+    def choose_two(
+        self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
+    ) -> Pair:
+        """The token for `position` and the next best, from float32 logits [V].
+
+        With `among`, logits [len(among)] are those of these ids of `size` ones, ascending; what is
+        given back are indices into it.
+        """
+        ...
 
 
 def noise(seed: int, position: int, size: int) -> NDArray[np.float64]:
     """Gumbel noise of tokens 0..size-1 at one position: float64 [size]."""
     bits = np.random.Philox(key=np.array([seed, position], dtype=np.uint64))
     return -np.log(np.random.Generator(bits).standard_exponential(size))
+
+
+def numbers(seed: int, position: int, purpose: int, serial: int) -> np.random.Generator:
+    """Uniform numbers for one purpose at one position, others for each serial number."""
+    counter = np.array([0, 0, serial, purpose], dtype=np.uint64)
+    key = np.array([seed, position], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def probabilities(scores: Logits, sampling: Sampling) -> NDArray[np.float32]:
+    """What tokens are drawn from, float32 [V], given logits [V] (-inf: ruled out) at a temperature
+    of COLDEST at least.
+    """
+    scores = truncate(scores, sampling)
+    weights = np.exp((scores - scores.max()) / np.float32(sampling.temperature))
+    weights /= np.float32(weights.sum(dtype=np.float64))
+    return weights
 
 
 def noised(scores: Logits, sampling: Sampling, gumbel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -104,10 +134,8 @@ class Sampler:
     def choose_two(
         self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
     ) -> Pair:
-        """The token that `choose` takes, and the one that it would take without it.
-
-        With `among`, logits [len(among)] are those of these tokens of `size` ones; what is given
-        back are indices into it.
+        """See DraftSampler. The token that `choose` takes, and the one that it would take without
+        it.
         """
         scores = self._noised(logits, position, among, size)
         best, gap = _top(scores)
@@ -140,23 +168,45 @@ def _top(scores: NDArray[np.floating]) -> Choice:
     return Choice(best, float(scores[best] - rest))
 
 
-def verify(proposal: Proposal, sample: Callable[[int, int], Choice]) -> Verdict:
-    """Accept drafted tokens while the target's own sample equals one of them.
-
-    `sample(row, depth)` samples the logits of row 0 (the root) or i + 1 (drafted token i), for the
-    position `depth` after the root's next. The first sample that no child carries is the bonus.
+class IndependentSampler:
+    """Draws a draft's tokens with numbers that the target does not share, as rejection sampling
+    wants them. Counts its draws, so that no two of them are alike; never shared between columns.
     """
-    children: dict[tuple[int, int], int] = {}
-    for i in range(proposal.drafted):
-        children.setdefault((proposal.parents[i], proposal.tokens[i]), i)
-    rows: list[int] = []
-    choices: list[Choice] = []
-    node = -1
-    while True:
-        choice = sample(node + 1, len(rows))
-        choices.append(choice)
-        child = children.get((node, choice.token))
-        if child is None:
-            return Verdict(tuple(rows), tuple(choices))
-        rows.append(child)
-        node = child
+
+    def __init__(self, sampling: Sampling) -> None:
+        """The temperature must be COLDEST at least."""
+        self._sampling = sampling
+        self._draws = 0
+
+    def choose_two(
+        self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
+    ) -> Pair:
+        """See DraftSampler. Two draws without replacement: as after Gumbel noise, the second is
+        drawn from what is left of the distribution without the first.
+        """
+        self._draws += 1
+        drawn = numbers(self._sampling.seed, position, DRAFTING, self._draws)
+        one, other = drawn.random(2)
+        chances = probabilities(logits, self._sampling)
+        sums = np.cumsum(chances, dtype=np.float64)
+        first = _at(sums, one * sums[-1])
+        before = sums[first - 1] if first else 0.0
+        own = sums[first] - before
+        place = other * (sums[-1] - own)
+        second = _at(sums, place + own * (place >= before))
+        # Only rounding, or that there is no other token, can bring about the first one again.
+        indices = (first, second) if second != first and chances[second] > 0 else (first,)
+        draw = Draw(indices, chances, among)
+        return Pair(first, np.inf, indices[1] if len(indices) > 1 else -1, draw)
+
+
+def draw_from(weights: NDArray[np.floating], number: float) -> int:
+    """The index that a uniform number in [0, 1) stands for; weights [V] need not add up to 1."""
+    sums = np.cumsum(weights, dtype=np.float64)
+    return _at(sums, number * sums[-1])
+
+
+def _at(sums: NDArray[np.float64], place: float) -> int:
+    """The index in whose share of the running sums a place lies; one without a share has none."""
+    last = int(np.searchsorted(sums, sums[-1]))  # where rounding took the place to the very end
+    return min(int(np.searchsorted(sums, place, side="right")), last)

@@ -2,11 +2,12 @@
 
 from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import replace
 
 from backend.decoding.sampling import Pair
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, Path, verified
-from backend.types import Outcome
+from backend.drafters.guesses import Guess, Path, paths_of, proposal_of, verified
+from backend.types import Draw, Outcome, Proposal
 
 #: Bounds of the distance between a draft's two best scores, by which its guesses are sorted.
 GAPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -15,6 +16,12 @@ GAPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 #: measured with the built-in model's trained head on conversations that it was not trained on.
 PRIOR = (0.22, 0.27, 0.35, 0.47, 0.59, 0.72, 0.87, 0.97, 0.99)
 SECOND = (0.2, 0.19, 0.15, 0.12, 0.09, 0.06, 0.03, 0.01, 0.01)
+
+#: The same for guesses that were drawn at random, by the largest probability among those that they
+#: were drawn from: whichever was drawn, so that nothing hangs on that.
+LARGEST = (0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
+DRAWN_PRIOR = (0.3, 0.4, 0.5, 0.6, 0.68, 0.77, 0.87, 0.94, 0.99)
+DRAWN_SECOND = (0.15, 0.15, 0.14, 0.13, 0.12, 0.1, 0.07, 0.03, 0.01)
 
 #: Of the rounds in which drafting does not seem to pay, one in so many drafts all the same, to see
 #: whether that has changed.
@@ -44,14 +51,17 @@ class AcceptanceEstimates:
 
 
 class Calibration:
-    """Maps a draft's gaps to the chance that the target agrees; learns from each round."""
+    """Maps what a draft knows of its guesses to the chance that the target accepts them; learns
+    from each round.
+    """
 
     def __init__(self) -> None:
-        self._estimates = AcceptanceEstimates((*PRIOR, *SECOND))
+        self._estimates = AcceptanceEstimates((*PRIOR, *SECOND, *DRAWN_PRIOR, *DRAWN_SECOND))
         self._first = AcceptanceEstimates((0.5,))
         self._declined = 0  # rounds in a row in which drafting did not seem to pay
         self._path: Path = ()
         self._guesses: list[Guess] = []
+        self._draws: dict[Path, Draw] = {}
         self.path_probability = 1.0  # of the chain of best tokens so far
 
     @property
@@ -61,15 +71,20 @@ class Calibration:
 
     def begin(self, draft_length: DraftLength) -> bool:
         """Begin a round without guesses; whether to draft in it."""
-        self._path, self._guesses, self.path_probability = (), [], 1.0
+        self._path, self._guesses, self._draws, self.path_probability = (), [], {}, 1.0
         pays = draft_length.extends(0, self.first_token_acceptance)
         self._declined = 0 if pays else self._declined + 1
         return self._declined % PROBE_EVERY == 0
 
     def add(self, pair: Pair, *, second: bool) -> None:
         """Take the round's next token, and with `second` the runner-up as a guess beside it."""
-        kind = bisect(GAPS, pair.gap)
-        if second:
+        if pair.draw is None:
+            kind = bisect(GAPS, pair.gap)
+        else:
+            largest = float(pair.draw.probabilities.max())
+            kind = len(PRIOR) + len(SECOND) + bisect(LARGEST, largest)
+            self._draws[self._path] = pair.draw
+        if second and pair.second >= 0:
             beside = kind + len(PRIOR)
             chance = self.path_probability * self._estimates[beside]
             self._guesses.append(Guess((*self._path, pair.second), chance, beside))
@@ -81,11 +96,34 @@ class Calibration:
     def guesses(self) -> list[Guess]:
         return self._guesses
 
+    def proposal(self, draft_length: DraftLength, calls: int) -> Proposal:
+        """Propose those of the round's guesses that pay; of a chain that was drawn, all of it.
+
+        Leaving out a token for what it is would be drawing from another distribution than the one
+        that verification is told of. That a second one is tried or not may depend on the first.
+        """
+        if not self._draws:
+            return proposal_of(self._guesses, draft_length, calls)
+        chain = frozenset(self._path[: depth + 1] for depth in range(len(self._path)))
+        made = proposal_of(self._guesses, draft_length, calls, chain)
+        tried = set(paths_of(made))
+        self._guesses = [guess for guess in self._guesses if guess.path in tried]
+        draws = {path: _tried(draw, path, tried) for path, draw in self._draws.items()}
+        return replace(made, draws=draws)
+
     def learn(self, outcome: Outcome) -> None:
-        """See which of the round's guesses were right, verified by a pass or not."""
+        """See which of the round's guesses were right, verified by a pass or not; of those that
+        were drawn, only what was verified can tell.
+        """
         if outcome.proposal.origin != "drafted" or not self._path:
             return
         for kind, right in verified({g.path: g.kind for g in self._guesses}, outcome):
             self._estimates.learn(kind, right=right)
         self._first.learn(0, right=self._path[0] == outcome.tokens[0])
         self._path = ()
+
+
+def _tried(draw: Draw, path: Path, tried: set[Path]) -> Draw:
+    """The draw with those alone of its tokens that are proposed behind `path`."""
+    indices = tuple(i for i in draw.indices if (*path, draw.token(i)) in tried)
+    return replace(draw, indices=indices)

@@ -1,16 +1,17 @@
 """Speculative drafting with a model (arXiv 2211.17192, 2302.01318): tokens one after another.
 
 The draft samples with the request's own sampler and noise, which is what maximises acceptance by
-the equality rule of verification.
+the equality rule of verification, or with the request's own sampling and numbers that nobody
+shares, which is what rejection sampling wants.
 """
 
 from collections.abc import Sequence, Set
 
 from backend.decoding.drafter import NOTHING, NullDrafter
-from backend.decoding.sampling import Sampler
+from backend.decoding.sampling import DraftSampler
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, proposal_of
+from backend.drafters.guesses import Guess
 from backend.engines.base import Session
 from backend.types import PREFILL_CHUNK, Outcome, Proposal, chain_parents
 
@@ -25,7 +26,7 @@ class DraftModel(NullDrafter):
     def __init__(
         self,
         session: Session,
-        sampler: Sampler,
+        sampler: DraftSampler,
         draft_length: DraftLength,
         eos_ids: Set[int],
         cached: Sequence[int] = (),
@@ -94,7 +95,7 @@ class DraftModel(NullDrafter):
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
             if ended or not self._draft_length.extends(drafted, self._calibration.path_probability):
-                return proposal_of(self._calibration.guesses, self._draft_length, drafted)
+                return self._calibration.proposal(self._draft_length, drafted)
             pending = [pair.token]
 
     def _agree(self, context: Sequence[int], end: int) -> None:

@@ -1,6 +1,6 @@
 """A tree of guesses, each with its chance of being reached and accepted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from backend.drafters.draft_length import DraftLength
@@ -19,14 +19,24 @@ class Guess(NamedTuple):
     kind: int
 
 
-def proposal_of(guesses: Sequence[Guess], draft_length: DraftLength, calls: int = 0) -> Proposal:
-    """Propose as many of the guesses as pay, the most probable first.
+def proposal_of(
+    guesses: Sequence[Guess],
+    draft_length: DraftLength,
+    calls: int = 0,
+    required: Set[Path] = frozenset(),
+) -> Proposal:
+    """Propose as many of the guesses as pay, the most probable first, but the `required` ones in
+    any case.
 
-    No guess is more probable than its parent, so that parents come first. Padding rows repeat the
-    first guess and are never looked at.
+    No guess is more probable than its parent, and what is required has required parents, so that
+    parents come first. Padding rows repeat the first guess and are never looked at.
     """
-    best = sorted(guesses, key=lambda guess: (-guess.path_probability, len(guess.path)))
-    best = best[: draft_length.verify_count([guess.path_probability for guess in best])]
+    best = sorted(
+        guesses,
+        key=lambda guess: (guess.path not in required, -guess.path_probability, len(guess.path)),
+    )
+    pay = draft_length.verify_count([guess.path_probability for guess in best])
+    best = best[: max(pay, len(required))]
     rows = {guess.path: row for row, guess in enumerate(best)}
     parents = tuple(rows.get(guess.path[:-1], -1) for guess in best)
     tokens = tuple(guess.path[-1] for guess in best)
@@ -34,6 +44,14 @@ def proposal_of(guesses: Sequence[Guess], draft_length: DraftLength, calls: int 
     return Proposal(
         tokens + tokens[:1] * padding, parents + (-1,) * padding, scratch=padding, calls=calls
     )
+
+
+def paths_of(proposal: Proposal) -> list[Path]:
+    """The path of each drafted token."""
+    paths: list[Path] = []
+    for token, parent in zip(proposal.tokens, proposal.parents[: proposal.drafted], strict=False):
+        paths.append((*paths[parent], token) if parent >= 0 else (token,))
+    return paths
 
 
 def verified(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, bool]]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, joined, proposal_of
+from backend.drafters.guesses import Guess, joined, paths_of, proposal_of
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 
@@ -62,10 +62,16 @@ class Hybrid:
         if not drafted.tokens:
             return replace(looked_up, calls=drafted.calls)
         if self._by_lookup and self._draft_length.branches:
-            guesses = joined(self._lookup.guesses, self._draft.guesses)
-            return proposal_of(guesses, self._draft_length, drafted.calls)
+            return self._with_both(drafted)
         self._by_lookup = False
         return drafted
+
+    def _with_both(self, drafted: Proposal) -> Proposal:
+        """One tree of what both guessed; what was drawn at random stays in it, whatever it is."""
+        guesses = joined(self._lookup.guesses, self._draft.guesses)
+        drawn = frozenset(paths_of(drafted)) if drafted.draws else frozenset()
+        made = proposal_of(guesses, self._draft_length, drafted.calls, drawn)
+        return replace(made, draws=drafted.draws)
 
     def _both_pay(self, found: float, usual: float) -> bool:
         """Whether to ask the draft for what may be right where the lookup is not."""

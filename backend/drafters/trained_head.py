@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.decoding.drafter import NOTHING, NullDrafter
-from backend.decoding.sampling import Pair, Sampler
+from backend.decoding.sampling import DraftSampler, Pair
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, proposal_of
+from backend.drafters.guesses import Guess
 from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, Head, HeadPass
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
@@ -46,7 +46,7 @@ class TrainedHead(NullDrafter):
         self,
         head: Head,
         target: HiddenStateSession,
-        sampler: Sampler,
+        sampler: DraftSampler,
         draft_length: DraftLength,
         eos_ids: Set[int],
         vocab_size: int,
@@ -98,14 +98,15 @@ class TrainedHead(NullDrafter):
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
             if ended or not self._draft_length.extends(drafted, self._calibration.path_probability):
-                return proposal_of(self._calibration.guesses, self._draft_length, drafted)
+                return self._calibration.proposal(self._draft_length, drafted)
             last = self._run_guess(last.feature, pair.token, position)
 
     def _choose(self, done: HeadPass, position: int) -> Pair:
-        """The request's own choice among the tokens that the head knows, with its noise."""
+        """The sampler's choice among the tokens that the head knows, by the text's own ids."""
         known = self._head.vocabulary
         pair = self._sampler.choose_two(done.logits, position, known, self._vocab_size)
-        return Pair(int(known[pair.token]), pair.gap, int(known[pair.second]))
+        second = int(known[pair.second]) if pair.second >= 0 else -1
+        return pair._replace(token=int(known[pair.token]), second=second)
 
     def _feed(self, context: Sequence[int], end: int) -> HeadPass | None:
         """Feed the text before position `end`, as far as the target's features of it are known;

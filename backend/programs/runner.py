@@ -19,7 +19,7 @@ from backend.grammar.lark.text import regex_literal
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, Program, Slot, Text, Value
-from backend.types import Request
+from backend.types import Request, Sampling
 
 #: Makes the constraint of a slot from its grammar.
 Compile = Callable[[GrammarSource], Constraint]
@@ -208,6 +208,13 @@ class _Runner:
         self._context.cut(len(self._context.tokens) - len(answer.tokens) + kept)
         self._carry = written[len(good) :]
         return written[len(healed) :]
+
+
+def hottest(sampling: Sampling, program: Program | None) -> float:
+    """The highest temperature at which anything of the request is chosen."""
+    slots = program.nodes if program else ()
+    own = [slot.temperature for slot in slots if isinstance(slot, Gen)]
+    return max([sampling.temperature, *(each for each in own if each is not None)])
 
 
 def slot_grammars(program: Program) -> list[GrammarSource]:

@@ -20,7 +20,7 @@ from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
 from backend.programs.parser import Program, is_program, parse_program
-from backend.programs.runner import ProgramMode, run_program, slot_grammars
+from backend.programs.runner import ProgramMode, hottest, run_program, slot_grammars
 from backend.racing.loading import Loading
 from backend.racing.records import record_of
 from backend.strategies.column import Column
@@ -114,7 +114,8 @@ class _LocalRun:
         answer = self._resumed(file, prompt, program)
         bounds = self._bounds(len(prompt))
         spec, fingerprint = self._target.spec, self._target.tokenizer.fingerprint
-        yield Started(self._run.index, len(prompt), str(spec), fingerprint, asdict(spec))
+        keeps = column.keeps_text(hottest(request.sampling, program))
+        yield Started(self._run.index, len(prompt), str(spec), fingerprint, asdict(spec), keeps)
         if program is not None:
             # Made once a model, and so no cost of this column's.
             self._grammars.prepare(*slot_grammars(program), stopped=self._stopped)
@@ -138,6 +139,7 @@ class _LocalRun:
                 self._clock,
                 built.drafter,
                 constraint,
+                built.verifier,
                 column.strategy.keeps_cache,
                 column.limit,
                 bounds,

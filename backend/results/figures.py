@@ -193,10 +193,9 @@ FIGURES = (
         "accepted",
         "accepted",
         SHARE,
-        "Share of the drafted tokens that the target confirmed: the acceptance rate. Every column "
-        "draws the same random numbers at the same position, so that lossless columns write the "
-        "same text; with total variation distance TV between draft and target, acceptance is "
-        "(1 - TV) / (1 + TV) instead of the 1 - TV of rejection sampling.",
+        "Share of the drafted tokens that the target confirmed: the acceptance rate. With total "
+        "variation distance TV between draft and target, keeping the text accepts "
+        "(1 - TV) / (1 + TV) of a draft's first tokens, keeping the distribution alone 1 - TV.",
         lambda score, _: score.acceptance if score.drafted else None,
         ("card", "table", "summary"),
     ),

@@ -70,6 +70,8 @@ class Score:
     spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
     tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
 
+    keeps_text: bool = True  # False: it promises the distribution alone
+
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
     reused: int = 0  # first tokens of prompt and answer that an earlier cache held
@@ -99,6 +101,7 @@ class Score:
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
     accepted: int = 0  # of these, those that the target confirmed
     calls: int = 0  # passes of the draft
+    overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
     rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
     widths: Counter[int] = field(default_factory=Counter)  # rows of a pass -> passes
@@ -120,6 +123,7 @@ class Score:
                 self.state = "prefill"
                 self.model, self.prompt_tokens = event.model, event.prompt_tokens
                 self.spec, self.tokenizer = event.spec, event.tokenizer
+                self.keeps_text = event.keeps_text
             case Prepared():
                 self.reused, self.compiled = event.reused, event.compiled
                 self.prefilled = min(event.reused, self.prompt_tokens)
@@ -188,6 +192,7 @@ class Score:
         self.steps += 1
         self.rows += step.rows
         self.masks += step.masks
+        self.overlaps += step.overlaps
         self.forced += step.origins.count("forced")
         self._proposed(step)
         for part in PARTS:

@@ -139,10 +139,18 @@ class Scoreboard:
 
     def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""
+        return self.scores[index].keeps_text and self.draws_alike(index)
+
+    def draws_alike(self, index: int) -> bool:
+        """True if the column's text has the distribution of its reference's."""
         reference, column = self.reference(index), self.columns[index]
         if reference is None or column.strategy.single or not self._same_weights(index, reference):
             return False
         return self.columns[reference].grammar == column.grammar
+
+    def lossless(self, index: int) -> bool:
+        """True if the column promises the text of plain decoding on its model."""
+        return self.columns[index].lossless and self.scores[index].keeps_text
 
     def may_differ(self, index: int) -> bool:
         """True if the column may differ from its reference where it does."""
@@ -162,7 +170,7 @@ class Scoreboard:
         """True if the column promises the baseline's text: no grammar, and the same weights."""
         base = self.baseline_index
         alike = base is None or index == base or self._same_weights(index, base)
-        return self.columns[index].lossless and alike
+        return self.lossless(index) and alike
 
     def speedup(self, index: int) -> float:
         """How many times as fast as the baseline a column is; 0 while unknown."""

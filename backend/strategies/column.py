@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
@@ -153,8 +154,16 @@ class Column:
 
     @property
     def lossless(self) -> bool:
-        """True if it must write exactly what plain decoding on its model writes."""
+        """True if nothing but what it promises keeps it from writing exactly what plain decoding
+        on its model writes.
+        """
         return self.grammar is None and not self.strategy.single
+
+    def keeps_text(self, temperature: float) -> bool:
+        """True if it writes what plain decoding does under the same grammar; False: a text of its
+        own, drawn from the same distribution.
+        """
+        return temperature < COLDEST or self.strategy.keeps_text(self.settings())
 
     @property
     def plain(self) -> bool:

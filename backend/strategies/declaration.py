@@ -9,6 +9,7 @@ from backend.costs.pass_costs import PassCosts
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.lane import LaneFactory
 from backend.decoding.sampling import Sampler
+from backend.decoding.verification import KEYED, Verifier
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
 from backend.heads.base import Head
@@ -68,13 +69,15 @@ class DrafterInputs:
 @dataclass(frozen=True, slots=True)
 class Built:
     """A drafter, the target's session as it must be run with it, and what a call of the draft
-    costs in seconds. `declined` says in sentences what was wanted and could not be had.
+    costs in seconds. `declined` says in sentences what was wanted and could not be had. `verifier`
+    decides on what is drafted.
     """
 
     drafter: Drafter
     session: Session
     seconds: float = 0.0
     declined: tuple[str, ...] = ()
+    verifier: Verifier = KEYED
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,10 @@ def no_scratch(_values: Values) -> int:
     return 0
 
 
+def text_kept(_values: Values) -> bool:
+    return True
+
+
 def plain_equivalent(_values: Values, _target: ModelSpec) -> Equivalent:
     return Plain()
 
@@ -114,7 +121,8 @@ class Strategy:
     column, and raises DerbyError for what the target cannot do. weights: what that needs loaded.
     scratch_depth: positions beyond the last token that scratch rows may reach. equivalent: what
     it amounts to in other libraries. verified: settings that `verify` checks. candidates: settings
-    that `tune` tries.
+    that `tune` tries. keeps_text: whether the text is the plain one's at any temperature, and not
+    only drawn from the same distribution.
 
     keeps_cache: False computes the whole text again for every token, `limit` tokens at most.
     constrained: its grammar setting has a default of its own. restart: every slot of a program
@@ -130,6 +138,7 @@ class Strategy:
     weights: Callable[[Values, Engine], DraftWeights] = no_weights
     scratch_depth: Callable[[Values], int] = no_scratch
     equivalent: Callable[[Values, ModelSpec], Equivalent] = plain_equivalent
+    keeps_text: Callable[[Values], bool] = text_kept
     verified: tuple[str, ...] = ("",)
     candidates: tuple[Candidate, ...] = ()
     keeps_cache: bool = True

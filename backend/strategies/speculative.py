@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from backend.decoding.drafter import Drafter
+from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
+from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.draft_model import DraftModel
 from backend.drafters.hybrid import CalibratedDrafter, Hybrid
@@ -26,11 +28,14 @@ from backend.strategies.declaration import (
 from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Draft, Equivalent, Lookup
 from backend.strategies.lookup import BRANCHES, NGRAM
-from backend.strategies.settings import Flag, ModelChoice, WholeNumber
+from backend.strategies.settings import Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
 #: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
 TRAINED, HYBRID = "trained", "hybrid"
+
+#: What may be promised of the text: that it is the plain one's, or that its distribution is.
+TEXT, DISTRIBUTION = "text", "distribution"
 
 #: The copy of the target that drafts where no head was trained.
 USUAL_COPY = "int4"
@@ -84,8 +89,9 @@ def build(inputs: DrafterInputs) -> Built:
 def _with_model(inputs: DrafterInputs, opened: OpenDraft) -> Built:
     length = draft_length(inputs, opened.seconds)
     eos_ids = inputs.target.tokenizer.eos_ids
-    model = DraftModel(opened.session, inputs.sampler, length, eos_ids, opened.held)
-    return Built(_behind_lookup(inputs, model, length), inputs.session, opened.seconds)
+    model = DraftModel(opened.session, _sampler(inputs), length, eos_ids, opened.held)
+    drafter = _behind_lookup(inputs, model, length)
+    return Built(drafter, inputs.session, opened.seconds, verifier=_verifier(inputs.values))
 
 
 def _with_head(inputs: DrafterInputs) -> Built:
@@ -93,9 +99,26 @@ def _with_head(inputs: DrafterInputs) -> Built:
     observed, tokenizer = HiddenStateSession(inputs.session), inputs.target.tokenizer
     length = draft_length(inputs, inputs.head.seconds)
     head = TrainedHead(
-        inputs.head, observed, inputs.sampler, length, tokenizer.eos_ids, tokenizer.vocab_size
+        inputs.head, observed, _sampler(inputs), length, tokenizer.eos_ids, tokenizer.vocab_size
     )
-    return Built(_behind_lookup(inputs, head, length), observed, inputs.head.seconds)
+    drafter = _behind_lookup(inputs, head, length)
+    return Built(drafter, observed, inputs.head.seconds, verifier=_verifier(inputs.values))
+
+
+def keeps_text(values: Values) -> bool:
+    return values["promise"] == TEXT
+
+
+def _verifier(values: Values) -> Verifier:
+    return KEYED if keeps_text(values) else DistributionVerifier()
+
+
+def _sampler(inputs: DrafterInputs) -> DraftSampler:
+    """What the draft's tokens are chosen by: at temperature 0 there is nothing to draw."""
+    sampling = inputs.sampler.sampling
+    if keeps_text(inputs.values) or sampling.temperature < COLDEST:
+        return inputs.sampler
+    return IndependentSampler(sampling)
 
 
 def _behind_lookup(
@@ -162,11 +185,29 @@ SPECULATIVE = Strategy(
                 ("int8", "int8 copy"),
             ),
         ),
+        Choice(
+            "promise",
+            "Promise",
+            "same text: token for token that of KV reuse; same distribution: another text that is "
+            "as probable, and more of the draft is accepted. At temperature 0 there is no "
+            "difference.",
+            TEXT,
+            ((TEXT, "same text"), (DISTRIBUTION, "same distribution")),
+            {"same text": TEXT, "same distribution": DISTRIBUTION},
+        ),
     ),
     build=build,
     weights=weights,
     equivalent=equivalent,
-    verified=("", "draft=trained,k=1", "draft=trained,k=4", "draft=int4,k=3", "draft=int4,k=8"),
+    keeps_text=keeps_text,
+    verified=(
+        "",
+        "draft=trained,k=1",
+        "draft=trained,k=4",
+        "draft=int4,k=3",
+        "draft=int4,k=8",
+        "promise=distribution",
+    ),
     candidates=(
         Candidate("draft=trained", longest=8),
         Candidate("draft=int4", longest=8),

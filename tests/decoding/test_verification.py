@@ -1,0 +1,338 @@
+"""Rejection sampling: whatever drafts, the text has the model's own distribution, and at
+temperature 0 it is the model's own text.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lib import PROMPT, STEEP, Noisy, Run, drafters, naive, run
+from numpy.typing import NDArray
+from scipy.stats import chisquare
+
+from backend.decoding import verification
+from backend.decoding.clock import Clock, Part
+from backend.decoding.constraint import Constraint, Masks, NullConstraint
+from backend.decoding.drafter import Drafter
+from backend.decoding.sampling import DraftSampler, IndependentSampler, Sampler
+from backend.decoding.verification import DistributionVerifier
+from backend.drafters.acceptance import Calibration
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from backend.drafters.draft_model import DraftModel
+from backend.drafters.hybrid import Hybrid
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.drafters.trained_head import TrainedHead
+from backend.engines.base import Session
+from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.hidden_states import HiddenStateSession
+from backend.heads.base import Floats, HeadPass
+from backend.heads.shape import HeadShape
+from backend.types import Draw, HiddenStates, Logits, Proposal, Request, Sampling
+
+# The next token depends on the last one alone, so every token is a draw from one of 8 known
+# distributions: those of the 8 tokens that it may follow.
+VOCABULARY = 8
+MODEL = FakeEngine(vocab_size=VOCABULARY, period=1, sharpness=1.0)
+NEAR = Noisy(MODEL, 0.7)
+START = (0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3)
+DRAWS = 50_000
+RUN = 600
+
+
+class Timeless(Clock):
+    """Measures nothing, which is faster."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = dict.fromkeys(("draft", "mask", "forward", "rest", "total"), 0.0)
+
+    def step(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def part(self, name: Part) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Unseen(FakeSession):
+    """A fake that has hidden states, which say nothing."""
+
+    def hidden_states(self) -> HiddenStates:
+        return np.zeros((len(self._pending[0]), 1), dtype=np.float32)
+
+
+class EvenHead:
+    """A head that knows the even tokens alone."""
+
+    shape = HeadShape(1, 1, 1, 1, VOCABULARY, 1e-5, 1e4, layers=1, reads=(0,), window=8)
+    vocabulary = np.arange(0, VOCABULARY, 2, dtype=np.int64)
+    seconds = 1e-4
+
+    def run(
+        self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
+        keys: Floats, values: Floats, bias: Floats,
+    ) -> HeadPass:  # fmt: skip
+        rows = np.zeros((1, 1, len(tokens), 1), dtype=np.float32)
+        logits = NEAR.logits([int(tokens[-1])])[self.vocabulary]
+        return HeadPass(logits, np.zeros(1, dtype=np.float32), rows, rows)
+
+
+class NeverNext(NullConstraint):
+    """Rules out the two tokens that follow the last one in number."""
+
+    def __init__(self) -> None:
+        self._last = START[-1]
+
+    def cut(self, proposal: Proposal) -> Proposal:
+        path, kept = (self._last, *proposal.tokens), 0
+        while kept < len(proposal.tokens) and legal(path[kept])[path[kept + 1]]:
+            kept += 1
+        return replace(
+            proposal, tokens=proposal.tokens[:kept], parents=proposal.parents[:kept], scratch=0
+        )
+
+    def masks_along(self, proposal: Proposal) -> Masks:
+        return Masks(np.stack([legal(t) for t in (self._last, *proposal.tokens)]))
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        self._last = tokens[-1]
+
+
+def legal(last: int) -> NDArray[np.bool_]:
+    allowed = np.ones(VOCABULARY, dtype=np.bool_)
+    allowed[[(last + 1) % VOCABULARY, (last + 2) % VOCABULARY]] = False
+    return allowed
+
+
+def sampling_of(kind: str, seed: int) -> Sampling:
+    return Sampling(0.8, top_k=5 if "top-k" in kind else 0, seed=seed)
+
+
+def made(kind: str, sampling: Sampling) -> tuple[Session, Drafter, Constraint]:
+    """A target's session and what else a column of this kind plugs in."""
+    length: DraftLength = FixedDraftLength(3)
+    if "tree" in kind or "hybrid" in kind:
+        length = AdaptiveDraftLength(STEEP, 1e-5, 3)
+    sampler: DraftSampler = IndependentSampler(sampling)
+    if "head" in kind:
+        session = HiddenStateSession(Unseen(MODEL))
+        head = TrainedHead(EvenHead(), session, sampler, length, frozenset(), VOCABULARY)
+        return session, head, NullConstraint()
+    lookup = PromptLookup(length, 2, 2)
+    if kind == "lookup":
+        return MODEL.open(), lookup, NullConstraint()
+    model = replace(MODEL, salt=1) if "far" in kind else NEAR
+    drafter: Drafter = DraftModel(model.open(), sampler, length, frozenset())
+    if "hybrid" in kind:
+        drafter = Hybrid(lookup, drafter, length)
+    return MODEL.open(), drafter, NeverNext() if "cut" in kind else NullConstraint()
+
+
+def written(kind: str, seed: int, tokens: int = RUN) -> Run:
+    sampling = sampling_of(kind, seed)
+    session, drafter, constraint = made(kind, sampling)
+    return run(
+        MODEL,
+        Request("x", max_new_tokens=tokens, sampling=sampling),
+        drafter,
+        START,
+        session=session,
+        constraint=constraint,
+        verifier=DistributionVerifier(),
+        clock=Timeless(),
+    )
+
+
+def exact(kind: str) -> NDArray[np.float64]:
+    """The probability of each token behind each other one."""
+    scores = np.stack([MODEL.logits([token]) for token in range(VOCABULARY)]).astype(np.float64)
+    for token in range(VOCABULARY):
+        if "cut" in kind:
+            scores[token][~legal(token)] = -np.inf
+        if "top-k" in kind:
+            scores[token][np.argsort(-scores[token])[5:]] = -np.inf
+    chances = np.exp(scores / 0.8)
+    return chances / chances.sum(axis=1, keepdims=True)
+
+
+def pvalue(kind: str, counts: NDArray[np.float64]) -> float:
+    """Chi-square of how often each token followed each other one."""
+    expected = exact(kind) * counts.sum(axis=1, keepdims=True)
+    possible = expected > 0
+    assert not counts[~possible].any()
+    return float(chisquare(counts[possible], expected[possible], ddof=VOCABULARY - 1).pvalue)
+
+
+def pairs(kind: str, draws: int) -> NDArray[np.float64]:
+    """How often each token followed each other one in the blocks that were verified."""
+    counts = np.zeros((VOCABULARY, VOCABULARY))
+    seed = 0
+    while counts.sum() < draws:
+        steps = written(kind, seed).steps
+        last = steps[0].tokens[-1]
+        for step in steps[1:]:
+            for before, token in pairwise([last, *step.tokens]):
+                counts[before, token] += 1
+            last = step.tokens[-1]
+        seed += 1
+    return counts
+
+
+KINDS = ("chain", "tree", "far top-k tree", "lookup", "head", "cut chain", "hybrid")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_has_the_models_distribution_whatever_drafts(kind: str) -> None:
+    assert pvalue(kind, pairs(kind, DRAWS)) > 1e-3
+
+
+def test_so_have_the_first_tokens_of_many_seeds() -> None:
+    """One token drafted in the round before, and dropped with it, tells nothing of the next."""
+    counts = np.zeros((VOCABULARY, VOCABULARY))
+    for seed in range(4000):
+        tokens = written("tree", seed, 5).tokens
+        counts[tokens[1], tokens[2]] += 1
+    assert pvalue("tree", counts) > 1e-3
+
+
+def no_residual(
+    target: NDArray[np.float32],
+    draw: Draw | None,
+    others: Sequence[int],
+    drawn: np.random.Generator,
+) -> int:
+    """A wrong verifier: what a draft is rejected for is not taken off."""
+    token = EXAMINE(target, draw, others, drawn)
+    tried = {*others, *([draw.token(i) for i in draw.indices] if draw else ())}
+    return token if token in tried else verification.draw_from(target, drawn.random())
+
+
+EXAMINE = verification._examine
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree", "lookup", "head"])
+def test_the_check_sees_a_wrong_verifier(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "_examine", no_residual)
+    assert pvalue(kind, pairs(kind, DRAWS // 5)) < 1e-6
+
+
+def test_the_check_sees_a_greedy_draft_that_says_it_had_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = IndependentSampler.choose_two
+
+    def greedy(self: IndependentSampler, logits: Logits, *more: object) -> object:
+        pair, best = drawn(self, logits, *more), int(logits.argmax())  # pyright: ignore[reportArgumentType]
+        assert pair.draw is not None
+        return pair._replace(token=best, second=-1, draw=replace(pair.draw, indices=(best,)))
+
+    monkeypatch.setattr(IndependentSampler, "choose_two", greedy)
+    assert pvalue("chain", pairs("chain", DRAWS // 5)) < 1e-6
+
+
+def test_the_check_sees_unlikely_tokens_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever drafts by keyed noise may do so: there it does not matter how a token came about."""
+    whole = Calibration.proposal
+
+    def likely(self: Calibration, length: DraftLength, calls: int) -> Proposal:
+        made, depth = whole(self, length, calls), 0
+        while depth < made.drafted:
+            draw = made.draws[made.tokens[:depth]]
+            if draw.probabilities[draw.indices[0]] < 0.2:
+                break
+            depth += 1
+        draws = {made.tokens[:i]: made.draws[made.tokens[:i]] for i in range(depth)}
+        return replace(Proposal.chain(made.tokens[:depth]), draws=draws)
+
+    monkeypatch.setattr(Calibration, "proposal", likely)
+    assert pvalue("chain", pairs("chain", DRAWS // 5)) < 1e-6
+
+
+def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were drawn and could not be: forgotten, they would leave the others too probable."""
+    cut = NeverNext.cut
+
+    def silently(self: NeverNext, proposal: Proposal) -> Proposal:
+        left = cut(self, proposal)
+        draws = {path: draw for path, draw in left.draws.items() if len(path) < left.drafted}
+        return replace(left, draws=draws)
+
+    monkeypatch.setattr(NeverNext, "cut", silently)
+    assert pvalue("cut chain", pairs("cut chain", DRAWS // 5)) < 1e-6
+
+
+def test_drafts_are_accepted_as_often_as_their_distributions_overlap() -> None:
+    """1 - TV of a first draw, and more than under keyed noise; both from the same rows."""
+    scores = [run_of.score for run_of in (written("chain", seed) for seed in range(5))]
+    overlaps = [overlap for score in scores for overlap in score.overlaps]
+    accepted, drafted = sum(s.accepted for s in scores), len(overlaps)
+    assert accepted / drafted == pytest.approx(np.mean(overlaps), abs=0.03)
+    keyed = [
+        run(
+            MODEL,
+            Request("x", max_new_tokens=RUN, sampling=Sampling(0.8, seed=seed)),
+            DraftModel(
+                NEAR.open(), Sampler(Sampling(0.8, seed=seed)), FixedDraftLength(3), frozenset()
+            ),
+            START,
+        ).score
+        for seed in range(5)
+    ]
+    assert sum(s.accepted for s in scores) / sum(s.steps for s in scores) > 1.1 * (
+        sum(s.accepted for s in keyed) / sum(s.steps for s in keyed)
+    )
+
+
+@pytest.mark.parametrize("kind", ["tree", "hybrid", "head"])
+def test_the_same_seed_gives_the_same_text(kind: str) -> None:
+    assert written(kind, 3).tokens == written(kind, 3).tokens != written(kind, 4).tokens
+
+
+def greedy_drafters() -> Iterable[tuple[str, Callable[[], Drafter]]]:
+    return drafters(FakeEngine(), Sampling()).items()
+
+
+@pytest.mark.parametrize(("name", "drafter"), greedy_drafters())
+def test_at_temperature_0_it_is_the_keyed_rule(name: str, drafter: Callable[[], Drafter]) -> None:
+    engine, request = FakeEngine(), Request("x", max_new_tokens=40)
+    text = run(engine, request, drafter(), verifier=DistributionVerifier()).tokens
+    assert text == naive(engine, PROMPT, request)
+    del name
+
+
+@given(st.integers(0, 2**32), st.floats(0.2, 3.0), st.integers(1, 6), st.integers(1, 30))
+def test_a_draw_is_two_different_tokens_of_those_that_are_possible(
+    seed: int, temperature: float, top_k: int, size: int
+) -> None:
+    logits = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+    pair = IndependentSampler(Sampling(temperature, top_k, seed=seed)).choose_two(logits, 7)
+    assert pair.draw is not None
+    possible = np.flatnonzero(pair.draw.probabilities)
+    assert len(possible) == min(top_k, size)
+    assert pair.token in possible
+    assert (pair.second in possible) == (len(possible) > 1)
+    assert pair.second != pair.token
+    assert pair.draw.probabilities.sum() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_draft_that_is_the_target_is_always_accepted() -> None:
+    """Also where rounding leaves nothing of the target behind the draft."""
+    logits = np.zeros((2, 3000), dtype=np.float32)
+    logits[:, :7] = [9.0, 8.5, 8.0, 2.0, 1.0, 0.0, -30.0]
+    sampling, everything = Sampling(0.7), np.ones((0, 0), dtype=np.bool_)
+    draft, verifier = IndependentSampler(sampling), DistributionVerifier()
+    sampler = Sampler(sampling)
+    for _ in range(2000):
+        pair = draft.choose_two(logits[0], 5)
+        assert pair.draw is not None
+        draws = {(): replace(pair.draw, indices=pair.draw.indices[:1])}
+        proposal = replace(Proposal.chain([pair.token]), draws=draws)
+        verdict = verifier.verify(proposal, logits, everything, 5, sampler)
+        assert verdict.rows == (0,)
+        assert verdict.overlaps[0] == pytest.approx(1.0)
