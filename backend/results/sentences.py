@@ -487,7 +487,7 @@ def _promise(score: Score) -> str:
         return ""
     drawn, keyed = mean(score.overlaps), mean(same / (2 - same) for same in score.overlaps)
     return (
-        f"A first guess agreed with the target to 1 - TV = {drawn:.2f} on average, which is what "
+        f"A drawn token agreed with the target to 1 - TV = {drawn:.2f} on average, which is what "
         f"rejection sampling accepts; keeping the text accepts {keyed:.2f} at least."
     )
 

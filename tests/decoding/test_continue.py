@@ -72,6 +72,26 @@ def test_an_answer_in_parts_is_the_answer_in_one(name: str, temperature: float) 
     assert (score.tokens, score.text, score.reason) == (whole.tokens, whole.text, whole.reason)
 
 
+def test_an_answer_that_promises_a_distribution_goes_on_the_same_way_each_time() -> None:
+    """Not to the text in one: which of its tokens were drafted is another matter then, and the text
+    depends on that.
+    """
+    name = "speculative:draft=fake-draft,k=3,promise=distribution"
+    texts: list[list[int]] = []
+    for _ in range(2):
+        engines = LoadedModels()
+        race = asked(9, 0.8, name)
+        score = play(race, engines).scores[0]
+        for tokens in (1, 13):
+            race = on(race, score, tokens)
+            score = play(race, engines).scores[0]
+        assert score.state == "done", score.message
+        assert not score.keeps_text
+        texts.append(score.tokens)
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 23
+
+
 @pytest.mark.parametrize("name", ["kv", "speculative:k=3", "lookahead", "lookup", "grammar"])
 def test_nothing_is_computed_twice(name: str) -> None:
     """Only the last token, which never was in the cache, is left of prompt and answer."""

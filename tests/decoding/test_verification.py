@@ -15,6 +15,8 @@ from lib import PROMPT, STEEP, Noisy, Run, drafters, naive, run
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
+from backend.bench.prompts import PROMPTS
+from backend.bench.runs import run_solo
 from backend.decoding import verification
 from backend.decoding.clock import Clock, Part
 from backend.decoding.constraint import Constraint, Masks, NullConstraint
@@ -32,6 +34,9 @@ from backend.engines.fake import FakeEngine, FakeSession
 from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, HeadPass
 from backend.heads.shape import HeadShape
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.strategies.column import parse_column
 from backend.types import Draw, HiddenStates, Logits, Proposal, Request, Sampling
 
 # The next token depends on the last one alone, so every token is a draw from one of 8 known
@@ -336,3 +341,20 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
         verdict = verifier.verify(proposal, logits, everything, 5, sampler)
         assert verdict.rows == (0,)
         assert verdict.overlaps[0] == pytest.approx(1.0)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("draft", "least"), [("int4", 0.9), ("trained", 0.25)])
+def test_the_built_in_models_drafts_are_accepted_as_their_overlap_says(
+    draft: str, least: float
+) -> None:
+    """By the head and by a copy of the target, and to the same text with the same seed."""
+    column = parse_column(f"speculative:draft={draft},k=4,promise=distribution")
+    request = Request(PROMPTS[2].text, 40, Sampling(0.7, seed=5))
+    models = LoadedModels(idle_warm_up=True)
+    one, again = (run_solo(Race(request, (column,)), 0, models) for _ in range(2))
+    assert one.state == "done", one.message
+    assert not one.keeps_text
+    assert one.tokens == again.tokens
+    assert np.mean(one.overlaps) > least
+    assert one.accepted / len(one.overlaps) == pytest.approx(np.mean(one.overlaps), abs=0.25)

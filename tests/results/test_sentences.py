@@ -228,6 +228,45 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
     )
 
 
+def test_a_column_that_promises_a_distribution_is_never_said_to_differ() -> None:
+    names = "kv speculative:promise=distribution"
+    other = [[i + 90, i + 91] for i in range(1, 61, 2)]
+    events = [
+        replace(event, keeps_text=False) if isinstance(event, Started) else event
+        for event in written(1, other, 0.1)
+    ]
+    alone = board_of(names, *written(0, LONG, 0.1), *events[:2])
+    assert verdict(alone, 1) == "same distribution as KV reuse, so far its text"
+    board = board_of(names, *written(0, LONG, 0.1), *events)
+    assert verdict(board, 1) == "same distribution as KV reuse, another text from token 2 on"
+    assert board.sameness(1) == "allowed"
+    assert "text changed" not in headline(board)
+    assert "Speculative, which draws another text from the same distribution, is " in headline(
+        board
+    )
+    # At temperature 0 the same column must match, and is told so.
+    greedy = board_of(names, *written(0, LONG, 0.1), *written(1, other, 0.1))
+    assert verdict(greedy, 1).startswith("differs from KV reuse at token 2")
+    # On other weights the distribution is another one too.
+    weights = [
+        replace(event, spec=SPEC | {"precision": "int8"}) if isinstance(event, Started) else event
+        for event in events
+    ]
+    apart = verdict(board_of(names, *written(0, LONG, 0.1), *weights), 1)
+    assert apart.startswith("leaves KV reuse at token 2, as it promises a distribution, not a text")
+    assert "its weights are int8" in apart
+
+
+def test_both_rules_acceptances_are_told_where_they_were_seen() -> None:
+    score = Score()
+    score.add(step(0, [1, 2], 0.1, 1, overlaps=[0.5, 0.8]))
+    score.add(step(0, [3], 0.1, overlaps=[0.2]))
+    assert remark(score) == (
+        "A drawn token agreed with the target to 1 - TV = 0.50 on average, which is what rejection "
+        "sampling accepts; keeping the text accepts 0.37 at least."
+    )
+
+
 def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None:
     """ "256 tokens in 4.68 s" counted the tokens of both parts and the seconds of the second."""
     score = Score()
