@@ -44,6 +44,7 @@ MADE = {
         st.text(),
         st.text(),
         st.dictionaries(st.text(), st.text(), max_size=4),
+        st.booleans(),
     ),
     Prepared: st.builds(Prepared, NUMBERS, NUMBERS, SECONDS),
     CostsKnown: st.builds(
@@ -83,6 +84,7 @@ MADE = {
         drafted=NUMBERS,
         accepted=NUMBERS,
         seconds=st.dictionaries(st.text(), SECONDS),
+        overlaps=st.lists(st.floats(0, 1), max_size=4),
     ),
     Finished: st.builds(Finished, NUMBERS, st.sampled_from(get_args(Reason)), SPANS),
     Failed: st.builds(Failed, NUMBERS, st.text()),
