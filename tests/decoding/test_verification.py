@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from backend.decoding.verification import DistributionVerifier
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from backend.drafters.draft_model import DraftModel
+from backend.drafters.guesses import paths_of
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.drafters.trained_head import TrainedHead
@@ -270,6 +272,28 @@ def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
 
     monkeypatch.setattr(NeverNext, "cut", silently)
     assert pvalue("cut chain", pairs("cut chain", DRAWS // 5)) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["tree", "hybrid", "head"])
+def test_what_was_drawn_is_verified_whatever_else_is(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Proposal] = []
+    rule = DistributionVerifier.verify
+
+    def spy(self: DistributionVerifier, proposal: Proposal, *more: Any) -> verification.Verdict:
+        seen.append(proposal)
+        return rule(self, proposal, *more)
+
+    monkeypatch.setattr(DistributionVerifier, "verify", spy)
+    written(kind, 1)
+    drawn = [proposal for proposal in seen if proposal.draws]
+    assert len(drawn) > 50
+    for proposal in drawn:
+        paths = set(paths_of(proposal))
+        for path, draw in proposal.draws.items():
+            assert draw.indices
+            assert all((*path, draw.token(index)) in paths for index in draw.indices)
 
 
 def test_drafts_are_accepted_as_often_as_their_distributions_overlap() -> None:
