@@ -64,7 +64,7 @@ HEAVY = {
 }
 #: Imported only once its engine is asked for.
 LATE = {
-    "backend.engines.torch.session",
+    *(f"backend.engines.torch.{name}" for name in ("graphs", "growing", "session", "static")),
     "backend.heads.torch_head",
     "backend.heads.torch_weights",
     *(f"backend.training.{name}" for name in ("features", "fit", "synthesis", "targets", "train")),

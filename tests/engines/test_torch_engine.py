@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.engines.torch.engine import TorchEngine, open_torch
-from backend.engines.torch.session import FIRST_CAPACITY
+from backend.engines.torch.growing import FIRST_CAPACITY
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents

@@ -15,14 +15,24 @@ from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
 
 if TYPE_CHECKING:
-    from backend.engines.torch.session import Calling
+    from backend.engines.torch.graphs import Capture
+    from backend.engines.torch.session import Calling, Passes
+    from backend.engines.torch.static import StaticModel
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 REWINDABLE = {"full_attention", "sliding_attention"}
 
+#: How configurations call the number of experts.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
 
 class TorchEngine:
-    """A loaded causal LM. Raises DerbyError for a model whose state cannot be rewound."""
+    """A loaded causal LM. Raises DerbyError for a model whose state cannot be rewound.
+
+    On one CUDA device its passes have fixed widths and are captured as graphs, if the model allows
+    it; `why_growing` says why not. Elsewhere a cache that grows is as fast. `capture` has fixed
+    widths on any device.
+    """
 
     def __init__(
         self,
@@ -32,6 +42,7 @@ class TorchEngine:
         max_context: int,
         fingerprint: str = "",
         length_thresholds: tuple[int, ...] = (),
+        capture: "Capture | None" = None,
     ) -> None:
         self.spec = spec
         self.fingerprint = fingerprint
@@ -51,19 +62,52 @@ class TorchEngine:
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
 
+        self._static, self.why_growing = self._fixed_widths(config, capture)
+
+    def _fixed_widths(
+        self, config: Any, capture: "Capture | None"
+    ) -> "tuple[StaticModel | None, str]":
+        """The model with passes of fixed widths, or why it has none."""
+        device = self._calling.device
+        if capture is None and device.type != "cuda":
+            return None, "only CUDA devices capture passes"
+        why_not = _not_fixed(self._model, config, self._calling)
+        if why_not:
+            return None, why_not
+        from backend.engines.torch.graphs import capture_for
+        from backend.engines.torch.static import StaticModel, layout_of
+
+        layout = layout_of(self._model, self._calling, self._tap)
+        if layout is None:
+            return None, "its layers' caches differ in shape"
+        capture = capture or capture_for(device)
+        return StaticModel(self._model, self._calling, self._tap, layout, capture), ""
+
     def open(self) -> Session:
         from backend.engines.torch.session import TorchSession
 
-        return TorchSession(self._model, self._calling, self._tap)
+        return TorchSession(self._passes(), self.capabilities)
+
+    def _passes(self) -> "Passes":
+        if self._static is not None:
+            return self._static.passes()
+        from backend.engines.torch.growing import GrowingPasses
+
+        return GrowingPasses(self._model, self._calling, self._tap)
 
     def warm_up(self) -> Iterator[None]:
-        """First passes allocate and, on a GPU, choose kernels."""
+        """First passes allocate and, on a GPU, choose kernels or are captured."""
         session = self.open()
         for width in (min(PREFILL_CHUNK, self.capabilities.max_context), 1, 2, 3, 4, 5, 6, 7, 8):
             session.forward([0] * width, chain_parents(width), (0,))
             session.truncate(0)
             yield
         session.close()
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether any of its weights lie on a CUDA device."""
+        return bool(self._cuda)
 
     def synchronize(self) -> None:
         import torch
@@ -93,9 +137,12 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     torch.set_num_threads(threads())
     model = _load(spec, files.folder, placement)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    return TorchEngine(
+    engine = TorchEngine(
         spec, model, tokenizer, files.max_context, files.fingerprint, files.length_thresholds
     )
+    if engine.on_cuda and engine.why_growing:
+        say(f"Passes of {spec} run without CUDA graphs: {engine.why_growing}.")
+    return engine
 
 
 def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
@@ -164,6 +211,20 @@ def _masks_trees(config: Any) -> bool:
     """
     alibi = _counts_positions(config) or getattr(config, "alibi", False)
     return not alibi and "local" not in getattr(config, "attention_layers", ())
+
+
+def _not_fixed(model: Any, config: Any, calling: "Calling") -> str:
+    """Why passes of fixed widths, which ask the device for no value, cannot run this model; ""."""
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        return "its weights lie on several devices"
+    if not calling.capabilities.tree:
+        return "its attention goes by a row's place in the cache"
+    types = str([getattr(module, "rope_type", "") for module in model.modules()])
+    if calling.capabilities.length_thresholds or "dynamic" in types or "longrope" in types:
+        return "it turns its rows by the length of the text"
+    if any(getattr(config, name, None) for name in EXPERTS):
+        return "which experts compute a row is found out on the way"
+    return ""
 
 
 def _calling(model: Any, capabilities: Capabilities) -> "Calling":

@@ -1,0 +1,386 @@
+"""Passes of fixed widths over caches of fixed sizes: what CUDA devices run, as captured graphs.
+
+A pass of n rows is padded to the next of WIDTHS. Its inputs are one small buffer, filled by one
+copy: how long the context is, the tokens, their positions, and which of the new rows each of them
+sees. The mask over the whole cache is made of them on the device, within the graph. New rows are
+written behind the context, padding too, where the next pass overwrites them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+from backend.engines.torch.graphs import Capture, Run, current, fetch, landing, staged, wait
+from backend.engines.torch.growing import GrowingCache
+from backend.engines.torch.hidden_states import HiddenStatesTap
+from backend.engines.torch.session import Calling, from_bits, to_bits
+from backend.engines.tree import depths, visibility
+from backend.types import PREFILL_CHUNK, Arrays, Logits
+
+#: Rows of the passes that are captured. Wider ones are rare and run as they are.
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+#: Rows of the smallest cache; the others have twice, four times, ... as many. Every pass reads all
+#: of its cache, so it should be no larger than need be, and one that is too small is replaced.
+FIRST_CAPACITY = 512
+
+#: Caches that are kept, with their graphs, for the next sessions.
+IDLE = 8
+
+#: What a layer's cache must be like: keys and values, each [1, heads, capacity, dim].
+KINDS = ("key", "value")
+
+
+def capacity_for(rows: int) -> int:
+    """The smallest capacity that holds so many rows."""
+    return max(FIRST_CAPACITY, 1 << (rows - 1).bit_length())
+
+
+def width_for(rows: int) -> int:
+    """The width that a pass over so many rows is padded to."""
+    return next((width for width in WIDTHS if width >= rows), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What one row's pass tells of a model: `kinds` are (heads, dim) of keys and of values."""
+
+    layers: int
+    kinds: tuple[tuple[int, int], tuple[int, int]]
+    vocabulary: int
+    hidden: int
+
+
+def layout_of(model: Any, calling: Calling, tap: HiddenStatesTap) -> Layout | None:
+    """Run a row to see; None if its layers' caches differ in shape."""
+    cache, one = GrowingCache(), torch.zeros(1, 1, dtype=torch.int64, device=calling.device)
+    with torch.inference_mode():
+        logits = model(input_ids=one, position_ids=one, past_key_values=cache, use_cache=True)
+        hidden = tap.take()
+    shapes = {tuple((b.shape[1], b.shape[3]) for b in layer.buffers) for layer in cache.rows}
+    if len(shapes) != 1 or len(cache.rows) != len(cache.layers):
+        return None
+    (keys, values) = shapes.pop()
+    return Layout(len(cache.rows), (keys, values), logits.logits.shape[-1], hidden.shape[-1])
+
+
+class StaticLayer(CacheLayerMixin):
+    """One layer's part of a StaticCache."""
+
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self._slots = keys, values, slots
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The tensors are there from the start."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the rows to their slots; give all slots, for the mask hides what is no row."""
+        assert self.keys is not None and self.values is not None  # noqa: S101, PT018
+        self.keys.index_copy_(2, self._slots, key_states)
+        self.values.index_copy_(2, self._slots, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_max_cache_shape(), 0
+
+    def get_seq_length(self) -> int:
+        """Unknown to the host; whoever calls the model passes positions and a mask."""
+        return 0
+
+    def get_max_cache_shape(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[2]
+
+
+class Inputs:
+    """Everything that changes from pass to pass of one width: one int64 buffer, and views of it."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self._width = width
+        self.buffer = torch.zeros(1 + 2 * width + width * width, dtype=torch.int64, device=device)
+        self.start, self.tokens, self.positions, seen = self.buffer.split(
+            [1, width, width, width * width]
+        )
+        self.seen = seen.view(width, width)
+        self.places = torch.arange(width, device=device)
+
+    def fill(self, start: int, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Rows that pad the pass see themselves alone, and nobody sees them."""
+        n, width = len(tokens), self._width
+        padded: NDArray[np.int64] = np.zeros((2, width), np.int64)
+        padded[0, :n] = tokens
+        padded[1] = start
+        padded[1, :n] += depths(parents)
+        seen = np.eye(width, dtype=np.int64)
+        seen[:n, :n] = visibility(parents)
+        parts = (np.array([start]), padded, seen)
+        ready = staged(*map(torch.from_numpy, parts), device=self.buffer.device)
+        self.buffer.copy_(ready, non_blocking=True)
+
+
+class Outputs:
+    """Where passes of one width leave their results, float32 and in the model's dtype."""
+
+    def __init__(self, width: int, layout: Layout, calling: Calling) -> None:
+        device = calling.device
+        self.logits = torch.zeros(width, layout.vocabulary, device=device)
+        self.hidden = torch.zeros(width, layout.hidden, dtype=calling.dtype, device=device)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The buffers of one width, which all caches of an engine share: passes never run at once."""
+
+    inputs: Inputs
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
+class StaticModel:
+    """A model whose passes have fixed widths: what all its caches share."""
+
+    model: Any
+    calling: Calling
+    tap: HiddenStatesTap
+    layout: Layout
+    capture: Capture
+    _desks: dict[int, Desk] = field(default_factory=dict)
+    _idle: list["StaticCache"] = field(default_factory=list)
+
+    def desk(self, width: int) -> Desk:
+        if width not in WIDTHS:
+            return self._desk(width)
+        if width not in self._desks:
+            self._desks[width] = self._desk(width)
+        return self._desks[width]
+
+    def _desk(self, width: int) -> Desk:
+        inputs = Inputs(width, self.calling.device)
+        return Desk(inputs, Outputs(width, self.layout, self.calling))
+
+    def lend(self, rows: int) -> "StaticCache":
+        """An empty cache for so many rows, nobody else's until it is given back."""
+        capacity = capacity_for(rows)
+        for cache in self._idle:
+            if cache.capacity == capacity:
+                self._idle.remove(cache)
+                cache.clear()
+                return cache
+        return StaticCache(self, capacity)
+
+    def give_back(self, cache: "StaticCache") -> None:
+        self._idle.append(cache)
+        del self._idle[:-IDLE]
+
+    def passes(self) -> "StaticPasses":
+        """Those of a new session, captured if they were not: a race must not wait for that."""
+        passes = StaticPasses(self, self.lend(1))
+        passes.prepare()
+        return passes
+
+
+class StaticCache:
+    """Keys and values [layers, 1, heads, capacity, dim], and the passes captured over them."""
+
+    def __init__(self, shared: StaticModel, capacity: int) -> None:
+        self.capacity = capacity
+        self._shared = shared
+        layout, calling = shared.layout, shared.calling
+        # Zeros, for what the mask hides still counts nought times its value, which may not be NaN.
+        self.keys, self.values = (
+            torch.zeros(
+                (layout.layers, 1, heads, capacity, dim),
+                dtype=calling.dtype,
+                device=calling.device,
+            )
+            for heads, dim in layout.kinds
+        )
+        self._runs: dict[tuple[int, bool], Run] = {}
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        return torch.arange(self.capacity, device=self._shared.calling.device)
+
+    def clear(self) -> None:
+        self.keys.zero_()
+        self.values.zero_()
+
+    def prepare(self) -> Iterator[None]:
+        """Capture, one by one, every pass that was not."""
+        for width in reversed(WIDTHS):  # the largest first, so that the others fit into its memory
+            for logits in (True, False) if width == PREFILL_CHUNK else (True,):
+                self.replay(width, self._shared.desk(width), logits=logits, dry=True)
+                yield
+
+    def replay(self, width: int, desk: Desk, *, logits: bool, dry: bool = False) -> None:
+        """Run the pass that the desk's inputs describe; `dry`: only have it captured."""
+
+        def run() -> None:
+            self._compute(width, desk, logits=logits)
+
+        if width not in WIDTHS:
+            run()
+            return
+        key = width, logits
+        if key not in self._runs:
+            self._runs[key] = self._shared.capture(run)
+        if not dry:
+            self._runs[key]()
+
+    def _compute(self, width: int, desk: Desk, *, logits: bool) -> None:
+        """The pass itself. Asks for no value of the device, and makes nothing that outlives it."""
+        shared, inputs, outputs = self._shared, desk.inputs, desk.outputs
+        slots = inputs.start + inputs.places
+        layers: list[Any] = [
+            StaticLayer(keys, values, slots)
+            for keys, values in zip(self.keys, self.values, strict=True)
+        ]
+        found = shared.model(
+            input_ids=inputs.tokens[None],
+            position_ids=inputs.positions[None],
+            attention_mask=self._mask(inputs, slots),
+            past_key_values=Cache(layers=layers),
+            use_cache=True,
+            logits_to_keep=slice(0, width if logits else 0),
+        ).logits[0]
+        outputs.hidden.copy_(shared.tap.take()[0])
+        if logits:
+            outputs.logits.copy_(found)
+
+    def _mask(self, inputs: Inputs, slots: Tensor) -> Any:
+        """attention_mask over all slots, as GrowingPasses makes it over rows."""
+        calling = self._shared.calling
+        context = (self._columns < inputs.start).expand(len(slots), -1)
+        visible = context.index_copy(1, slots, inputs.seen.bool())
+        if calling.window is None:
+            return self._additive(visible)
+        # Nothing is ever missing in the context, so its rows' positions are their slots.
+        positions = self._columns.index_copy(0, slots, inputs.positions)
+        near = inputs.positions[:, None] - positions < calling.window
+        sliding = self._additive(visible & near)
+        if not calling.by_layer_type:
+            return sliding
+        return {"full_attention": self._additive(visible), "sliding_attention": sliding}
+
+    def _additive(self, visible: Tensor) -> Tensor:
+        dtype = self._shared.calling.dtype
+        hidden = torch.full(
+            visible.shape, torch.finfo(dtype).min, dtype=dtype, device=visible.device
+        )
+        return hidden.masked_fill_(visible, 0)[None, None]
+
+
+class StaticPasses:
+    """Runs a StaticModel over a cache that it borrows, and another once that is too small."""
+
+    def __init__(self, shared: StaticModel, cache: StaticCache) -> None:
+        self._shared = shared
+        self._cache = cache
+        self._device = shared.calling.device
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        with current(self._device):
+            for _ in self._cache.prepare():
+                pass
+
+    def run(
+        self,
+        start: int,
+        tokens: Sequence[int],
+        parents: tuple[int, ...],
+        rows: Sequence[int],
+        passed: int,
+    ) -> tuple[Logits, Tensor]:
+        """No such model has thresholds, so none is ever passed."""
+        n, width = len(tokens), width_for(len(tokens))
+        desk = self._shared.desk(width)
+        with current(self._device):
+            self._make_room(start, start + width)
+            desk.inputs.fill(start, tokens, parents)
+            wanted = bool(rows) or width != PREFILL_CHUNK
+            self._cache.replay(width, desk, logits=wanted)
+            hidden = desk.outputs.hidden[:n].clone()
+            return self._fetched(desk.outputs.logits, rows), hidden
+
+    def _fetched(self, logits: Tensor, rows: Sequence[int]) -> Logits:
+        """These rows in host memory: the one thing that a pass makes the host wait for. So many
+        times the vocabulary, 4 bytes each, cross the bus.
+        """
+        found = landing(len(rows), logits.shape[1], self._device)
+        for at, first, count in _stretches(rows):
+            fetch(found[at : at + count], logits[first : first + count])
+        if rows:
+            wait(self._device)
+        return found.numpy()
+
+    def _make_room(self, held: int, rows: int) -> None:
+        """Have the cache hold so many rows, of which the first `held` are the context."""
+        if rows <= self._cache.capacity:
+            return
+        larger = self._shared.lend(rows)
+        for old, new in ((self._cache.keys, larger.keys), (self._cache.values, larger.values)):
+            new[:, :, :, :held] = old[:, :, :, :held]
+        self._shared.give_back(self._cache)
+        self._cache = larger
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Move the kept rows together; what lies behind them, the next pass overwrites."""
+        moved = [(at, row) for at, row in enumerate(rows) if at != row]
+        if not moved:
+            return
+        with current(self._device):
+            places = staged(torch.tensor(moved) + start, device=self._device)
+            places = places.to(self._device, non_blocking=True)
+            to, origin = places[::2], places[1::2]
+            for buffer in (self._cache.keys, self._cache.values):
+                buffer.index_copy_(3, to, buffer.index_select(3, origin))
+
+    def truncate(self, length: int) -> None:
+        """What lies behind is hidden from every pass, and overwritten by the next ones."""
+
+    def export(self, length: int) -> Arrays:
+        both = self._cache.keys, self._cache.values
+        held = [buffer[:, :, :, :length].cpu() for buffer in both]
+        return {
+            f"{kind}.{index}": to_bits(rows)
+            for index in range(self._shared.layout.layers)
+            for kind, rows in zip(KINDS, (rows[index] for rows in held), strict=True)
+        }
+
+    def load(self, length: int, arrays: Arrays) -> None:
+        """Raises RuntimeError for arrays of another model."""
+        layout, dtype = self._shared.layout, self._shared.calling.dtype
+        if len(arrays) != 2 * layout.layers:
+            raise RuntimeError(f"{len(arrays)} arrays for {layout.layers} layers")
+        self._make_room(0, length)
+        for kind, buffer in zip(KINDS, (self._cache.keys, self._cache.values), strict=True):
+            rows = [from_bits(arrays[f"{kind}.{i}"], dtype) for i in range(layout.layers)]
+            buffer[:, :, :, :length] = torch.stack(rows).to(self._device)
+
+    def close(self) -> None:
+        self._shared.give_back(self._cache)
+
+
+def _stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Rows as stretches that follow one another: where each begins among them, its first row and
+    its length.
+    """
+    begin = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at] != rows[at - 1] + 1:
+            yield begin, rows[begin], at - begin
+            begin = at

@@ -1,0 +1,369 @@
+"""Passes of fixed widths equal those over a cache that grows, and can be captured: replayed as
+kernels alone, without the Python that launched them, they still do.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from backend.engines.base import Session
+from backend.engines.torch.engine import TorchEngine, open_torch
+from backend.engines.torch.graphs import Capture, Run, uncaptured
+from backend.engines.torch.static import FIRST_CAPACITY, IDLE, WIDTHS, capacity_for, width_for
+from backend.text import ByteTokenizer
+from backend.types import Logits, ModelSpec, chain_parents
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 257,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1100,
+}
+WINDOW = 6
+LONGEST = 1100
+
+#: Tiny models: grouped queries, windows in every layer or in some, learnt positions, eager
+#: attention with two masks.
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": WINDOW},
+    "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LONGEST},
+    "gemma3_text": {
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}
+
+#: What a capture must not contain: it would have the device wait for the host.
+ASKING = {"_local_scalar_dense", "nonzero", "_to_cpu", "item", "is_nonzero"}
+
+
+class Kernels(TorchDispatchMode):
+    """Notes what is launched, and launches it again on the same tensors, as a CUDA graph would: no
+    Python runs, and no tensor is another one than when it was captured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._launched: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.overloadpacket.__name__ not in ASKING, func
+        found = func(*args, **(kwargs or {}))
+        self._launched.append((func, args, kwargs or {}, found))
+        return found
+
+    def replay(self) -> None:
+        with torch.inference_mode():
+            for func, args, kwargs, found in self._launched:
+                again = func(*args, **kwargs)
+                for old, new in zip(tensors(found), tensors(again), strict=True):
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+
+def tensors(found: Any) -> list[torch.Tensor]:
+    parts = found if isinstance(found, tuple | list) else [found]
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+class Recorder:
+    """Captures runs as `Kernels`, and notes how often."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+
+    def __call__(self, run: Run) -> Run:
+        run()  # once before, as on the device
+        self.captured += 1
+        kernels = Kernels()
+        with kernels:
+            run()
+        return kernels.replay
+
+
+def a_model(kind: str) -> Any:
+    torch.manual_seed(5)
+    config = AutoConfig.for_model(kind, **{**SMALL, **KINDS[kind]})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)  # sharp attention shows a wrong mask
+    return model
+
+
+def build(model: Any, capture: Capture | None) -> TorchEngine:
+    return TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), LONGEST, capture=capture)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Any:
+    """Operations as small as these only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+MODELS = {kind: a_model(kind) for kind in KINDS}
+GROWING = {kind: build(model, None) for kind, model in MODELS.items()}
+STATIC = {kind: build(model, uncaptured) for kind, model in MODELS.items()}
+REPLAYED = build(MODELS["llama"], Recorder())
+
+
+def assert_close(got: Any, want: Any) -> None:
+    np.testing.assert_allclose(got, want, atol=1e-4, rtol=0)
+
+
+def feed(session: Session, tokens: Sequence[int]) -> Logits:
+    """Add a chain to the context; float32 [V] after its last token."""
+    logits = session.forward(tokens, chain_parents(len(tokens)), [len(tokens) - 1])
+    session.keep(range(len(tokens)))
+    return logits[0]
+
+
+def path(parents: Sequence[int], row: int) -> list[int]:
+    rows: list[int] = []
+    while row >= 0:
+        rows.append(row)
+        row = parents[row]
+    return rows[::-1]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], tuple[int, ...]]:
+    n = draw(st.integers(1, 9))
+    tokens = draw(st.lists(st.integers(0, 255), min_size=n, max_size=n))
+    return tokens, tuple(draw(st.integers(-1, i - 1)) for i in range(n))
+
+
+def assert_equal_whatever_is_done(data: st.DataObject, engine: TorchEngine, kind: str) -> None:
+    """Run the same deeds on both; compare all that comes back."""
+    one, other = engine.open(), GROWING[kind].open()
+    for _ in range(data.draw(st.integers(1, 6))):
+        tokens, links = data.draw(trees())
+        rows = data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=4))
+        assert_close(one.forward(tokens, links, rows), other.forward(tokens, links, rows))
+        assert_close(one.hidden_states(), other.hidden_states())
+        kept = path(links, data.draw(st.integers(-1, len(tokens) - 1)))
+        one.keep(kept)
+        other.keep(kept)
+        deed = data.draw(st.sampled_from(["go on", "truncate", "move to another session"]))
+        if deed == "truncate":
+            length = data.draw(st.integers(0, one.length))
+            one.truncate(length)
+            other.truncate(length)
+        elif deed == "move to another session":
+            length = data.draw(st.integers(0, one.length))
+            mine, theirs = one.export(length), other.export(length)
+            assert list(mine) == list(theirs)
+            for name, array in mine.items():
+                assert array.dtype == theirs[name].dtype
+                assert_close(array, theirs[name])
+            one.close()
+            one, other = engine.open(), GROWING[kind].open()
+            one.load(length, theirs)  # what either has written, the other reads
+            other.load(length, mine)
+        assert one.length == other.length
+    one.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(st.data())
+def test_fixed_widths_change_nothing(kind: str, data: st.DataObject) -> None:
+    assert STATIC[kind].why_growing == ""
+    assert_equal_whatever_is_done(data, STATIC[kind], kind)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_replayed_passes_change_nothing(data: st.DataObject) -> None:
+    """Whatever a pass depends on is in its input buffers: nothing of it is in Python."""
+    assert_equal_whatever_is_done(data, REPLAYED, "llama")
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3_text"])
+def test_every_kind_of_mask_can_be_replayed(kind: str) -> None:
+    session, plain = build(MODELS[kind], Recorder()).open(), GROWING[kind].open()
+    for text in ([5, 9, 11, 200, 7], [3], [8, 8, 1], [60], [4, 4]):
+        assert_close(feed(session, text), feed(plain, text))
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2", "gemma3_text"])
+def test_a_window_goes_by_positions_and_not_by_slots(kind: str) -> None:
+    """The last rows of two long branches do not see their own roots, wherever those were put."""
+    links = (-1, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
+    assert len(path(links, 15)) > WINDOW
+    session, plain = STATIC[kind].open(), GROWING[kind].open()
+    assert_close(feed(session, [5, 6]), feed(plain, [5, 6]))
+    rows, tokens = range(16), range(40, 56)
+    assert_close(session.forward(tokens, links, rows), plain.forward(tokens, links, rows))
+
+
+def test_sessions_capture_once_and_their_successors_not_at_all() -> None:
+    recorder = Recorder()
+    engine = build(MODELS["llama"], recorder)
+    one, two = engine.open(), engine.open()
+    each = len(WIDTHS) + 1  # prefill wants no logits
+    assert recorder.captured == 2 * each
+    feed(one, [1, 2, 3])
+    assert_close(feed(two, [7]), feed(GROWING["llama"].open(), [7]))
+    assert_close(feed(one, [4]), feed(GROWING["llama"].open(), [1, 2, 3, 4]))
+    one.close()
+    two.close()
+    successors = [engine.open(), engine.open()]
+    assert recorder.captured == 2 * each
+    assert_close(feed(successors[0], [9]), feed(GROWING["llama"].open(), [9]))
+    for session in [*successors, *(engine.open() for _ in range(IDLE + 2))]:
+        session.close()
+    assert engine._static
+    assert len(engine._static._idle) == IDLE
+
+
+def test_a_pass_reads_and_writes_the_same_memory_every_time() -> None:
+    """A graph would go on reading where its inputs were when it was captured."""
+    seen: dict[int, set[tuple[int, ...]]] = {}
+
+    def note(_module: Any, _args: Any, kwargs: Any) -> None:
+        ids, positions, cache = (
+            kwargs[name] for name in ("input_ids", "position_ids", "past_key_values")
+        )
+        layers = [buffer for layer in cache.layers for buffer in (layer.keys, layer.values)]
+        places = tuple(tensor.data_ptr() for tensor in (ids, positions, *layers))
+        seen.setdefault(ids.shape[1], set()).add(places)
+
+    session = STATIC["llama"].open()
+    hook = MODELS["llama"].register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        for n in (1, 2, 3, 1, 5, 8, 2, 1, 60, 64, 7):
+            feed(session, range(n))
+    finally:
+        hook.remove()
+    assert set(seen) == {1, 2, 4, 8, 64}
+    assert all(len(places) == 1 for places in seen.values())
+    session.close()
+
+
+@pytest.mark.parametrize("engine", [STATIC["llama"], REPLAYED], ids=["run", "replayed"])
+def test_a_cache_grows_across_its_capacities(engine: TorchEngine) -> None:
+    """A text of more rows than the first cache, and than the second, keeps all that it held."""
+    rng = np.random.default_rng(2)
+    text = [int(token) for token in rng.integers(0, 256, 2 * FIRST_CAPACITY + 60)]
+    session, plain = engine.open(), GROWING["llama"].open()
+    for at in range(0, len(text), 60):
+        assert_close(feed(session, text[at : at + 60]), feed(plain, text[at : at + 60]))
+    session.truncate(FIRST_CAPACITY - 3)
+    plain.truncate(FIRST_CAPACITY - 3)
+    tree, links = range(9), (-1, 0, 0, 1, 2, 4, 5, -1, 7)
+    assert_close(session.forward(tree, links, [6, 8]), plain.forward(tree, links, [6, 8]))
+    session.keep([0, 2, 4, 5, 6])
+    plain.keep([0, 2, 4, 5, 6])
+    assert_close(feed(session, [50]), feed(plain, [50]))
+    session.close()
+
+
+def test_a_loaded_context_may_need_a_larger_cache() -> None:
+    plain = GROWING["llama"].open()
+    for _ in range(9):
+        feed(plain, range(64))
+    session = STATIC["llama"].open()
+    session.load(plain.length, plain.export(plain.length))
+    assert_close(feed(session, [50]), feed(plain, [50]))
+    other = STATIC["gpt2"].open()
+    with pytest.raises(RuntimeError, match="2 arrays for 2 layers"):
+        other.load(3, dict(list(plain.export(3).items())[:2]))
+
+
+def test_the_last_positions_of_a_context_can_be_used() -> None:
+    """Rows that pad a pass stand at a position that there is."""
+    for kind in ("llama", "gpt2"):
+        session, plain = STATIC[kind].open(), GROWING[kind].open()
+        for size in (*[64] * 17, 9):
+            assert_close(feed(session, [7] * size), feed(plain, [7] * size))
+        assert session.length == LONGEST - 3
+        tokens, links = [1, 2, 3, 4, 5], (-1, -1, 1, 2, 1)
+        assert_close(session.forward(tokens, links, [3]), plain.forward(tokens, links, [3]))
+
+
+def test_a_pass_wider_than_any_graph_runs_as_it_is() -> None:
+    n = WIDTHS[-1] + 9
+    session, plain = REPLAYED.open(), GROWING["llama"].open()
+    links = [-1, *[0] * (n - 1)]
+    rows = [0, 1, 2, 77, n - 1]
+    assert_close(session.forward(range(n), links, rows), plain.forward(range(n), links, rows))
+
+
+def test_widths_and_capacities_are_the_next_ones() -> None:
+    assert [width_for(n) for n in (1, 2, 3, 5, 64, 65, 129)] == [1, 2, 4, 8, 64, 128, 129]
+    for rows in (1, FIRST_CAPACITY, FIRST_CAPACITY + 1, 5 * FIRST_CAPACITY):
+        assert rows <= capacity_for(rows) < max(2 * rows, FIRST_CAPACITY + 1)
+
+
+def test_results_stay_what_they_were() -> None:
+    """They are copies: the next pass, of any session, writes its own to the same places."""
+    session = STATIC["llama"].open()
+    logits = session.forward([1, 2], [-1, 0], [0, 1])
+    kept, before = logits.copy(), session.hidden_states().copy()
+    feed(STATIC["llama"].open(), [9, 9])
+    np.testing.assert_array_equal(logits, kept)
+    np.testing.assert_array_equal(session.hidden_states(), before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "why"),
+    [
+        ("falcon", {"alibi": True}, "place in the cache"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+         "length of the text"),
+        ("qwen2_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+                       "shared_expert_intermediate_size": 48}, "experts"),
+    ],
+)  # fmt: skip
+def test_models_that_no_graph_can_hold_keep_a_growing_cache(
+    kind: str, changes: dict[str, Any], why: str
+) -> None:
+    config = AutoConfig.for_model(kind, **{**SMALL, **changes})
+    engine = build(AutoModelForCausalLM.from_config(config), uncaptured)
+    assert why in engine.why_growing
+    assert feed(engine.open(), [1, 2]).shape == (257,)
+
+
+def test_layers_of_different_shapes_keep_a_growing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model("llama")
+    layer = model.model.layers[1].self_attn
+    layer.num_key_value_groups = 4
+    for name in ("k_proj", "v_proj"):
+        setattr(layer, name, torch.nn.Linear(32, 8))
+    engine = build(model, uncaptured)
+    assert "differ in shape" in engine.why_growing
+
+
+@pytest.mark.model
+def test_the_built_in_model_writes_the_same_over_fixed_widths() -> None:
+    spec = ModelSpec(engine="torch")
+    plain = open_torch(spec, print)
+    fixed = TorchEngine(spec, plain._model, plain.tokenizer, 8192, capture=uncaptured)
+    prompt = plain.tokenizer.encode("Name three colours.", chat=True)
+    one, other = plain.open(), fixed.open()
+    first, second = feed(one, prompt), feed(other, prompt)
+    for _ in range(12):
+        np.testing.assert_allclose(first, second, atol=5e-4, rtol=0)
+        assert first.argmax() == second.argmax()
+        first, second = feed(one, [int(first.argmax())]), feed(other, [int(second.argmax())])
+    tree, links = (21, 22, 23, 24, 25), (-1, -1, 0, 1, 2)
+    got, want = other.forward(tree, links, [3, 4]), one.forward(tree, links, [3, 4])
+    np.testing.assert_allclose(got, want, atol=5e-4, rtol=0)
