@@ -39,7 +39,8 @@ ROOMS = {
     "racing": "strategies programs kvcache grammar decoding costs heads engines models text events "
     "types processes machine limits errors",
     "export": "results strategies grammar decoding models types errors",
-    "bench": "racing results strategies grammar costs engines models text events types errors",
+    "bench": "racing results strategies grammar costs training heads engines models text events "
+    "types errors",
     "web": "export racing results strategies programs kvcache grammar engines models text events "
     "types limits errors",
     "cli": "web bench racing results strategies training kvcache grammar costs engines models "
@@ -64,7 +65,11 @@ HEAVY = {
 }
 #: Imported only once its engine is asked for.
 LATE = {
-    *(f"backend.engines.torch.{name}" for name in ("graphs", "growing", "session", "static")),
+    *(
+        f"backend.engines.torch.{name}"
+        for name in ("graphs", "growing", "plain_loop", "session", "static")
+    ),
+    "backend.heads.device_head",
     "backend.heads.torch_head",
     "backend.heads.torch_weights",
     *(f"backend.training.{name}" for name in ("features", "fit", "synthesis", "targets", "train")),

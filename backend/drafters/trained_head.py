@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import Guess
 from backend.engines.hidden_states import HiddenStateSession
-from backend.heads.base import Floats, Head, HeadPass
+from backend.heads.base import Floats, Head, Predicted
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
 
 #: Added to the attention score of a row that must not be seen.
@@ -23,13 +23,12 @@ HIDDEN = np.float32(-1e9)
 
 class Displaced(NamedTuple):
     """The row that stood in a slot of the ring before a guess took the slot: its position, -1 for
-    none, and its keys and values, [layers, kv_heads, d] each.
+    none, and what the ring gave of it.
     """
 
     slot: int
     position: int
-    keys: Floats
-    values: Floats
+    row: Any
 
 
 class TrainedHead(NullDrafter):
@@ -57,11 +56,8 @@ class TrainedHead(NullDrafter):
         self._draft_length = draft_length
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
-        shape = head.shape
-        size = (shape.layers, shape.kv_heads, shape.window, shape.head_dim)
-        self._keys = np.zeros(size, dtype=np.float32)
-        self._values = np.zeros(size, dtype=np.float32)
-        self._positions = np.full(shape.window, -1, dtype=np.int64)  # of the ring's rows
+        self._ring = head.open()
+        self._positions = np.full(head.shape.window, -1, dtype=np.int64)  # of the ring's rows
         self._displaced: list[Displaced] = []  # by the last round's guesses, in their order
         self._fed = 0  # rows of tokens before this position are in the ring
         self._calibration = Calibration()
@@ -101,14 +97,14 @@ class TrainedHead(NullDrafter):
                 return self._calibration.proposal(self._draft_length, drafted)
             last = self._run_guess(last.feature, pair.token, position)
 
-    def _choose(self, done: HeadPass, position: int) -> Pair:
+    def _choose(self, done: Predicted, position: int) -> Pair:
         """The sampler's choice among the tokens that the head knows, by the text's own ids."""
         known = self._head.vocabulary
         pair = self._sampler.choose_two(done.logits, position, known, self._vocab_size)
         second = int(known[pair.second]) if pair.second >= 0 else -1
         return pair._replace(token=int(known[pair.token]), second=second)
 
-    def _feed(self, context: Sequence[int], end: int) -> HeadPass | None:
+    def _feed(self, context: Sequence[int], end: int) -> Predicted | None:
         """Feed the text before position `end`, as far as the target's features of it are known;
         the pass over its last token, or None if there is none to make.
         """
@@ -126,15 +122,14 @@ class TrainedHead(NullDrafter):
         self._fed = end
         return last
 
-    def _run_guess(self, feature: Floats, token: int, position: int) -> HeadPass:
+    def _run_guess(self, feature: Floats, token: int, position: int) -> Predicted:
         """Run a row of the head's own, remembering what it displaces."""
         slot = position % self._head.shape.window
         before = int(self._positions[slot])
-        kept = self._keys[:, :, slot].copy(), self._values[:, :, slot].copy()
-        self._displaced.append(Displaced(slot, before, *kept))
+        self._displaced.append(Displaced(slot, before, self._ring.take(slot)))
         return self._run(feature[None], [token], position)
 
-    def _run(self, features: Floats, tokens: Sequence[int], position: int) -> HeadPass:
+    def _run(self, features: Floats, tokens: Sequence[int], position: int) -> Predicted:
         """Run rows of these tokens from `position` on, and put them into the ring."""
         n, window = len(tokens), self._head.shape.window
         positions = np.arange(position, position + n)
@@ -143,20 +138,14 @@ class TrainedHead(NullDrafter):
         bias[:, :window][near & (self._positions >= 0)] = 0
         bias[:, window:][np.tri(n, dtype=bool)] = 0
         ids: NDArray[np.int64] = np.array(tokens, dtype=np.int64)
-        done = self._head.run(
-            np.ascontiguousarray(features), ids, positions, self._keys, self._values, bias
-        )
-        slots = positions % window
-        self._keys[:, :, slots] = done.keys
-        self._values[:, :, slots] = done.values
-        self._positions[slots] = positions
+        done = self._ring.run(np.ascontiguousarray(features), ids, positions, bias)
+        self._positions[positions % window] = positions
         return done
 
     def _take_back_guesses(self) -> None:
         """Put back what the last round's guesses displaced: they were never the text's rows."""
         for row in reversed(self._displaced):
-            self._keys[:, :, row.slot] = row.keys
-            self._values[:, :, row.slot] = row.values
+            self._ring.put(row.slot, row.row)
             self._positions[row.slot] = row.position
         self._displaced.clear()
 
@@ -169,6 +158,9 @@ class TrainedHead(NullDrafter):
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
         self.learn(outcome)
+
+    def close(self) -> None:
+        self._ring.close()
 
     def conclude(self) -> None:
         self.decision = self._draft_length.summary()

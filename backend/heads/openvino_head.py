@@ -5,8 +5,6 @@ import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,13 @@ from numpy.typing import NDArray
 
 from backend.engines.openvino.core import core
 from backend.engines.openvino.tracing import traced_once
-from backend.heads.base import Floats, Head, HeadPass
+from backend.heads.base import Floats, HeadPass, HostRing
 from backend.heads.file import HeadFile
 from backend.heads.shape import HeadShape
+from backend.heads.timing import step_seconds
 from backend.models.files import Say, model_files
 from backend.models.prepared import prepared
-from backend.types import PREFILL_CHUNK, ModelSpec
+from backend.types import ModelSpec
 
 IR = "head.xml"
 
@@ -34,12 +33,6 @@ SETTINGS = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECIS
 
 #: Rows of the passes whose shapes are fixed: what a round commits is rarely more than the last.
 FIXED = (1, 4, 8)
-
-#: Rows that a round's first pass usually feeds.
-USUAL = 3
-
-#: More bytes than a processor's caches hold.
-CACHES = 1 << 26
 
 ORDER = ("features", "tokens", "positions", "keys", "values", "bias")
 
@@ -133,6 +126,9 @@ class OpenVINOHead:
         self._other = other.create_infer_request()
         self.seconds = step_seconds(self)
 
+    def open(self) -> HostRing:
+        return HostRing(self.shape, self.run)
+
     def run(
         self,
         features: Floats,
@@ -142,6 +138,7 @@ class OpenVINOHead:
         values: Floats,
         bias: Floats,
     ) -> HeadPass:
+        """Run n rows behind a window of P cached ones; see TorchHead.forward for the shapes."""
         inputs = (features, tokens, positions, keys, values, bias)
         n = len(tokens)
         rows = next((rows for rows in sorted(self._fixed) if rows >= n), n)
@@ -171,24 +168,3 @@ class OpenVINOHead:
             padded,
         )
         return done._replace(keys=done.keys[:, :, more:], values=done.values[:, :, more:])
-
-
-def step_seconds(head: Head, repeats: int = 40) -> float:
-    """Mean seconds of a pass as rounds make them: the first feeds a few rows and finds the
-    processor's caches full of the target, the second is of one row and does not.
-    """
-    shape = head.shape
-    cache = np.zeros((shape.layers, shape.kv_heads, shape.window, shape.head_dim), np.float32)
-    others = np.zeros(CACHES, np.uint8)
-    times: list[float] = []
-    for rows in (*range(1, 17), PREFILL_CHUNK, *[USUAL, 1] * (repeats // 2)):
-        if rows == USUAL:
-            others += 1
-        features = np.zeros((rows, shape.hidden), np.float32)
-        ids = np.zeros(rows, np.int64)
-        bias = np.zeros((rows, shape.window + rows), np.float32)
-        start = perf_counter()
-        head.run(features, ids, ids, cache, cache, bias)
-        times.append(perf_counter() - start)
-    measured = times[-repeats:]
-    return (median(measured[::2]) + median(measured[1::2])) / 2

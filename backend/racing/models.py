@@ -14,6 +14,7 @@ from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
 from backend.heads.base import Head
 from backend.heads.file import SHIPPED, read_head
+from backend.heads.opening import open_head, place_for
 from backend.kvcache.prefix_cache import PrefixCache
 from backend.kvcache.prefix_files import store_in
 from backend.limits import PRIVATE, Limits
@@ -65,7 +66,7 @@ class LoadedModels:
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, PassCosts] = {}
-        self._heads: dict[tuple[str, Path], Head] = {}
+        self._heads: dict[tuple[str, str, Path], Head] = {}
 
     @property
     def cold(self) -> int:
@@ -170,17 +171,15 @@ class LoadedModels:
 
     def head(self, target: Engine, path: Path, say: Say) -> Head:
         """The trained head in a file. Raises DerbyError if it is not one, or another model's."""
-        key = target.spec.name, path
+        key = target.spec.name, place_for(target.spec), path
         if key not in self._heads:
-            from backend.heads.openvino_head import open_openvino_head
-
             file = read_head(path)
             if path != SHIPPED and file.target != target.fingerprint:
                 raise DerbyError(
                     f"The draft {path.name} was trained for another model than "
                     f"{target.spec.name!r}: train one for it with python -m backend train."
                 )
-            self._heads[key] = open_openvino_head(file, target.spec, say)
+            self._heads[key] = open_head(file, target.spec, key[1], say)
         return self._heads[key]
 
     def warm_up(self, steps: int | None = 1) -> bool:

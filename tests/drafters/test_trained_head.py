@@ -20,7 +20,7 @@ from backend.drafters.trained_head import HIDDEN, TrainedHead
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.engines.hidden_states import HiddenStateSession
 from backend.events import Event, Step
-from backend.heads.base import Floats, HeadPass
+from backend.heads.base import Floats, HeadPass, HostRing
 from backend.heads.shape import HeadShape
 from backend.types import HiddenStates, Outcome, Proposal, Request, Sampling, chain_parents
 
@@ -50,6 +50,9 @@ class Recorder:
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, feature
         self.seen: list[set[int]] = []  # positions that each row saw, its own included
+
+    def open(self) -> HostRing:
+        return HostRing(self.shape, self.run)
 
     def run(
         self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from captured import Recorder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.engines.base import Session
 from backend.engines.torch.engine import TorchEngine, open_torch
-from backend.engines.torch.graphs import Capture, Run, uncaptured
+from backend.engines.torch.graphs import Capture, uncaptured
+from backend.engines.torch.plain_loop import PlainLoop
 from backend.engines.torch.static import FIRST_CAPACITY, IDLE, WIDTHS, capacity_for, width_for
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
@@ -46,53 +47,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
 }
-
-#: What a capture must not contain: it would have the device wait for the host.
-ASKING = {"_local_scalar_dense", "nonzero", "_to_cpu", "item", "is_nonzero"}
-
-
-class Kernels(TorchDispatchMode):
-    """Notes what is launched, and launches it again on the same tensors, as a CUDA graph would: no
-    Python runs, and no tensor is another one than when it was captured.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._launched: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func.overloadpacket.__name__ not in ASKING, func
-        found = func(*args, **(kwargs or {}))
-        self._launched.append((func, args, kwargs or {}, found))
-        return found
-
-    def replay(self) -> None:
-        with torch.inference_mode():
-            for func, args, kwargs, found in self._launched:
-                again = func(*args, **kwargs)
-                for old, new in zip(tensors(found), tensors(again), strict=True):
-                    if old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
-
-
-def tensors(found: Any) -> list[torch.Tensor]:
-    parts = found if isinstance(found, tuple | list) else [found]
-    return [part for part in parts if isinstance(part, torch.Tensor)]
-
-
-class Recorder:
-    """Captures runs as `Kernels`, and notes how often."""
-
-    def __init__(self) -> None:
-        self.captured = 0
-
-    def __call__(self, run: Run) -> Run:
-        run()  # once before, as on the device
-        self.captured += 1
-        kernels = Kernels()
-        with kernels:
-            run()
-        return kernels.replay
 
 
 def a_model(kind: str) -> Any:
@@ -367,3 +321,16 @@ def test_the_built_in_model_writes_the_same_over_fixed_widths() -> None:
     tree, links = (21, 22, 23, 24, 25), (-1, -1, 0, 1, 2)
     got, want = other.forward(tree, links, [3, 4]), one.forward(tree, links, [3, 4])
     np.testing.assert_allclose(got, want, atol=5e-4, rtol=0)
+
+
+@pytest.mark.parametrize("capture", [uncaptured, Recorder()], ids=["run", "replayed"])
+def test_the_plain_loop_writes_what_a_session_writes(capture: Capture) -> None:
+    """It chooses and feeds back on the device: replayed, it knows nothing of the host."""
+    engine = build(MODELS["llama"], capture)
+    loop = PlainLoop(engine.fixed_widths(), 200)
+    for prompt in ([5, 9, 11], [7], list(range(100))):
+        session = GROWING["llama"].open()
+        want = [int(feed(session, prompt).argmax())]
+        while len(want) < 12:
+            want.append(int(feed(session, want[-1:]).argmax()))
+        assert loop.run(prompt, 12)[0] == want

@@ -62,16 +62,14 @@ class TorchEngine:
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
 
-        self._static, self.why_growing = self._fixed_widths(config, capture)
+        self._static, self.why_growing = self._fixed_widths(capture)
 
-    def _fixed_widths(
-        self, config: Any, capture: "Capture | None"
-    ) -> "tuple[StaticModel | None, str]":
+    def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
         """The model with passes of fixed widths, or why it has none."""
         device = self._calling.device
         if capture is None and device.type != "cuda":
             return None, "only CUDA devices capture passes"
-        why_not = _not_fixed(self._model, config, self._calling)
+        why_not = _not_fixed(self._model, self._calling)
         if why_not:
             return None, why_not
         from backend.engines.torch.graphs import capture_for
@@ -82,6 +80,19 @@ class TorchEngine:
             return None, "its layers' caches differ in shape"
         capture = capture or capture_for(device)
         return StaticModel(self._model, self._calling, self._tap, layout, capture), ""
+
+    def fixed_widths(self) -> "StaticModel":
+        """The model with passes of fixed widths, wherever it runs. Raises DerbyError if it cannot
+        have them.
+        """
+        if self._static is not None:
+            return self._static
+        from backend.engines.torch.graphs import capture_for
+
+        made, why_not = self._fixed_widths(capture_for(self._calling.device))
+        if made is None:
+            raise DerbyError(f"{self.spec} has no passes of fixed widths: {why_not}.")
+        return made
 
     def open(self) -> Session:
         from backend.engines.torch.session import TorchSession
@@ -213,8 +224,9 @@ def _masks_trees(config: Any) -> bool:
     return not alibi and "local" not in getattr(config, "attention_layers", ())
 
 
-def _not_fixed(model: Any, config: Any, calling: "Calling") -> str:
+def _not_fixed(model: Any, calling: "Calling") -> str:
     """Why passes of fixed widths, which ask the device for no value, cannot run this model; ""."""
+    config = model.config.get_text_config(decoder=True)
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its weights lie on several devices"
     if not calling.capabilities.tree:

@@ -229,7 +229,7 @@ class StaticCache:
         """Run the pass that the desk's inputs describe; `dry`: only have it captured."""
 
         def run() -> None:
-            self._compute(width, desk, logits=logits)
+            self.compute(width, desk, logits=logits)
 
         if width not in WIDTHS:
             run()
@@ -240,7 +240,7 @@ class StaticCache:
         if not dry:
             self._runs[key]()
 
-    def _compute(self, width: int, desk: Desk, *, logits: bool) -> None:
+    def compute(self, width: int, desk: Desk, *, logits: bool) -> None:
         """The pass itself. Asks for no value of the device, and makes nothing that outlives it."""
         shared, inputs, outputs = self._shared, desk.inputs, desk.outputs
         slots = inputs.start + inputs.places
