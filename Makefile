@@ -1,6 +1,7 @@
 # make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
 # make test   prepare, and run every test
+# make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   faults and crowds, for an hour and a bit; the report goes to build/
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,7 +11,7 @@ BIN := .venv/bin
 COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '/tests?/' .venv/lib \
 	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
 
-.PHONY: run setup test check verify bench soak
+.PHONY: run setup test check verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -31,6 +32,11 @@ verify: setup
 bench: .venv/installed-dev
 	$(BIN)/python -m backend setup
 	$(BIN)/python -m backend bench
+
+# With BIN=FOLDER, the Python there and its packages serve as they are; nothing is installed.
+gpu:
+	@test -x $(BIN)/python || $(MAKE) .venv/installed
+	@$(BIN)/python -m backend gpu $(GPU)
 
 soak: .venv/installed-dev
 	$(BIN)/python -m backend setup

@@ -2,6 +2,6 @@
 
 Each experiment declares itself in its own module and is listed in `registry`.
 
-May import: racing, results, strategies, grammar, costs, engines, models, text, events, types,
-errors.
+May import: racing, results, strategies, grammar, costs, training, heads, engines, models, text,
+events, types, errors.
 """

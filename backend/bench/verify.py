@@ -62,25 +62,29 @@ def cases(
 
 
 def verify(
-    chosen: tuple[Case, ...], models: LoadedModels, max_new_tokens: int = 96
+    chosen: tuple[Case, ...],
+    models: LoadedModels,
+    max_new_tokens: int = 96,
+    columns: tuple[Column, ...] = (),
 ) -> Iterator[Result]:
-    """Run the cases one by one: all columns of a case, in as many races as they take.
+    """Run the cases one by one: all `columns` of a case, KV reuse first among them, in as many
+    races as they take; (): all that there are.
 
     Raises DerbyError if there is nothing to compare with, for KV reuse fails.
     """
     for case in chosen:
-        races = _races(case.temperature)
-        results = [_run(case, columns, models, max_new_tokens) for columns in races]
+        races = _races(columns or verified_columns(), case.temperature)
+        results = [_run(case, some, models, max_new_tokens) for some in races]
         verdicts = [verdict for result in results for verdict in result.verdicts]
         equal = all(result.equal for result in results)
         yield Result(case, results[0].tokens, equal, tuple(dict(verdicts).items()))
 
 
-def _races(temperature: float) -> Iterator[tuple[Column, ...]]:
+def _races(columns: tuple[Column, ...], temperature: float) -> Iterator[tuple[Column, ...]]:
     """The columns to check, so many at a time as a race may have, each time with KV reuse. Who
     promises a distribution writes a text of its own, but at temperature 0.
     """
-    base, *others = (c for c in verified_columns() if c.keeps_text(temperature))
+    base, *others = (c for c in columns if c.keeps_text(temperature))
     room = MAX_COLUMNS - 1
     for start in range(0, len(others), room):
         yield (base, *others[start : start + room])

@@ -28,6 +28,7 @@ COMMANDS = {
     "loop.",
     "tune": "Find the settings to use here: pass costs, predicted and measured speed-ups "
     "(minutes).",
+    "gpu": "Measure all that a CUDA device can show, the most valuable first, within a time.",
     "train": "Train a draft for a model on conversations that the model writes; goes on if "
     "interrupted.",
     "models": "Models fetched from the Hub: what is here, and removing it.",

@@ -4,7 +4,7 @@ import json
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -194,9 +194,17 @@ def _report(
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in LIBRARIES},
+            **{name: _version(name) for name in LIBRARIES},
         },
     }
+
+
+def _version(library: str) -> str:
+    """Not every machine that trains has all of them."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _sizes(shards: Sequence[Shard]) -> dict[str, int]:

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import chat_model
 import numpy as np
 import pytest
 import torch
+from chat_model import CHATML, END, PAD, START, VOCABULARY
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from backend.errors import DerbyError
 from backend.heads.file import read_head, write_head
@@ -35,13 +35,6 @@ from backend.training.targets import OpenVINOTarget, TorchTarget
 from backend.training.train import HEAD, REPORT, Work, recipe_for, train
 from backend.training.whole_files import alone_in, whole
 
-VOCABULARY = 300
-START, END, PAD = 0, 1, 2
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
-CHATML = (
-    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-)
 CAPS = Caps(batch=4, question=6, long_question=9, answer=20, text=400)
 
 #: A head that lacks the middle of its target, and is target_logits fast.
@@ -60,38 +53,8 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TorchTarget:
     folder = tmp_path_factory.mktemp("tiny")
-    torch.manual_seed(3)
-    config = AutoConfig.for_model(
-        "llama",
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-    )
-    model: Any = AutoModelForCausalLM.from_config(config)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)  # layers that matter
-    model.save_pretrained(folder)
-    _tokenizer().save_pretrained(folder)
+    chat_model.make(folder)
     return TorchTarget(model_files(str(folder), print), "cpu")
-
-
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """A token a byte, behind three special ones."""
-    alphabet = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    fast = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast.decoder = decoders.ByteLevel()
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=fast, bos_token=SPECIAL[0], eos_token=SPECIAL[1], pad_token=SPECIAL[2]
-    )
-    wrapped.chat_template = CHATML
-    return wrapped
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +312,7 @@ def test_conversations_follow_the_template_and_their_seed(template: Template) ->
     chats, again = conversations(target, SEED, caps), conversations(target, SEED, caps)
     assert [chat.tokens for chat in chats] == [chat.tokens for chat in again]
     assert [chat.tokens for chat in chats] != [c.tokens for c in conversations(target, 0, caps)]
-    fast, turns = _tokenizer(), []
+    fast, turns = chat_model.tokenizer(), []
     for chat in chats:
         kinds, text = np.array(chat.kinds), str(fast.decode(chat.tokens))
         assert len(chat.tokens) == len(kinds) <= caps.text
@@ -388,11 +351,11 @@ def test_shares_of_conversations_are_those_that_were_meant(template: Template) -
 
 @pytest.fixture
 def template() -> Template:
-    return template_of(_tokenizer())
+    return template_of(chat_model.tokenizer())
 
 
 def test_the_template_is_taken_apart_as_it_was_put_together(template: Template) -> None:
-    fast = _tokenizer()
+    fast = chat_model.tokenizer()
     turns = [("system", "S"), ("user", "Q"), ("assistant", "A"), ("user", "R")]
     messages = [{"role": role, "content": text} for role, text in turns]
     whole_text = [*template.opening("S", "Q"), template.end, *template.to_answer]
@@ -413,7 +376,7 @@ def test_the_template_is_taken_apart_as_it_was_put_together(template: Template) 
     ],
 )
 def test_a_template_that_cannot_be_taken_apart_is_refused(broken: str) -> None:
-    fast = _tokenizer()
+    fast = chat_model.tokenizer()
     fast.chat_template = broken
     with pytest.raises(DerbyError, match="chat template"):
         template_of(fast)
