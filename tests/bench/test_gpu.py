@@ -28,6 +28,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Task]:
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DECODE_DERBY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # Two would wait for each other longer than they compute.
+        patch.setattr("backend.engines.torch.engine.threads", lambda: 1)
         model = chat_model.make(tmp_path_factory.mktemp("chat"))
         target = ModelSpec(str(model), "torch", "fp32", "CPU")
         folder = tmp_path_factory.mktemp("results")

@@ -230,6 +230,22 @@ def test_a_cache_grows_across_its_capacities(engine: TorchEngine) -> None:
     session.close()
 
 
+def test_a_capture_does_not_go_by_what_an_earlier_pass_left() -> None:
+    """The buffers of a width held the place of a long text's last row: capturing the passes of a
+    smaller cache wrote behind its end, which on a device ends the process.
+    """
+    engine = build(MODELS["llama"], Recorder())
+    session = engine.open()
+    for _ in range(FIRST_CAPACITY // 64):
+        feed(session, range(64))
+    feed(session, [1])
+    # The first of these has the cache that was outgrown, the other one has a new one.
+    for fresh in (engine.open(), engine.open()):
+        assert_close(feed(fresh, [9]), feed(GROWING["llama"].open(), [9]))
+    loop = PlainLoop(engine.fixed_widths(), 20)
+    assert len(loop.run([1, 2], 3)[0]) == 3
+
+
 def test_a_loaded_context_may_need_a_larger_cache() -> None:
     plain = GROWING["llama"].open()
     for _ in range(9):

@@ -26,6 +26,7 @@ class PlainLoop:
     @torch.inference_mode()
     def _captured(self) -> Run:
         with current(self._shared.calling.device):
+            self._shared.desk(1).inputs.clear()
             return self._shared.capture(self._one)
 
     def _one(self) -> None:

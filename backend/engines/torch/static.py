@@ -117,6 +117,10 @@ class Inputs:
         self.seen = seen.view(width, width)
         self.places = torch.arange(width, device=device)
 
+    def clear(self) -> None:
+        """Describe a pass at the very beginning, which fits into any cache."""
+        self.buffer.zero_()
+
     def fill(self, start: int, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Rows that pad the pass see themselves alone, and nobody sees them."""
         n, width = len(tokens), self._width
@@ -221,8 +225,10 @@ class StaticCache:
     def prepare(self) -> Iterator[None]:
         """Capture, one by one, every pass that was not."""
         for width in reversed(WIDTHS):  # the largest first, so that the others fit into its memory
+            desk = self._shared.desk(width)
+            desk.inputs.clear()
             for logits in (True, False) if width == PREFILL_CHUNK else (True,):
-                self.replay(width, self._shared.desk(width), logits=logits, dry=True)
+                self.replay(width, desk, logits=logits, dry=True)
                 yield
 
     def replay(self, width: int, desk: Desk, *, logits: bool, dry: bool = False) -> None:
