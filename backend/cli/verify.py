@@ -18,11 +18,16 @@ def verify(
     prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
     max_new_tokens: MaxNewTokens = 96,
 ) -> None:
-    from backend.bench.verify import cases
+    from backend.bench.verify import TARGETS, cases
     from backend.bench.verify import verify as run_cases
 
     check_range("prompts", prompts, 1, len(PROMPTS))
-    targets = tuple(ModelSpec(engine=name) for name in engine)
+    targets = tuple(
+        target
+        for name in engine
+        for target in [known for known in TARGETS if known.engine == name]
+        or [ModelSpec(engine=name)]
+    )
     chosen = cases(targets, PROMPTS[:prompts])
     unequal = 0
     for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
@@ -30,7 +35,8 @@ def verify(
         unequal += not result.equal
         verdict = f"{len(result.verdicts)} columns equal" if result.equal else "NOT EQUAL"
         out.print(
-            f"{number}/{len(chosen)} {case.target.engine} {case.prompt.category} "
+            f"{number}/{len(chosen)} {case.target.engine} {case.target.precision} "
+            f"{case.prompt.category} "
             f"T={case.temperature} seed={case.seed}: {verdict}, {result.tokens} tokens",
             highlight=False,
         )

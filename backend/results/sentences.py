@@ -30,8 +30,10 @@ TERMS = {
     "nothing else. The columns run interleaved on one device and one copy of the weights; figures "
     "of a solo run may differ a little.",
     "Identical": "The column's token ids equal those of KV reuse. A difference where the two best "
-    "scores lie almost nothing apart is a numeric tie; with quantised or half-precision weights "
-    "such ties are common, in fp32 they should not occur.",
+    "scores lie almost nothing apart is a numeric tie. Columns on the same weights do not differ "
+    "in fp32, int4-exact and int8-exact; with quantised or half-precision arithmetic such ties are "
+    "common. Between fp32 and the exact ones one may fall otherwise: other kernels add up in "
+    "another order.",
     "Two promises": "Same text: every column draws the same random numbers at the same position, "
     "and a drafted token passes where the target's own choice equals it. Whatever is drafted, the "
     "text is that of KV reuse; so the draft must hit one given token, which it does with "

@@ -67,9 +67,9 @@ PRESETS = (
         "What does quantisation buy?",
         (
             "kv",
-            "speculative",
+            "kv@openvino/int4-exact",
+            "speculative@openvino/int4-exact",
             "kv@openvino/int8",
-            "speculative@openvino/int8",
             "kv@openvino/int4",
             "speculative@openvino/int4",
         ),

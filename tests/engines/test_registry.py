@@ -68,7 +68,10 @@ def test_the_default_model_runs_on_an_engine_at_its_default_precision() -> None:
 def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() -> None:
     assert offered_engines() == ("openvino", "torch")
     assert offered_engines(demo=True) == ("fake",)
-    assert set(all_precisions()) == {"fp32", "int8", "int4", "bf16", "fp16"}
+    assert set(all_precisions()) == {
+        *("fp32", "int8", "int4", "int4-exact", "int8-exact"),
+        *("bf16", "fp16"),
+    }
     offer = offer_of(offered_engines(demo=True), ("fake-priced",))
     assert offer.models == (*FAKE.models, "fake-priced"), "the first one is the default"
     assert [runtime.title for runtime in offer.runtimes] == ["Fake"]
@@ -83,7 +86,9 @@ def test_an_unknown_engine_is_one_sentence() -> None:
 
 def test_the_command_line_says_what_is_declared() -> None:
     assert engine_help() == "openvino, torch or fake."
-    assert precision_help() == "openvino: fp32, int8, int4; torch: fp32, bf16, fp16."
+    assert precision_help() == (
+        "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16."
+    )
     assert device_help() == "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch)."
 
 

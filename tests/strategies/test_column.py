@@ -111,6 +111,7 @@ def test_a_grammar_that_is_taken_off_is_written() -> None:
         ("@openvino/int8", OwnModel("", "openvino", "int8"), "openvino/int8"),
         ("@torch/bf16/CUDA", OwnModel("", "torch", "bf16", "CUDA"), "torch/bf16/CUDA"),
         ("@torch", OwnModel("", "torch"), "torch"),
+        ("@int4-exact/CPU", OwnModel("", "", "int4-exact", "CPU"), "int4-exact/CPU"),
         ("@GPU.1", OwnModel(device="GPU.1"), "GPU.1"),
         ("@fp32/GPU", OwnModel("", "", "fp32", "GPU"), "fp32/GPU"),
         ("@ torch / CPU ", OwnModel("", "torch", "", "CPU"), "torch/CPU"),

@@ -22,7 +22,7 @@ from backend.web.offer import HUB, Offer, Runtime
 HIDDEN = "/srv/secret/models/llama"
 MENU = Offer(
     (
-        Runtime("openvino", "OpenVINO", ("fp32", "int8", "int4"), ("CPU", "AUTO")),
+        Runtime("openvino", "OpenVINO", ("fp32", "int8", "int4", "int4-exact"), ("CPU", "AUTO")),
         Runtime("torch", "PyTorch", ("fp32", "bf16"), ("CPU",)),
     ),
     ("built-in", HIDDEN, "owner/model"),

@@ -1,13 +1,16 @@
-"""Smaller weights for an OpenVINO model: int8, and int4 that is exact where the weights allow it.
+"""Smaller weights for an OpenVINO model: rounded to int8 or int4, or the codes that they were
+published in.
 
-Weights that were 4-bit once (the built-in model's were) still lie on a grid: every 32 in a row are
-code * scale + low with 16 codes. Quantising them anew would round a second time, and on the
-built-in model changes every fourth greedy token; reading the codes off the grid changes nothing.
+Weights that were quantised once (the built-in model's were) still lie on a grid: every 16 or 32 in
+a row are (code - zero) * scale with few codes. Quantising them anew would round a second time, and
+on the built-in model changes every fourth greedy token; reading the codes off the grid changes
+nothing.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,25 +21,166 @@ from backend.errors import DerbyError
 if TYPE_CHECKING:
     import openvino as ov
 
-#: Weights that share one scale in the grids that are recognised (GGUF's Q4_1 and Q8_0).
-GROUP = 32
-
-#: Below this many weights a scale, int4 costs more than it saves.
+#: Below this many weights a scale, rounding to int4 costs more than it saves.
 SMALLEST_GROUP = 32
+
+#: Groups that are looked at first: weights that lie on no grid are known by these.
+SAMPLE = 512
+
+#: Weights may differ by this share of their group's largest: zero and product round once each in
+#: float32. Of weights that lie on no grid, no group of 16 comes so near to one by chance.
+LAST_PLACE = np.float32(2**-22)
+
+#: A symmetric grid's scale, as a file states it, has no more leading bits than that (a half times
+#: a whole number of 8 bits, in GGUF's Q6_K): rounding to so many finds it again.
+SCALE_BITS = 19
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
     """A weight matrix [O, I] as (values - zero) * scale, in groups along I.
 
-    `values` uint8 [O, I / GROUP, GROUP] below 2**bits; `zero` float32 [O or 1, I / GROUP or 1, 1];
-    `scale` float32 [O, I / GROUP, 1].
+    `values` uint8 [O, I / group, group] below 2**bits; `zero` float32 [O or 1, I / group or 1, 1];
+    `scale` float32 [O, I / group, 1].
     """
 
     bits: int
     values: NDArray[np.uint8]
     zero: NDArray[np.float32]
     scale: NDArray[np.float32]
+
+    def weight(self) -> NDArray[np.float32]:
+        """What they stand for, [O, I], computed as the plugin does."""
+        real = (self.values.astype(np.float32) - self.zero) * self.scale
+        return real.reshape(len(real), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A kind of grid: `bits` a code, `group` weights a scale, `steps` between the outermost codes.
+
+    A symmetric one has its zero in the middle of the codes, and gives its weights back bit for bit;
+    any other has an offset for each group, and gives them back but for LAST_PLACE.
+    """
+
+    bits: int
+    group: int
+    symmetric: bool
+    steps: int
+
+    def codes(self, weight: NDArray[np.float32]) -> Codes | None:
+        """The codes of `weight` [O, I] on such a grid, or None if it does not lie on one."""
+        if weight.shape[1] % self.group:
+            return None
+        groups = weight.reshape(-1, self.group)
+        if self._fit(groups[:: -(-len(groups) // SAMPLE)]) is None:
+            return None
+        found = self._fit(groups)
+        if found is None:
+            return None
+        values, zero, scale = found
+        rows = len(weight)
+        return Codes(
+            self.bits,
+            values.reshape(rows, -1, self.group),
+            zero[:1, None] if self.symmetric else zero.reshape(rows, -1, 1),
+            scale.reshape(rows, -1, 1),
+        )
+
+    def _fit(
+        self, groups: NDArray[np.float32]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]] | None:
+        """Values, zeros and scales of groups [n, group], or None if one of them does not fit.
+
+        Which codes a group's outermost weights have is not known, only that few come into
+        question: each number of steps is tried on the groups that have not fitted yet.
+        """
+        values = np.zeros(groups.shape, dtype=np.uint8)
+        zero, scale = np.zeros((2, len(groups), 1), dtype=np.float32)
+        left = np.arange(len(groups))
+        for steps in range(self.steps, 0, -1):
+            some = groups[left]
+            at, by = self._symmetric(some, steps) if self.symmetric else _offset(some, steps)
+            codes = np.rint(some / by + at)
+            back = (codes - at) * by
+            slack = 0 if self.symmetric else LAST_PLACE * np.abs(some).max(1, keepdims=True)
+            fits = np.all(
+                (np.abs(back - some) <= slack) & (codes >= 0) & (codes < 2**self.bits), axis=1
+            )
+            done = left[fits]
+            values[done], zero[done], scale[done] = codes[fits], at[fits], by[fits]
+            left = left[~fits]
+            if not left.size:
+                return values, zero, scale
+        return None
+
+    def _symmetric(
+        self, groups: NDArray[np.float32], steps: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Zero and scale if the weight farthest from 0 lies `steps` below the middle code.
+
+        Below, for there is one code more on that side; the scale's sign puts it there.
+        """
+        far = np.take_along_axis(groups, np.abs(groups).argmax(1, keepdims=True), 1)
+        zero = np.full_like(far, 2.0 ** (self.bits - 1))
+        return zero, _or_one(_leading(far / np.float32(-steps)))
+
+
+def _offset(
+    groups: NDArray[np.float32], steps: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Zero and scale if the smallest weight has code 0 and the largest code `steps`."""
+    low = groups.min(1, keepdims=True)
+    span = groups.max(1, keepdims=True) - low
+    # Q4_1 and Q5_1 state the scale in half precision; where the offset is large beside it, that
+    # rounding finds it better than the difference of two weights does.
+    half = (span / np.float32(steps)).astype(np.float16).astype(np.float32)
+    near = np.abs(half * np.float32(steps) - span) <= LAST_PLACE * np.abs(groups).max(
+        1, keepdims=True
+    )
+    scale = _or_one(np.where(near, half, span / np.float32(steps)))
+    return -low / scale, scale
+
+
+def _leading(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scales rounded to SCALE_BITS leading bits."""
+    mantissa, exponent = np.frexp(scale)
+    return np.ldexp(np.rint(np.ldexp(mantissa, SCALE_BITS)), exponent - SCALE_BITS)
+
+
+def _or_one(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """1 where a group has a single value and needs no scale."""
+    return np.where(scale == 0, np.float32(1), scale)
+
+
+#: Grids that weights are published on, those that are multiplied from fastest first; in GGUF:
+#: Q4_0; Q4_1, Q4_K; Q3_K; Q2_K.
+FOUR_BITS = (
+    Grid(4, 32, symmetric=True, steps=8),
+    Grid(4, 32, symmetric=False, steps=15),
+    Grid(4, 16, symmetric=True, steps=8),
+    Grid(4, 16, symmetric=False, steps=3),
+)
+
+#: Q5_0 and Q8_0, IQ4_NL, MXFP4; Q6_K; Q5_1, Q5_K.
+EIGHT_BITS = (
+    Grid(8, 32, symmetric=True, steps=128),
+    Grid(8, 16, symmetric=True, steps=128),
+    Grid(8, 32, symmetric=False, steps=31),
+)
+
+
+def codes_on_grid(weight: NDArray[np.float32], bits: int = 4) -> Codes | None:
+    """The codes of at least so many bits that give back `weight` [O, I], or None if it lies on no
+    such grid.
+    """
+    grids = FOUR_BITS + EIGHT_BITS if bits == 4 else EIGHT_BITS
+    found = (grid.codes(weight) for grid in grids) if weight.dtype == np.float32 else ()
+    return next((codes for codes in found if codes is not None), None)
+
+
+class OffGridError(DerbyError):
+    """Weights were not published in the codes asked for."""
 
 
 def int8(model: "ov.Model") -> "ov.Model":
@@ -46,58 +190,28 @@ def int8(model: "ov.Model") -> "ov.Model":
     return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
 
 
-def int4(model: "ov.Model") -> "ov.Model":
-    """4 bits a weight, 8 for the output projection. Consumes `model`.
-
-    Exact if every matrix lies on a 4- or 8-bit grid, otherwise rounded by NNCF in groups of 128 or
-    the largest smaller power of two that fits; matrices that no group of SMALLEST_GROUP divides
-    get 8 bits. Raises DerbyError where that is all of them.
+def exact(model: "ov.Model", bits: int) -> "ov.Model":
+    """Codes of `bits` (4 or 8) for what lies on such a grid, and of 8 for what lies on a finer one.
+    Consumes `model`. Raises OffGridError if a matrix lies on none, or none on one of 4 bits.
     """
     codes: dict[str, Codes] = {}
     for constant in _matrices(model):
-        found = codes_on_grid(constant.data)
+        name = constant.get_friendly_name()
+        found = codes[name] if name in codes else codes_on_grid(constant.data, bits)
         if found is None:
-            return _rounded_int4(model)
-        codes[constant.get_friendly_name()] = found
+            raise OffGridError(
+                f"int{bits}-exact is for weights that were published in 4- or 8-bit codes, as in "
+                f"most GGUF files, and this model's matrix {name:.80} was not: choose fp32, or "
+                f"int{bits}, which rounds."
+            )
+        codes[name] = found
+    if bits not in {found.bits for found in codes.values()}:
+        raise OffGridError("None of this model's weights lie on a 4-bit grid: choose int8-exact.")
     for constant in list(_matrices(model)):
         # A matrix that two products share is replaced in both at its first turn.
         _replace(constant, codes[constant.get_friendly_name()])
     model.validate_nodes_and_infer_types()
     return model
-
-
-def codes_on_grid(weight: NDArray[np.float32]) -> Codes | None:
-    """The codes that give back `weight` [O, I] bit for bit, or None where there are none."""
-    if weight.dtype != np.float32 or weight.shape[1] % GROUP:
-        return None
-    groups = weight.reshape(len(weight), -1, GROUP)
-    return _four_bits(groups) or _eight_bits(groups)
-
-
-def _four_bits(groups: NDArray[np.float32]) -> Codes | None:
-    """Q4_1's grid: weight = code * scale + low, scale in half precision, codes 0 to 15."""
-    low = groups.min(-1, keepdims=True)
-    scale = _half((groups.max(-1, keepdims=True) - low) / 15)
-    values = np.rint((groups - low) / scale)
-    if values.max() > 15 or not np.array_equal(values * scale + low, groups):
-        return None
-    return Codes(4, values.astype(np.uint8), -low / scale, scale)
-
-
-def _eight_bits(groups: NDArray[np.float32]) -> Codes | None:
-    """Q8_0's grid: weight = code * scale, scale in half precision, codes -127 to 127."""
-    scale = _half(np.abs(groups).max(-1, keepdims=True) / 127)
-    values = np.rint(groups / scale)
-    if np.abs(values).max() > 127 or not np.array_equal(values * scale, groups):
-        return None
-    zero = np.full((1, 1, 1), 128, dtype=np.float32)
-    return Codes(8, (values + 128).astype(np.uint8), zero, scale)
-
-
-def _half(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scales rounded to half precision; 1 where a group has a single value and needs none."""
-    rounded = scale.astype(np.float16).astype(np.float32)
-    return np.where(rounded == 0, np.float32(1), rounded)
 
 
 def _replace(constant: "ov.op.Constant", codes: Codes) -> None:
@@ -122,7 +236,12 @@ def _replace(constant: "ov.op.Constant", codes: Codes) -> None:
         reader.replace_source_output(weight.output(0))
 
 
-def _rounded_int4(model: "ov.Model") -> "ov.Model":
+def int4(model: "ov.Model") -> "ov.Model":
+    """4 bits a weight, 8 for the output projection. Consumes `model`.
+
+    Rounded by NNCF in groups of 128 or the largest smaller power of two that fits; matrices that
+    no group of SMALLEST_GROUP divides get 8 bits. Raises DerbyError where that is all of them.
+    """
     import nncf
 
     widths = {constant.output(0).get_shape()[1] for constant in _matrices(model)}
@@ -155,4 +274,10 @@ def _matrices(model: "ov.Model") -> Iterator["ov.op.Constant"]:
                 yield weight.get_node()
 
 
-COMPRESSORS: dict[str, Callable[["ov.Model"], "ov.Model"]] = {"int8": int8, "int4": int4}
+#: By precision. The exact ones have float32 arithmetic as well: equal columns write equal texts.
+COMPRESSORS: dict[str, Callable[["ov.Model"], "ov.Model"]] = {
+    "int8": int8,
+    "int4": int4,
+    "int4-exact": partial(exact, bits=4),
+    "int8-exact": partial(exact, bits=8),
+}

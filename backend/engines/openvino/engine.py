@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.engines.openvino.abilities import CAPABILITIES
+from backend.engines.openvino.abilities import CAPABILITIES, EXACT_PRECISIONS
 from backend.engines.openvino.core import available_devices, core
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
 from backend.engines.tree import depths, require_path, turned, visibility
@@ -51,7 +51,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     files = model_files(spec.name, say)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
-    if spec.precision == "fp32":
+    if spec.precision in EXACT_PRECISIONS:
         settings |= EXACT
     graph = ready_made(path, spec, files) if files.ready_made else path
     model = core().compile_model(graph, spec.device, settings)

@@ -18,18 +18,19 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.openvino.abilities import BYTES
-from backend.engines.openvino.compress import COMPRESSORS
+from backend.engines.openvino.compress import COMPRESSORS, OffGridError
 from backend.engines.openvino.merge import merge_products
 from backend.engines.openvino.tracing import traced_once
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
-from backend.models.prepared import prepared
+from backend.models.prepared import cache_dir, intact, prepared
 from backend.models.weights import weights_in
 from backend.types import ModelSpec
 
@@ -57,12 +58,19 @@ EACH_LOGIT_ALONE = {"Result", "Convert", "Multiply", "Divide", "Tanh", "Add"}
 def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     """The folder with the IR of `spec` (openvino_model.xml and .bin), made if need be.
 
-    fp32 is the reference; int8 and int4 are its weights compressed. Raises DerbyError for an
-    unknown precision and for an architecture without the expected attention or output pattern.
+    fp32 is the reference; the others are its weights compressed. Of weights that were published in
+    four bits, int4 is int4-exact, run with other arithmetic. Raises DerbyError for an unknown
+    precision, for weights that were not published in the codes asked for, and for an architecture
+    without the expected attention or output pattern.
     """
-    if spec.precision not in ("fp32", *COMPRESSORS):
-        raise DerbyError(f"OpenVINO runs fp32, int8 and int4, not {spec.precision!r}: choose one.")
+    if spec.precision not in BYTES:
+        known = ", ".join(BYTES)
+        raise DerbyError(f"OpenVINO runs {known}, not {spec.precision!r:.60}: choose one.")
     files = model_files(spec.name, say)
+    name, recipe = _place(spec.precision, files)
+    if spec.precision == "int4" and not intact(cache_dir() / name, recipe):
+        with suppress(OffGridError):
+            return openvino_ir(replace(spec, precision="int4-exact"), say)
 
     def build(folder: Path) -> None:
         if spec.precision == "fp32":
@@ -75,21 +83,26 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
             model = COMPRESSORS[spec.precision](_read(original / IR))
         _save(model, folder / IR)
 
-    name = f"openvino-{spec.precision}-{files.fingerprint[:16]}"
-    sliding = f", layers that slide: {files.sliding}" if any(files.sliding) else ""
-    recipe = f"{RECIPE} {spec.precision} of {files.fingerprint}{sliding}"
     needs = round(ROOM * BYTES[spec.precision] * weights_in(files.folder))
     return prepared(name, recipe, build, needs, say)
+
+
+def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
+    """The name of the prepared folder, and how its content is made."""
+    sliding = f", layers that slide: {files.sliding}" if any(files.sliding) else ""
+    recipe = f"{RECIPE} {precision} of {files.fingerprint}{sliding}"
+    return f"openvino-{precision}-{files.fingerprint[:16]}", recipe
 
 
 def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
     """The IR at `path`, which somebody else made, behind our interface; its weights stay as stored.
 
-    Raises DerbyError for a precision other than the stored one, and where the graph lacks a node.
+    "int4-exact" and "int8-exact" are those codes as well, run with exact arithmetic. Raises
+    DerbyError for a precision other than the stored one, and where the graph lacks a node.
     """
     model = _read(path)
     stored = _stored_precision(model)
-    if spec.precision != stored:
+    if spec.precision.removesuffix("-exact") != stored:
         raise DerbyError(
             f"{spec.name!r} is a ready-made OpenVINO model whose weights are {stored}, and it runs "
             f"as it is: choose {stored} instead of {spec.precision!r}."
