@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.models.gguf import SUFFIX, gguf_folder, gguf_in
 from backend.models.hub import HUB_ID, IR, Say, hub_folder
 from backend.models.prepared import sha256_of
 
@@ -44,9 +45,10 @@ class ModelFiles:
 def model_files(name: str, say: Say) -> ModelFiles:
     """Find the model called `name`, downloading and converting it if need be.
 
-    `name` is "built-in", a folder (absolute, or starting with "." or "~") or a Hub id
-    "owner/model". `say` receives short sentences about what takes long. Raises DerbyError when
-    there is no such model, or none that can be loaded safely.
+    `name` is "built-in", a folder or a GGUF file (absolute, or starting with "." or "~"), or a Hub
+    id "owner/model"; of several GGUF files in a repository, "owner/model:FILE". `say` receives
+    short sentences about what takes long. Raises DerbyError when there is no such model, or none
+    that can be loaded safely.
     """
     return _describe(_folder(name, say), name)
 
@@ -57,17 +59,22 @@ def _folder(name: str, say: Say) -> Path:
 
         return built_in_folder(say)
     if name.startswith((".", "~")) or Path(name).is_absolute():
-        return _local(Path(name).expanduser().absolute(), name)
+        return _local(Path(name).expanduser().absolute(), name, say)
     if HUB_ID.fullmatch(name):
-        return _local(hub_folder(name, say), name)
+        file = name.partition(":")[2]
+        return _local(hub_folder(name, say) / file, name, say)
     raise DerbyError(
-        f"There is no model {name!r}: write {BUILT_IN!r}, a folder starting with '/', '.' or '~', "
-        "or a Hub id such as owner/model."
+        f"There is no model {name!r}: write {BUILT_IN!r}, a folder or GGUF file starting with '/', "
+        "'.' or '~', or a Hub id such as owner/model."
     )
 
 
-def _local(folder: Path, name: str) -> Path:
-    """The folder, if it holds a model; sentences call it as its user did. Raises DerbyError."""
+def _local(folder: Path, name: str, say: Say) -> Path:
+    """The folder, if it holds a model, or the one that is made of a GGUF file; sentences call it as
+    its user did. Raises DerbyError.
+    """
+    if folder.suffix == SUFFIX and folder.is_file():
+        return gguf_folder(folder, say)
     if not folder.is_dir():
         raise DerbyError(f"There is no model folder {name!r}: check the path.")
     if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
@@ -75,6 +82,8 @@ def _local(folder: Path, name: str) -> Path:
         return folder
     if _ready_made(folder) and (folder / "config.json").is_file():
         return folder
+    if (file := gguf_in(folder, name)) is not None:
+        return gguf_folder(file, say)
     pickled = sorted(
         p.name
         for p in (*folder.glob("*.bin"), *folder.glob("*.pt*"))
@@ -86,8 +95,8 @@ def _local(folder: Path, name: str) -> Path:
             "code when loaded: convert it to safetensors first."
         )
     raise DerbyError(
-        f"{name!r} is not a model folder: it needs config.json and *.safetensors files, or "
-        f"config.json, {IR[0]} and {IR[1]}."
+        f"{name!r} is not a model folder: it needs config.json and *.safetensors files, "
+        f"config.json, {IR[0]} and {IR[1]}, or a GGUF file."
     )
 
 

@@ -11,9 +11,11 @@ from glob import escape
 from pathlib import Path
 
 from backend.errors import DerbyError
+from backend.models.gguf import SUFFIX
 from backend.models.prepared import MANIFEST, cache_dir, intact, prepared
 
-HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
+#: Behind a colon, one of the repository's GGUF files.
+HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,195}\.gguf)?", re.ASCII)
 
 #: What is fetched from the Hub: data only, top folder only, never pickles or code.
 WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
@@ -71,7 +73,7 @@ def is_fetched(name: str) -> bool:
 
 def hub_place(name: str) -> Path:
     """The folder of the cache that holds the Hub model `name`, or will."""
-    return cache_dir() / f"{PREFIX}{name.replace('/', '--')}"
+    return cache_dir() / f"{PREFIX}{name.replace('/', '--').replace(':', '--')}"
 
 
 def fetched_by_others(name: str) -> Path | None:
@@ -79,7 +81,7 @@ def fetched_by_others(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, local_files_only=True))
+        return Path(snapshot_download(name.partition(":")[0], local_files_only=True))
     except OSError:
         return None
 
@@ -92,15 +94,33 @@ def _download(name: str) -> Download:
     """What there is to fetch, as the Hub lists it. Raises DerbyError, and what the client does."""
     from huggingface_hub import HfApi
 
-    info = HfApi().model_info(name, files_metadata=True, timeout=20)
+    repository, _, file = name.partition(":")
+    info = HfApi().model_info(repository, files_metadata=True, timeout=20)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-    files = [file for file in sizes if _is_wanted(file)]
-    weights = [file for file in files if file.endswith(".safetensors")]
-    if not weights and set(IR) <= set(sizes):
-        weights = [*IR]
-        files += weights
+    weights = _weights(name, list(sizes), file)
+    others = [f for f in sizes if _is_wanted(f) and not f.endswith(".safetensors")]
+    files = [*others, *weights]
     _require_loadable(name, len(weights), sum(sizes[file] for file in weights))
     return Download(name, info.sha, files, sum(sizes[file] for file in files))
+
+
+def _weights(name: str, files: Sequence[str], file: str) -> list[str]:
+    """The repository's files with weights: safetensors, else a ready-made OpenVINO model, else its
+    GGUF file; or the one of that name. Raises DerbyError if there are several to choose from.
+    """
+    packed = [f for f in files if f.endswith(SUFFIX) and "/" not in f]
+    if file:
+        return [f for f in packed if f == file]
+    if safe := [f for f in files if _is_wanted(f) and f.endswith(".safetensors")]:
+        return safe
+    if set(IR) <= set(files):
+        return [*IR]
+    if len(packed) > 1:
+        raise DerbyError(
+            f"The Hub model {name!r} has {len(packed)} GGUF files: name one, as in "
+            f"{name}:{packed[0]:.100}."
+        )
+    return packed
 
 
 def _is_wanted(file: str) -> bool:
@@ -117,7 +137,7 @@ def _fetch(download: Download, folder: Path, say: Say) -> None:
     say(f"Downloading {download.name} ({download.size / 1e6:,.0f} MB)...")
     try:
         snapshot_download(
-            download.name,
+            download.name.partition(":")[0],
             revision=download.revision,
             local_dir=folder,
             allow_patterns=[escape(file) for file in download.files],
@@ -133,8 +153,8 @@ def _require_loadable(name: str, files: int, size: int) -> None:
 
     if not files:
         raise DerbyError(
-            f"The Hub model {name!r} has neither safetensors weights nor {IR[0]}: choose one "
-            "that has."
+            f"The Hub model {name!r} has neither safetensors weights nor {IR[0]} nor such a GGUF "
+            "file: choose one that has."
         )
     available = psutil.virtual_memory().available
     if size > available:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from backend.errors import DerbyError
 from backend.models.files import fingerprint_of
+from backend.models.gguf import SUFFIX, folder_name
 from backend.models.hub import (
     HUB_ID,
     PREFIX,
@@ -47,13 +48,26 @@ def fetched_models() -> list[FetchedModel]:
 
 
 def _fetched(folder: Path) -> FetchedModel:
+    recipe, digests = _manifest(folder)
+    folders = [folder]
+    for path, digest in tuple(digests.items()):
+        made = cache_dir() / folder_name(digest)
+        if path.suffix == SUFFIX and made.is_dir():
+            folders.append(made)
+            digests |= _manifest(made)[1]
+    if (folders[-1] / "config.json") in digests:  # else its GGUF file was never converted
+        fingerprint = fingerprint_of(folders[-1], digests.__getitem__)
+        folders += sorted(cache_dir().glob(f"openvino-*-{fingerprint[:16]}"))
+    size = sum(path.stat().st_size for each in folders for path in each.rglob("*"))
+    name = recipe.rpartition(" ")[2]
+    return FetchedModel(name, tuple(folders), size, (folder / MANIFEST).stat().st_mtime)
+
+
+def _manifest(folder: Path) -> tuple[str, dict[Path, str]]:
+    """What the manifest of a prepared folder says: its recipe, and each file's SHA-256."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     digests = {folder / name: str(facts["sha256"]) for name, facts in manifest["files"].items()}
-    fingerprint = fingerprint_of(folder, digests.__getitem__)
-    folders = (folder, *sorted(cache_dir().glob(f"openvino-*-{fingerprint[:16]}")))
-    size = sum(path.stat().st_size for each in folders for path in each.rglob("*"))
-    name = str(manifest["recipe"]).rpartition(" ")[2]
-    return FetchedModel(name, folders, size, (folder / MANIFEST).stat().st_mtime)
+    return str(manifest["recipe"]), digests
 
 
 def remove_fetched(name: str) -> int:

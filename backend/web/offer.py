@@ -11,6 +11,7 @@ from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID
+from backend.models.gguf import SUFFIX
 
 HUB = "hub"
 
@@ -86,16 +87,17 @@ def offer_of(
 
 
 def require_models(models: Sequence[str], engines: Sequence[str]) -> None:
-    """Raise DerbyError unless each is a folder or a Hub id; an engine with models of its own knows
-    other names.
+    """Raise DerbyError unless each is a folder, a GGUF file or a Hub id; an engine with models of
+    its own knows other names.
     """
     own = any(engine_named(engine).models for engine in engines)
     for name in models:
         if _is_path(name):
-            if not Path(name).expanduser().is_dir():
+            path = Path(name).expanduser()
+            if not path.is_dir() and not (path.suffix == SUFFIX and path.is_file()):
                 raise DerbyError(f"There is no model folder {name!r}: check the path.")
         elif not own and name != BUILT_IN and not HUB_ID.fullmatch(name):
             raise DerbyError(
-                f"There is no model {name!r}: write a folder starting with '/', '.' or '~', or a "
-                "Hub id such as owner/model."
+                f"There is no model {name!r}: write a folder or GGUF file starting with '/', '.' "
+                "or '~', or a Hub id such as owner/model."
             )
