@@ -22,6 +22,7 @@ from backend.cli.options import (
     Precision,
     Seed,
     Temperature,
+    target_model,
 )
 from backend.errors import check_range
 from backend.racing.ledger import Ledger
@@ -29,7 +30,7 @@ from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import ModelSpec, Request, Sampling
+from backend.types import Request, Sampling
 
 EXPERIMENT_HELP = "; ".join(f"{name}: {each.help}" for name, each in EXPERIMENTS.items()) + "."
 
@@ -49,7 +50,7 @@ def bench(
     column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
     model: Model = "built-in",
     engine: EngineName = "openvino",
-    precision: Precision = "fp32",
+    precision: Precision = "",
     device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
@@ -65,7 +66,7 @@ def bench(
         [*sample(read_prompts(prompts) if prompts else PROMPTS, limit)] * repeats,
         tuple(parse_column(name) for name in column),
         Request("-", max_new_tokens, Sampling(temperature, seed=seed)),
-        ModelSpec(model, engine, precision, device),
+        target_model(model, engine, precision, device),
         LoadedModels(),
         say,
         limit or 3,

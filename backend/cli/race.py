@@ -19,6 +19,7 @@ from backend.cli.options import (
     Raw,
     Seed,
     Temperature,
+    target_model,
 )
 from backend.cli.tables import summary, texts
 from backend.errors import DerbyError
@@ -29,7 +30,7 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import ModelSpec, Request, Sampling
+from backend.types import Request, Sampling
 
 
 def race(
@@ -37,7 +38,7 @@ def race(
     column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
     model: Model = "built-in",
     engine: EngineName = "openvino",
-    precision: Precision = "fp32",
+    precision: Precision = "",
     device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
@@ -63,7 +64,7 @@ def race(
     request = Request(
         text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, shift
     )
-    entered = Race(request, columns, ModelSpec(model, engine, precision, device))
+    entered = Race(request, columns, target_model(model, engine, precision, device))
     board = Scoreboard(columns)
     events = InlineHost().stream(entered, lambda: False)
     if as_json:

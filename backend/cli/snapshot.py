@@ -20,6 +20,7 @@ from backend.cli.options import (
     Raw,
     Seed,
     Temperature,
+    target_model,
 )
 from backend.cli.tables import summary, texts
 from backend.errors import DerbyError
@@ -32,7 +33,7 @@ from backend.racing.records import read_record
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
-from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
+from backend.types import AnswerSoFar, Request, Sampling
 
 app = typer.Typer(
     help="Columns saved to disk, and resumed exactly.", no_args_is_help=True, add_completion=False
@@ -50,7 +51,7 @@ def save(
     column: Annotated[str, typer.Option("--column", "-c", help="name[:setting=value,...]")] = "kv",
     model: Model = "built-in",
     engine: EngineName = "openvino",
-    precision: Precision = "fp32",
+    precision: Precision = "",
     device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 32,
     temperature: Temperature = 0.0,
@@ -60,7 +61,7 @@ def save(
 ) -> None:
     """Run one column and save it where it stops."""
     request = Request(as_utf8(prompt), max_new_tokens, Sampling(temperature, seed=seed), not raw)
-    target = ModelSpec(model, engine, precision, device)
+    target = target_model(model, engine, precision, device)
     _run(Race(request, (parse_column(column),), target), as_json=as_json, save=True)
 
 

@@ -10,11 +10,18 @@ import typer
 from backend.bench.prompts import MOST_PROMPTS, PROMPTS, read_prompts, sample
 from backend.bench.tables import results_table
 from backend.cli.console import out, say
-from backend.cli.options import AsJson, Device, EngineName, MaxNewTokens, Model, Precision
+from backend.cli.options import (
+    AsJson,
+    Device,
+    EngineName,
+    MaxNewTokens,
+    Model,
+    Precision,
+    target_model,
+)
 from backend.cli.tables import curve
 from backend.errors import check_range
 from backend.racing.models import LoadedModels
-from backend.types import ModelSpec
 
 
 def tune(
@@ -24,7 +31,7 @@ def tune(
     limit: Annotated[int, typer.Option(help="Use so many prompts.")] = 4,
     model: Model = "built-in",
     engine: EngineName = "openvino",
-    precision: Precision = "fp32",
+    precision: Precision = "",
     device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 96,
     as_json: AsJson = False,
@@ -33,7 +40,7 @@ def tune(
 
     check_range("limit", limit, 0, MOST_PROMPTS)
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
-    target = ModelSpec(model, engine, precision, device)
+    target = target_model(model, engine, precision, device)
     tuning = measure_and_predict(target, chosen, max_new_tokens, LoadedModels(), say)
     if as_json:
         print(json.dumps(asdict(tuning)))  # noqa: T201 (this is the output)

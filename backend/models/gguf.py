@@ -116,7 +116,10 @@ def convert(path: Path, folder: Path, header: GgufHeader) -> None:
         tokenizer.save_pretrained(folder)
     ends = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
     ids = sorted({header.fields[name] for name in ends if name in header.fields})
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    if len(ids) > 1:  # transformers knows of the first alone
+        stated = folder / "generation_config.json"
+        known = json.loads(stated.read_text()) if stated.is_file() else {}
+        stated.write_text(json.dumps(known | {"eos_token_id": ids}))
 
 
 def _write_weights(path: Path, folder: Path) -> None:

@@ -156,6 +156,10 @@ class TestWeights:
             np.testing.assert_array_equal(weight.numpy(), meant[name])
             assert weight.ndim == 1 or codes_on_grid(weight.numpy()) is not None
 
+    def test_every_token_that_ends_a_text_counts(self, tmp_path: Path, cache: Path) -> None:
+        write_gguf(tmp_path / "tiny.gguf", "Q4_0", **{"tokenizer.ggml.eot_token_id": 9})
+        assert model_files(str(tmp_path / "tiny.gguf"), quiet).eos_ids == {9, families.END}
+
     def test_a_folder_with_one_is_that_model_and_it_is_converted_once(
         self, tmp_path: Path, cache: Path
     ) -> None:

@@ -32,7 +32,7 @@ def estimate_bytes(spec: ModelSpec, say: Say) -> int:
 OPENVINO = EngineDeclaration(
     name="openvino",
     title="OpenVINO",
-    precisions=tuple(BYTES),
+    precisions=tuple(dict.fromkeys((ModelSpec().precision, *BYTES))),
     devices=devices,
     device_help="CPU, GPU, NPU or AUTO",
     open=open_engine,
