@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tiny_gguf import write_gguf
 
 from backend.engines.openvino.export import RECIPE as EXPORT_RECIPE
 from backend.errors import DerbyError
@@ -102,6 +103,33 @@ class TestFetching:
             "model.safetensors",
             MANIFEST,
         }
+
+    def test_a_gguf_file_is_fetched_where_there_is_nothing_else_or_it_is_named(
+        self, hub: FakeHub, tmp_path: Path
+    ) -> None:
+        write_gguf(tmp_path / "a.gguf", "Q4_0")
+        data = (tmp_path / "a.gguf").read_bytes()
+        hub.repositories["owner/one"] = {"a.gguf": data, "README.md": b"x", "more/b.gguf": b"x"}
+        found = model_files("owner/one", quiet)
+        hub.add("owner/two", 100, **{"a.gguf": data, "b.gguf": b"x"})
+        assert model_files("owner/two:a.gguf", quiet).fingerprint == found.fingerprint
+        del hub.repositories["owner/two"]["model.safetensors"]
+        with pytest.raises(DerbyError, match=r"2 GGUF files: name one, as in owner/two:a\.gguf"):
+            model_files("owner/two", quiet)
+        with pytest.raises(DerbyError, match="nor such a GGUF file"):
+            model_files("owner/two:c.gguf", quiet)
+
+    def test_what_is_made_of_a_gguf_file_counts_and_goes_with_it(
+        self, hub: FakeHub, tmp_path: Path
+    ) -> None:
+        write_gguf(tmp_path / "a.gguf", "Q4_0")
+        hub.repositories["owner/one"] = {"a.gguf": (tmp_path / "a.gguf").read_bytes()}
+        made = model_files("owner/one:a.gguf", quiet).folder
+        (model,) = fetched_models()
+        assert model.name == "owner/one:a.gguf"
+        assert made in model.folders
+        remove_fetched("owner/one:a.gguf")
+        assert not made.exists()
 
     def test_data_alone_is_fetched_and_of_the_top_folder(self, hub: FakeHub) -> None:
         others = ("a.bin", "model.py", "consolidated.safetensors", "onnx/model.json", "[a].json")
