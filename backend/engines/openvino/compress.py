@@ -31,10 +31,6 @@ SAMPLE = 512
 #: float32. Of weights that lie on no grid, no group of 16 comes so near to one by chance.
 LAST_PLACE = np.float32(2**-22)
 
-#: A symmetric grid's scale, as a file states it, has no more leading bits than that (a half times
-#: a whole number of 8 bits, in GGUF's Q6_K): rounding to so many finds it again.
-SCALE_BITS = 19
-
 
 @dataclass(frozen=True, slots=True)
 class Codes:
@@ -119,11 +115,13 @@ class Grid:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Zero and scale if the weight farthest from 0 lies `steps` below the middle code.
 
-        Below, for there is one code more on that side; the scale's sign puts it there.
+        Below, for there is one code more on that side; the scale's sign puts it there. Dividing
+        finds the very scale again: a scale of 19 bits at most (a half, times a whole number of 8
+        bits in GGUF's Q6_K) times a code is exact in float32.
         """
         far = np.take_along_axis(groups, np.abs(groups).argmax(1, keepdims=True), 1)
         zero = np.full_like(far, 2.0 ** (self.bits - 1))
-        return zero, _or_one(_leading(far / np.float32(-steps)))
+        return zero, _or_one(far / np.float32(-steps))
 
 
 def _offset(
@@ -140,12 +138,6 @@ def _offset(
     )
     scale = _or_one(np.where(near, half, span / np.float32(steps)))
     return -low / scale, scale
-
-
-def _leading(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scales rounded to SCALE_BITS leading bits."""
-    mantissa, exponent = np.frexp(scale)
-    return np.ldexp(np.rint(np.ldexp(mantissa, SCALE_BITS)), exponent - SCALE_BITS)
 
 
 def _or_one(scale: NDArray[np.float32]) -> NDArray[np.float32]:
