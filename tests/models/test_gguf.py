@@ -4,6 +4,7 @@ import shutil
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,9 @@ class TestWeights:
 
     @pytest.mark.model
     def test_its_codes_run_on_openvino(self, tmp_path: Path, cache: Path) -> None:
-        """int4-exact computes what fp32 does; int8-exact is refused with nothing of four bits."""
+        """The exact precisions compute what fp32 does; int4-exact wants something of four bits."""
         from backend.engines.openvino.engine import open_openvino
+        from backend.engines.openvino.export import openvino_ir
         from backend.types import chain_parents
 
         write_gguf(tmp_path / "four.gguf", "Q4_0")
@@ -103,6 +105,9 @@ class TestWeights:
             )
         with pytest.raises(DerbyError, match="choose int8-exact"):
             logits("eight.gguf", "int4-exact")
+        four = ModelSpec(str(tmp_path / "four.gguf"))
+        folders = {openvino_ir(replace(four, precision=p), quiet) for p in ("int4", "int4-exact")}
+        assert len(folders) == 1, "int4 rounded the published codes"
 
 
 class TestRefusals:
