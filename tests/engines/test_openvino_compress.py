@@ -55,6 +55,18 @@ def test_codes_with_an_offset_give_the_weights_back_to_the_last_place(kind: str,
     assert np.all(apart <= LAST_PLACE * np.abs(groups).max(1))
 
 
+@pytest.mark.parametrize("kinds", [("Q4_K", "Q6_K"), ("Q4_0", "Q6_K"), ("Q4_1", "Q8_0")])
+def test_rows_of_two_formats_in_one_matrix_share_a_grid(kinds: tuple[str, str]) -> None:
+    """llama.cpp's Q4_K_M files have some of the projections that are merged in Q6_K."""
+    weight = np.concatenate([published(kind) for kind in kinds])
+    found = codes_on_grid(weight)
+    assert found
+    assert found.bits == 8
+    np.testing.assert_allclose(
+        found.weight(), weight, atol=LAST_PLACE * np.abs(weight).max(), rtol=0
+    )
+
+
 def test_codes_of_eight_bits_can_be_asked_for() -> None:
     weight = published("Q4_1")
     found = codes_on_grid(weight, 8)

@@ -154,11 +154,13 @@ FOUR_BITS = (
     Grid(4, 16, symmetric=False, steps=3),
 )
 
-#: Q5_0 and Q8_0, IQ4_NL, MXFP4; Q6_K; Q5_1, Q5_K.
+#: Q5_0 and Q8_0, IQ4_NL, MXFP4; Q6_K; Q5_1, Q5_K; and any two of all these, where projections of
+#: different formats were merged into one matrix.
 EIGHT_BITS = (
     Grid(8, 32, symmetric=True, steps=128),
     Grid(8, 16, symmetric=True, steps=128),
     Grid(8, 32, symmetric=False, steps=31),
+    Grid(8, 16, symmetric=False, steps=255),
 )
 
 
