@@ -48,13 +48,14 @@ class Tuning:
     best: str
 
 
-def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
+def predict(scores: Iterable[Score], k: int, costs: PassCosts) -> tuple[float, float]:
     """Tokens a forward, and the speed-up over plain decoding, had rounds drafted `k` tokens at
-    most. `scores` are runs with a fixed, larger K; prefill not counted.
+    most and passes cost what `costs` say. `scores` are runs with a fixed, larger K; prefill not
+    counted.
     """
     tokens = seconds = plain = passes = 0.0
     for score in scores:
-        costs, context = score.costs, score.prompt_tokens + len(score.tokens) // 2
+        context = score.prompt_tokens + len(score.tokens) // 2
         rounds = sum(score.depths.values())
         alone = max(score.steps - 1 - rounds, 0)
         calls = score.calls / max(score.drafted, 1)  # a round's, for each of its tokens
@@ -74,7 +75,10 @@ def predict(scores: Iterable[Score], k: int) -> tuple[float, float]:
 def tune(
     target: ModelSpec, prompts: Sequence[Prompt], tokens: int, models: LoadedModels, say: Say
 ) -> Tuning:
-    """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each."""
+    """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each.
+
+    Each prediction is made by what passes are known to cost by then: the runs correct it.
+    """
     loading = Loading(models, say)
     engine = loading.engine(target)
     candidates = [
@@ -95,14 +99,15 @@ def tune(
                 scores = runs.scores(_text(name, candidate.settings, f"k={candidate.longest}"))
                 if scores[0].draft_cost:
                     draft_steps[text] = scores[0].draft_cost
-                rows += _family(text, candidate.longest, scores, runs)
+                rows += _family(text, candidate.longest, scores, costs.now, runs)
             else:
-                rows.append(runs.advice(text, candidate.predict(costs) if candidate.predict else 0))
+                promised = candidate.predict(costs.now) if candidate.predict else 0.0
+                rows.append(runs.advice(text, promised))
         except DerbyError as error:
             say(str(error))
     best = max(rows, key=lambda row: row.measured)
     winner = best.setting if best.measured > 1 else BASELINE
-    return Tuning(str(target), costs, draft_steps, tuple(rows), winner)
+    return Tuning(str(target), costs.now, draft_steps, tuple(rows), winner)
 
 
 def _text(name: str, *settings: str) -> str:
@@ -111,9 +116,11 @@ def _text(name: str, *settings: str) -> str:
     return f"{name}:{given}" if given else name
 
 
-def _family(text: str, longest: int, scores: Sequence[Score], runs: "_Runs") -> list[Advice]:
+def _family(
+    text: str, longest: int, scores: Sequence[Score], costs: PassCosts, runs: "_Runs"
+) -> list[Advice]:
     """Predictions for every K; a few, the best among them, are checked by runs of their own."""
-    promised = {k: predict(scores, k) for k in range(1, longest + 1)}
+    promised = {k: predict(scores, k, costs) for k in range(1, longest + 1)}
     best = max(promised, key=lambda k: promised[k][1])
     rows: list[Advice] = []
     for k, (per_forward, speedup) in promised.items():

@@ -1,6 +1,7 @@
-"""States what forward passes cost: T(k) as a value (`pass_costs`), measured and kept (`measure`).
+"""States what forward passes cost: T(k) as a value (`pass_costs`), measured (`measure`), corrected
+by what passes then take (`learnt`), and kept (`store`).
 
-Drafters and results read the value alone.
+Drafters read a curve, results one that an event brought.
 
 May import: engines, models, types, errors.
 """

@@ -1,32 +1,23 @@
 """Measures what forward passes cost, once for each model, engine, precision, device and machine."""
 
-import json
 import logging
-import os
-import platform
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from hashlib import sha256
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 
-from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, stated_costs
+from backend.costs.learnt import ASSUMED, WIDTHS, LearntCosts
+from backend.costs.pass_costs import CONTEXT, Costs, PassCosts, stated_costs
+from backend.costs.store import keep, kept_costs
 from backend.engines.base import Engine, Session
 from backend.engines.registry import engine_named
-from backend.models.prepared import cache_dir
-from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
+from backend.types import PREFILL_CHUNK, chain_parents
 
 log = logging.getLogger(__name__)
-
-#: Raise it whenever the measurement changes.
-RECIPE = "costs v4"
-
-WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 
 #: Tokens before the rows that tell how costs grow with the context.
 LONG_CONTEXT = 512
@@ -43,28 +34,31 @@ STALE = 64
 Say = Callable[[str], None]
 
 
-def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> PassCosts:
-    """The engine's costs: as it states them itself, or else from the cache folder, or measured now
-    if they are not there or with `remeasure`.
+def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
+    """The engine's costs: as it states them itself, for good; or else those to be corrected by its
+    passes, from the cache folder, or measured now if they are not there or with `remeasure`.
 
-    UNKNOWN_COSTS if measuring fails; `say` is told why. Raises DerbyError for an unknown engine.
+    If measuring fails, `say` is told why, and costs are learnt beginning with what is usual. Raises
+    DerbyError for an unknown engine.
     """
     pass_seconds = engine_named(engine.spec.engine).pass_seconds
     if pass_seconds is not None:
         return stated_costs(pass_seconds(engine.spec))
-    path = _path(engine.fingerprint, engine.spec)
-    kept = None if remeasure else _read(path)
-    if kept is not None:
+    kept = kept_costs(engine)
+    if kept is not None and not (remeasure or kept.prior.assumed):
         return kept
     say(f"Measuring what passes of {engine.spec} cost...")
     try:
-        costs = measure(engine)
+        measured = measure(engine)
     except Exception as error:
         log.warning("the costs of %s could not be measured", engine.spec, exc_info=True)
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        say(f"Measuring failed ({reason}): what passes of {engine.spec} cost is not known.")
-        return UNKNOWN_COSTS
-    _write(path, costs)
+        say(f"Measuring failed ({reason}): what passes of {engine.spec} cost is learnt in races.")
+        return kept or LearntCosts(ASSUMED)
+    if len(measured.widths) == 1:
+        return measured  # no room for a wider pass, so there is nothing to choose
+    costs = LearntCosts(measured)
+    keep(engine, costs)
     return costs
 
 
@@ -165,40 +159,3 @@ def _timed(engine: Engine, session: Session, rows: int) -> float:
     session.forward([7] * rows, chain_parents(rows), range(rows))
     engine.synchronize()
     return perf_counter() - start
-
-
-def _path(fingerprint: str, spec: ModelSpec) -> Path:
-    """One file for each model, engine, precision, device and machine."""
-    machine = f"{platform.node()} {platform.machine()} {platform.processor()} {os.cpu_count()}"
-    key = f"{RECIPE} {fingerprint} {spec} {machine}"
-    return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
-
-
-def _read(path: Path) -> PassCosts | None:
-    """The costs that were kept; None if there are none, or not as they were written."""
-    try:
-        text, _, digest = path.read_text(encoding="utf-8").partition("\n")
-        if _digest(text) != digest:
-            return None
-        kept = json.loads(text)
-        each, row = kept["context_slope"]
-        widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
-        return PassCosts(widths, seconds, kept["width_change"], (each, row))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _write(path: Path, costs: PassCosts) -> None:
-    """Keep it if the folder can be written; else it is measured again next time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        text = json.dumps(asdict(costs))
-        partial.write_text(f"{text}\n{_digest(text)}", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        log.warning("the measured costs could not be kept: %s", error)
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()

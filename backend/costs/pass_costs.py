@@ -6,6 +6,7 @@ plain steps, so it pays only while it commits more tokens than that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 #: Tokens before the measured rows: what T(k) is quoted at.
 CONTEXT = 128
@@ -17,13 +18,13 @@ class PassCosts:
 
     They are those behind CONTEXT tokens. `context_slope`: seconds that each token more adds to any
     pass, and to it for each of its rows. `width_change` is what a pass costs on top when the one
-    before it had another number of rows.
     """
 
     widths: tuple[int, ...]
     seconds: tuple[float, ...]
     width_change: float = 0.0
     context_slope: tuple[float, float] = (0.0, 0.0)
+    assumed: bool = False
 
     def __call__(self, rows: int, context: int = CONTEXT) -> float:
         """Seconds of a pass over so many rows behind so many tokens: between the measured widths,
@@ -33,17 +34,38 @@ class PassCosts:
         return self._near(rows) + (context - CONTEXT) * (each + row * rows)
 
     def _near(self, rows: int) -> float:
-        last = len(self.widths) - 2
-        if last < 0:
+        if len(self.widths) == 1:
             return self.one_row
+        index, share = self.between(rows)
+        low, high = self.seconds[index : index + 2]
+        return low + (high - low) * share
+
+    def between(self, rows: int) -> tuple[int, float]:
+        """The straight line that so many rows lie on: the index of the width where it begins, and
+        how far they are on the way to the next one; beyond the last width, more than 1.
+        """
+        last = len(self.widths) - 2
         index = next((i for i in range(last) if rows <= self.widths[i + 1]), last)
-        (a, b), (low, high) = self.widths[index : index + 2], self.seconds[index : index + 2]
-        return low + (high - low) * (rows - a) / (b - a)
+        a, b = self.widths[index : index + 2]
+        return index, (rows - a) / (b - a)
 
     @property
     def known(self) -> bool:
-        """False of UNKNOWN_COSTS."""
-        return len(self.widths) > 1
+        """False of UNKNOWN_COSTS, and of what is but assumed."""
+        return len(self.widths) > 1 and not self.assumed
+
+    @property
+    def now(self) -> "PassCosts":
+        """Themselves: they stay as they are."""
+        return self
+
+    @property
+    def hoped(self) -> "PassCosts":
+        """Themselves: they are taken for certain."""
+        return self
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Learn nothing."""
 
     @property
     def one_row(self) -> float:
@@ -55,7 +77,25 @@ class PassCosts:
         return self(rows) / self.one_row
 
 
-#: The costs of an engine whose passes were not measured: every pass costs the same.
+class Costs(Protocol):
+    """What passes cost, as a drafter asks before each round: it may have changed since."""
+
+    @property
+    def now(self) -> PassCosts:
+        """What they are believed to cost at the moment."""
+        ...
+
+    @property
+    def hoped(self) -> PassCosts:
+        """The least that they may well cost: what nobody has tried is worth a try."""
+        ...
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Learn what the latest pass took, over so many rows behind so many tokens."""
+        ...
+
+
+#: The costs of an engine that states none: every pass costs the same.
 UNKNOWN_COSTS = PassCosts((1,), (1e-3,))
 
 

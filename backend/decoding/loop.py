@@ -5,6 +5,7 @@ propose -> constrain -> forward -> verify -> commit
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,18 @@ from backend.types import (
 )
 
 
+class PassObserver(Protocol):
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Learn what the latest pass took, over so many rows behind so many tokens."""
+        ...
+
+
+class NullObserver:
+    """Learns nothing."""
+
+    def observe(self, rows: int, context: int, seconds: float) -> None: ...
+
+
 @dataclass
 class Parts:
     """What one column plugs into the loop. The loop closes `session` and `drafter`.
@@ -48,6 +61,7 @@ class Parts:
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     bounds: Bounds = field(default_factory=Bounds)
     declined: tuple[str, ...] = ()  # what was wanted of the drafter and could not be had
+    passes: PassObserver = field(default_factory=NullObserver)  # of steps, not of prefill
 
     def context(self, tokens: Sequence[int]) -> Context:
         return Context(tokens, self.session, self.drafter, cache=self.cache)
@@ -205,6 +219,8 @@ class Answer:
                     self._parts.drafter.prefill(self._context.tokens, before)
                 self._parts.drafter.observe(Outcome(tuple(tokens), accepted, proposal, feedback))
         self.tokens += tokens
+        if len(pending) == 1:  # off the clock: it is nobody's work
+            self._parts.passes.observe(1 + len(proposal.tokens), before - 1, clock.last["forward"])
         rows, self._rows, self._first = self._rows, 0, False
         guessed = proposal.origin == "drafted"
         return Step(

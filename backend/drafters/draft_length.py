@@ -9,8 +9,9 @@ of renewal-reward processes).
 from collections.abc import Sequence
 from typing import Protocol
 
-from backend.costs.pass_costs import CONTEXT, PassCosts
+from backend.costs.pass_costs import CONTEXT, Costs, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
+from backend.drafters.passes import MadePass
 from backend.types import Outcome, Proposal
 
 #: Rounds that the running average of a token's cost remembers.
@@ -81,11 +82,14 @@ class FixedDraftLength:
 
 
 class AdaptiveDraftLength:
-    """Up to `k` tokens a chain, as long as they pay. `costs` are the target's, `draft` is what a
-    call of the draft takes in seconds.
+    """Up to `k` tokens a chain, as long as they pay. `costs` are the target's, which may change
+    from round to round, `draft` is what a call of the draft takes in seconds.
+
+    What to draft is decided by the least that a pass may well cost: so widths that nobody has tried
+    are tried, and then known.
     """
 
-    def __init__(self, costs: PassCosts, draft: float, k: int, *, branches: bool = True) -> None:
+    def __init__(self, costs: Costs, draft: float, k: int, *, branches: bool = True) -> None:
         """`branches`: the target can verify trees."""
         self.most = k
         self.branches = branches
@@ -93,22 +97,23 @@ class AdaptiveDraftLength:
         self._draft = draft
         self._rows = 1  # of the last pass
         self._context = CONTEXT
-        self._seconds = costs.one_row * MEMORY
-        self._tokens = float(MEMORY)
+        self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
         self._began = False  # a round whose outcome is not known yet
         self._account = _Account()
 
     def _cost(self, drafted: int) -> float:
         """What such a pass costs in the long run: a change of width, sooner or later, twice."""
-        return self._costs(1 + drafted, self._context) + 2 * self._change(drafted)
+        return self._costs.hoped(1 + drafted, self._context) + 2 * self._change(drafted)
 
     def _change(self, drafted: int) -> float:
-        return self._costs.width_change if 1 + drafted != self._rows else 0.0
+        return self._costs.now.width_change if 1 + drafted != self._rows else 0.0
 
     @property
     def _seconds_per_token(self) -> float:
-        """What a token has cost lately."""
-        return self._seconds / self._tokens
+        """What a token costs, were the machine as it is now: it may have been slower or faster
+        when those passes ran.
+        """
+        return self._costs.now.one_row * self._plain_steps / self._tokens
 
     def verify_count(self, path_probabilities: Sequence[float]) -> int:
         best, gain, saved = 0, -self._cost(0), 0.0
@@ -129,8 +134,8 @@ class AdaptiveDraftLength:
             return False
         # The slope over a few rows: T(k) rises in steps, and a single one may be flat or steep.
         rows = 1 + drafted
-        context = self._context
-        slope = (self._costs(rows + 4, context) - self._costs(rows, context)) / 4
+        costs, context = self._costs.hoped, self._context
+        slope = (costs(rows + 4, context) - costs(rows, context)) / 4
         return self._seconds_per_token * path_probability > self._draft + slope
 
     def begin(self, context: int) -> None:
@@ -138,19 +143,18 @@ class AdaptiveDraftLength:
         self._began = True
 
     def learn(self, outcome: Outcome) -> None:
-        fade, proposal = 1 - 1 / MEMORY, outcome.proposal
-        sent, tokens = len(proposal.tokens), len(outcome.tokens)
-        passed = self._costs(1 + sent, self._context) + self._change(sent)
-        spent = passed + proposal.calls * self._draft
-        self._seconds = fade * self._seconds + spent
+        fade, proposal, now = 1 - 1 / MEMORY, outcome.proposal, self._costs.now
+        rows, tokens = 1 + len(proposal.tokens), len(outcome.tokens)
+        made = MadePass(rows, self._context, rows != self._rows, proposal.calls, tokens)
+        self._plain_steps = fade * self._plain_steps + made.seconds(now, self._draft) / now.one_row
         self._tokens = fade * self._tokens + tokens
-        self._rows = 1 + sent
+        self._rows = rows
         if self._began:
-            self._account.add(proposal, spent, tokens * self._costs(1, self._context))
+            self._account.add(proposal, made)
         self._began = False
 
     def summary(self) -> Decision:
-        return self._account.decision(costs_known=self._costs.known)
+        return self._account.decision(self._costs.now, self._draft)
 
 
 class _Account:
@@ -159,28 +163,27 @@ class _Account:
     """
 
     def __init__(self) -> None:
-        self._passes = 0
+        self._passes: list[MadePass] = []
         self._rounds = 0  # passes that verified a draft
         self._depth = 0  # of those drafts together: tokens of the longest chain of each
-        self._seconds = 0.0  # that the passes should have taken, drafting included
-        self._plain_seconds = 0.0  # that plain ones should have taken for as many tokens
 
-    def add(self, proposal: Proposal, seconds: float, plain_seconds: float) -> None:
-        self._passes += 1
+    def add(self, proposal: Proposal, made: MadePass) -> None:
+        self._passes.append(made)
         self._rounds += proposal.drafted > 0
         self._depth += _depth(proposal)
-        self._seconds += seconds
-        self._plain_seconds += plain_seconds
 
-    def decision(self, *, costs_known: bool) -> Decision:
+    def decision(self, costs: PassCosts, draft: float) -> Decision:
+        """By what passes are known to cost by now."""
         if not self._passes:
             return UNDECIDED
-        predicted = self._plain_seconds / self._seconds if costs_known else 0.0
+        seconds = sum(made.seconds(costs, draft) for made in self._passes)
+        plain = sum(made.plain_seconds(costs) for made in self._passes)
+        predicted = plain / seconds if costs.known else 0.0
         if not self._rounds:
             declined = ("no guess promised to pay",)
             return Decision({}, predicted, "plain decoding", declined, plain=True)
         k = max(1, round(self._depth / self._rounds))
-        times = f"in {self._rounds} of {self._passes} passes"
+        times = f"in {self._rounds} of {len(self._passes)} passes"
         why = f"K={k} is what auto drafted here on average, {times}"
         return Decision({"k": k}, predicted, why)
 

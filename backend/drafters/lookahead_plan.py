@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.costs.pass_costs import CONTEXT, PassCosts
+from backend.costs.pass_costs import CONTEXT, Costs, PassCosts
 from backend.decoding.drafter import NOTHING, Decision, NullDrafter
 from backend.drafters.lookahead import Lookahead
+from backend.drafters.passes import MadePass
 from backend.types import Outcome, Proposal
 
 #: How to choose: what pays most here; the same, but plain decoding where that is faster; or the
@@ -116,10 +117,10 @@ def _promise(setting: Setting, costs: PassCosts, *, measured: bool) -> str:
 
 
 def plan_lookahead(
-    costs: PassCosts, auto: Auto, model: str, make: Callable[[Setting], Lookahead]
+    costs: Costs, auto: Auto, model: str, make: Callable[[Setting], Lookahead]
 ) -> "PlannedLookahead":
     """Lookahead with the setting that `auto` chooses for the model of this name."""
-    setting, decision = choose_setting(costs, auto, model)
+    setting, decision = choose_setting(costs.now, auto, model)
     return PlannedLookahead(make(setting), setting, decision, costs, gives_up=auto == "decline")
 
 
@@ -135,7 +136,7 @@ class PlannedLookahead(NullDrafter):
         lookahead: Lookahead,
         setting: Setting,
         decision: Decision,
-        costs: PassCosts,
+        costs: Costs,
         *,
         gives_up: bool,
     ) -> None:
@@ -147,10 +148,8 @@ class PlannedLookahead(NullDrafter):
         self._runs = not decision.plain
         self._context = 0  # tokens before the last proposal
         self._rows = 1  # of the last pass
-        self._steps = self._tokens = 0
+        self._passes: list[MadePass] = []  # of its own steps
         self._lost_after = 0  # steps when they were first found not to pay; 0: never
-        self._seconds = 0.0  # that those steps should have taken
-        self._plain_seconds = 0.0  # that plain ones should have taken for as many tokens
 
     def rewind(self, length: int) -> None:
         self._lookahead.rewind(length)
@@ -164,41 +163,45 @@ class PlannedLookahead(NullDrafter):
         if not self._runs or self._rows == 1 or outcome.proposal.origin == "forced":
             return
         self._lookahead.observe(outcome)
-        changed = self._costs.width_change if self._rows != before else 0.0
-        self._steps += 1
-        self._tokens += len(outcome.tokens)
-        self._seconds += self._costs(self._rows, self._context) + changed
-        self._plain_seconds += len(outcome.tokens) * self._costs(1, self._context)
-        if self._steps % TRIAL == 0:
+        changed, tokens = self._rows != before, len(outcome.tokens)
+        self._passes.append(MadePass(self._rows, self._context, changed, 0, tokens))
+        if len(self._passes) % TRIAL == 0:
             self._judge()
 
     def _judge(self) -> None:
         """See after some steps whether they paid."""
-        if self._costs.known and self._plain_seconds <= self._seconds:
-            self._lost_after = self._lost_after or self._steps
+        if self._costs.now.known and self._speedup <= 1:
+            self._lost_after = self._lost_after or len(self._passes)
         if self._gives_up and self._lost_after:
             self._runs = False
             gone = f"lookahead with {self._setting}, given up: {self._account}"
             self.decision = Decision({}, 1.0, "plain decoding", (gone,), plain=True)
-        elif self._steps == TRIAL:
+        elif len(self._passes) == TRIAL:
             self._correct()
 
     def conclude(self) -> None:
-        if self._runs and self._steps:
+        if self._runs and self._passes:
             self._correct()
 
     def _correct(self) -> None:
         """Decide again what is in force, by what its steps yielded and cost."""
-        speedup = self._plain_seconds / self._seconds if self._costs.known else 0.0
+        speedup = self._speedup if self._costs.now.known else 0.0
         why, declined = f"{self._setting}: {self._account}", self._planned.declined
         if self._lost_after and not declined:
             declined = (f"auto=decline would give up after {self._lost_after} steps",)
         self.decision = Decision(self._setting.values, speedup, why, declined)
 
     @property
+    def _speedup(self) -> float:
+        """What its steps gained over plain ones, by what passes are known to cost by now."""
+        costs = self._costs.now
+        plain = sum(made.plain_seconds(costs) for made in self._passes)
+        return plain / sum(made.seconds(costs) for made in self._passes)
+
+    @property
     def _account(self) -> str:
-        yielded = self._tokens / self._steps
-        gain = f"in {self._steps} steps a forward yielded {yielded:.2f} tokens"
-        if not self._costs.known:
+        yielded = sum(made.tokens for made in self._passes) / len(self._passes)
+        gain = f"in {len(self._passes)} steps a forward yielded {yielded:.2f} tokens"
+        if not self._costs.now.known:
             return f"{gain}; what it costs is unknown here"
-        return f"{gain} and cost {self._seconds / self._plain_seconds * yielded:.2f} plain steps"
+        return f"{gain} and cost {yielded / self._speedup:.2f} plain steps"

@@ -144,15 +144,17 @@ class _LocalRun:
                 column.limit,
                 bounds,
                 built.declined,
+                self._loading.costs(self._target),
             )
             if program is None:
-                yield from self._judged(decode(self._run.index, prompt, request, parts, answer))
+                events = self._judged(decode(self._run.index, prompt, request, parts, answer))
             else:
                 mode = ProgramMode(column.strategy.restart, column.strategy.single)
                 compile_slot = self._grammars.compile
-                yield from run_program(
+                events = run_program(
                     self._run.index, program, prompt, request, parts, compile_slot, mode
                 )
+            yield from self._with_corrected_costs(events, built)
 
     def _prompt(self, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
@@ -250,7 +252,7 @@ class _LocalRun:
         if draft is not None:
             require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
             inner, held = self._caches.open(draft, "draft", context, file, self._clock)
-            opened = OpenDraft(inner, held, loading.costs(draft).one_row)
+            opened = OpenDraft(inner, held, loading.costs(draft).now.one_row)
         head, texts = loading.head(target, weights), self._caches.texts(target)
         costs = loading.costs(target)
         return strategy.build(
@@ -258,7 +260,7 @@ class _LocalRun:
         )
 
     def _known_costs(self, built: Built) -> Iterator[Event]:
-        costs = self._loading.costs(self._target)
+        costs = self._loading.costs(self._target).now
         if costs.known:
             yield CostsKnown(
                 self._run.index,
@@ -268,6 +270,13 @@ class _LocalRun:
                 built.seconds,
                 list(costs.context_slope),
             )
+
+    def _with_corrected_costs(self, events: Iterator[Event], built: Built) -> Iterator[Event]:
+        """The events; before the last one, what passes are known to cost by then."""
+        for event in events:
+            if isinstance(event, Finished):
+                yield from self._known_costs(built)
+            yield event
 
     def snapshot(self) -> Snapshot:
         """The cache that the column left behind, and what is needed to go on."""

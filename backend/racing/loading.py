@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from backend.costs.pass_costs import PassCosts
+from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
@@ -49,7 +49,7 @@ class Loading:
             raise engine
         return engine
 
-    def costs(self, engine: Engine, *, remeasure: bool = False) -> PassCosts:
+    def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
         """What its passes cost; measured if that was never done, or `remeasure`."""
         return self._models.costs(engine, self._say, remeasure=remeasure)
 

@@ -6,8 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from backend.costs.learnt import LearntCosts
 from backend.costs.measure import costs_of
-from backend.costs.pass_costs import PassCosts
+from backend.costs.pass_costs import Costs
+from backend.costs.store import keep
 from backend.engines.base import Engine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -65,7 +67,7 @@ class LoadedModels:
         self._cold: dict[ModelSpec, Iterator[None]] = {}
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
-        self._costs: dict[ModelSpec, PassCosts] = {}
+        self._costs: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path], Head] = {}
 
     @property
@@ -163,11 +165,25 @@ class LoadedModels:
     def _in_use(self) -> int:
         return sum(engine.weight_bytes for engine in self._loaded.values())
 
-    def costs(self, engine: Engine, say: Say, *, remeasure: bool = False) -> PassCosts:
-        """What passes of a loaded engine cost; measured if that was never tried, or `remeasure`."""
+    def costs(self, engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
+        """What passes of a loaded engine cost; measured if that was never tried, or `remeasure`.
+
+        The same object from race to race: whoever runs passes tells it what they took.
+        """
         if remeasure or engine.spec not in self._costs:
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
         return self._costs[engine.spec]
+
+    def believe(self, engine: Engine, costs: Costs) -> None:
+        """Take these for what passes of a loaded engine cost."""
+        self._costs[engine.spec] = costs
+
+    def keep_costs(self) -> None:
+        """Keep on disk what passes have taught of the costs of the loaded models."""
+        for spec, engine in self._loaded.items():
+            costs = self._costs.get(spec)
+            if isinstance(costs, LearntCosts) and costs.passes:
+                keep(engine, costs)
 
     def head(self, target: Engine, path: Path, say: Say) -> Head:
         """The trained head in a file. Raises DerbyError if it is not one, or another model's."""

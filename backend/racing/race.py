@@ -60,6 +60,7 @@ class Race:
         ledger, cold = Ledger(), models.cold
         for event in interleave(lanes, stopped):
             emit(event)
+        models.keep_costs()
         emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold))
 
     def _answer(self, index: int) -> AnswerSoFar:

@@ -132,6 +132,7 @@ class Score:
                 widths, passes = tuple(event.widths), tuple(event.passes)
                 self.costs = PassCosts(widths, passes, event.width_change, (each, row))
                 self.draft_cost = event.draft
+                self._expect_anew()
             case Decided():
                 declined = tuple(event.declined)
                 self.decision = Decision(
@@ -184,7 +185,7 @@ class Score:
             self.passes += 1
             self.widths[step.rows] += 1
             self.calls += step.calls
-            self._expect(step)
+            self._expect(step.rows, step.calls, count, self.length, self.last_rows)
         self.times += [self.seconds] * count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.state, self.prefilled = "decoding", self.prompt_tokens
@@ -211,13 +212,23 @@ class Score:
         self.rounds[step.accepted] += 1
         self.depths[step.drafted, step.accepted] += 1
 
-    def _expect(self, step: Step) -> None:
-        """Add what the step should have taken, and a plain one in its place for each token."""
-        context = self.prompt_tokens + self.length
-        changed = self.costs.width_change * (step.rows != self.last_rows)
-        own = self.costs(step.rows, context) + changed + step.calls * self.draft_cost
-        self.expected_seconds += own
-        self.plain_seconds += len(step.origins) * self.costs(1, context)
+    def _expect(self, rows: int, calls: int, tokens: int, length: int, before: int) -> None:
+        """Add what a pass behind so much of the answer should have taken, and a plain one in its
+        place for each token that it committed; the pass before had `before` rows.
+        """
+        context = self.prompt_tokens + length
+        changed = self.costs.width_change * (rows != before)
+        self.expected_seconds += self.costs(rows, context) + changed + calls * self.draft_cost
+        self.plain_seconds += tokens * self.costs(1, context)
+
+    def _expect_anew(self) -> None:
+        """Expect of all passes so far what the costs say that are known now."""
+        self.expected_seconds = self.plain_seconds = 0.0
+        length, before = self.earlier + self.first_block, 1
+        for commit in self.commits[1:]:
+            if commit.rows:
+                self._expect(commit.rows, commit.calls, commit.tokens, length, before)
+            length, before = length + commit.tokens, commit.rows
 
     @property
     def answer_so_far(self) -> AnswerSoFar:

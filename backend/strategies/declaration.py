@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.costs.pass_costs import PassCosts
+from backend.costs.pass_costs import Costs, PassCosts
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.lane import LaneFactory
 from backend.decoding.sampling import Sampler
@@ -58,7 +58,7 @@ class DrafterInputs:
     values: Values
     session: Session
     target: Engine
-    costs: PassCosts
+    costs: Costs
     sampler: Sampler
     head: Head | None = None
     draft: OpenDraft | None = None

@@ -29,7 +29,7 @@ def scripted(k: int, wrong: int, costs: PassCosts = CURVE, call: float = 0.0) ->
 @pytest.mark.parametrize("k", range(1, 9))
 def test_a_smaller_k_is_predicted_from_a_run_with_a_larger_one(k: int) -> None:
     """Guesses right for four tokens and then wrong: K above 4 buys nothing and costs rows."""
-    per_forward, speedup = predict([scripted(8, 4)], k)
+    per_forward, speedup = predict([scripted(8, 4)], k, CURVE)
     right = 1 + min(k, 4)
     assert per_forward == pytest.approx(right, rel=0.05)
     assert speedup == pytest.approx(right * CURVE.one_row / CURVE(1 + k), rel=0.05)
@@ -38,16 +38,17 @@ def test_a_smaller_k_is_predicted_from_a_run_with_a_larger_one(k: int) -> None:
 def test_a_prediction_for_k_is_what_a_run_with_k_finds() -> None:
     far = scripted(8, 4)
     for k in (1, 2, 3, 4):
-        assert predict([far], k)[0] == pytest.approx(scripted(k, 4).tokens_per_forward, rel=0.06)
+        near = scripted(k, 4).tokens_per_forward
+        assert predict([far], k, CURVE)[0] == pytest.approx(near, rel=0.06)
 
 
 def test_calls_of_the_draft_are_paid_for() -> None:
-    free, dear = predict([scripted(8, 4)], 4)[1], predict([scripted(8, 4, call=2.0)], 4)[1]
+    free, dear = (predict([scripted(8, 4, call=call)], 4, CURVE)[1] for call in (0.0, 2.0))
     assert dear == pytest.approx(free * CURVE(5) / (CURVE(5) + 4 * 2.0), rel=0.05)
 
 
 def test_a_column_that_guessed_nothing_is_predicted_to_be_plain() -> None:
-    assert predict([scripted(0, 0)], 4) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert predict([scripted(0, 0)], 4, CURVE) == (pytest.approx(1.0), pytest.approx(1.0))
 
 
 def test_tuning_measures_every_family_and_names_the_fastest() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.costs import measure as module
+from backend.costs.learnt import ASSUMED, WIDTHS
 from backend.costs.measure import (
     LONG_CONTEXT,
     SMALLEST_DIFFERENCE,
-    WIDTHS,
     costs_of,
     measure,
     points_within,
@@ -87,11 +87,11 @@ def test_it_is_measured_once_and_again_when_asked(
 
     monkeypatch.setattr(module, "measure", counting)
     engine = FakeEngine(spec=ModelSpec("m", "openvino"))
-    first = costs_of(engine, print)
-    assert costs_of(engine, print) == first
+    first = costs_of(engine, print).now
+    assert costs_of(engine, print).now == first
     assert len(measured) == 1
-    assert costs_of(engine, print, remeasure=True) == measured[1] != first
-    assert costs_of(engine, print) == measured[1]
+    assert costs_of(engine, print, remeasure=True).now == measured[1] != first
+    assert costs_of(engine, print).now == measured[1]
     other = FakeEngine(spec=ModelSpec("m", "openvino", "int8"))
     costs_of(other, print)
     assert len(measured) == 3, "each precision has its own"
@@ -112,8 +112,8 @@ def test_a_damaged_file_is_measured_anew_instead_of_believed(
     file.write_bytes(content)
     measured = replace(CURVE, width_change=1.0)
     monkeypatch.setattr(module, "measure", lambda _engine: measured)
-    assert costs_of(engine, print) == measured
-    assert costs_of(engine, print) == measured
+    assert costs_of(engine, print).now == measured
+    assert costs_of(engine, print).now == measured
 
 
 def test_what_cannot_be_kept_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_kept_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
     blocked.write_text("")
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(blocked))
     monkeypatch.setattr(module, "measure", lambda _engine: CURVE)
-    assert costs_of(FakeEngine(spec=ModelSpec("m", "torch")), print) == CURVE
+    assert costs_of(FakeEngine(spec=ModelSpec("m", "torch")), print).now == CURVE
 
 
 def test_an_engine_that_states_its_costs_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_an_engine_that_states_its_costs_is_not_measured(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(module, "measure", unwanted)
     assert costs_of(FakeEngine(), print) is UNKNOWN_COSTS
-    stated = costs_of(FakeEngine(ModelSpec("fake-priced", "fake")), print, remeasure=True)
+    stated = costs_of(FakeEngine(ModelSpec("fake-priced", "fake")), print, remeasure=True).now
     assert stated.known
     assert stated.relative(8) > 4, "no guess pays there"
 
@@ -178,7 +178,7 @@ def test_every_measured_pass_fits_and_the_contexts_differ_much_or_not_at_all(lim
     assert points.far == points.near or points.far - points.near >= SMALLEST_DIFFERENCE
 
 
-def test_a_measurement_that_fails_means_unknown_costs_and_is_said_once(
+def test_a_measurement_that_fails_means_that_costs_are_learnt_and_is_said_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The error went to every column that asked, and each of them had it measured once more."""
@@ -193,10 +193,11 @@ def test_a_measurement_that_fails_means_unknown_costs_and_is_said_once(
     models, said = LoadedModels(), list[str]()
     engine = FakeEngine(spec=ModelSpec("m", "torch"))
     for _ in range(3):
-        assert models.costs(engine, said.append) is UNKNOWN_COSTS
+        assert models.costs(engine, said.append).now == ASSUMED
     assert len(tried) == 1
     assert len(said) == 2
     assert "failed (The text would be 560 tokens long): what passes of m on torch" in said[1]
+    assert not ASSUMED.known
     assert not list(tmp_path.rglob("*.json")), "the next process tries again"
     models.costs(engine, said.append, remeasure=True)
     assert len(tried) == 2
@@ -227,7 +228,7 @@ def test_a_torch_model_of_few_positions_is_measured_without_complaint(
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     spec, said = ModelSpec("tiny", "torch"), list[str]()
     engine = TorchEngine(spec, model, ByteTokenizer(), max_context, "tiny")
-    costs = costs_of(engine, said.append)
+    costs = costs_of(engine, said.append).now
     assert costs.known
     assert len(said) == 1, said
-    assert costs_of(engine, said.append) == costs, "it was kept"
+    assert costs_of(engine, said.append).now == costs, "it was kept"

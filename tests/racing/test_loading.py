@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend.costs.pass_costs import PassCosts
+from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.errors import DerbyError
@@ -36,7 +36,7 @@ class Pricing(LoadedModels):
 
     def costs(
         self, engine: Engine, say: Callable[[str], None], *, remeasure: bool = False
-    ) -> PassCosts:
+    ) -> Costs:
         self.priced.append((engine.spec.name, remeasure, self.begun()))
         return super().costs(engine, say, remeasure=remeasure)
 

@@ -1,0 +1,71 @@
+"""Keeps costs on disk, one file for each model, engine, precision, device and machine: the curve as
+it was measured, and what passes have taught since.
+"""
+
+import json
+import logging
+import os
+import platform
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from backend.costs.learnt import Correction, LearntCosts
+from backend.costs.pass_costs import PassCosts
+from backend.engines.base import Engine
+from backend.models.prepared import cache_dir
+
+log = logging.getLogger(__name__)
+
+#: Raise it whenever the measurement changes.
+RECIPE = "costs v4"
+
+#: Raise it whenever what is learnt means something else; the measurement then stands alone.
+LEARNT = "learnt v1"
+
+
+def kept_costs(engine: Engine) -> LearntCosts | None:
+    """The costs that were kept; None if there are none, or not as they were written."""
+    try:
+        text, _, digest = _path(engine).read_text(encoding="utf-8").partition("\n")
+        if _digest(text) != digest:
+            return None
+        kept = json.loads(text)
+        each, row = kept["context_slope"]
+        widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
+        assumed = kept.get("assumed", False)
+        prior = PassCosts(widths, seconds, kept["width_change"], (each, row), assumed)
+        return LearntCosts(prior, _correction(kept.get(LEARNT)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _correction(kept: Any) -> Correction | None:
+    """Of what `keep` wrote; None for what an earlier version wrote."""
+    if kept is None:
+        return None
+    return Correction(tuple(kept["mean"]), tuple(map(tuple, kept["covariance"])))
+
+
+def keep(engine: Engine, costs: LearntCosts) -> None:
+    """Keep them if the folder can be written; else they are measured again next time."""
+    path = _path(engine)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        text = json.dumps({**asdict(costs.prior), LEARNT: asdict(costs.correction)})
+        partial.write_text(f"{text}\n{_digest(text)}", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        log.warning("what passes cost could not be kept: %s", error)
+
+
+def _path(engine: Engine) -> Path:
+    machine = f"{platform.node()} {platform.machine()} {platform.processor()} {os.cpu_count()}"
+    key = f"{RECIPE} {engine.fingerprint} {engine.spec} {machine}"
+    return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

@@ -1,0 +1,26 @@
+"""The passes of a run, so that what they should have taken follows what is known by now."""
+
+from typing import NamedTuple
+
+from backend.costs.pass_costs import PassCosts
+
+
+class MadePass(NamedTuple):
+    """A pass over how many rows, behind how many tokens, whether its width was another than that
+    before, calls of the draft, and tokens committed.
+    """
+
+    rows: int
+    context: int
+    changed: bool
+    calls: int
+    tokens: int
+
+    def seconds(self, costs: PassCosts, draft: float = 0.0) -> float:
+        """What it should take, with `draft` seconds for each call."""
+        change = costs.width_change if self.changed else 0.0
+        return costs(self.rows, self.context) + change + self.calls * draft
+
+    def plain_seconds(self, costs: PassCosts) -> float:
+        """What plain passes should take for as many tokens."""
+        return self.tokens * costs(1, self.context)
