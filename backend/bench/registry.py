@@ -1,6 +1,7 @@
 """All experiments, by the names that the command line takes."""
 
 from backend.bench.baselines import ASSISTED, PEERS
+from backend.bench.costs import COSTS
 from backend.bench.coverage import COVERAGE
 from backend.bench.experiment import Experiment
 from backend.bench.grammar import GRAMMAR
@@ -12,7 +13,17 @@ from backend.errors import DerbyError
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (SOLO, INTERLEAVED, COVERAGE, PROGRAM, STRUCTURE, GRAMMAR, PEERS, ASSISTED)
+    for experiment in (
+        SOLO,
+        INTERLEAVED,
+        COVERAGE,
+        COSTS,
+        PROGRAM,
+        STRUCTURE,
+        GRAMMAR,
+        PEERS,
+        ASSISTED,
+    )
 }
 
 

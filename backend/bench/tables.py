@@ -8,7 +8,7 @@ from rich.table import Table
 from backend.results.figures import NONE, Figure
 
 #: Fields that are words; figures stand at the right.
-WORDS = ("column", "grammar", "schema", "setting", "category", "peer")
+WORDS = ("column", "grammar", "schema", "setting", "category", "peer", "curve")
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:

@@ -41,7 +41,7 @@ class Doubt:
 
 #: Of a curve that was measured, at another moment, perhaps while the machine was busy; and of one
 #: that was not.
-MEASURED = Doubt(0.5, 0.5, 0.1, 0.06)
+MEASURED = Doubt(0.5, 0.5, 0.15, 0.1)
 GUESSED = Doubt(5.0, 1.0, 0.2, 0.12)
 
 #: How far the scale may move from one pass to the next, and the shape, as a share of its doubt.

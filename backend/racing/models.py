@@ -4,6 +4,7 @@ import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from backend.costs.learnt import LearntCosts
@@ -68,6 +69,7 @@ class LoadedModels:
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, Costs] = {}
+        self._supposed: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path], Head] = {}
 
     @property
@@ -170,13 +172,20 @@ class LoadedModels:
 
         The same object from race to race: whoever runs passes tells it what they took.
         """
+        if engine.spec in self._supposed:
+            return self._supposed[engine.spec]
         if remeasure or engine.spec not in self._costs:
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
         return self._costs[engine.spec]
 
-    def believe(self, engine: Engine, costs: Costs) -> None:
-        """Take these for what passes of a loaded engine cost."""
-        self._costs[engine.spec] = costs
+    @contextmanager
+    def supposing(self, engine: Engine, costs: Costs) -> Iterator[None]:
+        """Take these for what passes of a loaded engine cost, and keep nothing of them."""
+        self._supposed[engine.spec] = costs
+        try:
+            yield
+        finally:
+            del self._supposed[engine.spec]
 
     def keep_costs(self) -> None:
         """Keep on disk what passes have taught of the costs of the loaded models."""
