@@ -189,13 +189,14 @@ class Outcome:
     """What one step committed: `tokens`, of which the first `accepted` were proposed.
 
     `proposal` is what was verified. `feedback` holds the logits asked for, float32
-    [proposal.feedback, V].
+    [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock.
     """
 
     tokens: tuple[int, ...]
     accepted: int
     proposal: Proposal
     feedback: Logits
+    draft_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

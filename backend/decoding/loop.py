@@ -201,7 +201,7 @@ class Answer:
         clock, before = self._parts.clock, len(self._context.tokens)
         with clock.step():
             pending = self._context.pending
-            proposal = self._propose()
+            proposal, drafting = self._propose(), clock.last["draft"]
             with clock.part("mask"):
                 masks = self._parts.constraint.start_masks(proposal)
             logits = self._forward(pending, proposal)  # [1 + d + feedback, V] of n + d + s rows
@@ -217,7 +217,8 @@ class Answer:
                 feedback = logits[1 + proposal.drafted :]
                 if self._first:
                     self._parts.drafter.prefill(self._context.tokens, before)
-                self._parts.drafter.observe(Outcome(tuple(tokens), accepted, proposal, feedback))
+                outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
+                self._parts.drafter.observe(outcome)
         self.tokens += tokens
         if len(pending) == 1:  # off the clock: it is nobody's work
             self._parts.passes.observe(1 + len(proposal.tokens), before - 1, clock.last["forward"])

@@ -7,6 +7,7 @@ of renewal-reward processes).
 """
 
 from collections.abc import Sequence
+from math import exp, log
 from typing import Protocol
 
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts
@@ -14,8 +15,15 @@ from backend.decoding.drafter import UNDECIDED, Decision
 from backend.drafters.passes import MadePass
 from backend.types import Outcome, Proposal
 
-#: Rounds that the running average of a token's cost remembers.
+#: Rounds that the running averages of a token's cost and of a draft's remember.
 MEMORY = 30
+
+#: Plain passes in a row after which one guess is verified whatever it seems to cost, for as long as
+#: that may be less by this share: a single pass that something else held up would deter for ever.
+PATIENCE, DOUBTFUL = 16, 0.03
+
+#: As how much more or less than believed a call of the draft counts at most: others may hold it up.
+SURPRISE = log(2)
 
 
 class DraftLength(Protocol):
@@ -83,7 +91,8 @@ class FixedDraftLength:
 
 class AdaptiveDraftLength:
     """Up to `k` tokens a chain, as long as they pay. `costs` are the target's, which may change
-    from round to round, `draft` is what a call of the draft takes in seconds.
+    from round to round, `draft` is what a call of the draft takes in seconds, to begin with: what
+    calls then take corrects it.
 
     What to draft is decided by the least that a pass may well cost: so widths that nobody has tried
     are tried, and then known.
@@ -95,7 +104,9 @@ class AdaptiveDraftLength:
         self.branches = branches
         self._costs = costs
         self._draft = draft
+        self._drafts = 1  # rounds that told what a call takes, what was given being one
         self._rows = 1  # of the last pass
+        self._alone = 0  # passes in a row over one row
         self._context = CONTEXT
         self._plain_steps = self._tokens = float(MEMORY)  # that so many tokens cost lately
         self._began = False  # a round whose outcome is not known yet
@@ -121,7 +132,12 @@ class AdaptiveDraftLength:
             saved += self._seconds_per_token * path_probability
             if saved - self._cost(drafted) > gain:
                 best, gain = drafted, saved - self._cost(drafted)
-        return best
+        return best or (1 if path_probabilities and self._probes() else 0)
+
+    def _probes(self) -> bool:
+        """Whether to find out what a pass over two rows costs."""
+        costs = self._costs
+        return self._alone >= PATIENCE and costs.hoped(2) < (1 - DOUBTFUL) * costs.now(2)
 
     def padding_rows(self, drafted: int) -> int:
         more = self._rows - (1 + drafted)
@@ -144,14 +160,24 @@ class AdaptiveDraftLength:
 
     def learn(self, outcome: Outcome) -> None:
         fade, proposal, now = 1 - 1 / MEMORY, outcome.proposal, self._costs.now
+        self._learn_draft(proposal.calls, outcome.draft_seconds)
         rows, tokens = 1 + len(proposal.tokens), len(outcome.tokens)
         made = MadePass(rows, self._context, rows != self._rows, proposal.calls, tokens)
         self._plain_steps = fade * self._plain_steps + made.seconds(now, self._draft) / now.one_row
         self._tokens = fade * self._tokens + tokens
         self._rows = rows
+        self._alone = self._alone + 1 if rows == 1 else 0
         if self._began:
             self._account.add(proposal, made)
         self._began = False
+
+    def _learn_draft(self, calls: int, seconds: float) -> None:
+        """See what drafting took: it was timed when the draft was loaded, at another moment."""
+        if not (calls and seconds and self._draft):
+            return
+        surprise = log(seconds / calls / self._draft)
+        self._drafts = min(self._drafts + 1, MEMORY)
+        self._draft *= exp(max(-SURPRISE, min(surprise, SURPRISE)) / self._drafts)
 
     def summary(self) -> Decision:
         return self._account.decision(self._costs.now, self._draft)

@@ -104,9 +104,3 @@ def race(
         scores[event.column].add(event)
     assert scores[0].tokens == scores[1].tokens
     return scores
-
-
-def speedup(machine: Machine, truth_of: tuple[Score, Score]) -> float:
-    """What speculation gained in the last race, had the machine not wobbled."""
-    assert truth_of[0].written == truth_of[1].written
-    return machine.ideal[0] / machine.ideal[1]
