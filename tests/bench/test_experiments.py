@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from backend.bench.costs import CURVES, RACES
 from backend.bench.coverage import summed_up
 from backend.bench.experiment import Plan
 from backend.bench.prompts import PROMPTS
@@ -93,6 +94,19 @@ def test_coverage_races_a_column_against_itself_and_counts_what_held() -> None:
     assert counted.held == pytest.approx(2 / 3)
     assert counted.width == pytest.approx(1.2)
     assert counted.furthest == 0.5
+
+
+def test_costs_begin_with_every_curve_and_tell_what_each_came_to() -> None:
+    given = replace(plan(tokens=12), target=ModelSpec("fake-priced", "fake"))
+    results = EXPERIMENTS["costs"].run(given)
+    assert [(r.curve, r.race) for r in results] == [
+        (name, race + 1) for name in CURVES for race in range(RACES)
+    ]
+    for result in results[:RACES]:
+        assert result.against_good == result.chosen == 1.0
+    assert "twice as steep" in printed("costs", given, results)
+    with pytest.raises(DerbyError, match="is not known"):
+        EXPERIMENTS["costs"].run(plan())
 
 
 def test_interleaved_gives_a_ratio_for_every_column() -> None:

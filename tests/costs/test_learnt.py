@@ -20,8 +20,11 @@ from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, Costs, PassCosts
 from backend.costs.store import keep, kept_costs
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
+from backend.events import CostsKnown, Event, Finished, Step
 from backend.racing.models import LoadedModels
-from backend.types import ModelSpec
+from backend.racing.race import Race
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request
 
 #: A machine where each row costs much, so that what is drafted must be chosen well.
 STEEP = PassCosts(
@@ -306,6 +309,25 @@ def test_a_race_tells_the_costs_and_keeps_what_they_learnt(
     assert isinstance(costs, LearntCosts)
     passes = base.passes + score.passes
     assert costs.passes == passes, "each but those that read the prompt"
+
+
+@pytest.mark.model
+def test_races_on_a_real_engine_correct_its_costs() -> None:
+    """From none: two rows and more were tried, both columns were heard, and the page is told."""
+    models, target, said = LoadedModels(), ModelSpec(), list[Event]()
+    engine, costs = models.get(target, print), LearntCosts(ASSUMED)
+    columns = (parse_column("kv"), parse_column("speculative"))
+    with models.supposing(engine, costs):
+        Race(Request("List ten capitals.", 64), columns, target).run(
+            models, said.append, lambda: False
+        )
+    assert costs.now.known
+    steps = [event for event in said if isinstance(event, Step)]
+    assert costs.passes == len(steps) - len(columns), "all but those that read the prompt"
+    known = [event for event in said if isinstance(event, CostsKnown)]
+    assert len(known) == len(columns), "nothing at the beginning"
+    assert known[-1].passes == list(costs.now.seconds)
+    assert isinstance(said[said.index(known[-1]) + 1], Finished)
 
 
 def test_stated_costs_stay() -> None:

@@ -1,6 +1,7 @@
 """How much to draft: the best round under known costs, and beliefs that follow what happens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 
@@ -9,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lib import run
 
-from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
+from backend.costs.learnt import LearntCosts
+from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED
 from backend.decoding.sampling import Pair, Sampler
 from backend.drafters.acceptance import PROBE_EVERY, AcceptanceEstimates, Calibration
-from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from backend.drafters.draft_length import (
+    PATIENCE,
+    AdaptiveDraftLength,
+    DraftLength,
+    FixedDraftLength,
+)
 from backend.drafters.draft_model import DraftModel
 from backend.drafters.guesses import proposal_of
 from backend.drafters.hybrid import Hybrid
@@ -258,3 +265,48 @@ def test_a_hybrid_tells_whose_drafts_were_verified() -> None:
     run(engine, Request("x", max_new_tokens=60), hybrid)
     assert f", {sum(counts)} of them with prompt lookup" in hybrid.decision.why
     assert 0 < sum(counts) <= len(counts)
+
+
+def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:
+    """A machine that had become slower drafted less: its tokens counted as of the quicker time."""
+    costs = LearntCosts(CURVE)
+    draft_length = AdaptiveDraftLength(costs, 0.0, 16)
+    chances = [0.6, 0.3, 0.12, 0.05]
+    before = draft_length.verify_count(chances)
+    for rows in (1, 2, 4, 8) * 20:
+        costs.observe(rows, CONTEXT, 3 * CURVE(rows))
+    assert costs.now.one_row == pytest.approx(3 * CURVE.one_row, rel=0.05)
+    assert draft_length.verify_count(chances) == before > 0
+
+
+def test_one_pass_that_was_held_up_does_not_deter_for_ever() -> None:
+    """The first guess ever verified met a hiccup: two rows seemed too dear, and were not tried
+    again in that race or the next.
+    """
+    costs = LearntCosts(PassCosts(CURVE.widths, tuple(2.5 * s for s in CURVE.seconds)))
+    for rows in (1, 1, 1, 2, 1, 1):
+        costs.observe(rows, CONTEXT, 10.0 if rows == 1 else 45.0)
+    draft_length = AdaptiveDraftLength(costs, 0.0, 16)
+    found: list[int] = []
+    for _ in range(12 * PATIENCE):
+        draft_length.begin(CONTEXT)
+        verified = draft_length.verify_count([0.4])
+        found.append(verified)
+        costs.observe(1 + verified, CONTEXT, CURVE(1 + verified))
+        draft_length.learn(outcome(verified, 0))
+    assert sum(found[:PATIENCE]) == 0
+    assert all(found[-PATIENCE:]), "it turned out to pay"
+    certain = AdaptiveDraftLength(CURVE, 0.0, 16)
+    assert not any(certain.verify_count([0.01]) for _ in range(4 * PATIENCE))
+
+
+def test_what_drafting_takes_is_learnt_from_its_calls() -> None:
+    """A draft that was timed while the machine was busy counted as dear for as long as it lived."""
+    draft_length = AdaptiveDraftLength(CURVE, 8.0, 16)
+    assert not draft_length.extends(1, 0.5)
+    for _ in range(12):
+        draft_length.learn(replace(outcome(2, 1, calls=2), draft_seconds=1.0))
+    assert draft_length.extends(1, 0.5)
+    before = draft_length._draft
+    draft_length.learn(replace(outcome(2, 1, calls=2), draft_seconds=500.0))
+    assert draft_length._draft < 1.06 * before, "a hiccup"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.events import (
+    CostsKnown,
     Decided,
     Event,
     Failed,
@@ -73,6 +74,18 @@ def test_a_speculative_column_worked_out_by_hand() -> None:
     assert score.parts == {"draft": 0.4375, "mask": 0.0, "forward": 0.875, "rest": 0.4375}
     assert score.text == "ABCDEFGH!"
     assert score.gaps == [65.0, 66.0, 67.0, 68.0, 69.0, 70.0, 71.0, 72.0]
+
+
+def test_costs_that_were_corrected_hold_for_all_passes() -> None:
+    """The speed-up of the first rounds was predicted by a curve that later ones proved wrong."""
+    wrong = CostsKnown(0, [1, 8], [0.2, 0.9], 0.0, 0.0)
+    right = CostsKnown(0, [1, 8], [0.2, 0.34], 0.01, 0.0, [1e-4, 1e-5])
+    resumed = Resumed(0, [1, 2, 3], [], [], 0.0)
+    beginning, *rest = SPECULATIVE
+    known = scored(beginning, right, resumed, *rest)
+    corrected = scored(beginning, wrong, resumed, *rest[:-1], right, rest[-1])
+    assert 1 < known.predicted == pytest.approx(corrected.predicted)
+    assert known.plain_seconds == pytest.approx(corrected.plain_seconds)
 
 
 def test_tokens_forced_in_the_first_step_are_not_decode_speed() -> None:
