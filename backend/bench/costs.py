@@ -69,11 +69,14 @@ class CostsResult:
 
 @dataclass(frozen=True, slots=True)
 class _Raced:
-    """One race's columns, and the costs at its end."""
+    """One race's columns, and at its end the costs, and what a call of the draft takes in plain
+    steps.
+    """
 
     base: Score
     score: Score
     costs: PassCosts
+    draft: float
 
     @property
     def speedup(self) -> float:
@@ -88,7 +91,7 @@ class _Raced:
                 list(curve.widths),
                 list(curve.seconds),
                 curve.width_change,
-                self.score.draft_cost,
+                self.draft * curve.one_row,
                 [each, row],
             )
         )
@@ -127,7 +130,8 @@ def _run(
     with models.supposing(engine, learnt):
         for race in races:
             base, score = run_together(race, models)
-            raced.append(_Raced(base, score, learnt.now))
+            draft = score.draft_cost / learnt.now.one_row
+            raced.append(_Raced(base, score, learnt.now, draft))
     return raced
 
 

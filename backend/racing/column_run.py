@@ -13,7 +13,7 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Event, Finished, Judged, Prepared, Saved, Started
+from backend.events import CostsKnown, Event, Finished, Judged, Prepared, Saved, Started, Step
 from backend.grammar.grammars import GrammarCompiler
 from backend.grammar.sandbox.parent import StoppedError, never
 from backend.kvcache.column_caches import Caches
@@ -128,7 +128,7 @@ class _LocalRun:
             opened.callback(session.close)
             built = self._build(session, sampler, context, file)
             opened.callback(built.drafter.close)
-            yield from self._known_costs(built)
+            yield from self._known_costs(built.seconds)
             if self._clock.seconds:
                 seconds = self._clock.seconds
                 yield Prepared(self._run.index, len(held), seconds, self._compiled)
@@ -154,7 +154,7 @@ class _LocalRun:
                 events = run_program(
                     self._run.index, program, prompt, request, parts, compile_slot, mode
                 )
-            yield from self._with_corrected_costs(events, built)
+            yield from self._with_corrected_costs(events, built.seconds)
 
     def _prompt(self, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
@@ -259,7 +259,8 @@ class _LocalRun:
             DrafterInputs(values, session, target, costs, sampler, head, opened, missing, texts)
         )
 
-    def _known_costs(self, built: Built) -> Iterator[Event]:
+    def _known_costs(self, draft: float) -> Iterator[Event]:
+        """What passes are known to cost by now, a call of the draft `draft` seconds."""
         costs = self._loading.costs(self._target).now
         if costs.known:
             yield CostsKnown(
@@ -267,15 +268,20 @@ class _LocalRun:
                 list(costs.widths),
                 list(costs.seconds),
                 costs.width_change,
-                built.seconds,
+                draft,
                 list(costs.context_slope),
             )
 
-    def _with_corrected_costs(self, events: Iterator[Event], built: Built) -> Iterator[Event]:
-        """The events; before the last one, what passes are known to cost by then."""
+    def _with_corrected_costs(self, events: Iterator[Event], draft: float) -> Iterator[Event]:
+        """The events; before the last one, what passes are known to cost by then, and what a call
+        of the draft took, which was timed at another moment to be `draft` seconds.
+        """
+        calls, seconds = 0, 0.0
         for event in events:
+            if isinstance(event, Step) and event.calls:
+                calls, seconds = calls + event.calls, seconds + event.seconds["draft"]
             if isinstance(event, Finished):
-                yield from self._known_costs(built)
+                yield from self._known_costs(seconds / calls if calls else draft)
             yield event
 
     def snapshot(self) -> Snapshot:

@@ -328,6 +328,11 @@ def test_races_on_a_real_engine_correct_its_costs() -> None:
     assert len(known) == len(columns), "nothing at the beginning"
     assert known[-1].passes == list(costs.now.seconds)
     assert isinstance(said[said.index(known[-1]) + 1], Finished)
+    drafting = [step for step in steps if step.calls]
+    seconds = sum(step.seconds["draft"] for step in drafting)
+    assert sum(each.draft for each in known) * sum(step.calls for step in drafting) == (
+        pytest.approx(seconds)
+    ), "what it took, not what it had been timed to take"
 
 
 def test_stated_costs_stay() -> None:
