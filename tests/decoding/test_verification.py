@@ -34,7 +34,7 @@ from backend.drafters.trained_head import TrainedHead
 from backend.engines.base import Session
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.engines.hidden_states import HiddenStateSession
-from backend.heads.base import Floats, HeadPass
+from backend.heads.base import Floats, HeadPass, HostRing
 from backend.heads.shape import HeadShape
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -79,7 +79,10 @@ class EvenHead:
     vocabulary = np.arange(0, VOCABULARY, 2, dtype=np.int64)
     seconds = 1e-4
 
-    def run(
+    def open(self) -> HostRing:
+        return HostRing(self.shape, self._run)
+
+    def _run(
         self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
         keys: Floats, values: Floats, bias: Floats,
     ) -> HeadPass:  # fmt: skip
