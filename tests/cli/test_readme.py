@@ -110,10 +110,12 @@ def test_the_page_takes_such_options(line: str, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("line", "arguments"), MAKE_LINES, ids=[e[0] for e in MAKE_LINES])
-def test_make_has_such_targets(line: str, arguments: list[str]) -> None:
+def test_make_has_such_targets_and_variables(line: str, arguments: list[str]) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
-    assert set(arguments) <= targets
+    variables = set(re.findall(r"\$\((\w+)\)", makefile))
+    assert {each for each in arguments if "=" not in each} <= targets
+    assert {each.partition("=")[0] for each in arguments if "=" in each} <= variables
     assert set(re.findall(r"^# make (\w+)", makefile, re.MULTILINE)) <= targets
 
 
