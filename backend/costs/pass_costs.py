@@ -18,6 +18,7 @@ class PassCosts:
 
     They are those behind CONTEXT tokens. `context_slope`: seconds that each token more adds to any
     pass, and to it for each of its rows. `width_change` is what a pass costs on top when the one
+    before it had another number of rows. `assumed`: nothing of it was measured.
     """
 
     widths: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Lookup where it matches, a draft where it does not."""
+"""Lookup where it matches, a draft where it does not, and both in one tree where that pays."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -18,7 +18,7 @@ from backend.engines.torch.graphs import (
     capture_for,
     current,
     fetch,
-    landing,
+    host_rows,
     staged,
     wait,
 )
@@ -62,7 +62,7 @@ class DeviceHead:
         return DeviceRing(self._shared, self._shared.lend())
 
 
-class Desk:
+class PassTensors:
     """What changes from pass to pass of one width, in one float32 buffer, which holds whole numbers
     up to 2**24 exactly; and the results: logits [V'] and feature [D].
     """
@@ -108,20 +108,20 @@ class Shared:
 
     module: TorchHead
     capture: Capture
-    _desks: dict[int, Desk] = field(default_factory=dict)
+    _tensors: dict[int, PassTensors] = field(default_factory=dict)
     _idle: list["RingRows"] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
         return self.module.output.device
 
-    def desk(self, rows: int) -> Desk:
+    def tensors(self, rows: int) -> PassTensors:
         """That of the next width, at most the widest."""
         width = next(width for width in WIDTHS if width >= rows)
-        if width not in self._desks:
+        if width not in self._tensors:
             shape, vocabulary = self.module.shape, len(self.module.output)
-            self._desks[width] = Desk(width, shape, vocabulary, self.device)
-        return self._desks[width]
+            self._tensors[width] = PassTensors(width, shape, vocabulary, self.device)
+        return self._tensors[width]
 
     def lend(self) -> "RingRows":
         """An empty ring whose passes are captured, nobody else's until it is given back."""
@@ -153,30 +153,30 @@ class RingRows:
     def prepare(self) -> Iterator[None]:
         """Capture every pass."""
         for width in reversed(WIDTHS):
-            desk = self._shared.desk(width)
+            tensors = self._shared.tensors(width)
 
-            def run(desk: Desk = desk) -> None:
-                self._compute(desk)
+            def run(tensors: PassTensors = tensors) -> None:
+                self._compute(tensors)
 
             self._runs[width] = self._shared.capture(run)
             yield
 
-    def replay(self, desk: Desk) -> None:
-        """Run the pass that the desk's inputs describe."""
-        self._runs[desk.width]()
+    def replay(self, tensors: PassTensors) -> None:
+        """Run the pass that the tensors' inputs describe."""
+        self._runs[tensors.width]()
 
-    def _compute(self, desk: Desk) -> None:
+    def _compute(self, tensors: PassTensors) -> None:
         keys, values = self.both
         logits, feature, *rows = self._shared.module(
-            desk.features,
-            desk.tokens.long(),
-            desk.positions.long(),
+            tensors.features,
+            tensors.tokens.long(),
+            tensors.positions.long(),
             keys,
             values,
-            desk.bias,
+            tensors.bias,
         )
-        self.both.index_copy_(3, desk.slots.long(), torch.stack(rows))
-        torch.cat([logits, feature], 1, out=desk.results)
+        self.both.index_copy_(3, tensors.slots.long(), torch.stack(rows))
+        torch.cat([logits, feature], 1, out=tensors.results)
 
 
 class DeviceRing:
@@ -194,12 +194,12 @@ class DeviceRing:
         positions: NDArray[np.int64],
         bias: Floats,
     ) -> Predicted:
-        desk, device = self._shared.desk(len(tokens)), self._shared.device
+        tensors, device = self._shared.tensors(len(tokens)), self._shared.device
         with current(device):
-            desk.fill(features, tokens, positions, bias)
-            self._opened().replay(desk)
-            found: Tensor = landing(1, desk.results.shape[1], device)
-            fetch(found, desk.results)
+            tensors.fill(features, tokens, positions, bias)
+            self._opened().replay(tensors)
+            found: Tensor = host_rows(1, tensors.results.shape[1], device)
+            fetch(found, tensors.results)
             wait(device)
         logits, feature = np.split(found[0].numpy(), [len(self._shared.module.output)])
         return Predicted(logits, feature)

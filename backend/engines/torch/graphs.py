@@ -95,6 +95,6 @@ def wait(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def landing(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+def host_rows(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     """Host memory, float32 [rows, columns], for `fetch` to fill; nobody else's while it lives."""
     return torch.empty(rows, columns, pin_memory=device.type == "cuda")

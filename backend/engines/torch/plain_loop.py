@@ -26,14 +26,14 @@ class PlainLoop:
     @torch.inference_mode()
     def _captured(self) -> Run:
         with current(self._shared.calling.device):
-            self._shared.desk(1).inputs.clear()
+            self._shared.tensors(1).inputs.clear()
             return self._shared.capture(self._one)
 
     def _one(self) -> None:
         """One token: a pass over the last one, and the next pass's inputs from what it gives."""
-        desk = self._shared.desk(1)
-        self._cache.compute(1, desk, logits=True)
-        chosen, inputs = desk.outputs.logits.argmax(1), desk.inputs
+        tensors = self._shared.tensors(1)
+        self._cache.compute(1, tensors, logits=True)
+        chosen, inputs = tensors.outputs.logits.argmax(1), tensors.inputs
         inputs.start.add_(1)
         inputs.positions.add_(1)
         inputs.tokens.copy_(chosen)
@@ -50,7 +50,7 @@ class PlainLoop:
             chunk = prompt[at : min(at + PREFILL_CHUNK, last)]
             passes.run(at, chunk, chain_parents(len(chunk)), (), 0)
         with current(device):
-            self._shared.desk(1).inputs.fill(last, prompt[last:], (-1,))
+            self._shared.tensors(1).inputs.fill(last, prompt[last:], (-1,))
             self._step()
             wait(device)
             began = perf_counter()

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from backend.engines.torch.graphs import Capture, Run, current, fetch, landing, staged, wait
+from backend.engines.torch.graphs import Capture, Run, current, fetch, host_rows, staged, wait
 from backend.engines.torch.growing import GrowingCache
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.engines.torch.session import Calling, from_bits, to_bits
@@ -145,7 +145,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Desk:
+class PassTensors:
     """The buffers of one width, which all caches of an engine share: passes never run at once."""
 
     inputs: Inputs
@@ -161,19 +161,19 @@ class StaticModel:
     tap: HiddenStatesTap
     layout: Layout
     capture: Capture
-    _desks: dict[int, Desk] = field(default_factory=dict)
+    _tensors: dict[int, PassTensors] = field(default_factory=dict)
     _idle: list["StaticCache"] = field(default_factory=list)
 
-    def desk(self, width: int) -> Desk:
+    def tensors(self, width: int) -> PassTensors:
         if width not in WIDTHS:
-            return self._desk(width)
-        if width not in self._desks:
-            self._desks[width] = self._desk(width)
-        return self._desks[width]
+            return self._new_tensors(width)
+        if width not in self._tensors:
+            self._tensors[width] = self._new_tensors(width)
+        return self._tensors[width]
 
-    def _desk(self, width: int) -> Desk:
+    def _new_tensors(self, width: int) -> PassTensors:
         inputs = Inputs(width, self.calling.device)
-        return Desk(inputs, Outputs(width, self.layout, self.calling))
+        return PassTensors(inputs, Outputs(width, self.layout, self.calling))
 
     def lend(self, rows: int) -> "StaticCache":
         """An empty cache for so many rows, nobody else's until it is given back."""
@@ -225,17 +225,17 @@ class StaticCache:
     def prepare(self) -> Iterator[None]:
         """Capture, one by one, every pass that was not."""
         for width in reversed(WIDTHS):  # the largest first, so that the others fit into its memory
-            desk = self._shared.desk(width)
-            desk.inputs.clear()
+            tensors = self._shared.tensors(width)
+            tensors.inputs.clear()
             for logits in (True, False) if width == PREFILL_CHUNK else (True,):
-                self.replay(width, desk, logits=logits, dry=True)
+                self.replay(width, tensors, logits=logits, dry=True)
                 yield
 
-    def replay(self, width: int, desk: Desk, *, logits: bool, dry: bool = False) -> None:
-        """Run the pass that the desk's inputs describe; `dry`: only have it captured."""
+    def replay(self, width: int, tensors: PassTensors, *, logits: bool, dry: bool = False) -> None:
+        """Run the pass that the tensors' inputs describe; `dry`: only have it captured."""
 
         def run() -> None:
-            self.compute(width, desk, logits=logits)
+            self.compute(width, tensors, logits=logits)
 
         if width not in WIDTHS:
             run()
@@ -246,9 +246,9 @@ class StaticCache:
         if not dry:
             self._runs[key]()
 
-    def compute(self, width: int, desk: Desk, *, logits: bool) -> None:
+    def compute(self, width: int, tensors: PassTensors, *, logits: bool) -> None:
         """The pass itself. Asks for no value of the device, and makes nothing that outlives it."""
-        shared, inputs, outputs = self._shared, desk.inputs, desk.outputs
+        shared, inputs, outputs = self._shared, tensors.inputs, tensors.outputs
         slots = inputs.start + inputs.places
         layers: list[Any] = [
             StaticLayer(keys, values, slots)
@@ -313,20 +313,20 @@ class StaticPasses:
     ) -> tuple[Logits, Tensor]:
         """No such model has thresholds, so none is ever passed."""
         n, width = len(tokens), width_for(len(tokens))
-        desk = self._shared.desk(width)
+        tensors = self._shared.tensors(width)
         with current(self._device):
             self._make_room(start, start + width)
-            desk.inputs.fill(start, tokens, parents)
+            tensors.inputs.fill(start, tokens, parents)
             wanted = bool(rows) or width != PREFILL_CHUNK
-            self._cache.replay(width, desk, logits=wanted)
-            hidden = desk.outputs.hidden[:n].clone()
-            return self._fetched(desk.outputs.logits, rows), hidden
+            self._cache.replay(width, tensors, logits=wanted)
+            hidden = tensors.outputs.hidden[:n].clone()
+            return self._fetched(tensors.outputs.logits, rows), hidden
 
     def _fetched(self, logits: Tensor, rows: Sequence[int]) -> Logits:
         """These rows in host memory: the one thing that a pass makes the host wait for. So many
         times the vocabulary, 4 bytes each, cross the bus.
         """
-        found = landing(len(rows), logits.shape[1], self._device)
+        found = host_rows(len(rows), logits.shape[1], self._device)
         for at, first, count in _stretches(rows):
             fetch(found[at : at + count], logits[first : first + count])
         if rows:
