@@ -26,7 +26,7 @@ OPENINGS = Path(__file__).parents[2] / "assets" / "training" / "openings.json"
 #: Shares of conversations: with another system prompt than the template's own; begun by the first
 #: words of a long question; begun by those of a long or another one; answered greedily; with a
 #: second question; that one begun by given words.
-OTHER_SYSTEM, LONG, BEGUN, ANSWERED_GREEDILY, TWO_TURNS, FOLLOWED = 0.10, 0.15, 0.65, 0.65, 0.3, 0.3
+OTHER_SYSTEM, LONG, BEGUN, ANSWERED_GREEDILY, TWO_TURNS, FOLLOWED = 0.10, 0.22, 0.78, 0.60, 0.3, 0.3
 
 #: A question does not end before so many sampled tokens.
 SHORTEST_QUESTION = 4

@@ -30,6 +30,10 @@ FAST = {
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
 
+#: Conversations are written in int8, weights and activations: 1.4 times as fast, and they need only
+#: be plausible. What a draft learns at each of their tokens comes from the unrounded weights.
+FASTER = {**FAST, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+
 
 class Batch(Protocol):
     """Texts that grow side by side, and their cache."""
@@ -77,7 +81,7 @@ def _template(files: ModelFiles) -> Template:
 
 
 class OpenVINOTarget:
-    """The project's own fp32 IR, computed in bf16."""
+    """The project's own IR: fp32 weights computed in bf16 for features, int8 for sampling."""
 
     together = 8  # so many rows of logits stay in the processor's cache
 
@@ -86,6 +90,7 @@ class OpenVINOTarget:
 
         self.files, self.template = files, _template(files)
         self._path = openvino_ir(ModelSpec(name), say) / IR
+        self._rounded = openvino_ir(ModelSpec(name, precision="int8"), say) / IR
 
     def batch(self) -> "OpenVINOBatch":
         return OpenVINOBatch(self._sampling.create_infer_request())
@@ -96,14 +101,12 @@ class OpenVINOTarget:
 
     @cached_property
     def _sampling(self) -> Any:
-        """The model without its output of features: computing both, the plugin rounds the logits
-        in other places, and a seed's conversations would be others than the shipped draft's.
-        """
+        """The rounded model without its output of features, which sampling does not need."""
         from backend.engines.openvino.core import core
 
-        model = core().read_model(self._path)
+        model = core().read_model(self._rounded)
         model.remove_result(model.get_results()[1])
-        return core().compile_model(model, "CPU", FAST)
+        return core().compile_model(model, "CPU", FASTER)
 
     @cached_property
     def _reading(self) -> Any:
