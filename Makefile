@@ -20,7 +20,7 @@ setup: .venv/installed
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
 
 test: .venv/installed-dev
-	$(BIN)/python -m backend setup
+	$(COMPILE) & $(BIN)/python -m backend setup && wait
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
