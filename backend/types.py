@@ -148,15 +148,16 @@ class Proposal:
     `parents[i] < i` is the index of token i's parent in the proposal, -1 for the root. A token's
     position is the root's plus its depth, and it sees the context, its ancestors and itself.
     The last `scratch` tokens ride along in the forward pass and are never verified; of those, the
-    last `feedback` ones have their logits handed back to the drafter. `calls`: passes of a draft
-    model that it took.
+    last `feedback` ones have their logits handed back to the drafter. The first `forced` tokens, a
+    chain from the root, are a constraint's only legal continuation; the others are guesses, all of
+    them behind these. `calls`: passes of a draft model that it took.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     scratch: int = 0
     feedback: int = 0
-    origin: Origin = "drafted"
+    forced: int = 0
     calls: int = 0
     draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)
 
@@ -179,9 +180,21 @@ class Proposal:
             self, tokens=self.tokens[:kept], parents=self.parents[:kept], scratch=0, feedback=0
         )
 
+    def behind(self, forced: Sequence[int]) -> "Proposal":
+        """The same, hung below the last of these forced tokens."""
+        n = len(forced)
+        below = tuple(n + parent if parent >= 0 else n - 1 for parent in self.parents)
+        return replace(
+            self,
+            tokens=(*forced, *self.tokens),
+            parents=chain_parents(n) + below,
+            forced=n,
+            draws={(*forced, *path): draw for path, draw in self.draws.items()},
+        )
+
     @staticmethod
-    def chain(tokens: Sequence[int], origin: Origin = "drafted", calls: int = 0) -> "Proposal":
-        return Proposal(tuple(tokens), chain_parents(len(tokens)), origin=origin, calls=calls)
+    def chain(tokens: Sequence[int], calls: int = 0) -> "Proposal":
+        return Proposal(tuple(tokens), chain_parents(len(tokens)), calls=calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +203,7 @@ class Outcome:
 
     `proposal` is what was verified. `feedback` holds the logits asked for, float32
     [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock.
+    `decided`: the tokens behind the forced ones, which say which guesses were right.
     """
 
     tokens: tuple[int, ...]
@@ -197,6 +211,10 @@ class Outcome:
     proposal: Proposal
     feedback: Logits
     draft_seconds: float = 0.0
+
+    @property
+    def decided(self) -> tuple[int, ...]:
+        return self.tokens[self.proposal.forced :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.decoding.drafter import NOTHING
 from backend.types import Proposal
 
 
@@ -25,8 +24,8 @@ UNMASKED = Masks(np.ones((0, 0), dtype=np.bool_))
 class Constraint(Protocol):
     """Its state moves in `advance` only, over committed tokens only."""
 
-    def forced(self, budget: int) -> Proposal:
-        """The only legal continuation, at most `budget` tokens, as a chain to be verified."""
+    def forced(self, budget: int) -> Sequence[int]:
+        """The only legal continuation, at most `budget` tokens."""
         ...
 
     def cut(self, proposal: Proposal) -> Proposal:
@@ -57,8 +56,8 @@ class Constraint(Protocol):
 class NullConstraint:
     """Allows everything."""
 
-    def forced(self, budget: int) -> Proposal:
-        return NOTHING
+    def forced(self, budget: int) -> Sequence[int]:
+        return ()
 
     def cut(self, proposal: Proposal) -> Proposal:
         return proposal

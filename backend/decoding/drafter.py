@@ -42,7 +42,8 @@ class Drafter(Protocol):
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         """Suggest what follows `context`, at most `budget` tokens deep.
 
-        `context` is every committed token, prompt included; its last one is the root.
+        `context` is every committed token, prompt included, and those that a constraint forces
+        next, which the target has not computed; its last one is what the suggestions hang below.
         """
         ...
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds, Context
-from backend.decoding.drafter import UNDECIDED, Drafter, NullDrafter
+from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter, NullDrafter
 from backend.decoding.sampling import Sampler
 from backend.decoding.verification import KEYED, Verdict, Verifier
 from backend.engines.base import Session
@@ -223,7 +223,6 @@ class Answer:
         if len(pending) == 1:  # off the clock: it is nobody's work
             self._parts.passes.observe(1 + len(proposal.tokens), before - 1, clock.last["forward"])
         rows, self._rows, self._first = self._rows, 0, False
-        guessed = proposal.origin == "drafted"
         return Step(
             self._column,
             tokens,
@@ -231,8 +230,8 @@ class Answer:
             [choice.gap for choice in verdict.choices[: len(tokens)]],
             [[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
             rows,
-            proposal.drafted if guessed else 0,
-            accepted if guessed else 0,
+            proposal.drafted - proposal.forced,
+            max(0, accepted - proposal.forced),
             dict(clock.last),
             list(mask_seconds),
             proposal.calls,
@@ -240,7 +239,7 @@ class Answer:
         )
 
     def _propose(self) -> Proposal:
-        """Forced tokens if the constraint knows some, else what the drafter suggests, made legal.
+        """The constraint's forced tokens and behind them what the drafter suggests, made legal.
 
         Nothing is drafted in the first step, in which every draft reads the prompt to its end: TTFT
         then means the same in every column, and TPOT is decode time alone.
@@ -250,12 +249,12 @@ class Answer:
         budget = min(self._room - 1, parts.bounds.room(len(tokens)) - 1, depth)
         with clock.part("mask"):
             forced = parts.constraint.forced(budget)
-        if self._first or forced.tokens:
-            return forced
+        if self._first:
+            return NOTHING.behind(forced)
         with clock.part("draft"):
-            proposal = parts.drafter.propose(tokens, budget)
+            proposal = parts.drafter.propose([*tokens, *forced], budget - len(forced))
         with clock.part("mask"):
-            return parts.constraint.cut(proposal.within(depth))
+            return parts.constraint.cut(proposal.behind(forced).within(depth))
 
     def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
         """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""
@@ -285,7 +284,8 @@ class Answer:
         own: Origin = "bonus" if proposal.drafted else "sampled"
         for i, choice in enumerate(verdict.choices):
             tokens.append(choice.token)
-            origins.append(proposal.origin if i < len(verdict.rows) else own)
+            proposed: Origin = "forced" if i < proposal.forced else "drafted"
+            origins.append(proposed if i < len(verdict.rows) else own)
             pieces.append("" if self._ends(choice.token) else self.text.push(choice.token))
             self._count(choice.token)
             with self._parts.clock.part("mask"):

@@ -116,11 +116,11 @@ class Calibration:
         """See which of the round's guesses were right, verified by a pass or not; of those that
         were drawn, only what was verified can tell.
         """
-        if outcome.proposal.origin != "drafted" or not self._path:
+        if not (outcome.decided and self._path):
             return
         for kind, right in verified({g.path: g.kind for g in self._guesses}, outcome):
             self._estimates.learn(kind, right=right)
-        self._first.learn(0, right=self._path[0] == outcome.tokens[0])
+        self._first.learn(0, right=self._path[0] == outcome.decided[0])
         self._path = ()
 
 

@@ -167,7 +167,7 @@ class AdaptiveDraftLength:
         self._tokens = fade * self._tokens + tokens
         self._rows = rows
         self._alone = self._alone + 1 if rows == 1 else 0
-        if self._began:
+        if self._began and not proposal.forced:
             self._account.add(proposal, made)
         self._began = False
 
@@ -185,7 +185,7 @@ class AdaptiveDraftLength:
 
 class _Account:
     """What the rounds that could draft came to. Neither the step that reads the prompt nor one
-    whose tokens a grammar forced is among them.
+    in which a grammar forced tokens is among them.
     """
 
     def __init__(self) -> None:

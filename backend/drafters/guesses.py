@@ -61,7 +61,7 @@ def verified(guesses: Mapping[Path, int], outcome: Outcome) -> list[tuple[int, b
     """
     known: list[tuple[int, bool]] = []
     path: Path = ()
-    for token in outcome.tokens:
+    for token in outcome.decided:
         known += [
             (kind, guess[-1] == token)
             for guess, kind in guesses.items()

@@ -82,7 +82,7 @@ class Hybrid:
         self._draft_length.learn(outcome)
         self._lookup.learn(outcome)
         self._draft.learn(outcome)
-        guessed = outcome.proposal.origin == "drafted" and outcome.proposal.drafted > 0
+        guessed = outcome.proposal.drafted > outcome.proposal.forced
         self._lookups += guessed and self._by_lookup
 
     def conclude(self) -> None:

@@ -128,7 +128,7 @@ class PlannedLookahead(NullDrafter):
     """Runs lookahead as decided, and corrects the decision by what its own steps yield and cost.
 
     With `gives_up` it ends as soon as they were dearer than plain ones, looked at every TRIAL
-    steps. Steps whose tokens a grammar forced are none of its own.
+    steps. Steps in which a grammar forced tokens do not count.
     """
 
     def __init__(
@@ -160,9 +160,11 @@ class PlannedLookahead(NullDrafter):
 
     def observe(self, outcome: Outcome) -> None:
         before, self._rows = self._rows, 1 + len(outcome.proposal.tokens)
-        if not self._runs or self._rows == 1 or outcome.proposal.origin == "forced":
+        if not self._runs or self._rows == 1:
             return
         self._lookahead.observe(outcome)
+        if outcome.proposal.forced:
+            return
         changed, tokens = self._rows != before, len(outcome.tokens)
         self._passes.append(MadePass(self._rows, self._context, changed, 0, tokens))
         if len(self._passes) % TRIAL == 0:

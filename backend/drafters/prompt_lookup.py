@@ -90,9 +90,9 @@ class PromptLookup(NullDrafter):
 
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
-        if outcome.proposal.origin == "drafted":
-            for kind, right in verified({g.path: g.kind for g in self.guesses}, outcome):
-                self._estimates.learn(kind, right=right)
+        for kind, right in verified({g.path: g.kind for g in self.guesses}, outcome):
+            self._estimates.learn(kind, right=right)
+        self.guesses = ()
 
     def _tree(self, depth: int) -> list[Guess]:
         """What the best matches promise, merged at common beginnings."""

@@ -17,6 +17,9 @@ from backend.engines.hidden_states import HiddenStateSession
 from backend.heads.base import Floats, Head, Predicted
 from backend.types import PREFILL_CHUNK, Outcome, Proposal
 
+#: Forced tokens that a draft is read behind at most: each takes a pass of the head.
+READ_FORCED = 4
+
 #: Added to the attention score of a row that must not be seen.
 HIDDEN = np.float32(-1e9)
 
@@ -81,12 +84,17 @@ class TrainedHead(NullDrafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
-        if budget <= 0 or not self._calibration.begin(self._draft_length):
+        known = self._target.length + 1  # behind it are forced tokens
+        if budget <= 0 or len(context) - known > READ_FORCED:
             return NOTHING
-        last = self._feed(context, len(context))
+        if not self._calibration.begin(self._draft_length):
+            return NOTHING
+        last = self._feed(context, min(known, len(context)))
         if last is None:
             return NOTHING
-        drafted = 0
+        for position in range(known, len(context)):
+            last = self._run_guess(last.feature, context[position], position)
+        forced, drafted = max(0, len(context) - known), 0
         while True:
             position = len(context) + drafted
             pair = self._choose(last, position)
@@ -94,7 +102,7 @@ class TrainedHead(NullDrafter):
             drafted += 1
             ended = drafted == budget or pair.token in self._eos_ids
             if ended or not self._draft_length.extends(drafted, self._calibration.path_probability):
-                return self._calibration.proposal(self._draft_length, drafted)
+                return self._calibration.proposal(self._draft_length, forced + drafted)
             last = self._run_guess(last.feature, pair.token, position)
 
     def _choose(self, done: Predicted, position: int) -> Pair:

@@ -69,7 +69,7 @@ class GrammarConstraint:
         self.masks_along(NOTHING)
 
     @bounded
-    def forced(self, budget: int) -> Proposal:
+    def forced(self, budget: int) -> Sequence[int]:
         """See Constraint. The forced text as the tokenizer itself would spell it.
 
         Where text is forced, llguidance's masks allow that spelling alone, so a proposal is always
@@ -77,14 +77,14 @@ class GrammarConstraint:
         whatever the engine does.
         """
         if budget <= 0 or self.finished():
-            return NOTHING
+            return ()
         tokens: list[int] = []
         for token in self._matcher.compute_ff_tokens()[:budget]:
             if not self.plain(token):
                 break
             tokens.append(token)
         self.check(self._matcher)
-        return Proposal.chain(tokens, origin="forced") if tokens else NOTHING
+        return tokens
 
     @bounded
     def cut(self, proposal: Proposal) -> Proposal:

@@ -201,11 +201,8 @@ class Score:
                 self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
 
     def _proposed(self, step: Step) -> None:
-        """Count what a drafter proposed: a block that the grammar forced is no draft, even where
-        the step reports it as one.
-        """
-        forced = "forced" in step.origins and "drafted" not in step.origins
-        if not step.drafted or forced:
+        """Count what a drafter proposed."""
+        if not step.drafted:
             return
         self.drafted += step.drafted
         self.accepted += step.accepted

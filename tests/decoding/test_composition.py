@@ -15,6 +15,7 @@ from backend.decoding.constraint import Masks
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine, FakeSession
+from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.kvcache.sources import Visitor
@@ -151,6 +152,27 @@ def test_forced_tokens_are_no_drafts(name: str) -> None:
     assert score.accepted + score.forced < len(score.tokens)
     if name == "grammar":
         assert (score.drafted, score.acceptance, score.rounds) == (0, 0.0, {})
+
+
+def test_a_draft_goes_on_behind_forced_tokens() -> None:
+    """A pass that verified forced tokens carried nothing else, so that a text of short choices
+    between long forced runs was drafted at no place at all.
+    """
+    grammar = GrammarSource("lark", LOOPS, "test")
+    column = parse_column("lookup").with_settings({"grammar": grammar})
+    request = Request("<li>one</li><li>two</li> Say", 48, chat=False)
+    events: list[Event] = []
+    Race(request, (column,), ModelSpec("fake", "fake")).run(ENGINES, events.append, lambda: False)
+    steps = [event for event in events if isinstance(event, Step)]
+    both = [step for step in steps if "forced" in step.origins and step.accepted]
+    assert both
+    for step in both:
+        forced = step.origins.count("forced")
+        assert (
+            step.origins[: forced + step.accepted]
+            == ["forced"] * forced + ["drafted"] * step.accepted
+        )
+        assert step.rows >= 1 + forced + step.drafted
 
 
 def test_a_text_that_is_cut_says_what_the_grammar_still_wanted() -> None:

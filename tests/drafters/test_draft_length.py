@@ -189,7 +189,7 @@ def test_what_auto_drafted_is_summed_up() -> None:
 def test_forced_tokens_are_not_what_auto_drafted() -> None:
     """They were counted among the drafted ones, so that K came out too high under a grammar."""
     draft_length = AdaptiveDraftLength(CURVE, 0.0, 8)
-    forced = Proposal.chain(range(30), origin="forced")
+    forced = Proposal().behind(range(30))
     for _ in range(5):
         rounds(draft_length, [outcome(2, 1)])
         draft_length.learn(Outcome((*range(30), 99), 30, forced, NO_LOGITS))  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ def steps(
         lookahead.observe(Outcome(tuple(block), len(block) - 1, proposal, feedback))
         context += block
         if forced:
-            chain = Proposal.chain(range(forced), origin="forced")
+            chain = Proposal().behind(range(forced))
             tokens = (*range(forced), 7)
             lookahead.observe(Outcome(tokens, forced, chain, NO_LOGITS))  # type: ignore[arg-type]
             context += tokens

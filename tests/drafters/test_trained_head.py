@@ -16,7 +16,7 @@ from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, FixedDraftLength
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.drafters.trained_head import HIDDEN, TrainedHead
+from backend.drafters.trained_head import HIDDEN, READ_FORCED, TrainedHead
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.engines.hidden_states import HiddenStateSession
 from backend.events import Event, Step
@@ -108,6 +108,33 @@ def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
     assert [(p, t) for p, t, _ in head.rows[:2]] == [(10, last + 1), (11, 50)]
     assert head.rows[0][2] == (9.0, float(last)), "the guess's own feature gave way to the true one"
     assert all({10, 11} & seen for seen in head.seen[-3:])
+
+
+@pytest.mark.parametrize("count", [1, 2, READ_FORCED, READ_FORCED + 1])
+def test_behind_forced_tokens_it_goes_on_from_its_own_hidden_states(count: int) -> None:
+    """The target has computed none of them; once it has, its own take the place of the guesses."""
+    tapped, head, drafter = opened(2)
+    text, forced = list(PROMPT[:10]), [70, 90, 110, 130, 150][:count]
+    commit(tapped, text[:9], range(9))
+    proposal = drafter.propose([*text, *forced], 8)
+    if count > READ_FORCED:
+        assert not proposal.tokens
+        assert not head.rows, "so many passes cost more than they can earn"
+        return
+    assert proposal.tokens == (forced[-1] + 1, forced[-1] + 2)
+    assert proposal.calls == count + 2
+    behind = [(10 + i, token, (-1.0, -1.0)) for i, token in enumerate([*forced, forced[-1] + 1])]
+    assert head.rows[9:] == behind
+    commit(tapped, [text[-1], *forced, *proposal.tokens], range(1 + count))
+    tokens = (*forced, 50)
+    outcome = Outcome(tokens, count, proposal.behind(forced), np.zeros((0, 1), np.float32))
+    drafter.observe(outcome)
+    head.rows.clear()
+    drafter.propose([*text, *tokens], 8)
+    assert [(p, t) for p, t, _ in head.rows[: count + 1]] == [
+        (10 + i, token) for i, token in enumerate(tokens)
+    ]
+    assert all(feature[0] >= 0 for _, _, feature in head.rows[: count + 1])
 
 
 def test_a_row_sees_the_last_window_of_what_was_fed_and_nothing_rejected() -> None:

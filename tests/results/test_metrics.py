@@ -149,16 +149,17 @@ def test_continued_columns_compare_where_both_wrote_in_this_run() -> None:
     assert second.speedup_over(continued(100, 20, 1.0)) == 0, "no token in common"
 
 
-@pytest.mark.parametrize("reported", [0, 3])
-def test_tokens_that_a_grammar_forces_are_no_drafts(reported: int) -> None:
-    """They were counted as accepted, which inflated acceptance and the K given to production."""
+def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
+    """They were counted as accepted, which inflated acceptance and the K given to production; and a
+    draft behind them that was rejected is a draft all the same.
+    """
     forced = replace(
-        step([65, 66, 67, 68], 1.0, drafted=reported, accepted=reported, rows=4),
+        step([65, 66, 67, 68], 1.0, drafted=2, accepted=0, rows=6),
         origins=["forced"] * 3 + ["bonus"],
     )
     score = scored(step([1], 1.0), forced, step([69, 70], 1.0, drafted=2, accepted=1, rows=3))
-    assert (score.forced, score.drafted, score.accepted, score.acceptance) == (3, 2, 1, 0.5)
-    assert (score.rounds, score.depths) == ({1: 1}, {(2, 1): 1})
+    assert (score.forced, score.drafted, score.accepted, score.acceptance) == (3, 4, 1, 0.25)
+    assert (score.rounds, score.depths) == ({0: 1, 1: 1}, {(2, 0): 1, (2, 1): 1})
 
 
 def test_what_was_decided_last_is_kept() -> None:
