@@ -1,6 +1,7 @@
 """Our columns against loops that are not ours, to show that the baseline is not a weak one.
 
-`peers`: KV reuse against the engine's own greedy loop. `assisted`: our drafting columns against
+`peers`: KV reuse against the engine's own greedy loop; of a GGUF file whose codes OpenVINO runs
+exactly, KV reuse and lookup against llama.cpp's. `assisted`: our drafting columns against
 transformers' assisted generation, on torch at fp32. Both sides have the same weights, and the same
 draft and K where there are any; both are greedy and timed by the wall from the arrival of the first
 block to that of the last one.
@@ -8,6 +9,8 @@ block to that of the last one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,8 +25,10 @@ from backend.bench.rotation import rounds
 from backend.bench.runs import Ratios, ratios_of
 from backend.errors import DerbyError
 from backend.events import Event, Step
+from backend.machine import threads
 from backend.models.builtin import RECIPE, built_in_folder
 from backend.models.files import model_files
+from backend.models.gguf import SUFFIX
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -46,6 +51,9 @@ TARGET = ModelSpec(engine="torch", precision="fp32")
 #: Settings of both sides: tokens copied after a match and the longest ending looked up; tokens
 #: drafted a round.
 LOOKUP_K, NGRAM, DRAFT_K = 6, 3, 5
+
+#: Tokens of llama.cpp's context: for each it keeps a row of logits when it drafts.
+GGUF_CONTEXT = 4096
 
 #: Of the draft's matrices, so many weights share one range, which is cut into 2**BITS values.
 GROUP, BITS = 64, 3
@@ -249,23 +257,32 @@ def equal_texts(pairs: Sequence[tuple[Answer, Answer]]) -> int:
 
 
 def peers(plan: Plan) -> list[PeerResult]:
-    """KV reuse against the engine's own greedy loop at the same settings."""
-    if plan.target.engine not in OWN_LOOPS:
+    """Our columns against loops of others at the same settings."""
+    count, target, models = plan.request.max_new_tokens, plan.target, plan.models
+    results: list[PeerResult] = []
+    for name, spelled, open_loop in _peers_of(target):
+        answer_ids = open_loop(target, count, plan.say)
+        encode, column = models.get(target, plan.say).tokenizer.encode, parse_column(spelled)
+        pairs = alternate(
+            plan,
+            lambda text, column=column: our_answer(text, column, count, target, models),
+            lambda text, encode=encode, ids=answer_ids: ids(encode(text, chat=True)),
+        )
+        results.append(peer_result(name, pairs))
+    return results
+
+
+def _peers_of(target: ModelSpec) -> "list[tuple[str, str, Open]]":
+    """Name, column of ours, and loop of each. Raises DerbyError where there is none."""
+    if target.engine == "openvino" and target.precision.endswith("-exact"):
+        return LLAMA_CPP
+    if target.engine not in OWN_LOOPS:
         raise DerbyError(
-            f"The {plan.target.engine} engine has no loop of its own to compare with; "
+            f"The {target.engine} engine has no loop of its own to compare with; "
             f"{' and '.join(OWN_LOOPS)} have one."
         )
-    name, open_loop = OWN_LOOPS[plan.target.engine]
-    count, target, models = plan.request.max_new_tokens, plan.target, plan.models
-    answer_ids = open_loop(target, count, plan.say)
-    encode = models.get(target, plan.say).tokenizer.encode
-    column = parse_column(BASELINE)
-    pairs = alternate(
-        plan,
-        lambda text: our_answer(text, column, count, target, models),
-        lambda text: answer_ids(encode(text, chat=True)),
-    )
-    return [peer_result(name, pairs)]
+    name, open_loop = OWN_LOOPS[target.engine]
+    return [(name, BASELINE, open_loop)]
 
 
 def peer_result(peer: str, pairs: Sequence[tuple[Answer, Answer]]) -> PeerResult:
@@ -344,11 +361,55 @@ def _openvino_genai(target: ModelSpec, count: int, say: Say) -> Loop:
     return run
 
 
+def _llama_cpp(target: ModelSpec, count: int, say: Say, *, lookup: bool = False) -> Loop:
+    """llama.cpp on the same file, which rounds activations to 8 bits where we do not."""
+    path = Path(target.name).expanduser()
+    if path.suffix != SUFFIX or not path.is_file():
+        raise DerbyError(
+            f"llama.cpp reads GGUF files, and {target.name!r} is none: name one with --model."
+        )
+    try:
+        llama = import_module("llama_cpp")
+        speculative = import_module("llama_cpp.llama_speculative")
+    except ImportError as error:
+        raise DerbyError(
+            "llama-cpp-python is not installed: pip install llama-cpp-python, which compiles it."
+        ) from error
+    drafts = {"num_pred_tokens": LOOKUP_K, "max_ngram_size": NGRAM}
+    draft = speculative.LlamaPromptLookupDecoding(**drafts) if lookup else None
+    cores = {"n_threads": threads(), "n_threads_batch": threads()}
+    model = llama.Llama(str(path), n_ctx=GGUF_CONTEXT, draft_model=draft, verbose=False, **cores)
+    ends = model_files(target.name, say).eos_ids
+
+    def run(ids: Sequence[int]) -> Answer:
+        model.reset()
+        blocks: list[Block] = []
+        for token in model.generate(list(ids), temp=0.0, repeat_penalty=1.0):
+            blocks.append(Block((token,), perf_counter()))
+            if token in ends or len(blocks) == count:
+                break
+        return Answer(tuple(blocks))
+
+    return run
+
+
+Open = Callable[[ModelSpec, int, Say], Loop]
+
 #: By engine: what its libraries decode with, and what opens that for a target and a limit.
-OWN_LOOPS: dict[str, tuple[str, Callable[[ModelSpec, int, Say], Loop]]] = {
+OWN_LOOPS: dict[str, tuple[str, Open]] = {
     "openvino": ("openvino-genai LLMPipeline", _openvino_genai),
     "torch": ("transformers generate()", _transformers),
 }
+
+#: Its loops beside ours.
+LLAMA_CPP: list[tuple[str, str, Open]] = [
+    ("llama.cpp", BASELINE, _llama_cpp),
+    (
+        "llama.cpp, prompt lookup",
+        f"lookup:k={LOOKUP_K},ngram={NGRAM}",
+        partial(_llama_cpp, lookup=True),
+    ),
+]
 
 
 def assisted(plan: Plan) -> list[AssistedResult]:
