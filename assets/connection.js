@@ -1,11 +1,13 @@
 // What the page does when its connection breaks. Gradio would load the page anew, and what was typed
 // would be lost. Here a request that got no answer is sent again, a stream that broke ends as if its
-// answers were complete, and the page asks how the race stands until it has ended.
+// answers were complete, and the page asks how the race stands until it has ended. A page that
+// nobody sees ends its stream itself, and asks once it is seen again.
 const SILENCE = 45000; // ms after which a stream that says nothing is broken; it speaks every 15 s
 const STALE = 10000; // ms after which a race that shows nothing new is asked for
 const LOST = "The connection is lost. What runs goes on; the page tries again every second.";
 const send = window.fetch.bind(window);
 let missed = false; // whether the board may have missed a view since the last race began
+let leave = () => {}; // ends the stream that is open
 
 const wait = (time) => new Promise((resolve) => setTimeout(resolve, time));
 const boardNow = () => document.querySelector(".dd-board");
@@ -39,7 +41,11 @@ function ending(controller) {
   missed = true;
   for (const message of END) controller.enqueue(new TextEncoder().encode(`data: ${message}\n\n`));
   controller.close();
-  setTimeout(() => press("look"));
+  setTimeout(lookAgain);
+}
+
+function lookAgain() {
+  if (!document.hidden) press("look");
 }
 
 async function read(reader) {
@@ -59,6 +65,7 @@ async function sound(request) {
   const opened = await send(request).catch((error) => error);
   if (request.signal.aborted) return new Response(""); // as below
   const reader = opened.ok ? opened.body.getReader() : null;
+  leave = () => reader?.cancel();
   const text = new TextDecoder();
   let tail = "";
   async function next(controller) {
@@ -105,7 +112,12 @@ document.addEventListener(
 );
 setInterval(() => {
   if (!racing()) missed = false;
-  else if (missed || Date.now() - (boardNow().drawn ?? 0) > STALE) press("look");
-}, 1000);
+  else if (missed || Date.now() - (boardNow().drawn ?? 0) > STALE) lookAgain();
+}, 500);
+document.addEventListener("visibilitychange", () => {
+  if (!racing()) return;
+  if (document.hidden) leave();
+  else if (missed) lookAgain();
+});
 // Gradio's own sign of life is not renewed after it broke.
 setInterval(() => press("here"), 60000);

@@ -107,6 +107,23 @@ def test_a_connection_that_is_cut_loses_nothing(browser: BrowserContext, wire: W
     visitor.close()
 
 
+def test_a_page_that_nobody_sees_has_no_stream(browser: BrowserContext, address: str) -> None:
+    """It was sent every view of the race, four a second, and drew none."""
+    visitor = Visitor(browser, address)
+    page = visitor.page
+    page.evaluate(
+        "() => Object.defineProperty(document, 'hidden', { get: () => window.away, "
+        "configurable: true })"
+    )
+    begin(visitor)
+    turn = "(away) => { window.away = away; document.dispatchEvent(new Event('visibilitychange')) }"
+    with page.expect_event("requestfailed", lambda request: "/queue/data" in request.url):
+        page.evaluate(turn, True)
+    page.evaluate(turn, False)
+    require_caught_up(visitor)
+    visitor.close()
+
+
 def test_two_seconds_offline_lose_nothing(browser: BrowserContext, address: str) -> None:
     assert browser.browser is not None
     context = browser.browser.new_context()
