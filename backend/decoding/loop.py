@@ -252,9 +252,10 @@ class Answer:
         if self._first:
             return NOTHING.behind(forced)
         with clock.part("draft"):
-            proposal = parts.drafter.propose([*tokens, *forced], budget - len(forced))
+            guesses = parts.drafter.propose([*tokens, *forced], budget - len(forced))
+        proposal = guesses.behind(forced).within(depth)
         with clock.part("mask"):
-            return parts.constraint.cut(proposal.behind(forced).within(depth))
+            return parts.constraint.cut(proposal) if guesses.drafted else proposal
 
     def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
         """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""
