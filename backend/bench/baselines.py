@@ -377,8 +377,15 @@ def _llama_cpp(target: ModelSpec, count: int, say: Say, *, lookup: bool = False)
         ) from error
     drafts = {"num_pred_tokens": LOOKUP_K, "max_ngram_size": NGRAM}
     draft = speculative.LlamaPromptLookupDecoding(**drafts) if lookup else None
-    cores = {"n_threads": threads(), "n_threads_batch": threads()}
-    model = llama.Llama(str(path), n_ctx=GGUF_CONTEXT, draft_model=draft, verbose=False, **cores)
+    options = {
+        "n_ctx": GGUF_CONTEXT,
+        "n_threads": threads(),
+        "n_threads_batch": threads(),
+        "draft_model": draft,
+        "logits_all": lookup,  # or prompts of more than a batch fail with a draft
+        "verbose": False,
+    }
+    model = llama.Llama(str(path), **options)
     ends = model_files(target.name, say).eos_ids
 
     def run(ids: Sequence[int]) -> Answer:

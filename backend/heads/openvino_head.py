@@ -1,15 +1,14 @@
 """The trained head on OpenVINO: int8 weights, a window of fixed size, and so fixed shapes."""
 
-import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.engines.openvino.compress import silent_nncf
 from backend.engines.openvino.core import core
 from backend.engines.openvino.tracing import traced_once
 from backend.heads.base import Floats, HeadPass, HostRing
@@ -73,7 +72,6 @@ def head_ir(file: HeadFile, target: ModelSpec, say: Say) -> Path:
 
 
 def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
-    import nncf
     import openvino as ov
     import torch
 
@@ -102,8 +100,7 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
             example_input=example,
             input=[(name, ov.PartialShape(shapes[name])) for name in ORDER],
         )
-    # Its progress bars would end up in somebody's pipe.
-    with redirect_stdout(sys.stderr):
+    with silent_nncf() as nncf:
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
 
 

@@ -1,5 +1,6 @@
 """Codes read off the grids that weights were published on, and what lies on none."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from backend.engines.openvino.compress import LAST_PLACE, OffGridError, codes_on_grid, exact
+from backend.engines.openvino.compress import (
+    LAST_PLACE,
+    OffGridError,
+    codes_on_grid,
+    exact,
+    int4,
+    int8,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -121,6 +129,15 @@ def test_matrices_on_finer_grids_keep_eight_bits_beside_those_of_four() -> None:
     for found, weight in zip(compiled(one).values(), (four, eight), strict=True):
         expected = one.astype(np.float64) @ weight.T
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
+
+
+@pytest.mark.parametrize("rounded", [int8, int4])
+def test_rounding_writes_nothing_to_standard_output(
+    rounded: Callable[[Any], Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A table of NNCF's preceded the figures of `bench --json` when a copy was made on the way."""
+    rounded(products(RANDOM.normal(size=(64, 256)).astype(np.float32)))
+    assert capfd.readouterr().out == ""
 
 
 def test_what_was_never_in_codes_is_refused_with_the_remedy() -> None:

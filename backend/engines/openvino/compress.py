@@ -7,11 +7,14 @@ on the built-in model changes every fourth greedy token; reading the codes off t
 nothing.
 """
 
+import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,9 +182,20 @@ class OffGridError(DerbyError):
 
 def int8(model: "ov.Model") -> "ov.Model":
     """8 bits a weight, one scale and zero point a row. Consumes `model`."""
-    import nncf
+    with silent_nncf() as nncf:
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
 
-    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+
+@contextmanager
+def silent_nncf() -> Iterator[Any]:
+    """The module, without the statistics and progress bars that it writes to standard output, where
+    a result may be piped from.
+    """
+    with redirect_stdout(sys.stderr):
+        import nncf
+
+        nncf.set_log_level(logging.ERROR)
+        yield nncf
 
 
 def exact(model: "ov.Model", bits: int) -> "ov.Model":
@@ -236,8 +250,6 @@ def int4(model: "ov.Model") -> "ov.Model":
     Rounded by NNCF in groups of 128 or the largest smaller power of two that fits; matrices that
     no group of SMALLEST_GROUP divides get 8 bits. Raises DerbyError where that is all of them.
     """
-    import nncf
-
     widths = {constant.output(0).get_shape()[1] for constant in _matrices(model)}
     fitting = [width for width in widths if width % SMALLEST_GROUP == 0]
     if not fitting:
@@ -245,18 +257,19 @@ def int4(model: "ov.Model") -> "ov.Model":
             f"int4 needs weight matrices whose width is a multiple of {SMALLEST_GROUP}, and this "
             f"model's are {', '.join(map(str, sorted(widths)))} wide: choose int8."
         )
-    # Not all matrices are among those: a mixture's experts are 3-D.
-    adjusting = nncf.AdvancedCompressionParameters(
-        group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
-        min_adjusted_group_size=SMALLEST_GROUP,
-    )
-    return nncf.compress_weights(
-        model,
-        mode=nncf.CompressWeightsMode.INT4_SYM,
-        group_size=math.gcd(128, *fitting),
-        ratio=1.0,
-        advanced_parameters=adjusting,
-    )
+    with silent_nncf() as nncf:
+        # Not all matrices are among those: a mixture's experts are 3-D.
+        adjusting = nncf.AdvancedCompressionParameters(
+            group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
+            min_adjusted_group_size=SMALLEST_GROUP,
+        )
+        return nncf.compress_weights(
+            model,
+            mode=nncf.CompressWeightsMode.INT4_SYM,
+            group_size=math.gcd(128, *fitting),
+            ratio=1.0,
+            advanced_parameters=adjusting,
+        )
 
 
 def _matrices(model: "ov.Model") -> Iterator["ov.op.Constant"]:
