@@ -40,7 +40,7 @@ ROOMS = {
     "types processes machine limits errors",
     "export": "results strategies grammar decoding models types errors",
     "bench": "racing results strategies grammar costs training heads engines models text events "
-    "types errors",
+    "types machine errors",
     "web": "export racing results strategies programs kvcache grammar engines models text events "
     "types limits errors",
     "cli": "web bench racing results strategies training kvcache grammar costs engines models "

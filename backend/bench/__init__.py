@@ -3,5 +3,5 @@
 Each experiment declares itself in its own module and is listed in `registry`.
 
 May import: racing, results, strategies, grammar, costs, training, heads, engines, models, text,
-events, types, errors.
+events, types, machine, errors.
 """

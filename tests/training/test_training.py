@@ -344,8 +344,8 @@ def test_shares_of_conversations_are_those_that_were_meant(template: Template) -
         template.opening("", "") == chat.queue[: len(template.opening("", ""))] for chat in chats
     )
     assert own / 3000 == pytest.approx(0.9, abs=0.03)
-    assert sum(chat._cap == 600 for chat in chats) / 3000 == pytest.approx(0.15, abs=0.03)
-    assert sum(chat._answering == GREEDY for chat in chats) / 3000 == pytest.approx(0.65, abs=0.04)
+    assert sum(chat._cap == 600 for chat in chats) / 3000 == pytest.approx(0.22, abs=0.03)
+    assert sum(chat._answering == GREEDY for chat in chats) / 3000 == pytest.approx(0.60, abs=0.04)
     assert sum(chat._more for chat in chats) / 3000 == pytest.approx(0.3, abs=0.04)
 
 

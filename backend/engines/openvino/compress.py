@@ -194,7 +194,8 @@ def silent_nncf() -> Iterator[Any]:
     with redirect_stdout(sys.stderr):
         import nncf
 
-        nncf.set_log_level(logging.ERROR)
+        # Its own set_log_level() would silence handlers that others share.
+        logging.getLogger("nncf").setLevel(logging.ERROR)
         yield nncf
 
 
