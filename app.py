@@ -46,8 +46,11 @@ def main(
         min=0,
         max=65535,
     ),
+    mcp: bool = False,
 ) -> None:
-    """Serve the page. --fake offers an engine without a model, --share opens a public link."""
+    """Serve the page. --fake offers an engine without a model, --share opens a public link, --mcp
+    tools for agents at /mcp.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         limits = _limits(limit, host, public=share or bool(public_host))
@@ -60,6 +63,7 @@ def main(
             fake=fake,
             public_hosts=public_host,
             metrics_port=metrics,
+            mcp=mcp,
         )
     except DerbyError as error:
         complain(str(error))
@@ -76,6 +80,7 @@ def _serve(
     fake: bool,
     public_hosts: list[str],
     metrics_port: int,
+    mcp: bool,
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
     from page.site import free_port
@@ -105,6 +110,7 @@ def _serve(
             share=share,
             public_hosts=public_hosts,
             metrics=metrics,
+            mcp=mcp,
         )
         print(f"Decode Derby is at {address}", flush=True)  # noqa: T201
         while True:

@@ -1,16 +1,7 @@
 // Draws the curve of what forward passes cost, as large as its place is, so that text keeps its size.
-const SVG = "http://www.w3.org/2000/svg";
 const PLOT = { left: 40, right: 14, top: 12, bottom: 40 };
 const RADIUS = 8.5;
 let costs = null; // what is on show
-
-function shape(name, attributes, text, tip) {
-  const node = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text !== undefined) node.textContent = text;
-  if (tip) node.append(shape("title", {}, tip));
-  return node;
-}
 
 // About five round numbers from 0 on.
 function ticks(most) {

@@ -1,6 +1,5 @@
 // Draws the line-up that backend/web/lineup_editor.py describes, and sends it what its reader does.
 // All text goes in by textContent or as a value: none of it is markup.
-const find = (selector) => element.querySelector(selector);
 const { strategies, presets, most } = props.catalogue;
 const area = find("textarea");
 const problem = find("#lineup-problem");
@@ -14,17 +13,6 @@ let pending = null; // what an answer is awaited for
 let typing = 0;
 let fields = 0; // made so far: each has an id of its own
 const waiting = [];
-
-function make(tag, name, text) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-function put(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
 
 function button(text, label, act) {
   const node = make("button", "dd-chip", text);
@@ -63,6 +51,11 @@ function release() {
 
 function answered() {
   const state = props.value;
+  if (!pending && state.columns && area.value !== state.text) {
+    area.value = state.text; // a line-up from elsewhere
+    cards = [];
+    draw(state);
+  }
   if (!pending || state.serial !== pending.serial) return;
   const done = pending;
   if (area.value !== done.text) {
@@ -240,9 +233,15 @@ area.addEventListener("input", () => {
 
 find(".dd-presets").append(
   make("span", "", "Compare"),
-  ...presets.map(([name, title]) =>
-    button(title, "", () => send(() => ({ op: "preset", name }), null, () => (cards = []))),
-  ),
+  ...presets.map(([name, title, about]) => {
+    const choose = () => {
+      cards = [];
+      put(find(".dd-about"), about);
+    };
+    const node = button(title, "", () => send(() => ({ op: "preset", name }), null, choose));
+    node.title = about;
+    return node;
+  }),
 );
 find(".dd-adds").append(
   make("span", "", "Add"),

@@ -1,4 +1,4 @@
-// Theme toggle and keyboard shortcuts. `element` is the header.
+// Theme toggle, the settings' drawer, the skip link and keyboard shortcuts. `element` is the header.
 const toggle = element.querySelector(".dd-theme");
 const KEY = "decode-derby-theme";
 
@@ -8,16 +8,56 @@ function show(dark) {
 }
 
 const asked = new URLSearchParams(location.search).get("__theme");
-const chosen = asked || localStorage.getItem(KEY);
+const chosen = asked || kept.read(KEY);
 show(chosen ? chosen === "dark" : document.body.classList.contains("dark"));
 toggle.addEventListener("click", () => {
   const dark = !document.body.classList.contains("dark");
-  localStorage.setItem(KEY, dark ? "dark" : "light");
+  kept.write(KEY, dark ? "dark" : "light");
   show(dark);
 });
 
 function press(id) {
   document.getElementById(id)?.click();
+}
+
+// ---- the drawer, which is gradio's sidebar: its own button opens and closes it
+const drawer = () => document.querySelector("#settings");
+const opened = () => drawer()?.classList.contains("open");
+const beside = matchMedia("(min-width: 1600px)"); // the drawer hides nothing there
+
+function moveSettings(open) {
+  if (opened() === open) return;
+  const close = drawer().querySelector(".toggle-button");
+  close.setAttribute("aria-label", "Close the settings");
+  const button = document.querySelector(".dd-settings");
+  const inside = drawer().contains(document.activeElement);
+  close.click();
+  button.setAttribute("aria-expanded", open);
+  if (open) setTimeout(() => close.focus());
+  else if (inside) button.focus();
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.(".dd-settings")) moveSettings(!opened());
+  else if (event.isTrusted && event.target.closest?.("#settings .toggle-button")) {
+    document.querySelector(".dd-settings").setAttribute("aria-expanded", false);
+    document.querySelector(".dd-settings").focus();
+  }
+});
+document.addEventListener("dd-begun", () => beside.matches || moveSettings(false));
+
+// ---- the skip link, whose address would load the page anew where that has a query
+element.querySelector(".dd-skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.querySelector(".dd-board").focus();
+});
+
+// ---- the keyboard
+function escape(event) {
+  // Escape that closes an open list of choices, or a line of help, is not meant for the race.
+  if (event.target.matches?.("input[aria-expanded=true]") || document.querySelector(":popover-open")) return;
+  if (racing()) press("stop");
+  else if (opened()) moveSettings(false);
 }
 
 document.addEventListener(
@@ -28,8 +68,7 @@ document.addEventListener(
       event.stopPropagation();
       press("run");
     } else if (event.key === "Escape") {
-      // Escape that closes an open list of choices is not meant for the race.
-      if (event.target.getAttribute?.("aria-expanded") !== "true") press("stop");
+      escape(event);
     }
   },
   true,

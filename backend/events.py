@@ -4,7 +4,7 @@ Every event names its column by index; the page, the command line, the bench and
 read this one stream.
 """
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from typing import Any, Literal, get_args
 
@@ -197,6 +197,57 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposed:
+    """What the pass of the column's latest step was given to verify, and what came of it: for
+    display alone, so a reader may leave it out. Tokens are told by their own texts.
+
+    tokens: those proposed, the forced ones first; the last `cut` of them were ruled out by a
+    grammar before the pass. parents: the index of the token before each that was verified, -1 for
+    the text so far; []: a chain. by: [who, how many] along the tokens; "": the strategy's own
+    drafter. path: indices of those that were committed. chosen: the token that the target chose
+    behind them; "": none, for the text had ended. window: lookahead's scratch tokens, level by
+    level. allowed: how many tokens the constraint allowed behind the text so far and behind each
+    token that was verified; []: all. top: for each committed token the most probable ones in its
+    place, as [text, probability], and itself where it is none of them; []: not asked for.
+
+    Raises ValueError for what does not fit together: a recording may hold anything.
+    """
+
+    column: int
+    tokens: list[str]
+    parents: list[int]
+    by: list[list[Any]]
+    path: list[int]
+    chosen: str
+    cut: int = 0
+    window: list[list[str]] = field(default_factory=list)
+    allowed: list[int] = field(default_factory=list)
+    top: list[list[list[Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        verified = len(self.tokens) - self.cut
+        parents = self.parents or range(-1, verified - 1)
+        counts = [count for _, count in self.by]
+        if not (
+            0 <= self.cut <= len(self.tokens)
+            and len(parents) == verified
+            and all(-1 <= parent < i for i, parent in enumerate(parents))
+            and all(0 <= i < verified for i in self.path)
+            and [parents[i] for i in self.path] == [-1, *self.path][: len(self.path)]
+            and min(counts, default=1) > 0
+            and sum(counts) == len(self.tokens)
+            and len(self.allowed) in (0, 1 + verified)
+            and len(self.top) in (0, len(self.committed))
+        ):
+            raise ValueError(f"what was proposed does not fit together: {self!r:.200}")
+
+    @property
+    def committed(self) -> list[str]:
+        """The texts of the step's tokens, one by one."""
+        return [*(self.tokens[i] for i in self.path), *filter(None, [self.chosen])]
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
     """A text that the grammar let end was checked by an independent validator, off the clock.
 
@@ -244,6 +295,7 @@ Event = (
     | Prefilled
     | Fed
     | Step
+    | Proposed
     | Filled
     | Shifted
     | Saved
@@ -254,24 +306,36 @@ Event = (
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
+#: Of each kind the names of all fields, in order, and of those without a default.
+_FIELDS = {kind: dict.fromkeys(f.name for f in fields(kind)).keys() for kind in _KINDS.values()}
+_NEEDED = {
+    kind: frozenset(
+        f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
+    )
+    for kind in _KINDS.values()
+}
+
 
 def to_json(event: Event) -> dict[str, Any]:
-    """A dict of plain JSON values, with the event's kind under "kind".
+    """A dict of plain JSON values, with the event's kind under "kind"; its lists are the event's.
 
     A gap without a runner-up is infinite, which JSON cannot say: it becomes null.
     """
-    value = {"kind": type(event).__name__, **asdict(event)}
+    kind = type(event)
+    value = {"kind": kind.__name__, **{name: getattr(event, name) for name in _FIELDS[kind]}}
     if isinstance(event, Step):
         value["gaps"] = [gap if gap < inf else None for gap in event.gaps]
     return value
 
 
 def from_json(value: Any) -> Event:
-    """The event that `to_json` made this dict from. Raises ValueError for anything else."""
+    """The event that `to_json` made this dict from; what an earlier version did not say yet has its
+    default. Raises ValueError for anything else.
+    """
     kind = _KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
-    if kind is None or set(value) != {"kind", *(f.name for f in fields(kind))}:
+    arguments = {name: v for name, v in value.items() if name != "kind"} if kind else {}
+    if kind is None or not _NEEDED[kind] <= arguments.keys() <= _FIELDS[kind]:
         raise ValueError(f"not an event: {value!r:.200}")
-    arguments = {name: v for name, v in value.items() if name != "kind"}
     if kind is Step:
         arguments["gaps"] = [inf if gap is None else gap for gap in arguments["gaps"]]
     return kind(**arguments)

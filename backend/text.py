@@ -54,6 +54,12 @@ class Tokenizer(Protocol):
 
     def stream(self) -> Detokenizer: ...
 
+    def piece(self, token: int) -> str:
+        """One token's own text, never "": bytes that are no whole character as replacement
+        characters, a special token by its name.
+        """
+        ...
+
     def extending(self, token: int) -> list[int]:
         """Ids of the tokens whose text begins with that of `token`, itself among them; none for a
         special token.
@@ -80,6 +86,7 @@ class HfTokenizer:
         self.vocab_size = vocab_size
         begin = self.fast.bos_token_id
         self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
+        self._texts: dict[int, str] = {}
 
     def encode(self, text: str, *, chat: bool) -> list[int]:
         if not chat:
@@ -98,6 +105,22 @@ class HfTokenizer:
 
     def stream(self) -> Detokenizer:
         return _HfDetokenizer(self.fast)
+
+    def piece(self, token: int) -> str:
+        """See Tokenizer. Each token's is read once."""
+        if token not in self._texts:
+            # Alone, a token of some tokenizers loses the space that it begins with.
+            before = self._decode(self._letter)
+            text = self._decode([*self._letter, token])[len(before) :]
+            self._texts[token] = text or _unnamed(token)
+        return self._texts[token]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self.fast.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+
+    @cached_property
+    def _letter(self) -> list[int]:
+        return self.encode_plain("a")
 
     def extending(self, token: int) -> list[int]:
         if token in self._special:
@@ -209,6 +232,11 @@ class ByteTokenizer:
     def stream(self) -> Detokenizer:
         return _ByteDetokenizer()
 
+    def piece(self, token: int) -> str:
+        if token < 256:
+            return bytes([token]).decode(errors="replace")
+        return "<eos>" if token == self.EOS else _unnamed(token)
+
     def extending(self, token: int) -> list[int]:
         return [token] if token < 256 else []
 
@@ -303,6 +331,11 @@ class TextStream:
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest proper prefix of `stop` that `text` ends with."""
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def _unnamed(token: int) -> str:
+    """What a token is called that has neither text nor name."""
+    return f"<{token}>"
 
 
 def _digest(identity: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ PREFILL_CHUNK = 64
 
 
 MAX_NEW_TOKENS = 8192
+MAX_TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,13 @@ class Request:
     context: int = 0  # positions to use; 0: all that the model has
     shift: bool = False  # when they are full: drop old tokens and go on, or stop
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
+    top: int = 0  # most probable tokens to record for each one that is written
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
             raise DerbyError("The prompt is empty: type a question or pick an example.")
         check_range("max new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
+        check_range("most probable tokens", self.top, 0, MAX_TOP)
         if self.context:
             check_range("context limit", self.context, 16, 1 << 24)
         if any(not s for s in self.stop):
@@ -151,6 +154,9 @@ class Proposal:
     last `feedback` ones have their logits handed back to the drafter. The first `forced` tokens, a
     chain from the root, are a constraint's only legal continuation; the others are guesses, all of
     them behind these. `calls`: passes of a draft model that it took.
+
+    For display alone, () where nobody says: `by` is who proposed each token, those of scratch left
+    out, `levels` how many scratch tokens each level of a lookahead window has.
     """
 
     tokens: tuple[int, ...] = ()
@@ -160,11 +166,18 @@ class Proposal:
     forced: int = 0
     calls: int = 0
     draws: Mapping[tuple[int, ...], Draw] = field(default_factory=dict, compare=False)
+    by: tuple[str, ...] = field(default=(), compare=False)
+    levels: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def drafted(self) -> int:
         """Number of tokens that verification may accept; they come first."""
         return len(self.tokens) - self.scratch
+
+    @property
+    def guessed(self) -> int:
+        """Number of those that no constraint forces."""
+        return self.drafted - self.forced
 
     def within(self, depth: int) -> "Proposal":
         """The same, without its scratch tokens if one lies more than `depth` below the root."""
@@ -177,7 +190,12 @@ class Proposal:
             return self
         kept = self.drafted
         return replace(
-            self, tokens=self.tokens[:kept], parents=self.parents[:kept], scratch=0, feedback=0
+            self,
+            tokens=self.tokens[:kept],
+            parents=self.parents[:kept],
+            scratch=0,
+            feedback=0,
+            levels=(),
         )
 
     def behind(self, forced: Sequence[int]) -> "Proposal":
@@ -190,7 +208,13 @@ class Proposal:
             parents=chain_parents(n) + below,
             forced=n,
             draws={(*forced, *path): draw for path, draw in self.draws.items()},
+            by=("grammar",) * n + self.proposers,
         )
+
+    @property
+    def proposers(self) -> tuple[str, ...]:
+        """Who proposed each drafted token, "" of those of whom nobody says."""
+        return self.by or ("",) * self.drafted
 
     @staticmethod
     def chain(tokens: Sequence[int], calls: int = 0) -> "Proposal":

@@ -1,7 +1,7 @@
 """What the tabs share: files of assets/, words, settings of event handlers, small components."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ import gradio as gr
 
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE
-from backend.text import Tokenizer
 from backend.web.controller import Controller
+from backend.web.editor import Editor
 from backend.web.offer import Offer
+from backend.web.replay_page import BEGINNING
 
 #: The components of the form by their names in backend/web/form.py.
 Fields = dict[str, Any]
@@ -45,25 +46,37 @@ NEWEST: dict[str, Any] = UNREAD | {"trigger_mode": "always_last"}
 class Surroundings:
     """What a tab may use: who answers, what is offered, and components outside of the tab.
 
-    `fields` are the form's components so far, those of earlier tabs included. `tokenizer` is called
-    when it is first needed. `board` is where races are shown.
+    `editor` looks at grammars. `fields` are the form's components so far, those of earlier tabs
+    included. `board` is where races are shown.
     """
 
     controller: Controller
     offer: Offer
-    tokenizer: Callable[[], Tokenizer]
+    editor: Editor
     board: gr.HTML
     fields: Mapping[str, Any]
 
 
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+
+
 def asset(name: str) -> str:
     """The text of a file in assets/."""
-    folder = Path(__file__).resolve().parent.parent / "assets"
-    return (folder / name).read_text(encoding="utf-8")
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def script(*names: str) -> str:
+    """A component's script: what every one begins with, and these files of assets/ behind it."""
+    return "\n".join(map(asset, (BEGINNING, *names)))
 
 
 #: Labels and lines of help, by component.
 WORDS: dict[str, dict[str, Any]] = json.loads(asset("words.json"))
+
+
+def unseen(name: str) -> gr.Button:
+    """A button that the page's own script presses."""
+    return gr.Button(name, elem_id=name, visible="hidden")
 
 
 def visitor_of(request: gr.Request) -> str:

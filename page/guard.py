@@ -27,6 +27,8 @@ from page.site import Site
 DOCUMENT = "/"
 STREAM = "/gradio_api/queue/data"
 HEARTBEAT = "/gradio_api/heartbeat/"
+#: Where agents call, if the page has tools for them.
+AGENTS = "/mcp"
 _API = "/gradio_api/"
 _FILES = ("/assets/", "/static/")
 _READ = {
@@ -37,6 +39,7 @@ _READ = {
     "/robots.txt",
     "/config",
     f"{_API}app_id",
+    f"{_API}info",
     f"{_API}startup-events",
 }
 
@@ -59,7 +62,9 @@ class RefusedError(Exception):
 
 
 class Guard:
-    """ASGI middleware. `presence` is told of the connections that stay open, by their session."""
+    """ASGI middleware. `presence` is told of the connections that stay open, by their session.
+    `agents` answers agents; None: the page has no tools for them.
+    """
 
     def __init__(
         self,
@@ -68,8 +73,10 @@ class Guard:
         functions: Functions,
         request_bytes: int,
         presence: Presence,
+        agents: ASGIApp | None = None,
     ) -> None:
         self._app = app
+        self._agents = agents
         self._site = site
         self._functions = functions
         self._request_bytes = request_bytes
@@ -122,6 +129,8 @@ class Guard:
             raise RefusedError(404, "There is nothing at this address.")
 
     def _offers(self, method: str, path: str) -> bool:
+        if path == AGENTS:
+            return self._agents is not None and method in ("GET", "POST", "DELETE")
         if method == "POST":
             return path in self._functions
         readable = path in _READ or path.startswith((*_FILES, HEARTBEAT))
@@ -130,6 +139,9 @@ class Guard:
     async def _passed_on(self, request: Request, outgoing: "_Outgoing") -> None:
         """Let the request through, with the session's name changed to the server's own."""
         scope, receive, path = dict(request.scope), request.receive, request.scope["path"]
+        if path == AGENTS and self._agents is not None:
+            await self._agents(scope, receive, outgoing)
+            return
         if request.method == "POST":
             body = await self._called(request)
             scope["headers"] = _measured(scope["headers"], len(body))

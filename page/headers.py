@@ -1,5 +1,7 @@
 """What every answer tells the browser that it may do with it."""
 
+from page.document import described
+
 _POLICY = {
     "default-src": "'none'",
     # gradio makes functions of a page's own JavaScript in the browser, hence 'unsafe-eval'.
@@ -35,5 +37,7 @@ def security_headers(nonce: str, *, framed: bool) -> dict[str, str]:
 
 
 def marked(document: bytes, nonce: str) -> bytes:
-    """The document with its scripts marked. Its data hold no "<": gradio writes it as an escape."""
-    return document.replace(b"<script", f'<script nonce="{nonce}"'.encode())
+    """The document, in our own words, with its scripts marked. Its data hold no "<": gradio writes
+    it as an escape.
+    """
+    return described(document).replace(b"<script", f'<script nonce="{nonce}"'.encode())

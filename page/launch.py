@@ -13,12 +13,16 @@ from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.web.metrics import Metrics
 from backend.web.presence import Presence
+from page.agents import Agents, NoAgents
 from page.calls import Functions
-from page.components import asset
+from page.components import ASSETS, asset
 from page.guard import Guard
 from page.layout import build
 from page.sessions import let_rest
 from page.site import Site, host_name, site_of
+
+#: In this order: a later one may say more of what an earlier one began.
+STYLES = ("page.css", "replay.css", "benchmark.css", "history.css")
 
 
 def serve(
@@ -32,24 +36,28 @@ def serve(
     share: bool,
     public_hosts: Sequence[str] = (),
     metrics: Metrics | None = None,
+    mcp: bool = False,
 ) -> str:
-    """Serve the page from a thread of its own: the address, once it answers.
+    """Serve the page from a thread of its own: the address, once it answers. `mcp`: with tools for
+    agents.
 
-    Raises DerbyError if the port cannot be had.
+    Raises DerbyError if the port cannot be had, or the tools' package.
     """
     space = "SPACE_ID" in os.environ
     bound = "0.0.0.0" if space else host.strip("[]")  # noqa: S104 (as Spaces ask)
     site = site_of(bound, tuple(public_hosts), os.environ.get("SPACE_HOST", ""), space=space)
     presence = Presence()
-    demo = build(races, engines, models, limits, presence, metrics).queue(api_open=False)
+    demo, api = build(races, engines, models, limits, presence, metrics)
+    demo.queue(api_open=False)
     let_rest(demo)
+    agents = Agents(api, presence, limits.request_bytes) if mcp else NoAgents()
     try:
         _, address, shared = demo.launch(
             server_name=f"[{bound}]" if ":" in bound else bound,
             server_port=port,
             share=share,
             prevent_thread_lock=True,
-            **launch_settings(demo, site, limits, presence),
+            **launch_settings(demo, site, limits, presence, agents),
         )
     except OSError as error:  # as gradio says that the port was taken in the meantime
         raise DerbyError(
@@ -73,15 +81,19 @@ def functions_of(demo: Blocks) -> Functions:
     }
 
 
-def launch_settings(demo: Blocks, site: Site, limits: Limits, presence: Presence) -> dict[str, Any]:
+def launch_settings(
+    demo: Blocks, site: Site, limits: Limits, presence: Presence, agents: Agents | NoAgents
+) -> dict[str, Any]:
     """Keyword arguments for `launch` that belong to the page, whoever serves it."""
     # Fonts of the reader's own system: the page asks no other server for anything.
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
+    guarded = limits.request_bytes, presence, agents.app
     mono = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
     return {
         "theme": themes.Base(primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono),
-        "css": asset("page.css"),
-        "footer_links": [],
+        "favicon_path": str(ASSETS / "favicon.svg"),
+        "css": "".join(map(asset, STYLES)),
+        "footer_links": ["api"],
         "run_history": False,
         "enable_monitoring": False,
         "strict_cors": True,
@@ -94,9 +106,8 @@ def launch_settings(demo: Blocks, site: Site, limits: Limits, presence: Presence
         # Each race that runs or waits takes one; the rest is for what is answered meanwhile.
         "max_threads": limits.waiting + 40,
         "app_kwargs": {
-            "middleware": [
-                Middleware(Guard, site, functions_of(demo), limits.request_bytes, presence)
-            ],
+            "middleware": [Middleware(Guard, site, functions_of(demo), *guarded)],
+            "lifespan": lambda _: agents.running(),
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,

@@ -1,7 +1,7 @@
 """The whole page: the prompt, the tabs, the board, and what the buttons do."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -9,16 +9,35 @@ import gradio as gr
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
+from backend.web.api import Api
+from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
-from backend.web.editor import page_tokenizer
-from backend.web.lineup import usual
+from backend.web.editor import Editor, page_tokenizer
+from backend.web.examples import Example, examples
+from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
-from backend.web.offer import offer_of
+from backend.web.offer import Offer, offer_of
 from backend.web.presence import Attendance
+from backend.web.replay_page import SCRIPTS
 from backend.web.view import View
 from backend.web.visitors import Visitors
-from page import lineup, model, own_grammar, production, sampling, save
-from page.components import BARE, QUIET, UNREAD, WORDS, Fields, Surroundings, asset, visitor_of
+from page import benchmark, carry, history, lineup, model, own_grammar, production, sampling, save
+from page.api import offer_api
+from page.components import (
+    BARE,
+    QUIET,
+    UNREAD,
+    WORDS,
+    Fields,
+    Surroundings,
+    asset,
+    script,
+    unseen,
+    visitor_of,
+)
+from page.document import TITLE
+from page.kept import keep
+from page.lineup import preview
 from page.sessions import Sessions
 
 #: The tabs in their order: title, and what fills the tab and returns its fields of the form.
@@ -31,6 +50,9 @@ TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
     ("Production", production.fill),
 )
 
+#: How wide the settings' drawer is, where the window is wider.
+DRAWER = 520
+
 
 def build(
     host: Host,
@@ -39,13 +61,14 @@ def build(
     limits: Limits = PRIVATE,
     presence: Attendance | None = None,
     metrics: Metrics | None = None,
-) -> gr.Blocks:
-    """The page over `host`. `engines` and `models` are what visitors may choose from, `limits` what
-    each of them may take. `presence` knows who is connected; without it, a visitor is gone for good
-    once gradio says so. `metrics` hears of every race.
+) -> tuple[gr.Blocks, Api]:
+    """The page over `host`, and what programs may ask of it. `engines` and `models` are what
+    visitors may choose from, `limits` what each of them may take. `presence` knows who is
+    connected; without it, a visitor is gone for good once gradio says so. `metrics` hears of every
+    race.
     """
     offer, fields = offer_of(engines, models, limits), Fields()
-    with gr.Blocks(title="Decode Derby", analytics_enabled=False, fill_width=True) as demo:
+    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
         sessions = Sessions(demo)
         visitors = Visitors(host, limits, presence, sessions.forget, metrics)
         if metrics is not None:
@@ -53,58 +76,77 @@ def build(
         controller = Controller(visitors, offer, limits, sessions.backlog)
         gr.HTML(
             html_template=asset("header.html"),
-            js_on_load=asset("connection.js") + asset("page.js"),
+            js_on_load=asset("connection.js") + asset("kept.js") + asset("page.js"),
             **BARE,
         )
-        board = _board(lineup.preview(usual(offer), offer))
-        around = Surroundings(
-            controller, offer, lambda: page_tokenizer(offer.models), board, fields
-        )
-        with gr.Row():
-            with gr.Column(scale=5, min_width=320):
-                fields |= _prompt()
-                with gr.Row():
-                    run = gr.Button("Run", variant="primary", elem_id="run", min_width=100)
-                    stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=100)
-                    more = gr.Button("Continue", elem_id="continue", min_width=100)
-                gr.HTML(html_template=asset("keys.html"), **BARE)
-            with gr.Column(scale=6, min_width=320), gr.Tabs():
+        first = examples()[0]
+        board = _board(preview(first.lineup(offer), offer, first.about))
+        editor = Editor(lambda: page_tokenizer(offer.models))
+        around = Surroundings(controller, offer, editor, board, fields)
+        with gr.Tabs(elem_id="views") as views, gr.Tab("Race"):
+            prompt, picks = _prompt()
+            fields |= prompt
+            with gr.Row(elem_id="bar"):
+                run = gr.Button("Run", variant="primary", elem_id="run", min_width=90, scale=0)
+                stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=90, scale=0)
+                more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
+                gr.HTML(html_template=asset("bar.html"), **BARE)
+            board.render()
+            carry.fill(controller)
+        with gr.Sidebar(open=False, position="right", width=DRAWER, elem_id="settings"):
+            gr.HTML(html_template="<h2>Settings</h2>", **BARE)
+            with gr.Tabs():
                 for title, fill in TABS:
                     with gr.Tab(title) as tab:
                         fields |= fill(tab, around)
-        board.render()
+        _set_examples(picks, fields, offer, board)
         _wire(demo, visitors, controller, presence, fields, (run, stop, more, board))
         _tell_preparation(demo, controller, board)
         _run_again(controller, board)
-    return demo
+        benchmarks = Benchmarks(visitors, offer)
+        with views, gr.Tab("Benchmark"):
+            benchmark.fill(benchmarks, fields, visitors.stop)
+        with views, gr.Tab("History"):
+            history.fill(controller)
+        keep(demo, fields, offer, controller, board)
+        api = Api(visitors, offer, editor, benchmarks)
+        offer_api(api, offer)
+    return demo, api
 
 
 def _board(view: View) -> gr.HTML:
     return gr.HTML(
         view,
         html_template=asset("board.html"),
-        js_on_load=asset("curve.js") + asset("board.js"),
+        js_on_load=script(*SCRIPTS),
         elem_id="board",
         render=False,
         **BARE,
     )
 
 
-def _prompt() -> Fields:
-    examples = json.loads(asset("examples.json"))
-    prompt = gr.Textbox(
-        examples[0]["prompt"], lines=6, max_lines=12, elem_id="prompt", **WORDS["prompt"]
-    )
+def _prompt() -> tuple[Fields, list[gr.Button]]:
+    """The prompt, and a button for each example."""
     with gr.Row(elem_id="examples"):
-        for example in examples:
-            pick = gr.Button(example["label"], size="sm")
-            pick.click(None, None, prompt, js=f"() => {json.dumps(example['prompt'])}")
-    return {"prompt": prompt}
+        picks = [gr.Button(example.label, size="sm") for example in examples()]
+    prompt = gr.Textbox(
+        examples()[0].prompt, lines=3, max_lines=8, elem_id="prompt", **WORDS["prompt"]
+    )
+    return {"prompt": prompt}, picks
 
 
-def _unseen(name: str) -> gr.Button:
-    """A button that the page's own script presses."""
-    return gr.Button(name, elem_id=name, visible="hidden")
+def _set_examples(picks: Sequence[gr.Button], fields: Fields, offer: Offer, board: gr.HTML) -> None:
+    """Have each button set up its race; what was chosen beyond that stays."""
+
+    def choose(example: Example) -> tuple[str, dict[str, Any], int, View]:
+        lineup = example.lineup(offer)
+        tokens = min(example.tokens, offer.limits.tokens)
+        shown = preview(lineup, offer, example.about)
+        return example.prompt, editor_state(lineup, offer), tokens, shown
+
+    outputs = [*(fields[name] for name in ("prompt", "lineup", "max_new_tokens")), board]
+    for pick, example in zip(picks, examples(), strict=True):
+        pick.click(partial(choose, example), None, outputs, **QUIET)
 
 
 def _wire(
@@ -117,7 +159,7 @@ def _wire(
 ) -> None:
     run, stop, more, board = parts
 
-    async def race(request: gr.Request, *values: Any) -> AsyncIterator[View]:
+    async def start(request: gr.Request, *values: Any) -> AsyncIterator[View]:
         form = dict(zip(fields, values, strict=True))
         async for view in controller.race(visitor_of(request), form):
             yield view
@@ -140,11 +182,11 @@ def _wire(
         if presence is None:
             visitors.leave(visitor_of(request))
 
-    run.click(race, list(fields.values()), board, **UNREAD)
+    run.click(start, list(fields.values()), board, **UNREAD)
     more.click(go_on, fields["max_new_tokens"], board, **UNREAD)
     stop.click(halt, trigger_mode="multiple", **QUIET)
-    _unseen("look").click(look, None, board, **QUIET)
-    _unseen("here").click(here, **QUIET)
+    unseen("look").click(look, None, board, **QUIET)
+    unseen("here").click(here, **QUIET)
     demo.unload(leave)
 
 
@@ -165,4 +207,4 @@ def _run_again(controller: Controller, board: gr.HTML) -> None:
         async for view in controller.again(visitor_of(request)):
             yield view
 
-    _unseen("again").click(again, None, board, **UNREAD)
+    unseen("again").click(again, None, board, **UNREAD)

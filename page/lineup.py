@@ -4,19 +4,20 @@ from typing import Any
 
 import gradio as gr
 
-from backend.web.lineup import parse_lineup, usual
+from backend.web.examples import examples
+from backend.web.lineup import parse_lineup
 from backend.web.lineup_editor import answer, catalogue, editor_state
 from backend.web.offer import Offer
 from backend.web.view import View, idle
-from page.components import BARE, QUIET, Fields, Surroundings, asset
+from page.components import BARE, QUIET, Fields, Surroundings, asset, script
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     offer = around.offer
     editor = gr.HTML(
-        editor_state(usual(offer), offer),
+        editor_state(examples()[0].lineup(offer), offer),
         html_template=asset("lineup.html"),
-        js_on_load=asset("lineup.js"),
+        js_on_load=script("lineup.js"),
         elem_id="lineup",
         catalogue=catalogue(offer),
         **BARE,
@@ -31,6 +32,6 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     return {"lineup": editor}
 
 
-def preview(text: str, offer: Offer) -> View:
-    """The columns of the text, for a page on which nothing has run yet."""
-    return idle(parse_lineup(text, offer))
+def preview(text: str, offer: Offer, about: str = "") -> View:
+    """The columns of the text, for a page on which nothing has run yet, and what they are about."""
+    return idle(parse_lineup(text, offer), about)

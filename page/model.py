@@ -4,6 +4,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.models.files import model_title
 from backend.web.offer import HUB
 from page.components import QUIET, WORDS, Fields, Surroundings
 
@@ -14,7 +15,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     offer = around.offer
     first = offer.runtimes[0]
     with gr.Row():
-        models = [(label, key) for key, label in offer.labels.items()]
+        models = [(model_title(label), key) for key, label in offer.labels.items()]
         models += [FROM_HUB] if offer.hub else []
         model = gr.Dropdown(models, value="0", min_width=140, **WORDS["model"])
         hub = gr.Textbox(label="Model: Hub id", placeholder="owner/model", visible=False)
@@ -30,8 +31,8 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
             gr.update(choices=list(n), value=n[0]) for n in (runtime.precisions, runtime.devices)
         ]
 
-    model.change(lambda key: gr.update(visible=key == HUB), model, hub, **QUIET)
-    engine.change(show, engine, [precision, device], **QUIET)
+    model.input(lambda key: gr.update(visible=key == HUB), model, hub, **QUIET)
+    engine.input(show, engine, [precision, device], **QUIET)
     measure = gr.Checkbox(elem_id="measure", **WORDS["measure"])
     return {
         "model": model,

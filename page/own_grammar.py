@@ -6,7 +6,6 @@ from typing import Any
 import gradio as gr
 
 from backend.grammar.sources import shipped
-from backend.web.editor import Editor
 from backend.web.form import KINDS
 from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings, visitor_of
 
@@ -15,7 +14,7 @@ PAUSE = 0.3
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
-    editor, ready = Editor(around.tokenizer), shipped()
+    editor, ready = around.editor, shipped()
     with gr.Row():
         begin = gr.Dropdown(list(ready), value=None, elem_id="begin", **WORDS["grammar begin"])
         kind = gr.Radio(KINDS, value="lark", elem_id="kind", **WORDS["grammar kind"])

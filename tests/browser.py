@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from backend.models.files import model_title
+
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (
@@ -26,6 +28,9 @@ ARGUMENTS = (
 
 # A busy machine draws late: what is expected must come, however long it takes within reason.
 expect.set_options(timeout=30_000)
+
+#: Tabs that the settings apply to.
+VIEWS = ("Race", "Benchmark")
 
 #: A prompt to which the fake model writes a text of more than 3,900 tokens.
 LONG = "Long one 7"
@@ -93,6 +98,10 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._console)
         self.page.on("request", lambda request: self.requests.append(request.url))
+        # What other visitors' tabs of this browser left behind is not this one's.
+        self.page.add_init_script(
+            "if (!sessionStorage.begun) { localStorage.clear(); sessionStorage.begun = 1; }"
+        )
         self.page.goto(f"{address}?__theme={theme}")
         self.page.wait_for_selector(".dd-card")
 
@@ -103,10 +112,28 @@ class Visitor:
     def close(self) -> None:
         self.page.close()
 
+    def open_settings(self) -> None:
+        """Open the drawer that the tabs are in."""
+        button = self.page.get_by_role("button", name="Settings", exact=True)
+        if button.get_attribute("aria-expanded") == "false":
+            button.click()
+        self.page.locator("#settings.open").wait_for()
+
+    def close_settings(self) -> None:
+        """Close it, as it may lie over the board."""
+        button = self.page.get_by_role("button", name="Settings", exact=True)
+        if button.get_attribute("aria-expanded") == "true":
+            self.page.get_by_role("button", name="Close the settings").click()
+        self.page.locator("#settings:not(.open)").wait_for(state="hidden")
+
     def tab(self, name: str) -> None:
-        """Open a tab; on a narrow page the last ones are in a menu."""
+        """Open a tab; most are in the settings, on a narrow page the last of them in a menu."""
+        if name in VIEWS:
+            self.close_settings()
+        else:
+            self.open_settings()
         tab = self.page.get_by_role("tab", name=name, exact=True).filter(visible=True)
-        more = self.page.locator(".overflow-menu > button").filter(visible=True)
+        more = self.page.locator("#settings .overflow-menu > button").filter(visible=True)
         tab.or_(more).first.wait_for()
         if not tab.count():
             more.first.click()
@@ -136,7 +163,8 @@ class Visitor:
         self.tab("Sampling")
         self.page.get_by_label("Max new tokens").fill(str(tokens))
         self.tab("Model")
-        self.choose("Model", model)
+        self.choose("Model", model_title(model))
+        self.close_settings()
         self.page.locator("#run").click()
 
     def stop(self) -> None:
@@ -181,4 +209,4 @@ class Card:
         return self.root.locator(".dd-text").text_content() or ""
 
     def part(self, name: str) -> str:
-        return self.root.locator(f".dd-{name}").inner_text()
+        return self.root.locator(f".dd-{name}").text_content() or ""

@@ -36,15 +36,16 @@ ROOMS = {
     "drafters": "decoding costs heads engines types errors",
     "strategies": "drafters decoding costs kvcache grammar heads engines plugins types errors",
     "results": "strategies decoding costs events types errors",
+    "records": "results strategies grammar engines machine events types errors",
     "racing": "strategies programs kvcache grammar decoding costs heads engines models text events "
     "types processes machine limits errors",
-    "export": "results strategies grammar decoding models types errors",
-    "bench": "racing results strategies grammar costs training heads engines models text events "
-    "types machine errors",
-    "web": "export racing results strategies programs kvcache grammar engines models text events "
-    "types limits errors",
-    "cli": "web bench racing results strategies training kvcache grammar costs engines models "
-    "events types limits errors",
+    "export": "records results strategies grammar decoding models events types errors",
+    "bench": "racing records results strategies grammar costs training heads engines models text "
+    "events types machine errors",
+    "web": "export bench racing records results strategies programs kvcache grammar engines models "
+    "text events types limits errors",
+    "cli": "web export bench racing records results strategies training kvcache grammar costs "
+    "engines models events types limits errors",
     "__main__": "cli",
     "page": "web racing strategies export programs grammar engines models text types limits errors",
     "app": "page cli web racing strategies engines models types limits processes errors",
@@ -219,10 +220,10 @@ def test_nothing_heavy_is_imported_before_a_model_is_asked_for() -> None:
 
 def test_every_requirement_is_pinned_and_is_what_runs_here() -> None:
     names = set()
-    for file in ("requirements.txt", "requirements-dev.txt"):
+    for file in ("requirements.txt", "requirements-mcp.txt", "requirements-dev.txt"):
         for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
             wanted = line.partition("#")[0].strip()
-            if not wanted or wanted == "-r requirements.txt":
+            if not wanted or wanted.startswith("-r requirements"):
                 continue
             name, equals, pinned = wanted.partition("==")
             assert equals, f"{file}: {wanted} is not pinned"

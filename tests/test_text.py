@@ -176,6 +176,56 @@ def test_any_tokens_stream_as_they_decode(built_in: HfTokenizer, data: st.DataOb
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("text", SAMPLES)
+def test_a_tokens_own_text_is_what_it_adds(built_in: HfTokenizer, text: str) -> None:
+    tokens = built_in.encode_plain(text)
+    pieces = [built_in.piece(token) for token in tokens]
+    whole = all("\ufffd" not in piece for piece in pieces)
+    assert ("".join(pieces) == text) if whole else len("".join(pieces)) > len(text)
+    assert [built_in.piece(token) for token in tokens] == pieces, "kept"
+    assert all(built_in.piece(end).startswith("<") for end in built_in.eos_ids), "by its name"
+    assert built_in.piece(built_in.vocab_size + 7) == f"<{built_in.vocab_size + 7}>"
+
+
+def test_a_token_that_begins_with_a_space_keeps_it(tmp_path: Path) -> None:
+    """Such tokenizers strip the space that a text begins with, and so that of a token alone."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "</s>", "\u2581", "a", "\u2581word", "word", "<0xC3>", "<0xA9>"]
+    made = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    made.add_special_tokens(["</s>"])
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
+    tokenizer = HfTokenizer(tmp_path, frozenset({1}), 8)
+    assert [tokenizer.piece(i) for i in (4, 5, 6, 7, 1)] == [
+        " word",
+        "word",
+        "\ufffd",
+        "\ufffd",
+        "</s>",
+    ]
+
+
+@given(st.binary(max_size=20))
+def test_bytes_have_texts_of_their_own(data: bytes) -> None:
+    tokenizer = ByteTokenizer(300)
+    pieces = [tokenizer.piece(token) for token in data]
+    assert all(
+        piece == (chr(token) if token < 128 else "\ufffd")
+        for token, piece in zip(data, pieces, strict=True)
+    )
+    assert (tokenizer.piece(256), tokenizer.piece(299)) == ("<eos>", "<299>")
+
+
 def test_the_chat_template_opens_the_assistants_turn(built_in: HfTokenizer) -> None:
     text = built_in.fast.decode(built_in.encode("Hello there", chat=True))
     assert text.endswith("<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n")

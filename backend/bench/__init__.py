@@ -2,6 +2,6 @@
 
 Each experiment declares itself in its own module and is listed in `registry`.
 
-May import: racing, results, strategies, grammar, costs, training, heads, engines, models, text,
-events, types, machine, errors.
+May import: racing, records, results, strategies, grammar, costs, training, heads, engines, models,
+text, events, types, machine, errors.
 """

@@ -36,24 +36,39 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
     Raises DerbyError naming the line that is not of that form.
     """
-    prompts: list[Prompt] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DerbyError(f"Cannot read prompts from {path}: {error}.") from error
-    for number, line in enumerate(lines, 1):
+    return questions_in(text, str(path))
+
+
+def questions_in(text: str, where: str) -> tuple[Prompt, ...]:
+    """The same of a text, which is called `where` in errors."""
+    prompts: list[Prompt] = []
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
             prompts.append(Prompt(str(entry["category"]), str(entry["turns"][0])))
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise DerbyError(
-                f"{path}, line {number} is not a question: it needs a category and turns."
+                f"{where}, line {number} is not a question: it needs a category and turns."
             ) from error
     if not prompts:
-        raise DerbyError(f"{path} holds no questions.")
+        raise DerbyError(f"{where} holds no questions.")
     return tuple(prompts)
+
+
+def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:
+    """The prompts of a text: questions in JSON Lines, or a prompt a line. Raises DerbyError."""
+    if text.lstrip().startswith("{"):
+        return questions_in(text, where)
+    lines = tuple(Prompt("own", line.strip()) for line in text.split("\n") if line.strip())
+    if not lines:
+        raise DerbyError(f"{where} holds no prompts: write one a line, or JSON Lines.")
+    return lines
 
 
 def sample(prompts: tuple[Prompt, ...], count: int) -> tuple[Prompt, ...]:

@@ -4,14 +4,15 @@ Columns are compared within one run, because absolute times drift on shared mach
 not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
 
 from backend.bench.experiment import Experiment, Plan
+from backend.bench.prompts import Prompt
 from backend.bench.rotation import rounds
-from backend.bench.runs import median_figure, race_on, ratios_of, solo_runs, with_baseline
+from backend.bench.runs import race_on, ratios_of, solo_runs, with_baseline
 from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.strategies.column import Column
@@ -43,6 +44,30 @@ class ColumnResult:
     equal: int
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One column on one prompt, the one of that number, beside KV reuse alone on the same.
+
+    speedup and end_to_end as in `ColumnResult`, 0 where the prompt was answered by a single step;
+    ttft, tpot, tokens_per_forward and mask in their figures' units, None where unknown; overhead in
+    milliseconds; drafted and accepted are counts.
+    """
+
+    column: str
+    category: str
+    prompt: int
+    speedup: float
+    end_to_end: float
+    ttft: float | None
+    tpot: float | None
+    tokens_per_forward: float | None
+    mask: float | None
+    drafted: int
+    accepted: int
+    overhead: float
+    equal: bool
+
+
 def solo(plan: Plan) -> list[ColumnResult]:
     """Every column alone on every prompt; by category too where there is more than one."""
     columns = with_baseline(plan.columns)
@@ -50,55 +75,87 @@ def solo(plan: Plan) -> list[ColumnResult]:
     runs = rounds(
         solo_runs(len(columns), plan.models), races, plan.say_prompt, warm_up=len(columns)
     )
-    categories = list(dict.fromkeys(prompt.category for prompt in plan.prompts))
-    results: list[ColumnResult] = []
-    for category in ("all", *(categories if len(categories) > 1 else ())):
-        chosen = [
-            (prompt.text, scores)
-            for prompt, scores in zip(plan.prompts, runs, strict=True)
-            if category in ("all", prompt.category)
-        ]
-        texts = [text for text, _ in chosen]
-        results += [
-            _result(column, category, texts, [(scores[0], scores[index]) for _, scores in chosen])
-            for index, column in enumerate(columns)
-        ]
-    return results
+    numbers = numbered(plan.prompts)
+    found = [
+        measured(column, prompt.category, number, scores[0], score)
+        for prompt, number, scores in zip(plan.prompts, numbers, runs, strict=True)
+        for column, score in zip(columns, scores, strict=True)
+    ]
+    return results(found)
 
 
-def _result(
-    column: Column, category: str, texts: Sequence[str], pairs: Sequence[tuple[Score, Score]]
-) -> ColumnResult:
-    """Medians over (baseline, column) pairs, each on the prompt of that text, which may come more
-    than once; prompts answered by a single step say nothing.
-    """
-    measured = {
-        i: ratio for i, (base, own) in enumerate(pairs) if (ratio := own.speedup_over(base))
+def numbered(prompts: Sequence[Prompt]) -> list[int]:
+    """A number for each prompt, the same for the same text."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(prompt.text, len(numbers)) for prompt in prompts]
+
+
+def measured(column: Column, category: str, prompt: int, base: Score, score: Score) -> Measured:
+    """What a column's run says beside the baseline's on the same prompt."""
+    known = {
+        name: figure(name).value(score, base)
+        for name in ("ttft", "tpot", "tokens_per_forward", "mask_wait")
     }
-    ratios = ratios_of(list(measured.values()), [texts[i] for i in measured])
-    limit = column.limit
-    differ = {
-        text
-        for text, (base, own) in zip(texts, pairs, strict=True)
-        if own.tokens != base.tokens[: limit or len(base.tokens)]
-    }
-    scores = [score for _, score in pairs]
-    return ColumnResult(
+    limit = column.limit or len(base.tokens)
+    return Measured(
         column.label,
         category,
-        len(set(texts)),
-        median_figure("ttft", pairs),
-        median_figure("tpot", pairs),
+        prompt,
+        score.speedup_over(base),
+        end_to_end(base, score),
+        known["ttft"],
+        known["tpot"],
+        known["tokens_per_forward"],
+        known["mask_wait"],
+        score.drafted,
+        score.accepted,
+        score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3,
+        score.tokens == base.tokens[:limit],
+    )
+
+
+def results(found: Sequence[Measured]) -> list[ColumnResult]:
+    """Every column's results on all prompts, and by category where there is more than one."""
+    columns = list(dict.fromkeys(each.column for each in found))
+    categories = list(dict.fromkeys(each.category for each in found))
+    return [
+        _result(
+            [m for m in found if m.column == column and category in ("all", m.category)], category
+        )
+        for category in ("all", *(categories if len(categories) > 1 else ()))
+        for column in columns
+    ]
+
+
+def _result(found: Sequence[Measured], category: str) -> ColumnResult:
+    """One column's medians. A prompt may come more than once; those answered by a single step say
+    nothing of speed.
+    """
+    fast = [each for each in found if each.speedup]
+    ratios = ratios_of([each.speedup for each in fast], [each.prompt for each in fast])
+    prompts = {each.prompt for each in found}
+    return ColumnResult(
+        found[0].column,
+        category,
+        len(prompts),
+        _median(each.ttft for each in found),
+        _median(each.tpot for each in found),
         ratios.median,
         ratios.interval,
         ratios.spread,
-        median(end_to_end(base, score) for base, score in pairs),
-        median_figure("tokens_per_forward", pairs),
-        sum(score.accepted for score in scores) / max(sum(s.drafted for s in scores), 1),
-        median(score.parts["rest"] / score.steps for score in scores) * 1e3,
-        median_figure("mask_wait", pairs),
-        len(set(texts) - differ),
+        _median(each.end_to_end for each in found),
+        _median(each.tokens_per_forward for each in found),
+        sum(each.accepted for each in found) / max(sum(each.drafted for each in found), 1),
+        _median(each.overhead for each in found),
+        _median(each.mask for each in found),
+        len(prompts - {each.prompt for each in found if not each.equal}),
     )
+
+
+def _median(values: Iterable[float | None]) -> float:
+    """The median of those that are known; 0 where none is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else 0.0
 
 
 def end_to_end(base: Score, score: Score) -> float:

@@ -12,24 +12,33 @@ WORDS = ("column", "grammar", "schema", "setting", "category", "peer", "curve")
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:
-    """A table of dataclass instances of one kind.
+    """A table of dataclass instances of one kind, as `headings` and `cells` have it."""
+    table = Table(title=title)
+    for name, heading in zip(_fields(results[0]), headings(type(results[0])), strict=True):
+        table.add_column(heading, justify="left" if name in WORDS else "right")
+    for result in results:
+        table.add_row(*cells(result))
+    return table
+
+
+def headings(kind: type) -> list[str]:
+    """What stands above each field of a dataclass of results.
 
     A field of the type `Annotated[float, figure(NAME)]` holds that figure, in its unit, and is
     headed and written as it is everywhere else.
     """
-    table = Table(title=title)
-    columns = {name: _figure(hint) for name, hint in _fields(results[0]).items()}
-    for name, known in columns.items():
-        heading = known.heading if known else name.replace("_", " ")
-        table.add_column(heading, justify="left" if name in WORDS else "right")
-    for result in results:
-        table.add_row(
-            *(
-                known.unit.cell(getattr(result, name)) if known else _text(getattr(result, name))
-                for name, known in columns.items()
-            )
-        )
-    return table
+    figures = {
+        name: _figure(hint) for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
+    return [known.heading if known else name.replace("_", " ") for name, known in figures.items()]
+
+
+def cells(result: Any) -> list[str]:
+    """The fields of a result as they are written below their headings."""
+    return [
+        known.unit.cell(getattr(result, name)) if known else _text(getattr(result, name))
+        for name, known in ((name, _figure(hint)) for name, hint in _fields(result).items())
+    ]
 
 
 def _fields(result: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@ standard error.
 """
 
 import os
+import re
 import sys
 
 from rich.console import Console
@@ -11,6 +12,9 @@ from backend.errors import DerbyError
 
 #: Bytes of standard input that are read: more than any context holds.
 LONGEST_INPUT = 1 << 24
+
+#: Control characters but tabs and line feeds.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # Piped tables are read in files and logs, which are wider than the 80 columns rich assumes.
 out = Console(width=None if sys.stdout and sys.stdout.isatty() else 160)
@@ -30,6 +34,11 @@ def complain(sentence: str) -> None:
 def warn(sentence: str) -> None:
     """Print, on a line of its own, a sentence on what was left out."""
     err.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def visible(text: str) -> str:
+    """`text` without what a terminal would obey: models and records may hold escape sequences."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def as_utf8(argument: str) -> str:

@@ -1,13 +1,13 @@
 """python -m backend race."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.live import Live
 
-from backend.cli.console import as_utf8, out, read_input
+from backend.cli.console import as_utf8, read_input
 from backend.cli.options import (
     AsJson,
     Columns,
@@ -21,12 +21,14 @@ from backend.cli.options import (
     Temperature,
     target_model,
 )
-from backend.cli.tables import summary, texts
+from backend.cli.tables import show
 from backend.errors import DerbyError
-from backend.events import to_json
+from backend.events import Event, to_json
 from backend.grammar.sources import grammar_from_file
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
+from backend.records.file import require_folder, save
+from backend.records.record import recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
@@ -55,6 +57,13 @@ def race(
         Path | None,
         typer.Option(help="A .lark, .schema.json, .regex or .gbnf file: grammar=own in columns."),
     ] = None,
+    top: Annotated[
+        int,
+        typer.Option(help="Record so many of the most probable tokens in each place, for --json."),
+    ] = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Write all that happens to this file, for replay.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     text = read_input() if prompt == "-" else as_utf8(prompt)
@@ -62,22 +71,27 @@ def race(
     columns = tuple(parse_column(name, own) for name in column)
     sampling = Sampling(temperature, top_k, top_p, seed)
     request = Request(
-        text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, shift
+        text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, shift, top=top
     )
     entered = Race(request, columns, target_model(model, engine, precision, device))
-    board = Scoreboard(columns)
-    events = InlineHost().stream(entered, lambda: False)
+    if record is not None:
+        require_folder(record)
+    board, kept = Scoreboard(columns), list[Event]()
+    events = _kept(InlineHost().stream(entered, lambda: False), kept)
     if as_json:
         for event in events:
             board.add(event)
             print(json.dumps(to_json(event)), flush=True)  # noqa: T201 (this is the output)
     else:
-        with Live(console=out, refresh_per_second=8, transient=True) as live:
-            for event in events:
-                board.add(event)
-                live.update(board.preparing or summary(board))
-        out.print(texts(board))
-        out.print(summary(board))
+        show(board, events)
+    if record is not None:
+        save(recorded(request, columns, entered.target, kept), record)
     failures = {score.message for score in board.scores if score.state == "failed"}
     if failures:
         raise DerbyError("\n".join(sorted(failures)))
+
+
+def _kept(events: Iterator[Event], kept: list[Event]) -> Iterator[Event]:
+    for event in events:
+        kept.append(event)
+        yield event

@@ -1,13 +1,16 @@
 """What the command line prints: live columns, the final table, texts coloured by origin."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich import box
 from rich.console import Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from backend.cli.console import out, visible
 from backend.costs.pass_costs import PassCosts
+from backend.events import Event
 from backend.results.figures import figures
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
@@ -21,6 +24,18 @@ STYLES = {
     "fixed": "dim",
     "earlier": "dim",
 }
+
+
+def show(board: Scoreboard, events: Iterable[Event]) -> None:
+    """Add the events, with the table as it stands meanwhile; then print every text and the table
+    below.
+    """
+    with Live(console=out, refresh_per_second=8, transient=True) as live:
+        for event in events:
+            board.add(event)
+            live.update(board.preparing or summary(board))
+    out.print(texts(board))
+    out.print(summary(board))
 
 
 def summary(board: Scoreboard) -> Table:
@@ -55,7 +70,7 @@ def texts(board: Scoreboard) -> Group:
             parts[-1].append(f"  {sentence}.", style="not bold dim")
         body = Text()
         for origin, piece in score.spans:
-            body.append(piece, style=STYLES[origin])
+            body.append(visible(piece), style=STYLES[origin])
         parts.append(body)
     legend = Text("\n")
     for origin, style in STYLES.items():

@@ -13,11 +13,23 @@ from numpy.typing import NDArray
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds, Context
+from backend.decoding.digits import told, told_parts, told_value
 from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter, NullDrafter
+from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler
 from backend.decoding.verification import KEYED, Verdict, Verifier
 from backend.engines.base import Session
-from backend.events import Decided, Event, Finished, Prefilled, Reason, Resumed, Shifted, Step
+from backend.events import (
+    Decided,
+    Event,
+    Finished,
+    Prefilled,
+    Proposed,
+    Reason,
+    Resumed,
+    Shifted,
+    Step,
+)
 from backend.text import TextStream, Tokenizer
 from backend.types import (
     PREFILL_CHUNK,
@@ -104,7 +116,8 @@ def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterat
             known = drafter.decision
             declined = [*parts.declined, *known.declined]
             settings = dict(known.settings)
-            yield Decided(column, settings, known.predicted, known.why, declined, known.plain)
+            predicted = told_value(known.predicted)
+            yield Decided(column, settings, predicted, known.why, declined, known.plain)
 
     yield from news()
     for event in events:
@@ -126,6 +139,7 @@ class Answer:
         self.text = TextStream(parts.tokenizer, request.stop, skip)
         self._context = context
         self._column = column
+        self._request = request
         self._parts = parts
         self._own_limit = 0 < parts.limit < request.max_new_tokens
         self._room = parts.limit if self._own_limit else request.max_new_tokens
@@ -144,7 +158,7 @@ class Answer:
             self._context.expect()
             while len(self._context.pending) > PREFILL_CHUNK:
                 yield self._prefill()
-            yield self._step()
+            yield from self._step()
 
     def resume(self, earlier: AnswerSoFar) -> Resumed:
         """Stand where the answer stood after these tokens, of which nothing is computed.
@@ -162,7 +176,7 @@ class Answer:
                 self._end_with_constraint()
         self.tokens += earlier.tokens
         spans = [["earlier", "".join(pieces)]]
-        seconds = self._parts.clock.last["total"]
+        seconds = told(self._parts.clock.last["total"])
         shifts = [list(shift) for shift in earlier.shifts]
         return Resumed(self._column, list(earlier.tokens), spans, shifts, seconds)
 
@@ -177,9 +191,8 @@ class Answer:
             gone = context.shift(bounds.sink, drop)
         self._first = True
         text = "".join(map(self._parts.tokenizer.stream().push, gone))
-        return Shifted(
-            self._column, len(self.tokens), bounds.sink, drop, text, self._parts.clock.last["total"]
-        )
+        seconds = told(self._parts.clock.last["total"])
+        return Shifted(self._column, len(self.tokens), bounds.sink, drop, text, seconds)
 
     def _prefill(self) -> Prefilled:
         """Run one chunk of pending tokens that nobody samples from."""
@@ -194,15 +207,16 @@ class Answer:
                 with parts.clock.part("draft"):
                     parts.drafter.prefill(context.tokens, done)
         self._rows += len(chunk)
-        return Prefilled(self._column, done, len(context.tokens), parts.clock.last["total"])
+        return Prefilled(self._column, done, len(context.tokens), told(parts.clock.last["total"]))
 
-    def _step(self) -> Step:
+    def _step(self) -> tuple[Step, Proposed]:
         """One turn of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
         clock, before = self._parts.clock, len(self._context.tokens)
         with clock.step():
             pending = self._context.pending
-            proposal, drafting = self._propose(), clock.last["draft"]
+            offered, drafting = self._propose(), clock.last["draft"]
             with clock.part("mask"):
+                proposal = self._parts.constraint.cut(offered) if offered.guessed else offered
                 masks = self._parts.constraint.start_masks(proposal)
             logits = self._forward(pending, proposal)  # [1 + d + feedback, V] of n + d + s rows
             with clock.part("mask"):
@@ -223,23 +237,26 @@ class Answer:
         if len(pending) == 1:  # off the clock: it is nobody's work
             self._parts.passes.observe(1 + len(proposal.tokens), before - 1, clock.last["forward"])
         rows, self._rows, self._first = self._rows, 0, False
-        return Step(
+        step = Step(
             self._column,
             tokens,
             list(origins),
-            [choice.gap for choice in verdict.choices[: len(tokens)]],
+            [told_value(choice.gap) for choice in verdict.choices[: len(tokens)]],
             [[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
             rows,
-            proposal.drafted - proposal.forced,
+            proposal.guessed,
             max(0, accepted - proposal.forced),
-            dict(clock.last),
-            list(mask_seconds),
+            told_parts(clock.last),
+            list(map(told, mask_seconds)),
             proposal.calls,
-            list(verdict.overlaps),
+            list(map(told_value, verdict.overlaps)),
         )
+        done = Verified(offered, proposal, logits, allowed, verdict, tokens)
+        piece = self._parts.tokenizer.piece
+        return step, proposed(self._column, done, self._request, piece)
 
     def _propose(self) -> Proposal:
-        """The constraint's forced tokens and behind them what the drafter suggests, made legal.
+        """The constraint's forced tokens and behind them what the drafter suggests, legal or not.
 
         Nothing is drafted in the first step, in which every draft reads the prompt to its end: TTFT
         then means the same in every column, and TPOT is decode time alone.
@@ -253,9 +270,7 @@ class Answer:
             return NOTHING.behind(forced)
         with clock.part("draft"):
             guesses = parts.drafter.propose([*tokens, *forced], budget - len(forced))
-        proposal = guesses.behind(forced).within(depth)
-        with clock.part("mask"):
-            return parts.constraint.cut(proposal) if guesses.drafted else proposal
+        return guesses.behind(forced).within(depth)
 
     def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
         """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""

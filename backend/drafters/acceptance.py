@@ -56,7 +56,9 @@ class Calibration:
     from each round.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, by: str = "") -> None:
+        """`by`: what the draft is called where its guesses are shown."""
+        self._by = by
         self._estimates = AcceptanceEstimates((*PRIOR, *SECOND, *DRAWN_PRIOR, *DRAWN_SECOND))
         self._first = AcceptanceEstimates((0.5,))
         self._declined = 0  # rounds in a row in which drafting did not seem to pay
@@ -88,10 +90,10 @@ class Calibration:
         if second and pair.second >= 0:
             beside = kind + len(PRIOR)
             chance = self.path_probability * self._estimates[beside]
-            self._guesses.append(Guess((*self._path, pair.second), chance, beside))
+            self._guesses.append(Guess((*self._path, pair.second), chance, beside, self._by))
         self.path_probability *= self._estimates[kind]
         self._path = (*self._path, pair.token)
-        self._guesses.append(Guess(self._path, self.path_probability, kind))
+        self._guesses.append(Guess(self._path, self.path_probability, kind, self._by))
 
     @property
     def guesses(self) -> list[Guess]:

@@ -38,7 +38,7 @@ class DraftModel(NullDrafter):
         self._eos_ids = eos_ids
         self._cached = list(cached)
         self._agreed = 0  # how many cached tokens are known to be the text's
-        self._calibration = Calibration()
+        self._calibration = Calibration("draft model")
 
     @property
     def first_token_acceptance(self) -> float:

@@ -12,11 +12,13 @@ Path = tuple[int, ...]
 class Guess(NamedTuple):
     """`path`: the tokens from the root's next to this one. `path_probability`: the chance
     that all of them are right. `kind`: the class of guesses by whose acceptance it was estimated.
+    `by`: who guesses it, for display.
     """
 
     path: Path
     path_probability: float
     kind: int
+    by: str = ""
 
 
 def proposal_of(
@@ -42,7 +44,11 @@ def proposal_of(
     tokens = tuple(guess.path[-1] for guess in best)
     padding = draft_length.padding_rows(len(best))
     return Proposal(
-        tokens + tokens[:1] * padding, parents + (-1,) * padding, scratch=padding, calls=calls
+        tokens + tokens[:1] * padding,
+        parents + (-1,) * padding,
+        scratch=padding,
+        calls=calls,
+        by=tuple(guess.by for guess in best),
     )
 
 
@@ -79,12 +85,15 @@ def joined(these: Sequence[Guess], those: Sequence[Guess]) -> list[Guess]:
     """
     first, second = _children(these), _children(those)
     kinds = {guess.path: guess.kind for guess in (*those, *these)}
+    by = {guess.path: guess.by for guess in those}
+    for path, _, _, name in these:
+        by[path] = f"{name} and {by[path]}" if path in by else name
     reached: dict[Path, float] = {(): 1.0}
     for parent in sorted({path[:-1] for path in kinds}, key=len):
         both = _both(first.get(parent, {}), second.get(parent, {}))
         for token, chance in both.items():
             reached[*parent, token] = reached[parent] * chance
-    return [Guess(path, reached[path], kind) for path, kind in kinds.items()]
+    return [Guess(path, reached[path], kind, by[path]) for path, kind in kinds.items()]
 
 
 def _children(guesses: Sequence[Guess]) -> dict[Path, dict[int, float]]:

@@ -100,6 +100,8 @@ class Lookahead(NullDrafter):
             tuple(parents),
             scratch=len(tokens) - drafted,
             feedback=len(self._levels[-1]),
+            by=("n-gram pool",) * drafted,
+            levels=tuple(map(len, self._levels)),
         )
 
     def rewind(self, length: int) -> None:

@@ -109,7 +109,8 @@ class PromptLookup(NullDrafter):
                     left = unclaimed.get(before, 1.0)
                     chance = self._estimates[kind] * left
                     unclaimed[before] = left - chance
-                    nodes[path] = Guess(path, path_probability * chance, kind)
+                    chance *= path_probability
+                    nodes[path] = Guess(path, chance, kind, "prompt lookup")
                     new = True
                 path_probability = nodes[path].path_probability
             branches += new

@@ -63,7 +63,7 @@ class TrainedHead(NullDrafter):
         self._positions = np.full(head.shape.window, -1, dtype=np.int64)  # of the ring's rows
         self._displaced: list[Displaced] = []  # by the last round's guesses, in their order
         self._fed = 0  # rows of tokens before this position are in the ring
-        self._calibration = Calibration()
+        self._calibration = Calibration("trained draft")
 
     @property
     def first_token_acceptance(self) -> float:

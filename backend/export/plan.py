@@ -12,7 +12,7 @@ from backend.decoding.drafter import Decision
 from backend.decoding.sampling import COLDEST
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
-from backend.models.files import BUILT_IN
+from backend.models.files import BUILT_IN, BUILT_IN_TITLE
 from backend.strategies.column import Column
 from backend.strategies.equivalents import (
     NOTHING_DRAFTED,
@@ -26,7 +26,7 @@ from backend.strategies.settings import THIS_ANSWER
 from backend.types import ModelSpec, Request
 
 #: The Hub's name of the built-in model.
-BUILT_IN_ON_THE_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
 
 #: torch's names of the precisions.
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

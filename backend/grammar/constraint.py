@@ -279,8 +279,10 @@ def _without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
     rows = [i for i, keep in enumerate(kept) if keep]
     rows += range(proposal.drafted, len(proposal.tokens))
     new = {-1: -1} | {old: i for i, old in enumerate(rows)}
+    by = tuple(name for name, keep in zip(proposal.proposers, kept, strict=True) if keep)
     return dataclasses.replace(
         proposal,
         tokens=tuple(proposal.tokens[i] for i in rows),
         parents=tuple(new[proposal.parents[i]] for i in rows),
+        by=by,
     )

@@ -14,6 +14,9 @@ from backend.models.prepared import sha256_of
 
 BUILT_IN = "built-in"
 
+#: What the built-in model is called by those who made it.
+BUILT_IN_TITLE = "SmolLM2-135M-Instruct"
+
 #: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
 WINDOWS = ("sliding_window", "window_size")
 
@@ -40,6 +43,11 @@ class ModelFiles:
     window: int = 0
     sliding: tuple[bool, ...] = ()
     ready_made: bool = False
+
+
+def model_title(name: str) -> str:
+    """What people call the model of that name."""
+    return BUILT_IN_TITLE if name == BUILT_IN else name
 
 
 def model_files(name: str, say: Say) -> ModelFiles:

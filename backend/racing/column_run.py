@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds
+from backend.decoding.digits import told, told_value
 from backend.decoding.lane import Lane
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
@@ -130,8 +131,8 @@ class _LocalRun:
             opened.callback(built.drafter.close)
             yield from self._known_costs(built.seconds)
             if self._clock.seconds:
-                seconds = self._clock.seconds
-                yield Prepared(self._run.index, len(held), seconds, self._compiled)
+                seconds, compiled = told(self._clock.seconds), told(self._compiled)
+                yield Prepared(self._run.index, len(held), seconds, compiled)
             parts = Parts(
                 built.session,
                 self._target.tokenizer,
@@ -266,10 +267,10 @@ class _LocalRun:
             yield CostsKnown(
                 self._run.index,
                 list(costs.widths),
-                list(costs.seconds),
-                costs.width_change,
-                draft,
-                list(costs.context_slope),
+                [told_value(seconds) for seconds in costs.seconds],
+                told_value(costs.width_change),
+                told_value(draft),
+                [told_value(slope) for slope in costs.context_slope],
             )
 
     def _with_corrected_costs(self, events: Iterator[Event], draft: float) -> Iterator[Event]:

@@ -1,8 +1,9 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
 from backend.kvcache.sources import NOBODY, Scope
@@ -21,6 +22,7 @@ MAX_COLUMNS = 12
 class Race:
     """`target` is the model of every column that names none of its own. `earlier` is what each
     column had written already; (): nothing. `scope` is whose caches may be used and are kept.
+    `first`: the columns run alone, one after another, this one first; None: they take turns.
     """
 
     request: Request
@@ -28,6 +30,7 @@ class Race:
     target: ModelSpec = field(default_factory=ModelSpec)
     earlier: tuple[AnswerSoFar, ...] = ()
     scope: Scope = NOBODY
+    first: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.columns) <= MAX_COLUMNS:
@@ -58,10 +61,17 @@ class Race:
             for index, column in enumerate(self.columns)
         ]
         ledger, cold = Ledger(), models.cold
-        for event in interleave(lanes, stopped):
-            emit(event)
+        for group in self._groups(lanes):
+            for event in interleave(group, stopped):
+                emit(event)
         models.keep_costs()
         emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold))
+
+    def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
+        """The lanes that run at one time, in the order of their times."""
+        if self.first is None:
+            return [lanes]
+        return [[lane] for lane in (*lanes[self.first :], *lanes[: self.first])]
 
     def _answer(self, index: int) -> AnswerSoFar:
         return self.earlier[index] if self.earlier else AnswerSoFar()

@@ -5,6 +5,7 @@ from typing import Any
 from backend.costs.pass_costs import PassCosts
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import pass_cost
 
 
 def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
@@ -26,7 +27,7 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
         ],
         "cells": [[str(rows), f"{ms:.1f}", f"{steps:.2f}"] for rows, ms, steps in points],
         "marks": [
-            _mark(board.name(i), score, costs)
+            _mark(board, i, costs)
             for i, score in enumerate(board.scores)
             if score.spec == spec and board.columns[i].strategy.keeps_cache and _guesses(score)
         ],
@@ -48,22 +49,31 @@ def _guesses(score: Score) -> bool:
     return bool((score.drafted or score.forced) and score.passes and not score.fed)
 
 
-def _mark(name: str, score: Score, costs: PassCosts) -> dict[str, Any]:
+def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
     """Where a column lies: the rows of its average pass, the tokens that come out of it, what it
-    costs on the curve in plain steps, whether that can pay, and a sentence.
+    costs in plain steps, whether that is shown to pay, and a sentence. The cost is what the column
+    took in this race, as on its card; without a baseline, what the curve says.
     """
+    score = board.scores[index]
     rows, tokens = score.mean_rows, score.tokens_per_forward
-    below = int(rows)
-    low, high = costs.relative(below), costs.relative(below + 1)
-    steps = low + (high - low) * (rows - below)
-    pays = tokens > steps
-    verdict = "above the curve, it can pay" if pays else "below the curve, it cannot pay"
+    measured = pass_cost(board, index)
+    steps, pace = measured or _on_curve(costs, rows), board.pace(index)
+    cost = f"{'cost' if measured else 'should cost'} {steps:.2f} plain steps"
+    verdict = {"faster": "it pays", "slower": "it does not pay"}.get(pace, "no clear difference")
+    if not measured:
+        verdict = "it should pay" if tokens > steps else "it should not pay"
     return {
-        "name": name,
+        "name": board.name(index),
         "rows": round(rows, 2),
         "tokens": round(tokens, 3),
         "steps": round(steps, 3),
-        "pace": "faster" if pays else "slower",
-        "sentence": f"{tokens:.2f} tokens from {rows:.1f} rows that cost {steps:.2f} plain steps: "
-        f"{verdict}",
+        "pace": pace,
+        "sentence": f"{tokens:.2f} tokens from {rows:.1f} rows that {cost}: {verdict}",
     }
+
+
+def _on_curve(costs: PassCosts, rows: float) -> float:
+    """Plain steps of a pass over so many rows on average, by the curve."""
+    below = int(rows)
+    low, high = costs.relative(below), costs.relative(below + 1)
+    return low + (high - low) * (rows - below)

@@ -30,6 +30,11 @@ class Unit:
     cell: Callable[[float], str]
 
 
+def no_interval(_score: Score, _baseline: Score) -> Ratio:
+    """Of a figure that is no ratio of two columns."""
+    return UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure of a column. `value` computes it, in `unit`, from the column's score and the
@@ -42,7 +47,7 @@ class Figure:
     help: str
     value: Callable[[Score, Score], float | None]
     places: tuple[Place, ...] = ("card", "table")
-    ratio: Callable[[Score, Score], Ratio] = lambda *_: UNKNOWN  # of one that has an interval
+    ratio: Callable[[Score, Score], Ratio] = no_interval
 
     @property
     def heading(self) -> str:
@@ -267,6 +272,13 @@ FIGURES = (
 def figures(place: Place) -> tuple[Figure, ...]:
     """The figures that stand there, in order."""
     return tuple(figure for figure in FIGURES if place in figure.places)
+
+
+def leading(score: Score) -> tuple[Figure, ...]:
+    """The two figures that say most of a column, beside its speed-up."""
+    speed = "time" if score.fed else "rate"
+    cause = "tokens_per_forward" if score.drafted or score.forced else "ttft"
+    return figure(speed), figure(cause)
 
 
 def figure(name: str) -> Figure:

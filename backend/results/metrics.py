@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from backend.events import (
     Judged,
     Prefilled,
     Prepared,
+    Proposed,
     Resumed,
     Saved,
     Shifted,
@@ -48,6 +49,19 @@ class Overlap:
     def speedup(self) -> float:
         """How many times as fast the first one decoded them; 0 while unknown."""
         return self.other_seconds / self.seconds if self.seconds > 0 else 0.0
+
+
+class Moment(NamedTuple):
+    """An event that showed text or committed tokens: when it ended on the column's own clock, how
+    many tokens this run committed with it, how many rows were computed for them since the last
+    step, the seconds that it took itself, and the [origin, text] pairs that it showed.
+    """
+
+    clock: float
+    tokens: int
+    rows: int
+    seconds: float
+    spans: list[list[str]]
 
 
 @dataclass
@@ -82,10 +96,12 @@ class Score:
     earlier: int = 0  # tokens of the answer that an earlier run had written
     tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
     gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
-    spans: list[list[str]] = field(default_factory=list)  # [origin, text] pairs
     times: list[float] = field(default_factory=list)  # on the clock as each token was committed
 
     commits: list[Commit] = field(default_factory=list)  # of each step
+    moments: list[Moment] = field(default_factory=list)  # all that was shown, in order
+    step_at: dict[int, Step] = field(default_factory=dict)  # by moment, if it was one
+    proposed_at: dict[int, Proposed] = field(default_factory=dict)  # by moment, where known
 
     seconds: float = 0.0
     ttft: float = 0.0
@@ -114,10 +130,8 @@ class Score:
     decision: Decision = UNDECIDED  # what the drafter decided last
 
     def add(self, event: Event) -> None:
-        # Whatever takes time of the column's clock says so; a step says more.
         if not isinstance(event, Step):
-            self.seconds += getattr(event, "seconds", 0.0)
-        self.spans += getattr(event, "spans", [])
+            self._pass_time(event)
         match event:
             case Started():
                 self.state = "prefill"
@@ -133,15 +147,12 @@ class Score:
                 self.costs = PassCosts(widths, passes, event.width_change, (each, row))
                 self.draft_cost = event.draft
                 self._expect_anew()
-            case Decided():
-                declined = tuple(event.declined)
-                self.decision = Decision(
-                    event.settings, event.predicted, event.why, declined, event.plain
-                )
             case Prefilled():
                 self.prefilled = max(self.prefilled, min(event.done, self.prompt_tokens))
             case Step():
                 self._step(event)
+            case Proposed():
+                self.proposed_at[len(self.moments) - 1] = event
             case Finished():
                 self.state = "stopped" if event.reason == "stopped" else "done"
                 self.reason, self.expected = event.reason, event.expected
@@ -150,9 +161,23 @@ class Score:
             case _:
                 self._rarely(event)
 
+    def _pass_time(self, event: Event) -> None:
+        """Whatever takes time of the column's clock, or shows text, says so; a step says more."""
+        seconds, spans = getattr(event, "seconds", 0.0), getattr(event, "spans", [])
+        self.seconds += seconds
+        if spans:
+            self.moments.append(Moment(self.seconds, 0, 0, seconds, spans))
+
     def _rarely(self, event: Event) -> None:
-        """Fold in events of continued answers, programs, full contexts and finished texts."""
+        """Fold in decisions, and events of continued answers, programs, full contexts and finished
+        texts.
+        """
         match event:
+            case Decided():
+                declined = tuple(event.declined)
+                self.decision = Decision(
+                    event.settings, event.predicted, event.why, declined, event.plain
+                )
             case Resumed():
                 self.earlier = len(event.tokens)
                 self.tokens += event.tokens
@@ -188,6 +213,9 @@ class Score:
             self._expect(step.rows, step.calls, count, self.length, self.last_rows)
         self.times += [self.seconds] * count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
+        self.step_at[len(self.moments)] = step
+        shown = Moment(self.seconds, count, step.rows, step.seconds["total"], step.spans)
+        self.moments.append(shown)
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.last_rows = step.rows if self.steps else 1
         self.steps += 1
@@ -213,10 +241,16 @@ class Score:
         """Add what a pass behind so much of the answer should have taken, and a plain one in its
         place for each token that it committed; the pass before had `before` rows.
         """
-        context = self.prompt_tokens + length
+        self.expected_seconds += self.expected_of(rows, calls, length, before)
+        self.plain_seconds += tokens * self.costs(1, self.prompt_tokens + length)
+
+    def expected_of(self, rows: int, calls: int, length: int, before: int) -> float:
+        """Seconds that a pass behind so much of the answer should take by the costs known now, the
+        calls of the draft included; the pass before had `before` rows.
+        """
         changed = self.costs.width_change * (rows != before)
-        self.expected_seconds += self.costs(rows, context) + changed + calls * self.draft_cost
-        self.plain_seconds += tokens * self.costs(1, context)
+        passed = self.costs(rows, self.prompt_tokens + length)
+        return passed + changed + calls * self.draft_cost
 
     def _expect_anew(self) -> None:
         """Expect of all passes so far what the costs say that are known now."""
@@ -232,6 +266,11 @@ class Score:
         """What the column has written, to go on from."""
         shifts = [(shift.at, shift.sink, shift.dropped) for shift in self.shifts]
         return AnswerSoFar(tuple(self.tokens), tuple(shifts))
+
+    @property
+    def spans(self) -> list[list[str]]:
+        """All [origin, text] pairs, in order."""
+        return [span for moment in self.moments for span in moment.spans]
 
     @property
     def text(self) -> str:

@@ -14,8 +14,8 @@ from backend.strategies.registry import BASELINE
 
 ENDED = ("done", "stopped", "failed")
 
-#: Of a column: the baseline, shown to be faster or slower, or neither shown.
-Pace = Literal["base", "faster", "slower", ""]
+#: Of a column: the baseline, shown to be faster or slower, a control, or nothing shown.
+Pace = Literal["base", "faster", "slower", "control", ""]
 
 #: Of a column's text: that of its reference, another although it must not be, another as it may
 #: be, or not compared.
@@ -195,9 +195,23 @@ class Scoreboard:
             return 0.0, 0.0
         return same.tokens / same.seconds, same.tokens / same.other_seconds
 
+    def control(self, index: int) -> bool:
+        """True if the column does what the baseline does, on the same weights: chance alone has
+        made it faster or slower.
+        """
+        base, column, score = self.baseline_index, self.columns[index], self.scores[index]
+        if base is None or index == base or column.grammar != self.columns[base].grammar:
+            return False
+        idle = column.plain or (score.decision.plain and not score.drafted)
+        return idle and self._same_weights(index, base)
+
     def pace(self, index: int) -> Pace:
-        """Whether the column is shown to be faster or slower than the baseline."""
+        """Whether the column is shown to be faster or slower than the baseline; of a control
+        neither is said.
+        """
         if index == self.baseline_index:
             return "base"
+        if self.control(index):
+            return "control"
         gain = self.gain(index)
         return "faster" if gain.above else "slower" if gain.below else ""

@@ -3,6 +3,7 @@
 Every sentence that the page and the command line show of a result is made here.
 """
 
+from collections.abc import Sequence
 from math import isfinite
 from statistics import mean
 
@@ -12,7 +13,7 @@ from backend.events import Conditions
 from backend.results.figures import duration, factor, rate, span
 from backend.results.intervals import Ratio
 from backend.results.metrics import Score
-from backend.results.scoreboard import Difference, Scoreboard
+from backend.results.scoreboard import ENDED, Difference, Scoreboard
 
 #: Tokens per forward above which more than plain decoding has come out.
 PLAIN = 1.03
@@ -23,6 +24,9 @@ SPOILED, SPREAD = 0.15, 0.25
 
 #: More tokens than that would not be waited for.
 FAR = 10_000
+
+#: What is said of a race before anything of it is settled.
+TURNS = "Racing in turns: the lead is a real one."
 
 #: What the page explains besides the figures.
 TERMS = {
@@ -65,33 +69,93 @@ def pass_cost(board: Scoreboard, index: int) -> float:
 
 
 def headline(board: Scoreboard) -> str:
-    """A few short sentences on the race as far as it has come; "" while there is nothing to say."""
-    if not board.ended:
-        speed = _speed(board)
-        return f"So far: {speed}" if speed else ""
-    states = {score.state for score in board.scores}
-    if states == {"failed"}:
+    """A few short sentences on a race that has ended."""
+    states = [score.state for score in board.scores]
+    if set(states) == {"failed"}:
         return "No column finished: each one says why."
     speed = _speed(board) or "Too few tokens were written to compare speeds."
+    failed = _failures(board)
     if "stopped" in states:
-        return f"Stopped early. {speed}"
-    return " ".join(filter(None, (speed, _kept_texts(board), _other_weights(board))))
+        return " ".join(filter(None, ("Stopped early.", speed, failed)))
+    return " ".join(filter(None, (speed, _kept_texts(board), _other_weights(board), failed)))
 
 
-def bars_caption(board: Scoreboard) -> str:
-    """What the bars of the result show."""
-    base = board.baseline_index
-    line = f"; the line is {board.name(base)}" if base is not None else ""
-    if any(score.fed for score in board.scores):
-        return f"Whole program, speed{line}"
-    return f"Speed while both were decoding{line}" if line else "Tokens a second"
+def live(board: Scoreboard) -> str:
+    """What is settled while a race runs: who is shown to be faster or slower, and who has ended.
+    It changes with these alone, not with every token.
+    """
+    base, parts = board.baseline_index, []
+    sound = [i for i, score in enumerate(board.scores) if score.state != "failed"]
+    for shown in ("faster", "slower"):
+        names = [board.name(i) for i in sound if board.pace(i) == shown]
+        if names:
+            parts.append(f"{_listed(names)} {_are(names)} {shown} than {board.name(base or 0)}")
+    done = [board.name(i) for i in sound if board.scores[i].state in ENDED]
+    if done:
+        parts.append(f"{_listed(done)} {_are(done)} done")
+    settled = f"So far {'; '.join(parts)}." if parts else ""
+    return " ".join(filter(None, (settled, _failures(board))))
+
+
+def _failures(board: Scoreboard) -> str:
+    """Which columns failed."""
+    names = [board.name(i) for i, score in enumerate(board.scores) if score.state == "failed"]
+    said = "its card says" if len(names) == 1 else "their cards say"
+    return f"{_listed(names)} failed: {said} why." if names else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them: A, B and C."""
+    *most, last = names or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def time_left(board: Scoreboard, goal: int) -> str:
+    """How long a race may still take, in which a column may write `goal` tokens; "" while unknown.
+
+    The columns take turns, so what each still needs adds up.
+    """
+    total = 0.0
+    for column, score in zip(board.columns, board.scores, strict=True):
+        if score.state in ENDED:
+            continue
+        if not score.tpot or score.fed:
+            return ""
+        tokens = goal - score.length
+        if column.limit:
+            tokens = min(tokens, column.limit - score.written)
+        total += max(0, tokens) * score.tpot
+    return f"about {_roundly(total)} left"
+
+
+def waiting(ahead: int, most: float) -> str:
+    """How many races go first, each of which may take `most` seconds."""
+    races = "1 race" if ahead == 1 else f"{ahead} races"
+    return f"{races} ahead of yours: {_roundly(ahead * most)} at most."
+
+
+def _roundly(seconds: float) -> str:
+    """Seconds, in as many of them as anybody waits for."""
+    if seconds < 100:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    if seconds < 3600:
+        return f"{round(seconds / 60)} min"
+    return f"{round(seconds / 3600)} h"
 
 
 def _speed(board: Scoreboard) -> str:
     """Who is fastest of those that keep the text, and whether another one is faster still."""
     if any(score.fed for score in board.scores):
         return _program(board)
-    known = [i for i, score in enumerate(board.scores) if _speed_known(board, score)]
+    known = [
+        i
+        for i, score in enumerate(board.scores)
+        if _speed_known(board, score) and not board.control(i)
+    ]
     if not known:
         return ""
     keeping = [i for i in known if board.keeps_text(i)]
@@ -110,9 +174,10 @@ def _speed_known(board: Scoreboard, score: Score) -> bool:
     return score.state != "failed" and score.tpot > 0 and compared
 
 
-def _quickness(board: Scoreboard, index: int) -> tuple[float, float]:
-    """What columns are ordered by."""
-    return board.speedup(index), board.scores[index].tokens_per_second
+def _quickness(board: Scoreboard, index: int) -> tuple[bool, float, float]:
+    """What columns are ordered by: those that are shown to be faster go first."""
+    faster = board.pace(index) == "faster"
+    return faster, board.speedup(index), board.scores[index].tokens_per_second
 
 
 def _program(board: Scoreboard) -> str:
@@ -142,40 +207,23 @@ def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
     if alone:
         return f"{board.name(base)} writes {plain}."
     if board.pace(best) != "faster":
-        doubt = "" if board.pace(best) else f" {name}: {doubts(board, best)}."
-        return (
-            f"Nothing that keeps the text is shown to be faster than {board.name(base)} with its "
-            f"{plain}.{doubt}"
-        )
-    ours, theirs = map(rate, board.rates(best))
-    return (
-        f"{name} is {_times_as_fast(board.gain(best))} as {board.name(base)} "
-        f"({ours} against {theirs} tokens a second){_because(board, best)}."
-    )
+        return f"Nothing that keeps the text is shown to be faster than {board.name(base)}."
+    return f"{name} is {_times_as_fast(board.gain(best))} as {board.name(base)}."
 
 
 def _times_as_fast(gain: Ratio) -> str:
-    return f"{gain.value:.2f}{span(gain)} times as fast"
+    return f"{gain.value:.2f} times as fast"
 
 
 def doubts(board: Scoreboard, index: int) -> str:
-    """Why it is not said whether a column is faster or slower, and what would tell."""
+    """How many more tokens would tell whether a column is faster or slower; "" where that is shown,
+    cannot be told, or would take too many.
+    """
     gain = board.gain(index)
-    if not gain.known:
-        return "too few passes to tell"
     more = (gain.needed - 1) * board.scores[index].written
-    if more > FAR:
-        return "no difference shown"
-    return f"no difference shown, some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would tell"
-
-
-def _because(board: Scoreboard, index: int) -> str:
-    tokens, cost = board.scores[index].tokens_per_forward, pass_cost(board, index)
-    if not cost:
+    if board.pace(index) or more > FAR:
         return ""
-    if tokens > PLAIN:
-        return f": {tokens:.2f} tokens per forward, and a forward takes {cost:.2f} times as long"
-    return f": a forward takes {cost:.2f} times as long"
+    return f"some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would tell which is faster"
 
 
 def _own_text(board: Scoreboard, index: int) -> str:
@@ -199,14 +247,12 @@ def _kept_texts(board: Scoreboard) -> str:
         return ""
     changed = [board.name(i) for i in others if board.difference(i) is not None]
     if changed:
-        return f"The text changed in {' and '.join(changed)}."
-    if any(board.reference(i) != board.reference(others[0]) for i in others):
-        return f"All {len(others)} columns that must keep a text kept it."
-    kept = board.name(board.reference(others[0]) or 0)
+        return f"The text changed in {_listed(changed)}."
     if len(others) == 1:
-        return f"{board.name(others[0])} wrote the same text as {kept}."
+        reference = board.name(board.reference(others[0]) or 0)
+        return f"{board.name(others[0])} wrote the same text as {reference}."
     all_of_them = "Both" if len(others) == 2 else f"All {len(others)}"
-    return f"{all_of_them} columns that must keep the text wrote what {kept} wrote."
+    return f"{all_of_them} texts that must agree do."
 
 
 def _other_weights(board: Scoreboard) -> str:
@@ -235,7 +281,28 @@ def ledger(board: Scoreboard) -> str:
         half = f"{duration(low)} to {duration(high)}"
         line += f"; a plain step took {duration(middle)}, half of them {half}"
     advice = " That spoils timings: run it again when the machine has less to do."
-    return f"{line}; {_warmth(found)}; {_caches(board)}.{advice if spoiled(board) else ''}"
+    parts = [line, _warmth(found), _caches(board), *_controls(board)]
+    return f"{'; '.join(parts)}.{advice if spoiled(board) else ''}"
+
+
+def _controls(board: Scoreboard) -> list[str]:
+    """How far chance alone went: what came of columns that do what the baseline does."""
+    return [
+        f"{board.name(i)} is a control: it did what {board.name(board.baseline_index or 0)} does "
+        f"and came to {factor(board.speedup(i))}{span(board.gain(i))}"
+        for i in range(len(board.columns))
+        if board.control(i) and board.speedup(i)
+    ]
+
+
+def doubt(board: Scoreboard) -> str:
+    """What leaves a race's timings in doubt, in few words; "" where nothing does."""
+    found = board.conditions
+    if found is None or not spoiled(board):
+        return ""
+    if (taken := found.others + found.page + found.stolen) > SPOILED:
+        return f"Timings are in doubt: others took {taken:.0%} of the machine."
+    return "Timings are in doubt: the machine's speed changed during the race."
 
 
 def spoiled(board: Scoreboard) -> bool:
@@ -273,87 +340,136 @@ def taken_by_others(found: Conditions) -> str:
 
 
 def state(score: Score) -> str:
-    """What the column is doing, or how it ended."""
+    """What the column is doing, or how it ended, in a word or two."""
     match score.state:
         case "prefill":
             return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
         case "done" if score.expected:
-            return f"done: {score.reason}, incomplete"
-        case "done":
-            return f"done: {score.reason}"
+            return "incomplete"
         case other:
             return other
 
 
-def progress(score: Score) -> str:
-    """How many tokens this run has written in what time; "" before there is a clock to read."""
+def ending(score: Score) -> str:
+    """How many tokens a column wrote in this run, in what time of its own, and why it ended; ""
+    before there is a clock to read.
+    """
     if not score.seconds:
         return ""
-    tokens = "token" if score.written == 1 else "tokens"
-    if not score.earlier:
-        return f"{score.written:,} {tokens} in {duration(score.seconds)}"
-    return (
-        f"{score.written:,} new {tokens} in {duration(score.seconds)}, after {score.earlier:,} "
-        "earlier"
-    )
+    earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
+    reason = f"; it ended at: {score.reason}" if score.reason else ""
+    return f"{_tokens(score.written)} in {duration(score.seconds)}{earlier}{reason}"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count:,} tokens"
 
 
 def pace(board: Scoreboard, index: int) -> str:
     """How a column's speed compares with the baseline's, in a few words."""
-    base = board.baseline_index
-    if index == base:
-        return "the baseline"
-    name = "a baseline" if base is None else board.name(base)
     match board.pace(index):
+        case "base":
+            return "the baseline"
         case "faster":
-            return f"\N{BLACK UP-POINTING TRIANGLE} faster than {name}"
+            return "\N{BLACK UP-POINTING TRIANGLE} faster"
         case "slower":
-            return f"\N{BLACK DOWN-POINTING TRIANGLE} slower than {name}"
+            return "\N{BLACK DOWN-POINTING TRIANGLE} slower"
+        case "control":
+            return "a control"
+        case _ if board.gain(index).known:
+            return "no clear difference"
         case _:
-            return doubts(board, index) if board.speedup(index) else f"speed-up over {name}"
+            ended = board.scores[index].state in ENDED
+            return "too short to tell" if ended and board.speedup(index) else ""
+
+
+def kept(board: Scoreboard, index: int) -> str:
+    """What became of a column's text, in two words; "" of what is compared with nothing."""
+    score = board.scores[index]
+    if score.judged and score.judged.verdict == "invalid":
+        return "not valid"
+    return {"same": "same text", "differs": "another text", "allowed": "own text", "": ""}[
+        board.sameness(index)
+    ]
+
+
+def brief(board: Scoreboard, index: int) -> str:
+    """The one sentence on a column that has ended: what its text must not be, or else why it is as
+    fast as it is.
+    """
+    score = board.scores[index]
+    if score.state == "failed":
+        return ""  # its message stands where its text would
+    judged = score.judged
+    if board.sameness(index) == "differs" or (judged and judged.verdict == "invalid"):
+        return as_sentence(verdict(board, index))
+    if judged and index == board.baseline_index:
+        return as_sentence(validity(score))
+    return as_sentence(_exception(board, index) or _price(board, index))
 
 
 def reason(board: Scoreboard, index: int) -> str:
     """Why a column is as fast as it is: tokens per forward over what a forward costs, beside what
     was predicted, and what was declined; "" while unknown and for the baseline itself.
     """
-    score, cost = board.scores[index], pass_cost(board, index)
-    if not cost or index == board.baseline_index:
+    score, exception = board.scores[index], _exception(board, index)
+    if score.fed or board.control(index):
+        return exception
+    factors = exception or _factors(board, index)
+    if not factors:
         return ""
-    if score.fed:
-        return f"{score.steps} sampling passes, {score.rows:,} rows, {duration(score.seconds)}"
-    decision = score.decision
-    if decision.plain and not score.drafted:
-        return f"{_opening(board, index)}{'; '.join(decision.declined) or decision.why}"
-    parts = [_opening(board, index) + _factors(board, index, cost)]
+    parts = [_opening(board, index) + factors]
+    if drafting := _drafting(board, score):
+        parts.append(f"drafting takes {drafting:.2f} of them")
     # A prediction is over plain decoding on the column's own model.
     if score.drafted and score.predicted and score.spec == board.baseline.spec:
         parts.append(f"predicted {factor(score.predicted)}")
-    return "; ".join([*parts, *decision.declined])
+    return "; ".join(parts if exception else [*parts, *score.decision.declined])
+
+
+def _exception(board: Scoreboard, index: int) -> str:
+    """What there is to say of a program's column, and of one that declined to guess."""
+    score = board.scores[index]
+    decision = score.decision
+    if index == board.baseline_index or not board.speedup(index):
+        return ""
+    if score.fed:
+        return f"{score.steps} sampling passes, {score.rows:,} rows, {duration(score.seconds)}"
+    declined = ""
+    if decision.plain and not score.drafted:
+        declined = "; ".join(decision.declined) or decision.why
+    if board.control(index):
+        same = f"it did what {board.name(board.baseline_index or 0)} does"
+        return f"{declined}: {same}" if declined else same
+    return declined
+
+
+def _factors(board: Scoreboard, index: int) -> str:
+    """The two factors of a speed-up."""
+    score, price = board.scores[index], _price(board, index)
+    if not price or (not score.drafted and score.tokens_per_forward <= PLAIN):
+        return price
+    joint = "but" if board.pace(index) == "slower" else "and"
+    return f"{score.tokens_per_forward:.2f} tokens per forward, {joint} {price}"
+
+
+def _price(board: Scoreboard, index: int) -> str:
+    """What a forward pass of a column costs; "" while unknown and for the baseline itself."""
+    score, cost = board.scores[index], pass_cost(board, index)
+    if not cost or index == board.baseline_index:
+        return ""
+    rows = f" of {score.mean_rows:.0f} rows" if score.drafted and score.mean_rows >= 1.5 else ""
+    return f"a forward{rows} costs {cost:.2f} plain steps"
 
 
 def _opening(board: Scoreboard, index: int) -> str:
     match board.pace(index):
         case "faster":
-            return f"{factor(board.speedup(index))}: "
+            return ""
         case "slower":
             return "slower here: "
         case _:
-            return "no difference shown here: " if board.gain(index).known else ""
-
-
-def _factors(board: Scoreboard, index: int, cost: float) -> str:
-    """The two factors of a speed-up."""
-    score = board.scores[index]
-    if not score.drafted and score.tokens_per_forward <= PLAIN:
-        return f"a step costs {cost:.2f} plain ones"
-    joint = "but" if board.pace(index) == "slower" else "and"
-    factors = (
-        f"{score.tokens_per_forward:.2f} tokens per forward, {joint} a {score.mean_rows:.0f}-row "
-        f"forward costs {cost:.2f} plain steps here"
-    )
-    drafting = _drafting(board, score)
-    return f"{factors}, {drafting:.2f} of them drafting" if drafting else factors
+            return "no clear difference here: " if board.gain(index).known else ""
 
 
 def _drafting(board: Scoreboard, score: Score) -> float:
@@ -363,6 +479,14 @@ def _drafting(board: Scoreboard, score: Score) -> float:
         return 0.0
     steps = score.parts.get("draft", 0.0) / score.passes / plain
     return steps if steps >= 0.05 else 0.0
+
+
+def outcome(board: Scoreboard, index: int) -> str:
+    """What became of a column, for the last cell of its line in a table; "" while unknown."""
+    if board.scores[index].message:
+        return "failed"
+    role = "the baseline" if index == board.baseline_index else ""
+    return "; ".join(filter(None, (role, verdict(board, index))))
 
 
 def verdict(board: Scoreboard, index: int) -> str:
@@ -480,8 +604,7 @@ def remark(score: Score) -> str:
 
 def _decided(score: Score) -> str:
     """Why the settings in force are those."""
-    why = "" if score.decision.plain else score.decision.why
-    return f"{why[0].upper()}{why[1:].removesuffix('.')}." if why else ""
+    return "" if score.decision.plain else as_sentence(score.decision.why)
 
 
 def _promise(score: Score) -> str:
@@ -506,6 +629,11 @@ def _grammar(score: Score) -> str:
         f"{duration(max(score.masks))}), {score.parts.get('mask', 0.0) / score.seconds:.1%} of the "
         f"time not hidden behind the passes; {score.forced} of {score.written} tokens forced."
     )
+
+
+def as_sentence(clause: str) -> str:
+    """A clause with a capital and a full stop; "" of none."""
+    return f"{clause[0].upper()}{clause[1:].removesuffix('.')}." if clause else ""
 
 
 def shortened(text: str, most: int = 120) -> str:

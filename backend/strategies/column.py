@@ -132,6 +132,15 @@ class Column:
         """This column with another limit of its own, if it has one; beyond what a user may set."""
         return self._replaced({"limit": tokens}) if self.limit else self
 
+    def named(self, public: Callable[[str], str]) -> "Column":
+        """This column with its models called what `public` calls them."""
+        values = ((k, public(v) if isinstance(v, str) else v) for k, v in self.values)
+        return replace(
+            self,
+            values=tuple(values),
+            model=replace(self.model, name=public(self.model.name)),
+        )
+
     def target(self, default: ModelSpec) -> ModelSpec:
         """The model that the column runs on in a race whose own choice is `default`."""
         return self.model.over(default)

@@ -1,6 +1,7 @@
 """Where the page's requests arrive: a form is read, a race is run, and views come back."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,13 +15,25 @@ from backend.programs.parser import is_program
 from backend.racing.commands import Command, MeasureCosts, SaveColumn
 from backend.racing.race import Race
 from backend.racing.records import read_record
+from backend.records.record import RaceRecord, recorded
+from backend.records.record import board as board_of
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column
+from backend.results.steps import first_differences, step_view
 from backend.types import AnswerSoFar
+from backend.web.carry import (
+    about,
+    compared,
+    file_of,
+    form_of,
+    link_of,
+    read_carried,
+    settings_link,
+    side_by_side,
+)
 from backend.web.form import Values, read_race, read_tokens, require_allowed, wants_measuring
 from backend.web.offer import Offer
 from backend.web.snapshots import VisitorSnapshots
-from backend.web.view import View, alert, gone, preparing, view
+from backend.web.view import View, alert, gone, preparing, recorded_view, view
 from backend.web.visitors import PERIOD, Frame, Visitors
 
 #: Views that may wait for one reader.
@@ -44,6 +57,8 @@ class Controller:
         self._offer = offer
         self._backlog = backlog
         self._snapshots = VisitorSnapshots(limits)
+        self._opened: OrderedDict[str, RaceRecord] = OrderedDict()  # the latest one last
+        self._shown: set[str] = set()  # visitors who look at the record that they opened
 
     def race(self, visitor: str, values: Values) -> AsyncIterator[View]:
         """The views of the race that the form asks for."""
@@ -136,7 +151,7 @@ class Controller:
         try:
             race, board = self._visitors.last(visitor)
             index = _index(board, label, public)
-            column = _public(race.columns[index], public)
+            column = race.columns[index].named(public)
             target = replace(race.target, name=public(race.target.name))
             moved = (column, target) != (race.columns[index], race.target)
             made = snippet(column, board.scores[index], race.request, target, library)
@@ -144,6 +159,64 @@ class Controller:
             return Snippet("", "python", "", public(explain(error)))
         folder = "Put your own path in the place of the model's name." if moved else ""
         return replace(made, note=f"{folder} {made.note}".strip())
+
+    def carry(self, visitor: str, form: Any) -> View:
+        """The race on the visitor's board as a link or as a file to be saved; or a sentence. Not
+        for the event loop.
+        """
+        try:
+            record = self._on_show(visitor)
+            if form == "link":
+                fragment, note = link_of(record)
+                return {"link": fragment, "note": note, "about": about(record)}
+            file = file_of(record, form)
+            return {"file": [file.name, file.kind, file.content]}
+        except Exception as error:
+            return {"note": self._offer.public(explain(error))}
+
+    def _on_show(self, visitor: str) -> RaceRecord:
+        """The record that was opened last, unless there was a race since."""
+        if visitor in self._shown:
+            return self._opened[visitor]
+        return self._visitors.record(visitor).published(self._offer.public)
+
+    def open(self, visitor: str, text: Any) -> tuple[Values, View]:
+        """The form and the view of a race that was carried here, as a link or a file's text. Not
+        for the event loop. Raises DerbyError for what is none.
+        """
+        record = read_carried(text).published(self._offer.public)
+        if record.events:
+            self._opened[visitor] = record
+            self._opened.move_to_end(visitor)
+            self._shown.add(visitor)
+            while len(self._opened) > self._offer.limits.visitors:
+                self._shown.discard(self._opened.popitem(last=False)[0])
+        shown = recorded_view(board_of(record), record.place) if record.events else View()
+        return form_of(record, self._offer), shown
+
+    def inspect(self, visitor: str, asked: Any) -> View:
+        """The inside of a step of the race on the visitor's board, which may still run: of the
+        column and moment that are asked for, or where a column first differs. Not for the event
+        loop.
+        """
+        try:
+            made = self._board_on_show(visitor)
+            column, index = _moment(made, asked)
+            return {**step_view(made, column, index), "at": [column, index]}
+        except Exception as error:
+            return {"note": self._offer.public(explain(error))}
+
+    def _board_on_show(self, visitor: str) -> Scoreboard:
+        if visitor in self._shown:
+            return board_of(self._opened[visitor])
+        return self._visitors.look(visitor).board
+
+    def beside(self, texts: Any) -> View:
+        """A table of races that a browser kept, one beside the other. Not for the event loop."""
+        try:
+            return side_by_side(texts, self._offer.public)
+        except Exception as error:
+            return {"note": self._offer.public(explain(error))}
 
     def look(self, visitor: str) -> View:
         """The visitor's last race as it stands, for a page that lost its connection."""
@@ -177,16 +250,25 @@ class Controller:
         self.seen(visitor)
         try:
             race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
+            fragment = await asyncio.to_thread(self._settings, race)
+            self._shown.discard(visitor)
             last = None
             async for frame in self._visitors.watch(visitor, race, before):
                 if self._backlog(visitor) >= BACKLOG and not frame.over:
                     continue
-                shown = self._drawn(frame)
+                shown = {**self._drawn(frame), "fragment": fragment}
+                if frame.over and visitor in self._opened:
+                    shown["compared"] = compared(self._opened[visitor], race.request, frame.board)
                 if shown != last:
                     yield shown
                 last = shown
         except Exception as error:
             yield alert(self._offer.public(explain(error)))
+
+    def _settings(self, race: Race) -> str:
+        """The fragment of an address at which this race can be run again."""
+        record = recorded(race.request, race.columns, race.target, ())
+        return settings_link(record.published(self._offer.public))
 
     def _drawn(self, frame: Frame) -> View:
         race = frame.race
@@ -196,9 +278,26 @@ class Controller:
             race=frame.number,
             goal=written + race.request.max_new_tokens,
             ahead=frame.ahead,
+            most_seconds=self._offer.limits.race_seconds,
             public=self._offer.public,
         )
         return {**shown, "status": f"{frame.note} {shown['status']}".strip()}
+
+
+def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:
+    """The column and the moment that a page asks for. Raises DerbyError if they are not there."""
+    wanted = asked if isinstance(asked, dict) else {}
+    if wanted.get("difference") is True:
+        found = first_differences(board)
+        if not found:
+            raise DerbyError("No column differs from the one that it is compared with.")
+        return found[0]
+    column, index = wanted.get("column"), wanted.get("index")
+    if isinstance(column, int) and isinstance(index, int):
+        counts = [len(score.moments) for score in board.scores]
+        if 0 <= column < len(counts) and 0 <= index < counts[column]:
+            return column, index
+    raise DerbyError("There is no such step in the race on show: choose a token of a text.")
 
 
 def _line(info: Info) -> str:
@@ -206,16 +305,6 @@ def _line(info: Info) -> str:
     tokens = info.prompt_tokens + info.answer_tokens
     what = f"{info.record.get('strategy', '')}, {tokens:,} tokens, {info.bytes / 1e6:,.1f} MB"
     return f"{info.id}: {what}, {info.created[11:16]} UTC"
-
-
-def _public(column: Column, public: Callable[[str], str]) -> Column:
-    """The column with models that are named as visitors may see them."""
-    values = tuple(
-        (name, public(value) if isinstance(value, str) else value) for name, value in column.values
-    )
-    return replace(
-        column, values=values, model=replace(column.model, name=public(column.model.name))
-    )
 
 
 def _index(board: Scoreboard, label: Any, public: Callable[[str], str]) -> int:

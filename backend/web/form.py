@@ -41,13 +41,13 @@ def read_race(values: Values, offer: Offer) -> Race:
             max_new_tokens=read_tokens(values.get("max_new_tokens"), offer),
             sampling=Sampling(
                 temperature=_number("temperature", values.get("temperature")),
-                top_k=_whole("top-k", values.get("top_k")),
+                top_k=read_whole("top-k", values.get("top_k")),
                 top_p=_number("top-p", values.get("top_p")),
-                seed=_whole("seed", values.get("seed")),
+                seed=read_whole("seed", values.get("seed")),
             ),
             chat=_flag("chat template", values.get("chat")),
             stop=_stops(values.get("stop")),
-            context=_whole("context limit", values.get("context")),
+            context=read_whole("context limit", values.get("context")),
             shift=_flag("context shift", values.get("shift")),
             heal=_flag("token healing", values.get("heal")),
         ),
@@ -63,7 +63,7 @@ def wants_measuring(values: Values) -> bool:
 
 def read_tokens(value: Any, offer: Offer) -> int:
     """How many tokens to write. Raises DerbyError for what is not from 1 to the page's limit."""
-    tokens = _whole("max new tokens", value)
+    tokens = read_whole("max new tokens", value)
     check_range("max new tokens", tokens, 1, min(offer.limits.tokens, MAX_NEW_TOKENS))
     return tokens
 
@@ -169,7 +169,8 @@ def _number(name: str, value: Any) -> float:
     return value
 
 
-def _whole(name: str, value: Any) -> int:
+def read_whole(name: str, value: Any) -> int:
+    """A whole number that a browser sent. Raises DerbyError if it is none."""
     number = _number(name, value)
     if number != int(number):
         raise DerbyError(f"{name} is {number}; it must be a whole number.")
@@ -184,3 +185,29 @@ def _flag(name: str, value: Any) -> bool:
 
 def _list(names: Any) -> str:
     return ", ".join(names)
+
+
+#: Values that only make sense together; every other one stands alone.
+_TOGETHER = (
+    ("engine", "precision", "device", "model", "model.hub"),
+    ("lineup", "grammar.kind", "grammar.text"),
+)
+
+
+def usable(values: Values, usual: Values, offer: Offer) -> Values:
+    """The form with those of `values` that a race could be run with here, else the `usual` ones:
+    for forms that a browser kept, or that came in an address.
+    """
+    grouped = {name for group in _TOGETHER for name in group}
+    form = dict(usual)
+    for group in (*_TOGETHER, *((name,) for name in usual if name not in grouped)):
+        tried = form | {name: values[name] for name in group if name in values and name in usual}
+        # A prompt or a line-up that is not there yet is nobody's mistake.
+        checked = tried | ({} if tried["prompt"] else {"prompt": "-"})
+        try:
+            read_race(checked, offer)
+            wants_measuring(checked)
+        except DerbyError:
+            continue
+        form = tried
+    return form

@@ -13,7 +13,6 @@ from backend.grammar.sources import GrammarSource
 from backend.models.files import HUB_ID
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import Column, OwnModel, parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.strategies.settings import OWN
 from backend.types import ModelSpec
 from backend.web.offer import Offer
@@ -34,11 +33,6 @@ _PLAIN_LABEL = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def text_of(value: Any) -> Any:
     """The text in what the editor sends, which may be the text alone."""
     return value.get("text") if isinstance(value, dict) else value
-
-
-def usual(offer: Offer) -> str:
-    """The line-up of a page on which nobody has changed it, as far as a race may have it here."""
-    return "\n".join(DEFAULT_COLUMNS[: most_columns(offer)])
 
 
 def most_columns(offer: Offer) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.grammar.sources import shipped
+from backend.models.files import model_title
 from backend.strategies.column import Column, settings_of
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import (
@@ -53,18 +54,25 @@ PLACE = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A line-up that answers a question."""
+    """A line-up that answers a question, and a line on what it shows."""
 
     name: str
     title: str
+    about: str
     lines: tuple[str, ...]
 
 
 PRESETS = (
-    Preset("strategies", "The five strategies", DEFAULT_COLUMNS),
+    Preset(
+        "strategies",
+        "The five strategies",
+        "One of each family; the grammar's column answers as a person in JSON, whatever is asked.",
+        DEFAULT_COLUMNS,
+    ),
     Preset(
         "quantisation",
         "What does quantisation buy?",
+        "Fewer bits make passes cheaper; the exact ones keep the text of fp32.",
         (
             "kv",
             "kv@openvino/int4-exact",
@@ -77,6 +85,7 @@ PRESETS = (
     Preset(
         "draft",
         "Which draft?",
+        "What is a draft worth that is trained, copied at fewer bits, or looked up in the text?",
         (
             "kv",
             "lookup",
@@ -89,11 +98,13 @@ PRESETS = (
     Preset(
         "k",
         "Which K?",
+        "Longer drafts give more tokens a pass, and make it dearer.",
         ("kv", "speculative", *(f"speculative:k={k}" for k in (2, 4, 8, 16))),
     ),
     Preset(
         "lookahead",
         "Lookahead settings",
+        "How wide a window and how long n-grams pay here, or whether none does.",
         (
             "kv",
             "lookahead",
@@ -106,6 +117,7 @@ PRESETS = (
     Preset(
         "grammar",
         "The same with a grammar",
+        "All but the first write a person in JSON, the same one but for their ways of guessing.",
         (
             "kv",
             *(f"{name}:grammar=person" for name in ("kv", "speculative", "lookahead", "lookup")),
@@ -127,7 +139,11 @@ def catalogue(offer: Offer) -> dict[str, Any]:
             }
             for name, strategy in strategies().items()
         },
-        "presets": [[preset.name, preset.title] for preset in PRESETS if _can_run(preset, offer)],
+        "presets": [
+            [preset.name, preset.title, preset.about]
+            for preset in PRESETS
+            if _can_run(preset, offer)
+        ],
     }
 
 
@@ -320,4 +336,4 @@ def _other(offer: Offer) -> dict[str, str]:
 
 
 def _models(offer: Offer) -> list[tuple[str, str]]:
-    return list(zip(model_names(offer), offer.labels.values(), strict=True))
+    return list(zip(model_names(offer), map(model_title, offer.labels.values()), strict=True))

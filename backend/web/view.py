@@ -6,19 +6,31 @@ which column is faster, how it is said and which figures there are, is said here
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from backend.models.files import model_title
 from backend.results import sentences
 from backend.results.charts import cost_curve
-from backend.results.figures import NONE, TIMES, duration, factor, figures, glossary, rate, span
-from backend.results.metrics import Score
+from backend.results.figures import (
+    NONE,
+    TIMES,
+    duration,
+    factor,
+    figures,
+    glossary,
+    leading,
+    span,
+)
+from backend.results.metrics import Moment, Score
 from backend.results.scoreboard import Sameness, Scoreboard
 from backend.strategies.column import Column
 
 View = dict[str, Any]
 
-#: What stands before a verdict, so that its colour is not all that tells.
+#: What stands before a word on a text, so that its colour is not all that tells.
 _MARKS: dict[Sameness, str] = {
     "same": "\N{CHECK MARK} ",
     "differs": "\N{NOT EQUAL TO} ",
@@ -33,36 +45,46 @@ def view(
     race: int,
     goal: int,
     ahead: int = 0,
+    most_seconds: float = 0.0,
     public: Callable[[str], str] = str,
 ) -> View:
     """The whole page. `race` numbers the races, `goal` is the most tokens a column may write,
-    `ahead` the races that go first; `public` strips what visitors must not see from texts.
+    `ahead` the races that go first, each of which takes `most_seconds` at most; `public` strips
+    what visitors must not see from texts.
     """
     phase = "ended" if board.ended else _phase(board, ahead)
     longest = max((score.length for score in board.scores), default=0)
     axis = longest if phase == "ended" and longest else goal
+    ended = phase == "ended"
     return {
         "race": race,
         "phase": phase,
-        "status": public(_status(board, phase, ahead)),
-        "leader": public(sentences.headline(board)) if phase == "racing" else "",
+        "status": public(_status(board, phase, ahead, most_seconds)),
+        "left": sentences.time_left(board, goal) if phase == "racing" else "",
         "setup": public(_setup(board)),
-        "figures": [[figure.title, figure.help] for figure in figures("card")],
-        "columns": [_column(board, i, axis, public) for i in range(len(board.columns))],
-        "ledger": public(sentences.ledger(board)) if phase == "ended" else "",
-        "spoiled": phase == "ended" and sentences.spoiled(board),
-        "result": _result(board, public) if phase == "ended" else None,
-        "costs": _costs(board, public) if phase == "ended" else None,
+        "axis": axis,
+        "columns": [_column(board, i, public) for i in range(len(board.columns))],
+        "doubt": public(sentences.doubt(board)) if ended else "",
+        "result": _result(board, public) if ended else None,
+        "costs": _costs(board, public) if ended else None,
     }
 
 
-def idle(columns: Sequence[Column]) -> View:
-    """What the page shows before any race: the columns, what each of them does, and what the
-    figures will mean.
+def idle(columns: Sequence[Column], about: str = "") -> View:
+    """What the page shows before any race: the columns, what each of them does, `about` what they
+    show together, and what the figures will mean.
     """
     shown = view(Scoreboard(columns), race=0, goal=0)
     terms = [*sentences.TERMS.items(), *((title, text) for title, _, text in glossary())]
-    return {**shown, "phase": "idle", "status": "", "glossary": [list(term) for term in terms]}
+    return {**shown, "phase": "idle", "status": about, "glossary": [list(term) for term in terms]}
+
+
+def recorded_view(board: Scoreboard, place: str, public: Callable[[str], str] = str) -> View:
+    """A race that was recorded elsewhere or earlier; `place` says where and when. Its number is
+    that of this moment, so that it is shown instead of any race before.
+    """
+    shown = view(board, race=time.time_ns() // 1_000_000, goal=0, public=public)
+    return {**shown, "recorded": public(f"Recorded: {place}.")}
 
 
 def alert(sentence: str) -> View:
@@ -87,14 +109,14 @@ def _phase(board: Scoreboard, ahead: int) -> str:
     return "preparing" if board.preparing or not started else "racing"
 
 
-def _status(board: Scoreboard, phase: str, ahead: int) -> str:
+def _status(board: Scoreboard, phase: str, ahead: int, most_seconds: float) -> str:
     match phase:
         case "waiting":
-            return f"{ahead} {'race' if ahead == 1 else 'races'} ahead of yours."
+            return sentences.waiting(ahead, most_seconds)
         case "preparing":
             return board.preparing or "Getting ready..."
         case "racing":
-            return "Racing."
+            return sentences.live(board) or sentences.TURNS
         case _:
             return sentences.headline(board)
 
@@ -102,41 +124,78 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
 def _setup(board: Scoreboard) -> str:
     """What runs where on how long a prompt, each target once, as far as they are known."""
     targets = {
-        score.model: f", {score.prompt_tokens:,} prompt tokens" if score.prompt_tokens else ""
+        _target(score): f", {score.prompt_tokens:,} prompt tokens" if score.prompt_tokens else ""
         for score in (board.baseline, *board.scores)
         if score.model
     }
-    return "; ".join(f"{model}{prompt}" for model, prompt in targets.items())
+    return "; ".join(f"{target}{prompt}" for target, prompt in targets.items())
 
 
-def _column(board: Scoreboard, index: int, axis: int, public: Callable[[str], str]) -> View:
-    """A column's card and its lane of the race."""
+def _target(score: Score) -> str:
+    """What a column runs, the model by its own name."""
+    name = score.spec.get("name", "")
+    return score.model.replace(name, model_title(name), 1) if name else score.model
+
+
+def _column(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:
+    """A column's card. `rounds` are what it showed and when, see `_Rounds`; `earlier` tokens stood
+    there before.
+    """
     column, score = board.columns[index], board.scores[index]
-    same = board.sameness(index)
-    parts = _parts(score)
     return {
         "title": public(board.name(index)),
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
-        "status": sentences.state(score),
+        "status": _state(board, index),
         "prefill": score.prefilled / score.prompt_tokens if score.prompt_tokens else 0.0,
         "message": public(score.message),
-        "spans": merged(score.spans),
-        "progress": min(1.0, score.length / axis) if axis else 0.0,
-        "progress_text": sentences.progress(score),
+        "rounds": _rounds_of(board)[index].text(score),
+        "earlier": score.earlier,
         "pace": board.pace(index),
         "speed": _speed(board, index),
         "interval": span(board.gain(index)).strip(),
         "pace_text": public(sentences.pace(board, index)),
-        "reason": public(sentences.reason(board, index)),
-        "same": same,
-        "verdict": _MARKS[same] + public(sentences.verdict(board, index)),
-        "figures": [figure.text(score, board.baseline) for figure in figures("card")],
+        "figures": [[f.title, f.text(score, board.baseline)] for f in leading(score)],
+        "same": board.sameness(index) if board.ended else "",
+        "sentence": public(sentences.brief(board, index)) if board.ended else "",
+        "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
+        "details": _details(board, index, public) if board.ended else None,
+    }
+
+
+def _state(board: Scoreboard, index: int) -> str:
+    """What a column is doing; once all have ended, what became of its text."""
+    score, same = board.scores[index], board.sameness(index)
+    if not board.ended or score.state != "done" or score.expected:
+        return sentences.state(score)
+    kept = sentences.kept(board, index)
+    return f"{_MARKS[same]}{kept}"
+
+
+def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:
+    """What a card tells on demand of a column that has ended: sentences, the figures that are
+    known, and where its time went.
+    """
+    score = board.scores[index]
+    told = (
+        sentences.verdict(board, index),
+        sentences.reason(board, index),
+        sentences.doubts(board, index),
+        sentences.ending(score),
+        sentences.remark(score),
+    )
+    parts, brief = _parts(score), sentences.brief(board, index)
+    sentences_told = (sentences.as_sentence(text) for text in told if text)
+    return {
+        "told": [public(text) for text in sentences_told if text != brief],
+        "figures": [
+            [figure.title, text]
+            for figure in figures("card")
+            if (text := figure.text(score, board.baseline)) != NONE
+        ],
         "parts": [[part, round(share, 4), f"{part} {time}"] for part, share, time in parts],
         "shares": [[part, f"{part} {share:.0%}"] for part, share, _ in parts if share >= 0.01],
-        "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
-        "remark": public(sentences.remark(score)),
     }
 
 
@@ -149,63 +208,27 @@ def _speed(board: Scoreboard, index: int) -> str:
 
 
 def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
-    """The bars and the table of a race that has ended."""
+    """The table of a race that has ended, of figures that are known of any column, and what else
+    the machine did.
+    """
     columns = range(len(board.columns))
-    lengths = [_bar_length(board, i) for i in columns]
-    base, longest = board.baseline_index, max(lengths, default=0.0)
-    shares = [length / longest if longest else 0.0 for length in lengths]
-    entries = figures("table")
+    cells = {
+        figure.title: [figure.text(score, board.baseline) for score in board.scores]
+        for figure in figures("table")
+    }
+    known = {title: texts for title, texts in cells.items() if set(texts) != {NONE}}
     return {
-        "caption": public(sentences.bars_caption(board)),
-        "line": shares[base] if base is not None else 0.0,
-        "bars": [
-            [public(board.name(i)), round(shares[i], 4), board.pace(i), _bar_text(board, i)]
-            for i in columns
-        ],
-        "headings": [
-            ["Column", ""],
-            *([figure.title, figure.help] for figure in entries),
-            ["text", "Whether the column wrote what it should have."],
-        ],
+        "headings": ["column", "text", *known],
         "lines": [
             [
                 public(board.name(i)),
-                *(figure.text(board.scores[i], board.baseline) for figure in entries),
-                public(_outcome(board, i)),
+                public(sentences.outcome(board, i) or NONE),
+                *(texts[i] for texts in known.values()),
             ]
             for i in columns
         ],
+        "ledger": public(sentences.ledger(board)),
     }
-
-
-def _bar_length(board: Scoreboard, index: int) -> float:
-    """The length of a column's bar: programs a second, or else its speed-up, or without a baseline
-    its tokens a second.
-    """
-    score = board.scores[index]
-    if score.fed:
-        return 1 / score.seconds if score.state == "done" and score.seconds else 0.0
-    return board.speedup(index) if board.baseline.tpot else score.tokens_per_second
-
-
-def _bar_text(board: Scoreboard, index: int) -> str:
-    """What is written beside the bar."""
-    score, speedup = board.scores[index], board.speedup(index)
-    if score.fed:
-        done = score.state == "done" and score.seconds
-        amount = duration(score.seconds) if done else NONE
-    else:
-        amount = rate(score.tokens_per_second) if score.tokens_per_second else NONE
-    return f"{amount}, {factor(speedup)}{span(board.gain(index))}" if speedup else amount
-
-
-def _outcome(board: Scoreboard, index: int) -> str:
-    if board.scores[index].message:
-        return "failed"
-    said = sentences.verdict(board, index)
-    if index == board.baseline_index:
-        return f"the baseline; {said}" if said else "the baseline"
-    return said or NONE
 
 
 def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
@@ -215,15 +238,41 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     return {**curve, "marks": [{**m, "name": public(m["name"])} for m in curve["marks"]]}
 
 
-def merged(spans: list[list[str]]) -> list[list[str]]:
-    """Neighbours of one origin joined: fewer nodes, and the last one grows as text is added."""
-    joined: list[list[str]] = []
-    for origin, piece in spans:
-        if joined and joined[-1][0] == origin:
-            joined[-1][1] += piece
-        else:
-            joined.append([origin, piece])
-    return joined
+class _Rounds:
+    """What a column showed, as text that only grows: of each moment a line of JSON with the reading
+    of the column's own clock in ms, the tokens that it committed, the rows computed, the ms that it
+    took, and [origin, text] pairs.
+
+    A text, for gradio copies and compares all that a view holds, in the browser too, each time that
+    it changes: with lists in lists that took a third of a core at 400 tokens.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._text = 0, ""
+
+    def text(self, score: Score) -> str:
+        """All of it so far."""
+        new = score.moments[self._count :]
+        self._count += len(new)
+        self._text += "".join(map(_line, new))
+        return self._text
+
+
+def _line(moment: Moment) -> str:
+    clock, tokens, rows, seconds, spans = moment
+    values = [round(1e3 * clock, 1), tokens, rows, round(1e3 * seconds, 1), spans]
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+#: What was written of boards that are still looked at: moments never change.
+_ROUNDS: WeakKeyDictionary[Scoreboard, list[_Rounds]] = WeakKeyDictionary()
+
+
+def _rounds_of(board: Scoreboard) -> list[_Rounds]:
+    """Those of each column."""
+    if board not in _ROUNDS:
+        _ROUNDS[board] = [_Rounds() for _ in board.columns]
+    return _ROUNDS[board]
 
 
 def _parts(score: Score) -> list[tuple[str, float, str]]:

@@ -9,6 +9,7 @@ import logging
 import secrets
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
+from backend.records.file import as_bytes, from_bytes
+from backend.records.record import RaceRecord, recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.web.metrics import NoTally, Tally
@@ -85,6 +88,9 @@ class _Run:
     begun: float | None = None  # when its turn came
     note: str = ""
     looks: int = 0  # grows with the board
+    race: Race | None = None  # whose events are kept
+    events_seen: list[Event] = field(default_factory=list)  # until it is over
+    record: bytes = b""  # once it is over, compressed
     over: bool = False
     folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
 
@@ -141,6 +147,17 @@ class Visitors:
             raise DerbyError("The race is still running: stop it first, or wait for its end.")
         return found.race, found.run.board
 
+    def record(self, visitor: str) -> RaceRecord:
+        """The record of the visitor's last race. Reads it, so not for the event loop. Raises
+        DerbyError if there is none or it runs.
+        """
+        self.last(visitor)
+        with self._lock:
+            packed = self._last[visitor].run.record
+        if not packed:
+            raise DerbyError("This race has no record, yet or at all: ask again in a moment.")
+        return from_bytes(zlib.decompress(packed))
+
     def leave(self, visitor: str) -> None:
         """Forget a visitor who has gone, with all that is kept of theirs, and end their race."""
         with self._lock:
@@ -174,10 +191,26 @@ class Visitors:
 
     async def save(self, visitor: str, command: Command, column: Column) -> Scoreboard:
         """Carry out a command on one column, beside the visitor's last race; its board."""
-        run = _Run(visitor, (command,), Scoreboard([column]))
+        return await self._carried(_Run(visitor, (command,), Scoreboard([column])))
+
+    async def measure(self, visitor: str, race: Race) -> Scoreboard:
+        """Run a race of a benchmark, beside the visitor's last race; its board. It uses nobody's
+        caches. Raises DerbyError as `watch` does.
+        """
+        with self._lock:
+            self._require_quota(visitor)
+            self._quota.count(visitor, self._presence.now())
+        return await self._carried(_Run(visitor, (race,), Scoreboard(race.columns), self._tally))
+
+    async def _carried(self, run: _Run) -> Scoreboard:
+        """Have a run carried out, in the place of the visitor's earlier one; its board."""
         self._begin(run)
-        while not run.over:
-            await asyncio.sleep(PERIOD)
+        try:
+            while not run.over:
+                await asyncio.sleep(PERIOD)
+        finally:
+            with self._lock:
+                self._end(run)  # whoever awaited it has gone
         return run.board
 
     async def watch(
@@ -193,7 +226,7 @@ class Visitors:
             self._require_quota(visitor)
             scope = self._scope(visitor)
             race = replace(race, scope=scope)
-            run = _Run(visitor, (*before, race), Scoreboard(race.columns), self._tally)
+            run = _Run(visitor, (*before, race), Scoreboard(race.columns), self._tally, race=race)
             self._begin(run)
             self._quota.count(visitor, self._presence.now())
             kept = self._keep(visitor, race, run, scope)
@@ -377,9 +410,14 @@ class Visitors:
                     event = run.events.get()
                     if event is None:
                         _count(run.board, run.tally)
+                        if run.race is not None:
+                            run.record = await asyncio.to_thread(_packed, run.race, run.events_seen)
+                            run.events_seen = []
                         return
                     run.board.add(event)
                     run.looks += 1
+                    if run.race is not None:
+                        run.events_seen.append(event)
                 await asyncio.sleep(WAITING_PERIOD if self._line.ahead(run) else PERIOD)
         finally:
             run.over = True
@@ -399,6 +437,17 @@ class Visitors:
         run, over = kept.run, kept.run.over
         note = run.note if over else ""
         return Frame(kept.race, kept.number, run.board, self._line.ahead(run), note, over)
+
+
+def _packed(race: Race, events: Sequence[Event]) -> bytes:
+    """A race that is over, as small as it is kept for its visitor; b"" if it cannot be recorded,
+    which is logged and spoils nothing else.
+    """
+    try:
+        return zlib.compress(as_bytes(recorded(race.request, race.columns, race.target, events)))
+    except Exception as error:
+        explain(error)
+        return b""
 
 
 def _count(board: Scoreboard, tally: Tally) -> None:

@@ -9,9 +9,9 @@ from rich.console import Console
 from backend.bench.costs import CURVES, RACES
 from backend.bench.coverage import summed_up
 from backend.bench.experiment import Plan
-from backend.bench.prompts import PROMPTS
+from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.registry import EXPERIMENTS, experiment_named
-from backend.bench.solo import _result
+from backend.bench.solo import ColumnResult, measured, numbered, results
 from backend.bench.structure import _result as _schema_result
 from backend.bench.structure import measure_schema
 from backend.errors import DerbyError
@@ -51,6 +51,18 @@ def test_every_experiment_is_found_by_its_name_and_says_what_it_measures() -> No
         experiment_named("pears")
 
 
+def compared(column: str, texts: str, pairs: list[tuple[Score, Score]]) -> ColumnResult:
+    """The results of runs beside KV reuse's on the same prompts, each a letter."""
+    numbers = numbered([Prompt("any", text) for text in texts])
+    (result,) = results(
+        [
+            measured(parse_column(column), "any", number, base, score)
+            for number, (base, score) in zip(numbers, pairs, strict=True)
+        ]
+    )
+    return result
+
+
 def test_solo_compares_every_column_with_kv_reuse_in_all_and_by_category() -> None:
     given = plan("stateless", "lookup", "kv")
     results = EXPERIMENTS["solo"].run(given)
@@ -75,11 +87,11 @@ def test_solo_compares_every_column_with_kv_reuse_in_all_and_by_category() -> No
 def test_enough_prompts_give_an_interval() -> None:
     base = clocked(0, [1.0] * 9)
     pairs = [(base, clocked(1, [1.0] + [1 / speed] * 8)) for speed in (1.2, 1.3, 1.4, 1.5)]
-    result = _result(parse_column("lookup"), "all", ["a", "b", "c", "d"], pairs)
+    result = compared("lookup", "abcd", pairs)
     assert result.speedup == pytest.approx(1.35)
     assert result.interval is not None
     assert 1 < result.interval[0] < 1.35 < result.interval[1] < 1.8
-    once = _result(parse_column("lookup"), "all", ["a"] * 4, pairs)
+    once = compared("lookup", "aaaa", pairs)
     assert (once.prompts, once.interval) == (1, None), "repeats of a prompt are no other prompts"
 
 
@@ -157,7 +169,7 @@ def test_a_column_that_stops_early_is_compared_over_the_tokens_that_it_wrote() -
     """
     base = clocked(0, [1.0, *range(1, 40)])
     score = clocked(1, [2.0, *(2.0 * t for t in range(1, 9))])
-    result = _result(parse_column("stateless"), "all", ["a"], [(base, score)])
+    result = compared("stateless", "a", [(base, score)])
     assert result.speedup == result.end_to_end == 0.5
     assert result.spread == (0.5, 0.5)
     schema = _schema_result("Grammar", "person", [(base, score)], equal=True)

@@ -14,7 +14,7 @@ from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import FixedDraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
-from backend.events import Decided, Finished, Prefilled, Step
+from backend.events import Decided, Finished, Prefilled, Proposed, Step
 from backend.text import ByteTokenizer
 from backend.types import Outcome, Request, Sampling
 
@@ -181,7 +181,7 @@ def test_long_prompts_are_prefilled_in_chunks_that_report_progress() -> None:
     done = [event.done for event in events if isinstance(event, Prefilled)]
     assert done == [64 * i for i in range(1, (len(PROMPT) * 5 - 1) // 64 + 1)]
     assert isinstance(events[-1], Finished)
-    assert all(isinstance(event, Step) for event in events[len(done) : -1])
+    assert all(isinstance(event, Step | Proposed) for event in events[len(done) : -1])
 
 
 def test_lookup_commits_several_tokens_a_forward_where_text_repeats() -> None:

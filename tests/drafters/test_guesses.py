@@ -57,3 +57,10 @@ def test_what_both_guess_is_likelier_and_what_they_disagree_on_is_less_likely() 
     apart = chances(joined(lookup, [Guess((2,), 0.5, 0)]))
     # Of the worlds in which not both are right: 0.6 * 0.5, 0.4 * 0.5 and 0.4 * 0.5.
     assert apart == {(1,): pytest.approx(3 / 7), (2,): pytest.approx(2 / 7)}
+
+
+def test_a_guess_of_both_is_by_both() -> None:
+    these = [Guess((1,), 0.6, 2, "one"), Guess((1, 2), 0.3, 2, "one")]
+    those = [Guess((1,), 0.5, 0, "other"), Guess((3,), 0.2, 0, "other")]
+    by = {guess.path: guess.by for guess in joined(these, those)}
+    assert by == {(1,): "one and other", (1, 2): "one", (3,): "other"}

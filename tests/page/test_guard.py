@@ -107,7 +107,6 @@ def test_uploads_and_all_else_that_the_page_does_not_need_are_not_there(
         "manifest.json",
         "svelte/a.js",
         "login_check",
-        "gradio_api/info",
         "gradio_api/openapi.json",
         "gradio_api/upload_progress?upload_id=1",
         "gradio_api/file=/etc/hostname",

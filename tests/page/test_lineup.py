@@ -7,9 +7,20 @@ import pytest
 from browser import Visitor
 from playwright.sync_api import Locator, expect
 
+from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.web.lineup_editor import PRESETS
+
 pytestmark = pytest.mark.browser
 
-USUAL = ["stateless", "kv", "speculative", "lookahead", "grammar"]
+USUAL = ["stateless", "kv", "speculative", "lookahead", "lookup"]
+
+
+@pytest.fixture
+def visitor(enter: Callable[..., Visitor]) -> Visitor:
+    """Who has opened the editor, which is in the settings."""
+    inside = enter()
+    inside.tab("Columns")
+    return inside
 
 
 def text(visitor: Visitor) -> Locator:
@@ -41,7 +52,7 @@ def open_column(visitor: Visitor, nth: int) -> Locator:
 def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     expect_lines(visitor, *USUAL)
     press(visitor, "Remove Stateless")
-    press(visitor, "Remove Grammar")
+    press(visitor, "Remove Prompt lookup")
     press(visitor, "Add KV reuse")
     press(visitor, "Duplicate Speculative")
     expect_lines(visitor, "kv", "speculative", "speculative", "lookahead", "kv")
@@ -139,6 +150,7 @@ def test_every_question_has_its_line_up(visitor: Visitor) -> None:
     page = visitor.page
     presets = page.locator(".dd-presets button").all_inner_texts()
     assert len(presets) >= 5
+    abouts = {preset.title: preset.about for preset in PRESETS}
     seen = ["\n".join(USUAL)]
     for preset in presets[1:]:
         press(visitor, preset)
@@ -147,9 +159,10 @@ def test_every_question_has_its_line_up(visitor: Visitor) -> None:
         assert lines not in seen
         seen.append(lines)
         expect(page.locator(".dd-card")).to_have_count(len(lines.split("\n")))
+        expect(page.locator(".dd-about")).to_have_text(abouts[preset])
         expect(page.locator("#lineup-problem")).to_have_text("")
     press(visitor, presets[0])
-    expect_lines(visitor, *USUAL)
+    expect_lines(visitor, *DEFAULT_COLUMNS)
 
 
 def test_there_are_twelve_columns_at_most(visitor: Visitor) -> None:

@@ -13,7 +13,9 @@ from backend.export.production import snippet
 from backend.grammar.sources import shipped
 from backend.results.metrics import Score
 from backend.strategies.column import default_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
+from backend.web.examples import examples
 
 pytestmark = pytest.mark.browser
 
@@ -22,6 +24,7 @@ Enter = Callable[..., Visitor]
 
 def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     """Texts, figures, verdicts and the summary are there; nothing is fetched from elsewhere."""
+    visitor.columns(*DEFAULT_COLUMNS)
     visitor.ask(LONG, tokens=64)
     visitor.wait_phase("ended")
     assert visitor.titles == ["Stateless", "KV reuse", "Speculative", "Lookahead", "Grammar"]
@@ -30,18 +33,47 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert len(plain) > 40
     for title in ("Speculative", "Lookahead"):
         assert visitor.card(title).text == plain
-        assert "identical to KV reuse (64 tokens)" in visitor.card(title).part("verdict")
+        assert visitor.card(title).part("state") == "\u2713 same text"
+        assert "Identical to KV reuse (64 tokens)." in visitor.card(title).part("told")
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
-    assert visitor.page.locator(".dd-results tbody tr").count() == 5
-    assert visitor.page.locator(".dd-bars .dd-entry").count() == 5
     assert "KV reuse" in visitor.status
-    assert "wrote what KV reuse wrote" in visitor.status
+    assert "texts that must agree do" in visitor.status
+    visitor.page.get_by_text("All figures", exact=True).click()
+    assert visitor.page.locator(".dd-result tbody tr").filter(visible=True).count() == 5
     for origin in ("drafted", "bonus", "forced"):
         assert visitor.page.locator(f".dd-card .dd-{origin}").count() > 0
+        expect(visitor.page.locator(f".dd-legend .dd-{origin}")).to_be_visible()
+    for origin in ("fixed", "earlier"):
+        assert visitor.page.locator(f".dd-legend .dd-{origin}").count() == 0
     assert visitor.complaints == []
     # A page with an inline icon and its own server: no other host hears of the visit.
     assert {u for u in visitor.requests if not u.startswith((address, "data:", "blob:"))} == set()
+
+
+def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
+    """Prompt, columns and length, and what it is about; what runs then is what was set up."""
+    page = visitor.page
+    status = page.locator(".dd-status")
+    expect(status).to_have_text(examples()[0].about)
+    for example in (examples()[4], examples()[7]):
+        page.get_by_role("button", name=example.label, exact=True).click()
+        expect(page.get_by_label("Prompt", exact=True)).to_have_value(example.prompt)
+        expect(page.locator(".dd-card")).to_have_count(len(example.columns))
+        expect(status).to_have_text(example.about)
+        visitor.tab("Columns")
+        expect(page.get_by_label("The same as text")).to_have_value("\n".join(example.columns))
+        visitor.tab("Sampling")
+        expect(page.get_by_label("Max new tokens")).to_have_value(str(example.tokens))
+        visitor.close_settings()
+    page.get_by_role("button", name="Person as JSON", exact=True).click()
+    expect(page.locator(".dd-card")).to_have_count(5)
+    page.locator("#run").click()
+    visitor.wait_phase("ended")
+    assert visitor.states == ["done"] * 5
+    texts = [card.inner_text() for card in page.locator(".dd-flow").all()]
+    assert all(text.startswith('{"name": "') for text in texts[1:])
+    assert not texts[0].startswith("{")
 
 
 def test_stop_ends_a_race_that_would_take_minutes(visitor: Visitor) -> None:
@@ -79,7 +111,8 @@ def test_the_keyboard_alone_runs_and_stops(visitor: Visitor) -> None:
     visitor.page.get_by_label("Max new tokens").fill("3900")
     visitor.tab("Model")
     visitor.choose("Model", "fake-slow")
-    visitor.page.evaluate("document.activeElement.blur()")
+    visitor.close_settings()
+    visitor.page.locator(".dd-skip").focus()
     for _ in range(20):
         keyboard.press("Tab")
         if visitor.page.evaluate("document.activeElement.tagName") == "TEXTAREA":
@@ -94,20 +127,43 @@ def test_the_keyboard_alone_runs_and_stops(visitor: Visitor) -> None:
     assert "stopped" in visitor.states
 
 
+FOCUSED = (
+    "((e) => e.id || e.getAttribute('aria-label') || e.className || e.textContent)"
+    "(document.activeElement)"
+)
+
+
 def test_everything_can_be_reached_by_tab(visitor: Visitor) -> None:
-    reached = set()
-    for _ in range(90):
-        visitor.page.keyboard.press("Tab")
-        reached.add(
-            visitor.page.evaluate(
-                "((e) => e.id || e.getAttribute('aria-label') || e.className || e.textContent)"
-                "(document.activeElement)"
-            )
-        )
-    assert {"run", "stop", "Text of Lookahead"} <= reached
-    assert {"Move KV reuse up", "Duplicate KV reuse", "Remove KV reuse"} <= reached
-    assert {"Add Prompt lookup", "lineup-text"} <= reached
-    assert any("dd-theme" in name for name in reached)
+    """The first stop leads past all that stands above the board; what is closed has none."""
+    page = visitor.page
+    visitor.columns("kv", "lookup", "lookahead")
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0); document.body.focus()")
+
+    def reached(times: int) -> list[str]:
+        stops = []
+        for _ in range(times):
+            page.keyboard.press("Tab")
+            stops.append(page.evaluate(FOCUSED))
+        return stops
+
+    page.reload()
+    page.wait_for_selector(".dd-card")
+    assert reached(1) == ["dd-skip"]
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.matches('.dd-board')")
+    page.keyboard.press("Control+Enter")
+    visitor.wait_phase("ended")
+    closed = reached(60)
+    assert {"Text of Lookahead", "Copy the text of Lookahead", "All figures"} <= set(closed)
+    assert {"run", "continue"} <= set(closed)
+    assert "lineup-text" not in closed
+    assert not any("tab" in name for name in closed)
+    visitor.open_settings()
+    opened = set(reached(90))
+    assert {"Move KV reuse up", "Duplicate KV reuse", "Remove KV reuse"} <= opened
+    assert {"Add Prompt lookup", "lineup-text"} <= opened
 
 
 def test_a_wrong_grammar_fails_its_column_alone(visitor: Visitor) -> None:
@@ -164,7 +220,7 @@ def test_two_visitors_wait_in_line_and_keep_their_own_texts(enter: Enter) -> Non
     first.endless()
     first.wait_decoding()
     second.ask("Another prompt", tokens=24)
-    expect(second.page.locator(".dd-status")).to_have_text("1 race ahead of yours.")
+    expect(second.page.locator(".dd-status")).to_have_text("1 race ahead of yours: 1 h at most.")
     assert set(second.states) == {"queued"}
     first.stop()
     second.wait_phase("ended")
@@ -192,7 +248,12 @@ def test_a_second_run_replaces_the_first(visitor: Visitor) -> None:
     visitor.wait_decoding()
     visitor.columns("kv", "lookup")
     assert visitor.titles == ["KV reuse"]  # a choice for the next race leaves this one's board
-    visitor.ask("Another prompt", tokens=16)
+    visitor.tab("Sampling")
+    visitor.page.get_by_label("Max new tokens").fill("16")
+    visitor.tab("Model")
+    visitor.choose("Model", "fake")
+    visitor.page.get_by_label("Prompt", exact=True).fill("Another prompt")
+    visitor.page.keyboard.press("Control+Enter")  # in the place of Run there is Stop
     visitor.card("Prompt lookup").root.wait_for()
     visitor.wait_phase("ended")
     assert visitor.titles == ["KV reuse", "Prompt lookup"]
@@ -224,10 +285,13 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
     visitor.tab("Own grammar")
     own.fill(f"({HOSTILE}")
     visitor.ask(HOSTILE)
-    visitor.page.wait_for_selector(".dd-problem")
+    visitor.page.wait_for_selector(".dd-problem:not(:empty)")
 
+    visitor.wait_phase("ended")
+    visitor.tab("Model")
     visitor.choose("Model", "from the Hugging Face Hub")
     visitor.page.get_by_role("textbox", name="Model: Hub id").fill(HOSTILE)
+    visitor.close_settings()
     visitor.page.locator("#run").click()
     expect(visitor.page.get_by_role("alert")).to_contain_text("<img src=x")
     assert visitor.page.locator("#board img, #board script, #board b").count() == 0
@@ -244,7 +308,7 @@ def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
     visitor.ask("Explain a KV cache.", tokens=48)
     visitor.wait_phase("ended")
     assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
-    for width, rows in ((380, 5), (1024, 2), (1920, 1)):
+    for width, rows in ((380, 5), (1024, 2), (1366, 1), (1920, 1)):
         page.set_viewport_size({"width": width, "height": 1080})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         # At one moment, for the page may still scroll.
@@ -263,6 +327,34 @@ def test_dark_mode_is_kept(visitor: Visitor, address: str) -> None:
     assert visitor.page.evaluate("document.body.classList.contains('dark')")
     visitor.page.get_by_role("button", name="Light mode").click()
     assert not visitor.page.evaluate("document.body.classList.contains('dark')")
+
+
+#: The words in sight or below it: not the models' texts, nor what is closed or drawn nowhere.
+WORDS = """() => {
+  const apart = ".dd-text, .dd-unseen, .dd-skip, textarea, select, script, [aria-hidden=true]";
+  const unread = (node) => node.closest(apart)
+    || !node.checkVisibility({ visibilityProperty: true })
+    || node.getBoundingClientRect().left > innerWidth;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const words = [];
+  while (walker.nextNode()) {
+    const { data, parentElement } = walker.currentNode;
+    if (!unread(parentElement)) words.push(...data.match(/[\\p{L}\\d][^\\s]*/gu) || []);
+  }
+  return words;
+}"""
+
+
+def test_a_race_is_told_in_some_two_hundred_words(visitor: Visitor) -> None:
+    """There were eight hundred, speed-ups five times among them, half of the figures dashes."""
+    visitor.ask(examples()[0].prompt)
+    visitor.wait_phase("ended")
+    assert len(visitor.states) == 5
+    words = visitor.page.evaluate(WORDS)
+    assert 120 < len(words) <= 230, " ".join(words)
+    for card in visitor.page.locator(".dd-card").all():
+        assert card.locator(".dd-sentence").inner_text().count(".") <= 3, "one sentence"
+        assert card.locator(".dd-numbers :is(strong, dd)").filter(visible=True).count() == 3
 
 
 @pytest.mark.model
@@ -294,8 +386,8 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     after = visitor.card("KV reuse").text
     assert after.startswith(before)
     assert len(after) > len(before)
-    assert "identical" in visitor.card("Speculative").part("verdict")
-    assert "tokens reused" in visitor.card("KV reuse").part("remark")
+    assert "Identical" in visitor.card("Speculative").part("told")
+    assert "tokens reused" in visitor.card("KV reuse").part("told")
     visitor.tab("Save")
     visitor.page.locator("#save").click()
     box = visitor.page.locator("#snapshot input, #snapshot textarea").first
@@ -353,6 +445,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     visitor.ask(LONG, tokens=48, model="fake-priced")
     visitor.wait_phase("ended")
     curve = page.locator(".dd-costs")
+    curve.locator("summary").click()
     for width in (390, 1920):
         page.set_viewport_size({"width": width, "height": 1080})
         svg = curve.locator(f'svg[viewBox="0 0 {curve_width(visitor)} 280"]')
@@ -397,7 +490,7 @@ def test_the_code_of_a_column_can_be_copied(visitor: Visitor) -> None:
         request, target = Request(HOSTILE, 24), ModelSpec("fake-priced", "fake")
         made = snippet(default_column("kv"), Score(), request, target, library)
         expect(shown).to_contain_text(made.code.splitlines()[-1].strip())
-        page.get_by_role("button", name="Copy").filter(visible=True).click()
+        page.get_by_role("button", name="Copy", exact=True).filter(visible=True).click()
         assert page.evaluate("navigator.clipboard.readText()") == made.code.rstrip()  # by gradio
     assert page.locator("#code img, #code script").count() == 0
     assert page.evaluate("window.hacked") is None
@@ -443,7 +536,7 @@ def test_the_pages_policy_forbids_nothing_that_it_needs(enter: Enter, theme: str
 
 
 def test_a_text_is_followed_until_its_reader_scrolls_back(visitor: Visitor) -> None:
-    at_end = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight < 40"
+    at_end = "(box) => Math.abs(box.scrollTop) < 40"  # it is laid out from its end
     visitor.page.set_viewport_size({"width": 380, "height": 900})
     visitor.columns("kv")
     visitor.endless()
@@ -466,6 +559,76 @@ def test_a_text_is_followed_until_its_reader_scrolls_back(visitor: Visitor) -> N
     visitor.wait_phase("ended")
 
 
+def test_selected_text_stays_selected_while_its_column_writes_on(visitor: Visitor) -> None:
+    """Texts were written anew with each look at the race."""
+    page = visitor.page
+    visitor.columns("kv", "speculative")
+    visitor.endless()
+    page.wait_for_function("document.querySelectorAll('.dd-flow span').length > 12")
+    chosen = page.evaluate(
+        "() => { const [first, , last] = document.querySelectorAll('.dd-flow span');"
+        "getSelection().setBaseAndExtent(first.firstChild, 0, last.firstChild, 1);"
+        "window.first = first; return String(getSelection()); }"
+    )
+    assert len(chosen) >= 3
+    length = len(visitor.card("KV reuse").text)
+    page.wait_for_function(f"document.querySelector('.dd-text').textContent.length > {length + 20}")
+    assert page.evaluate("String(getSelection())") == chosen
+    assert page.evaluate("window.first.isConnected")
+    visitor.stop()
+    visitor.wait_phase("ended")
+
+
+def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> None:
+    """Text, tokens, rate and bar are those of that moment; a strip shows every round as a block."""
+    page = visitor.page
+    visitor.columns("kv", "speculative:k=4")
+    visitor.ask(LONG, tokens=40)
+    visitor.wait_phase("ended")
+    card = visitor.card("Speculative")
+    last = card.root.locator(".dd-flow span").last.get_attribute("data-round")
+    rounds = int(last or "") + 1
+    assert 6 < rounds < 40
+    blocks = card.root.locator(".dd-strip path").get_attribute("d") or ""
+    assert blocks.count("M") == rounds
+
+    pieces = card.root.locator(".dd-flow span").evaluate_all(
+        "(all) => all.map((node) => [+node.dataset.round, node.textContent.length])"
+    )
+    page.get_by_label("Unit of the replay").select_option("tokens")
+
+    def shown(n: int | None) -> tuple[str, str, str, float]:
+        if n is None:
+            page.get_by_role("button", name="As it stands").click()
+        else:
+            written = sum(length for number, length in pieces if number < n)
+            page.locator(".dd-replay-place").evaluate(
+                "(slider, value) => { slider.value = value;"
+                " slider.dispatchEvent(new Event('input')); }",
+                written,
+            )
+        share = card.root.locator(".dd-fill").evaluate("(fill) => fill.style.transform")
+        text = card.root.locator(".dd-flow").inner_text()
+        rate = card.root.locator(".dd-leading dd").first.inner_text()
+        return text, card.part("state"), rate, float(share[len("translateX(") : -2]) + 100
+
+    shown(0)
+    whole = shown(None)
+    assert (whole[1], whole[3]) == ("\u2713 same text", 100)
+    before = ("", "0 tokens", "\u2013", 0.0)
+    assert shown(0) == before
+    for n in (1, rounds // 2, rounds - 1, 3):
+        text, state, rate, share = shown(n)
+        assert text == whole[0][: len(text)]
+        assert len(text) == sum(length for number, length in pieces if number < n)
+        assert 0 < len(text) < len(whole[0])
+        assert state.startswith(f"{len(text)} token")  # the fake model writes characters
+        assert share == pytest.approx(100 * len(text) / 40, abs=0.1)
+        assert rate == "\u2013" or float(rate) > 1
+    assert shown(rounds)[0] == whole[0]
+    assert shown(None) == whole
+
+
 def test_a_hidden_page_draws_nothing_until_it_is_looked_at(visitor: Visitor) -> None:
     """Drawing takes time from the race, on the machine that races."""
     visitor.page.evaluate(
@@ -483,14 +646,31 @@ def test_a_hidden_page_draws_nothing_until_it_is_looked_at(visitor: Visitor) -> 
     assert visitor.states == ["done"]
 
 
-@pytest.mark.parametrize("width", [1366, 380])
-def test_a_race_that_begins_is_in_sight(visitor: Visitor, width: int) -> None:
-    """Below the editor of the line-up it ran unseen, on a screen of either width."""
-    visitor.page.set_viewport_size({"width": width, "height": 768})
-    visitor.tab("Columns")
-    visitor.page.locator("#run").click()
-    visitor.page.wait_for_function(
-        "(() => { const { top, bottom } = document.querySelector('.dd-lanes')"
-        ".getBoundingClientRect(); return bottom > top && top >= 0 && bottom <= innerHeight; })()"
+@pytest.mark.parametrize(("width", "height"), [(1366, 768), (380, 800), (1920, 1080)])
+def test_a_race_is_seen_while_it_runs(visitor: Visitor, width: int, height: int) -> None:
+    """The first text stood at 1,068 of 768 pixels and at 1,947 of 800: on a screen of either size
+    nothing changed while a race ran. All five columns' bars and texts, and Stop, are in sight,
+    even if the settings had been open and the page scrolled.
+    """
+    page = visitor.page
+    page.set_viewport_size({"width": width, "height": height})
+    visitor.tab("Model")
+    visitor.choose("Model", "fake-slow")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.keyboard.press("Control+Enter")
+    visitor.wait_decoding()
+    expect(page.locator(".dd-replay")).to_be_visible()  # which stands above the cards
+    page.wait_for_function(
+        "(() => [...document.querySelectorAll('.dd-card :is(.dd-bar, .dd-text), #stop')].every("
+        "(node) => { const { top, bottom, height } = node.getBoundingClientRect();"
+        "return height > 5 && top >= 0 && bottom <= innerHeight; }))()"
     )
+    if width < 1600:  # the drawer would lie over them
+        assert page.locator("#settings.open").count() == 0
+    assert page.locator("#run").is_hidden()
+    assert page.locator(".dd-meter").is_visible()
+    expect(page.locator(".dd-left")).to_have_text(re.compile("about .* left"))
+    visitor.stop()
     visitor.wait_phase("ended")
+    assert page.locator("#run").is_visible()
+    assert page.locator("#stop").is_hidden()

@@ -325,3 +325,27 @@ def test_a_race_says_whether_its_models_were_loaded_for_it() -> None:
         Race(REQUEST, (default_column("kv"),), FAKE).run(models, events.append, lambda: False)
         found += [event for event in events if isinstance(event, Conditions)]
     assert [conditions.loaded for conditions in found] == [1, 0]
+
+
+def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
+    together, alone = (
+        raced_events(replace(Race(REQUEST, COLUMNS[:3], FAKE), first=first)) for first in (None, 1)
+    )
+    order = [e.column for e in alone if isinstance(e, Started)]
+    assert order == [1, 2, 0]
+    seen = [e.column for e in alone if isinstance(e, Step)]
+    assert seen == sorted(seen, key=order.index), "a column took turns with another"
+    assert answers(together) == answers(alone)
+
+
+def raced_events(race: Race) -> list[Event]:
+    events: list[Event] = []
+    run_to_end(race, loaded(), events.append, lambda: False)
+    return events
+
+
+def answers(events: Sequence[Event]) -> list[list[int]]:
+    board = Scoreboard(COLUMNS[:3])
+    for event in events:
+        board.add(event)
+    return [score.tokens for score in board.scores]

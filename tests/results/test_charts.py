@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from boards import SPEC, STEEP, board_of, priced
+from boards import LONG, LONG_PAIRS, SPEC, STEEP, board_of, priced, started, step, written
 
-from backend.events import Started
+from backend.events import CostsKnown, Finished, Started
 from backend.results.charts import cost_curve
+from backend.results.sentences import brief, pass_cost
 
 
 def test_the_curve_is_what_was_measured_in_numbers_and_in_words() -> None:
@@ -23,17 +24,39 @@ def test_the_curve_is_what_was_measured_in_numbers_and_in_words() -> None:
     assert "1.0 ms" in curve["note"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "verdict", "pace"), [(4, "it can pay", "faster"), (3, "it cannot pay", "slower")]
-)
-def test_a_column_lies_above_the_curve_or_below(tokens: int, verdict: str, pace: str) -> None:
+@pytest.mark.parametrize(("tokens", "verdict"), [(4, "it should pay"), (3, "it should not pay")])
+def test_without_a_baseline_a_mark_lies_on_the_curve_and_says_so(tokens: int, verdict: str) -> None:
     """Five rows cost three plain steps; plain columns have no mark."""
-    curve = cost_curve(board_of("kv lookup", *priced(0, 1, 1), *priced(1, 5, tokens)))
+    curve = cost_curve(board_of("lookup grammar", *priced(0, 5, tokens), *priced(1, 1, 1)))
     assert curve is not None
     [mark] = curve["marks"]
-    assert (mark["name"], mark["pace"]) == ("Prompt lookup", pace)
+    assert (mark["name"], mark["pace"]) == ("Prompt lookup", "")
     assert (mark["rows"], mark["tokens"], mark["steps"]) == (5, tokens, 3)
-    assert mark["sentence"].endswith(verdict)
+    assert mark["sentence"] == (
+        f"{tokens}.00 tokens from 5.0 rows that should cost 3.00 plain steps: {verdict}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "pace"),
+    [(0.15, "it pays", "faster"), (0.25, "it does not pay", "slower")],
+)
+def test_a_mark_costs_what_the_card_says(seconds: float, verdict: str, pace: str) -> None:
+    """A card gave 1.56 plain steps for a pass and the curve 1.12: the one had been measured in the
+    race, the other read off the curve.
+    """
+    costs = [event for event in priced(1, 5, 4) if isinstance(event, CostsKnown)]
+    wide = [step(1, block, seconds, 1, rows=5, drafted=4) for block in LONG_PAIRS]
+    guessing = [started(1), *costs, step(1, [0], 1.0), *wide, Finished(1, "token limit", [])]
+    board = board_of("kv lookup", *written(0, LONG, 0.1), *guessing)
+    curve = cost_curve(board)
+    assert curve is not None
+    [mark] = curve["marks"]
+    assert (mark["pace"], board.pace(1)) == (pace, pace)
+    assert mark["steps"] == pytest.approx(pass_cost(board, 1), abs=0.001)
+    assert mark["steps"] != pytest.approx(STEEP.relative(5), abs=0.1)
+    assert mark["sentence"].endswith(f"cost {pass_cost(board, 1):.2f} plain steps: {verdict}")
+    assert f"costs {pass_cost(board, 1):.2f} plain steps" in brief(board, 1)
 
 
 def test_a_mark_between_two_rows_lies_on_the_curve_all_the_same() -> None:

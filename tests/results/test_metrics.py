@@ -11,6 +11,8 @@ from backend.events import (
     Decided,
     Event,
     Failed,
+    Fed,
+    Filled,
     Finished,
     Prefilled,
     Preparing,
@@ -74,6 +76,31 @@ def test_a_speculative_column_worked_out_by_hand() -> None:
     assert score.parts == {"draft": 0.4375, "mask": 0.0, "forward": 0.875, "rest": 0.4375}
     assert score.text == "ABCDEFGH!"
     assert score.gaps == [65.0, 66.0, 67.0, 68.0, 69.0, 70.0, 71.0, 72.0]
+
+
+def test_the_moments_of_a_column_replay_it() -> None:
+    """Text and tokens come back from them alone, each at its time on the clock."""
+    earlier = Resumed(0, [1, 2], [["earlier", "xy"]], [], 0.25)
+    fed = Fed(0, 3, [["fixed", "Say: "]], 0.5)
+    silent = replace(step([75], 0.25, rows=2), spans=[])
+    filled = Filled(0, "a", "K", [["sampled", "K"]])
+    beginning, chunk, *rest = SPECULATIVE
+    score = scored(beginning, earlier, fed, chunk, *rest[:-1], silent, filled, rest[-1])
+    assert [tuple(moment) for moment in score.moments] == [
+        (0.25, 0, 0, 0.25, [["earlier", "xy"]]),
+        (0.75, 0, 0, 0.5, [["fixed", "Say: "]]),
+        (1.5, 1, 100, 0.25, [["sampled", "A"]]),
+        (2.0, 3, 5, 0.5, [["sampled", "B"], ["sampled", "C"], ["sampled", "D"]]),
+        (2.25, 1, 5, 0.25, [["sampled", "E"]]),
+        (2.5, 1, 1, 0.25, [["sampled", "F"]]),
+        (3.0, 2, 3, 0.5, [["sampled", "G"], ["sampled", "H"]]),
+        (3.25, 1, 2, 0.25, []),
+        (3.25, 0, 0, 0.0, [["sampled", "K"]]),
+        (3.25, 0, 0, 0.0, [["sampled", "!"]]),
+    ]
+    assert score.text == "xySay: ABCDEFGHK!"
+    assert sum(moment.tokens for moment in score.moments) == score.written
+    assert score.moments[-1].clock == score.seconds
 
 
 def test_costs_that_were_corrected_hold_for_all_passes() -> None:

@@ -311,4 +311,5 @@ def _content(answer: httpx.Response) -> Any:
 
 def text_of(column: Mapping[str, Any]) -> str:
     """What a column has written."""
-    return "".join(piece for _, piece in column["spans"])
+    rounds = map(json.loads, filter(None, column["rounds"].split("\n")))
+    return "".join(piece for *_, spans in rounds for _, piece in spans)

@@ -39,7 +39,7 @@ def racing(view: View) -> bool:
 
 def decoding(view: View) -> bool:
     """Some column has written something."""
-    return any(column["spans"] for column in view.get("columns", ()))
+    return any(column["rounds"] for column in view.get("columns", ()))
 
 
 def states(view: View) -> Sequence[str]:

@@ -199,7 +199,7 @@ def test_the_page_offers_it_with_its_settings_beside_broken_ones(
         visitor.ask("xx yy xx", tokens=40, model="fake-loop")
         visitor.wait_phase("ended")
         assert visitor.states == ["done"] * 2
-        assert "identical to KV reuse" in visitor.card("Bigram").part("verdict")
+        assert "Identical to KV reuse" in visitor.card("Bigram").part("told")
         assert visitor.complaints == []
         visitor.close()
         assert capfd.readouterr().err == ""

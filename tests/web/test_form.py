@@ -16,7 +16,13 @@ from backend.racing.race import Race
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec, Request
-from backend.web.form import read_race, read_tokens, require_allowed, wants_measuring
+from backend.web.form import (
+    read_race,
+    read_tokens,
+    require_allowed,
+    usable,
+    wants_measuring,
+)
 from backend.web.offer import HUB, Offer, Runtime
 
 HIDDEN = "/srv/secret/models/llama"
@@ -412,3 +418,30 @@ def test_too_many_columns_are_refused_before_one_is_built(monkeypatch: pytest.Mo
     for lineup in ("grammar:grammar=own\n" * 100_000, "kv\n" * 13):
         with pytest.raises(DerbyError, match=r"too long|There are 13 columns"):
             read_race(filled(lineup=lineup, grammar__text="a" * 16_384), MENU)
+
+
+def test_of_a_form_that_was_kept_all_is_used_that_can_be() -> None:
+    kept = filled(prompt="Again", seed=7, precision="int8", lineup="kv\nlookup:k=3", top_p=0.5)
+    assert usable(kept, filled(), MENU) == kept
+    assert usable(kept | {"unknown": 1}, filled(), MENU) == kept
+    assert usable({}, filled(), MENU) == filled()
+
+
+def test_what_cannot_be_raced_here_is_as_usual_and_the_rest_is_kept() -> None:
+    """Precision and device are their engine's: one that is not offered takes them along."""
+    kept = filled(prompt="Again", seed=-1, engine="mars", precision="int8", lineup="pears", chat=3)
+    assert usable(kept, filled(), MENU) == filled(prompt="Again")
+    assert usable(filled(prompt=""), filled(), MENU) == filled(prompt="")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(filled())),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    )
+)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_was_kept_a_race_can_be_run(kept: dict[str, Any]) -> None:
+    form = usable(kept, filled(), MENU)
+    assert set(form) == set(filled())
+    assert isinstance(read_race({**form, "prompt": "-"}, MENU), Race)

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
-from backend.limits import Limits
+from backend.limits import PUBLIC, Limits
+from backend.programs.parser import is_program
 from backend.racing.race import MAX_COLUMNS
 from backend.strategies.column import parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS, strategies
-from backend.types import ModelSpec
-from backend.web.lineup import MAX_TEXT, asks_for_own, parse_lineup, read_lineup, usual
+from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
+from backend.types import ModelSpec, Request
+from backend.web.examples import Example, examples
+from backend.web.lineup import MAX_TEXT, asks_for_own, parse_lineup, read_lineup
 from backend.web.lineup_editor import PRESETS, answer, apply, catalogue, editor_state
 from backend.web.offer import Offer, Runtime
 
@@ -28,7 +30,7 @@ OFFER = Offer(
     ("built-in", HIDDEN, "owner/model", "/elsewhere/my, model", "/a/twin", "/b/twin"),
 )
 TARGET = ModelSpec()
-USUAL = usual(OFFER)
+USUAL = "\n".join(DEFAULT_COLUMNS)
 OWN = GrammarSource("regex", "a+", "my own")
 
 EXAMPLES = [
@@ -343,10 +345,29 @@ def test_presets_can_be_run_and_are_left_out_where_they_cannot() -> None:
         columns = read_lineup("\n".join(preset.lines), OFFER, TARGET, None)
         assert 2 <= len(columns) <= MAX_COLUMNS
         assert len(set(columns)) == len(columns)
-    offered = dict(catalogue(OFFER)["presets"])
+    offered = {name: about for name, _, about in catalogue(OFFER)["presets"]}
     assert list(offered) == [preset.name for preset in PRESETS]
+    assert all(about.endswith((".", "?")) for about in offered.values())
     alone = Offer((Runtime("torch", "PyTorch", ("fp32",), ("CPU",)),), ("built-in",))
-    assert set(offered) - set(dict(catalogue(alone)["presets"])) == {"quantisation"}
+    assert set(offered) - {name for name, *_ in catalogue(alone)["presets"]} == {"quantisation"}
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.label)
+def test_an_example_is_a_whole_race(example: Example) -> None:
+    """ "Arithmetic" was answered as a person in JSON: a grammar stands in a line-up only where it
+    suits the prompt, and every example has its own line on what is to be seen.
+    """
+    columns = read_lineup(example.lineup(OFFER), OFFER, TARGET, None)
+    assert BASELINE in {column.name for column in columns}
+    assert len(set(columns)) == len(columns) >= 3
+    assert 1 <= example.tokens <= PUBLIC.tokens
+    assert len(columns) <= PUBLIC.columns
+    assert example.about.endswith((".", "?"))
+    grammars = {column.grammar.name for column in columns if column.grammar}
+    assert grammars == ({"person"} if "JSON" in example.prompt else set())
+    whole = {"restart", "single"} & {column.name for column in columns}
+    assert not whole or is_program(example.prompt), "yardsticks for programs alone"
+    Request(example.prompt, example.tokens)
 
 
 @pytest.mark.parametrize("most", [1, 3, 5, 12, 1000])
@@ -354,13 +375,14 @@ def test_the_operators_number_of_columns_holds_everywhere(most: int) -> None:
     offer = replace(OFFER, limits=Limits(columns=most))
     allowed = min(most, MAX_COLUMNS)
     assert catalogue(offer)["most"] == allowed
-    assert editor_state(usual(offer), offer)["columns"]
+    for example in examples():
+        assert editor_state(example.lineup(offer), offer)["columns"]
     full = "\n".join(["kv"] * allowed)
     for action in ({"op": "add", "strategy": "kv"}, {"op": "duplicate", "index": 0}):
         with pytest.raises(DerbyError, match=f"There are {allowed} columns already"):
             apply(full, action, offer)
     assert editor_state(f"{full}\nkv", offer)["columns"] is None
-    for name, _ in catalogue(offer)["presets"]:
+    for name, *_ in catalogue(offer)["presets"]:
         assert len(lines(apply("", {"op": "preset", "name": name}, offer))) <= allowed
 
 

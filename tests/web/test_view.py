@@ -1,12 +1,12 @@
 """The view: pure JSON, growing only, and sentences that say what the figures say."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from boards import LONG, LONG_PAIRS, SINGLE, board_of, priced, started, step, written
+from boards import LONG, LONG_PAIRS, PAIRS, SINGLE, board_of, priced, started, step, written
 from rich.console import Console
 
 from backend.cli.tables import texts
@@ -19,7 +19,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
-from backend.web.view import idle, merged, view
+from backend.web.view import idle, view
 
 ALL = tuple(map(default_column, strategies()))
 
@@ -36,40 +36,52 @@ def views() -> list[dict[str, Any]]:
     return seen
 
 
+def rounds_of(column: dict[str, Any]) -> list[list[Any]]:
+    """The rounds of a column, each of them a line of JSON."""
+    return [json.loads(line) for line in column["rounds"].split("\n") if line]
+
+
 def test_views_are_json_and_only_grow(views: list[dict[str, Any]]) -> None:
     """Text that was shown never changes, so that only what is new has to travel."""
     assert json.loads(json.dumps(views)) == views
     for before, after in pairwise(views):
         for old, new in zip(before["columns"], after["columns"], strict=True):
-            texts = ["".join(text for _, text in column["spans"]) for column in (old, new)]
-            assert texts[1].startswith(texts[0])
-            assert new["spans"][: max(0, len(old["spans"]) - 1)] == old["spans"][:-1]
-            assert old["progress"] <= new["progress"] or after["phase"] == "ended"
+            assert new["rounds"].startswith(old["rounds"])
+
+
+def test_rounds_hold_the_whole_text_and_every_token_with_its_time() -> None:
+    board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
+    for column, score in zip(view(board, race=1, goal=61)["columns"], board.scores, strict=True):
+        clocks, tokens, rows, took, spans = zip(*rounds_of(column), strict=True)
+        assert "".join(text for pairs in spans for _, text in pairs) == score.text
+        assert (sum(tokens), sum(rows)) == (score.written, score.rows)
+        assert list(clocks) == sorted(clocks)
+        assert clocks[-1] == pytest.approx(1e3 * score.seconds, abs=0.1)
+        assert sum(took) == pytest.approx(1e3 * score.seconds, abs=0.1 * len(took))
+        assert len(column["rounds"]) < 50 * score.written, "little for each token"
 
 
 def test_bars_are_fractions_and_parts_a_whole(views: list[dict[str, Any]]) -> None:
     for shown in views:
         for column in shown["columns"]:
-            assert 0 <= column["progress"] <= 1
             assert 0 <= column["prefill"] <= 1
-            if column["parts"]:
-                assert sum(share for _, share, _ in column["parts"]) == pytest.approx(1, abs=0.01)
+            assert (column["details"] is not None) == (shown["phase"] == "ended")
+    for column in views[-1]["columns"]:
+        parts = column["details"]["parts"]
+        assert sum(share for _, share, _ in parts) == pytest.approx(1, abs=0.01)
     assert views[0]["phase"] == "preparing"
     assert views[-1]["phase"] == "ended"
-    assert max(column["progress"] for column in views[-1]["columns"]) == 1
-
-
-def test_neighbours_of_one_origin_are_one_span() -> None:
-    spans = [["sampled", "a"], ["sampled", "b"], ["drafted", "c"], ["sampled", "d"]]
-    assert merged(spans) == [["sampled", "ab"], ["drafted", "c"], ["sampled", "d"]]
-    assert spans[0] == ["sampled", "a"]
+    for shown in views:
+        lengths = [sum(r[1] for r in rounds_of(column)) for column in shown["columns"]]
+        assert max(lengths) <= shown["axis"]
+    assert max(lengths) == shown["axis"], "in the end the longest fills its bar"
 
 
 def test_phases_follow_the_race() -> None:
     board = board_of("kv")
-    shown = view(board, race=1, goal=8, ahead=2)
-    assert (shown["phase"], shown["status"]) == ("waiting", "2 races ahead of yours.")
-    assert view(board, race=1, goal=8, ahead=1)["status"] == "1 race ahead of yours."
+    shown = view(board, race=1, goal=8, ahead=2, most_seconds=120)
+    assert shown["phase"] == "waiting"
+    assert shown["status"] == "2 races ahead of yours: 4 min at most."
     board.add(Preparing("Loading /x/y..."))
     shown = view(board, race=1, goal=8, public=lambda text: text.replace("/x/y", "y"))
     assert (shown["phase"], shown["status"]) == ("preparing", "Loading y...")
@@ -97,7 +109,7 @@ def test_public_hides_what_it_should_everywhere() -> None:
         assert hidden not in json.dumps(shown)
         board.add(event)
     shown = view(board, race=1, goal=8, public=lambda text: text.replace(hidden, "m"))
-    assert "its model is m" in shown["columns"][1]["verdict"]
+    assert any("its model is m" in text for text in shown["columns"][1]["details"]["told"])
     assert hidden not in json.dumps(shown)
 
 
@@ -124,20 +136,30 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
     assert (base["interval"], column["interval"]) == ("", "(1.31\u20131.35)")
-    assert column["verdict"] == "\u2713 identical to KV reuse (61 tokens)"
-    assert column["progress_text"] == "61 tokens in 5.50 s"
-    assert column["shares"] == [["prefill", "prefill 0%"], ["forward", "forward 100%"]][1:]
+    assert (base["status"], column["status"]) == ("", "\u2713 same text")
+    assert column["figures"] == [["tokens/s", "13.3"], ["tokens per forward", "2.00"]]
+    assert base["figures"] == [["tokens/s", "10.0"], ["TTFT", "1.00 s"]]
+    assert column["sentence"] == "A forward costs 1.50 plain steps."
+    details = column["details"]
+    assert details["told"][0] == "Identical to KV reuse (61 tokens)."
+    assert "61 tokens in 5.50 s; it ended at: token limit." in details["told"]
+    assert details["shares"] == [["forward", "forward 100%"]]
     result = shown["result"]
-    assert result["caption"] == "Speed while both were decoding; the line is KV reuse"
-    assert result["bars"] == [
-        ["KV reuse", 0.75, "base", "10.0, 1.00\u00d7"],
-        ["Speculative", 1.0, "faster", "13.3, 1.33\u00d7 (1.31\u20131.35)"],
+    assert result["headings"][:2] == ["column", "text"]
+    assert [line[:3] for line in result["lines"]] == [
+        ["KV reuse", "the baseline", "1.00\u00d7"],
+        ["Speculative", "identical to KV reuse (61 tokens)", "1.33\u00d7 (1.31\u20131.35)"],
     ]
-    assert result["line"] == pytest.approx(0.75)
-    assert [line[-1] for line in result["lines"]] == [
-        "the baseline",
-        "identical to KV reuse (61 tokens)",
-    ]
+
+
+def test_a_speed_up_that_is_shown_is_told_twice_and_not_five_times() -> None:
+    """In the headline and on its card; the table with all figures is closed at first."""
+    board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
+    shown = view(board, race=1, goal=61)
+    told = {**shown, "result": None, "costs": None}
+    for column in told["columns"]:
+        column["details"] = None
+    assert json.dumps(told).count("1.33") == 2
 
 
 def test_the_setup_names_each_target_once() -> None:
@@ -146,26 +168,42 @@ def test_the_setup_names_each_target_once() -> None:
     assert view(board, race=1, goal=7)["setup"] == "m, 5 prompt tokens; remote"
 
 
-def test_cards_and_table_hold_the_figures_of_the_one_table() -> None:
-    shown = view(board_of("kv", *written(0, SINGLE, 0.1)), race=1, goal=7)
-    assert [title for title, _ in shown["figures"]] == [f.title for f in figures("card")]
-    assert len(shown["columns"][0]["figures"]) == len(shown["figures"])
-    titles = [f.title for f in figures("table")]
-    assert [title for title, _ in shown["result"]["headings"]] == ["Column", *titles, "text"]
-    assert {len(line) for line in shown["result"]["lines"]} == {len(titles) + 2}
+def test_the_built_in_model_goes_by_its_own_name() -> None:
+    spec = ModelSpec()
+    board = board_of("kv", Started(0, 5, str(spec), "one", asdict(spec)))
+    setup = "SmolLM2-135M-Instruct on openvino fp32 (CPU), 5 prompt tokens"
+    assert view(board, race=1, goal=7)["setup"] == setup
+
+
+def test_table_and_details_hold_the_figures_that_are_known() -> None:
+    """Half of them were dashes: nine figures a card, sixteen columns of the table."""
+    shown = view(board_of("kv lookup", *written(0, SINGLE, 0.1), started(1)), race=1, goal=7)
+    assert shown["result"] is None
+    board = board_of("kv grammar", *written(0, SINGLE, 0.1), *written(1, PAIRS, 0.1))
+    shown = view(board, race=1, goal=7)
+    columns = list(zip(*shown["result"]["lines"], strict=True))
+    assert {len(line) for line in shown["result"]["lines"]} == {len(shown["result"]["headings"])}
+    assert all(set(texts) != {NONE} for texts in columns)
+    assert "accepted" in shown["result"]["headings"], "known of one of them"
+    assert "mask wait" not in shown["result"]["headings"], "known of none"
+    titles = {f.title for f in figures("card")}
+    for column in shown["columns"]:
+        known = dict(column["details"]["figures"])
+        assert set(known) < titles
+        assert NONE not in known.values()
 
 
 def test_a_speed_that_is_not_known_is_a_dash() -> None:
     shown = view(board_of("lookup", *written(0, SINGLE, 0.1)), race=1, goal=7)
-    assert shown["columns"][0]["speed"] == NONE
-    assert shown["result"]["caption"] == "Tokens a second"
-    assert shown["result"]["bars"] == [["Prompt lookup", 1.0, "", "10.0"]]
+    [column] = shown["columns"]
+    assert (column["speed"], column["interval"], column["pace_text"]) == (NONE, "", "")
+    assert column["figures"][0] == ["tokens/s", "10.0"]
 
 
 def test_a_failed_column_is_told_with_its_sentence() -> None:
     shown = view(board_of("kv lookup", Failed(0, "why"), Failed(1, "why")), race=1, goal=7)
     assert [column["message"] for column in shown["columns"]] == ["why", "why"]
-    assert [line[-1] for line in shown["result"]["lines"]] == ["failed", "failed"]
+    assert [line[1] for line in shown["result"]["lines"]] == ["failed", "failed"]
 
 
 def test_a_lane_of_text_alone_has_a_card() -> None:
@@ -179,19 +217,19 @@ def test_a_lane_of_text_alone_has_a_card() -> None:
     remote = [Started(1, 0, "remote"), *[bare] * 7, Finished(1, "end of text", [])]
     shown = view(board_of("kv lookup", *written(0, SINGLE, 0.1), *remote), race=1, goal=7)
     column = shown["columns"][1]
-    assert (column["speed"], column["parts"], column["shares"]) == ("2.00\u00d7", [], [])
-    assert column["verdict"] == "not compared with KV reuse: its tokens are not known"
-    assert (
-        dict(zip([t for t, _ in shown["figures"]], column["figures"], strict=True))["rows"] == NONE
-    )
-    assert column["spans"] == [["sampled", "aaaaaaa"]]
+    details = column["details"]
+    assert (column["speed"], details["parts"], details["shares"]) == ("2.00\u00d7", [], [])
+    assert details["told"][0] == "Not compared with KV reuse: its tokens are not known."
+    assert "rows" not in dict(details["figures"])
+    assert [spans for *_, spans in rounds_of(column)] == [[["sampled", "a"]]] * 7
 
 
 def test_a_continued_column_goes_on_along_its_lane() -> None:
     events = [started(0), Resumed(0, [1, 2, 3], [], [], 0.1), step(0, [4], 0.4)]
-    column = view(board_of("kv", *events), race=1, goal=8)["columns"][0]
-    assert column["progress"] == 0.5
-    assert column["progress_text"] == "1 new token in 500 ms, after 3 earlier"
+    shown = view(board_of("kv", *events), race=1, goal=8)
+    [column] = shown["columns"]
+    assert (shown["axis"], column["earlier"]) == (8, 3)
+    assert sum(tokens for _, tokens, *_ in rounds_of(column)) == 1
 
 
 def test_the_curve_comes_with_the_end() -> None:
@@ -213,8 +251,9 @@ def test_a_finished_text_s_verdict_is_on_the_card_in_the_table_and_on_the_comman
     said = "not valid by its schema at /a: 3 is less than 5; the grammar engine let it through"
     board = board_of("kv", started(0), step(0, [1], 1.0), broken, Finished(0, "end of text", []))
     shown = view(board, race=1, goal=1)
-    assert shown["columns"][0]["verdict"] == said
-    assert shown["result"]["lines"][0][-1] == f"the baseline; {said}"
+    [column] = shown["columns"]
+    assert (column["status"], column["sentence"]) == ("not valid", f"{said[0].upper()}{said[1:]}.")
+    assert shown["result"]["lines"][0][1] == f"the baseline; {said}"
     console = Console(width=300)
     with console.capture() as printed:
         console.print(texts(board))

@@ -1,0 +1,92 @@
+// Draws the view that backend/web/benchmark.py makes, which holds every word and figure. All text goes
+// in by textContent: none of it is markup.
+const MOST = 200000; // characters of a prompt set, as the server has it
+
+function cell(tag, text, scope) {
+  const node = make(tag, "", text);
+  if (scope) node.scope = scope;
+  return node;
+}
+
+function drawTable(headings, groups) {
+  const table = make("table");
+  table.createTHead().insertRow().append(...headings.map((heading) => cell("th", heading, "col")));
+  for (const [category, lines] of groups) {
+    const body = table.createTBody();
+    const title = cell("th", category === "all" ? "all prompts" : category, "rowgroup");
+    title.colSpan = headings.length;
+    if (groups.length > 1) body.insertRow().append(title);
+    for (const [name, ...cells] of lines) {
+      body.insertRow().append(cell("th", name, "row"), ...cells.map((text) => cell("td", text)));
+    }
+  }
+  find(".dd-scroll").replaceChildren(table);
+}
+
+// One row a column; places are shares of the width.
+function box([name, marks, dots, words], one) {
+  const row = make("div", "dd-box");
+  const svg = shape("svg", { viewBox: "0 0 1000 40", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const x = (share) => 1000 * share;
+  const [low, first, middle, third, high] = marks.map(x);
+  svg.append(
+    shape("line", { class: "dd-box-one", x1: x(one), x2: x(one), y1: 0, y2: 40 }),
+    shape("line", { class: "dd-box-reach", x1: low, x2: high, y1: 20, y2: 20 }),
+    shape("rect", { class: "dd-box-half", x: first, width: Math.max(third - first, 1), y: 8, height: 24 }),
+    shape("line", { class: "dd-box-middle", x1: middle, x2: middle, y1: 8, y2: 32 }),
+  );
+  for (const dot of dots) {
+    svg.append(shape("line", { class: "dd-box-dot", x1: x(dot), x2: x(dot), y1: 20, y2: 20 }));
+  }
+  row.append(make("span", "dd-lane-name", name), svg, make("span", "dd-lane-text", words));
+  return row;
+}
+
+function save(name, text, type) {
+  const link = make("a", "dd-chip", `Save ${name}`);
+  link.download = name;
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  return link;
+}
+
+function drawFiles(files) {
+  const place = find(".dd-saves");
+  for (const old of place.children) URL.revokeObjectURL(old.href);
+  place.replaceChildren();
+  if (!files) return;
+  place.append(save("benchmark.json", files.json, "application/json"), save("benchmark.csv", files.csv, "text/csv"));
+}
+
+function draw() {
+  const view = props.value;
+  if (!view) return;
+  find(".dd-alert").textContent = view.alert || "";
+  if (view.alert) return;
+  element.querySelector(".dd-benchmark").dataset.phase = view.phase;
+  find(".dd-status").textContent = view.status;
+  find("progress").value = view.share;
+  drawTable(view.headings, view.groups);
+  find(".dd-boxes").hidden = !view.boxes;
+  if (view.boxes) {
+    find(".dd-boxes div").replaceChildren(...view.boxes.rows.map((row) => box(row, view.boxes.one)));
+  }
+  find(".dd-failures").replaceChildren(...view.failures.map((sentence) => make("li", "", sentence)));
+  drawFiles(view.files);
+}
+
+// The file is read here and goes into the box as if typed: nothing is uploaded.
+find("input[type=file]").addEventListener("change", async ({ target }) => {
+  const [file] = target.files;
+  if (!file) return;
+  const area = document.querySelector("#prompt-set textarea");
+  if (file.size > 4 * MOST) {
+    find(".dd-alert").textContent = `${file.name} is too long: a prompt set may have ${MOST} characters.`;
+    return;
+  }
+  area.value = await file.text();
+  area.dispatchEvent(new Event("input", { bubbles: true }));
+  find(".dd-alert").textContent = "";
+  target.value = "";
+});
+watch("value", draw);
+draw();

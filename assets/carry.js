@@ -1,0 +1,64 @@
+// The race on show as a link or a file, which backend/web/carry.py makes. Where a frame forbids the
+// clipboard, there is a field to copy from.
+const row = element.querySelector(".dd-carry");
+const note = row.querySelector("p");
+const field = row.querySelector("input");
+let wanted = ""; // what an answer is awaited for: "link" to be copied, "kept" to be kept, or a file
+
+function ask(form) {
+  wanted = form;
+  note.textContent = "";
+  field.hidden = true;
+  props.value = { ask: form === "kept" ? "link" : form };
+  trigger("input");
+}
+
+function save([name, kind, content]) {
+  const link = document.createElement("a");
+  link.download = name;
+  link.href = URL.createObjectURL(new Blob([content], { type: kind }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
+async function copy(address, told) {
+  field.value = address;
+  try {
+    await navigator.clipboard.writeText(address);
+    note.textContent = `The link is copied. ${told}`;
+  } catch {
+    field.hidden = false;
+    field.focus();
+    field.select();
+    note.textContent = `Copy the link from here. ${told}`;
+  }
+}
+
+function answered() {
+  const { link, note: told, file, about } = props.value ?? {};
+  if (file) save(file);
+  else if (link && wanted === "kept") window.kept.add(link, about);
+  else if (link) copy(location.href.split("#")[0] + link, told);
+  else if (told && wanted !== "kept") note.textContent = told;
+}
+
+row.addEventListener("click", ({ target }) => {
+  if (target.dataset.form) ask(target.dataset.form);
+});
+watch("value", answered);
+
+// A race that has ended can be taken along, and is kept in this browser.
+const phases = new MutationObserver(() => {
+  const { phase } = document.querySelector(".dd-board").dataset;
+  const ended = phase === "ended";
+  if (ended && row.hidden) setTimeout(() => ask("kept"), 300);
+  row.hidden = !ended;
+  note.textContent = "";
+  field.hidden = true;
+});
+const attach = () => {
+  const board = document.querySelector(".dd-board");
+  if (!board) return setTimeout(attach, 200);
+  phases.observe(board, { attributeFilter: ["data-phase"] });
+};
+attach();

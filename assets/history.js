@@ -1,0 +1,62 @@
+// The races that this browser keeps, as links that hold them. All text goes in by textContent.
+const { kept } = window;
+const list = find(".dd-races");
+const search = find("input[type=search]");
+const chosen = new Set(); // their links
+
+function entry(race) {
+  const item = make("li");
+  const box = make("input");
+  box.type = "checkbox";
+  box.checked = chosen.has(race.link);
+  const made = new Date(race.made);
+  const when = Number.isNaN(made.valueOf()) ? "" : made.toLocaleString();
+  box.setAttribute("aria-label", `Choose the race of ${when}`);
+  box.addEventListener("change", () => (box.checked ? chosen.add(race.link) : chosen.delete(race.link)));
+  const open = make("a", "", race.prompt || "A race");
+  open.href = race.link;
+  open.addEventListener("click", () => document.querySelector("#views button[role=tab]")?.click());
+  const words = make("div");
+  words.append(open, make("p", "dd-note", `${when}: ${race.columns.join(", ")}. ${race.headline ?? ""}`));
+  item.append(box, words);
+  return item;
+}
+
+function draw() {
+  const wanted = search.value.toLowerCase();
+  const found = kept.races().filter((race) => JSON.stringify(race).toLowerCase().includes(wanted));
+  list.replaceChildren(...found.map(entry));
+  if (!found.length) list.append(make("li", "dd-note", wanted ? "No race says that." : "No race yet."));
+}
+
+function table({ headings, lines }) {
+  const made = make("table");
+  made.createTHead().insertRow().append(...headings.map((text) => make("th", "", text)));
+  const body = made.createTBody();
+  for (const [name, ...cells] of lines) {
+    body.insertRow().append(make("th", "", name), ...cells.map((text) => make("td", "", text)));
+  }
+  return made;
+}
+
+const ACTS = {
+  compare() {
+    props.value = { links: kept.races().map((race) => race.link).filter((link) => chosen.has(link)) };
+    trigger("input");
+  },
+  forget() {
+    kept.writeRaces(kept.races().filter((race) => !chosen.has(race.link)));
+    chosen.clear();
+    find(".dd-scroll").replaceChildren();
+  },
+};
+
+element.addEventListener("click", ({ target }) => ACTS[target.dataset.act]?.());
+search.addEventListener("input", draw);
+document.addEventListener("dd-kept", draw);
+watch("value", () => {
+  const view = props.value ?? {};
+  find("[role=status]").textContent = view.note ?? "";
+  if (view.lines) find(".dd-scroll").replaceChildren(table(view));
+});
+draw();

@@ -1,0 +1,135 @@
+// Shows what backend/results/steps.py says of one step of a column: click a token of a text, or move
+// with the arrow keys. All text goes in by textContent: none of it is markup.
+const panel = find(".dd-inspector");
+let at = null; // column and round on show
+
+const cardsNow = () => [...document.querySelectorAll(".dd-card")];
+const nodesAt = ([column, round]) => cardsNow()[column]?.querySelectorAll(`[data-round="${round}"]`) ?? [];
+
+function ask(what) {
+  props.value = what;
+  trigger("input");
+}
+
+function select(column, round) {
+  at = [column, round];
+  ask({ column, index: round });
+}
+
+function mark() {
+  for (const node of document.querySelectorAll(".dd-selected")) node.classList.remove("dd-selected");
+  for (const node of at ? nodesAt(at) : []) node.classList.add("dd-selected");
+}
+
+// A box of lines, each of cells, under a heading; nothing where there are none.
+function table(title, headings, lines) {
+  if (!lines.length) return [];
+  const grid = make("table");
+  grid.createCaption().textContent = title;
+  const row = grid.createTHead().insertRow();
+  row.append(...headings.map((text) => Object.assign(make("th", "", text), { scope: "col" })));
+  const body = grid.createTBody();
+  for (const cells of lines) {
+    body.insertRow().append(
+      ...cells.map((cell) => (cell instanceof Node ? wrapped(cell) : make("td", "", String(cell ?? "\u2013")))),
+    );
+  }
+  return [grid];
+}
+
+function wrapped(node) {
+  const cell = make("td");
+  cell.append(node);
+  return cell;
+}
+
+// Blanks can be seen.
+function token(text) {
+  const node = make("code", "dd-token", text.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5") || "\u2205");
+  node.dir = "auto";
+  return node;
+}
+
+// In the tree's order: what hangs below a token follows it.
+function ordered(proposed) {
+  const below = (parent) =>
+    proposed.flatMap((each, i) => (each.parent === parent ? [each, ...below(i)] : []));
+  return [...below(-1), ...proposed.filter((each) => each.parent === null)];
+}
+
+function proposals(step) {
+  return ordered(step.proposed).map(({ text, by, fate, depth }) => {
+    const place = make("span");
+    place.append("\u00a0\u00a0".repeat(Math.max(0, depth - 1)), token(text));
+    return [place, by, fate];
+  });
+}
+
+// The most probable tokens only where they were asked for.
+function committed(step) {
+  const asked = step.tokens.some(({ top }) => top.length);
+  const lines = step.tokens.map(({ text, origin, gap, top }) => {
+    const line = [token(text), origin, gap];
+    return asked ? [...line, top.map(([other, share]) => `${other} ${share}`).join(", ")] : line;
+  });
+  return table("Committed", ["token", "origin", "gap", ...(asked ? ["most probable"] : [])], lines);
+}
+
+function draw() {
+  const step = props.value;
+  if (!step?.at && !step?.note) return; // what was asked, not what was answered
+  panel.hidden = false;
+  find(".dd-inspector-title").textContent = step.note ?? `${step.column}. ${step.title}, ${step.clock}.`;
+  if (step.note) {
+    find(".dd-said").replaceChildren();
+    find(".dd-inspector-body").replaceChildren();
+    return;
+  }
+  at = step.at;
+  find(".dd-said").replaceChildren(...step.sentences.map((sentence) => make("p", "", sentence)));
+  find(".dd-inspector-body").replaceChildren(
+    ...table("Proposed", ["token", "by", "what became of it"], proposals(step)),
+    ...committed(step),
+    ...table("Time", ["part", "took"], step.parts.map(([name, , words]) => [name, words.slice(name.length)])),
+    ...table("Masks", ["behind", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
+    ...table("Window", ["level"], step.window.map((level) => [level.join(" ")])),
+  );
+  mark();
+  const [node] = nodesAt(at);
+  node?.scrollIntoView({ block: "nearest" });
+}
+
+function move(step) {
+  if (step === "close") {
+    panel.hidden = true;
+    at = null;
+    mark();
+  } else if (step === "difference") {
+    ask({ difference: true, index: -1 });
+  } else if (at) {
+    const [column, round] = [at[0], at[1] + Number(step)];
+    const last = cardsNow()[column]?.querySelector(".dd-flow")?.lastElementChild?.dataset.round;
+    if (round >= 0 && round <= Number(last)) select(column, round);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const node = event.target.closest?.(".dd-flow [data-round]");
+  if (!node || !getSelection().isCollapsed) return; // what is selected is to be copied
+  select(cardsNow().indexOf(node.closest(".dd-card")), Number(node.dataset.round));
+});
+
+// With the focus on a text, or in the panel: from step to step.
+document.addEventListener("keydown", (event) => {
+  const box = event.target.closest?.(".dd-text, .dd-inspector");
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!box || !step || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  const column = cardsNow().indexOf(box.closest(".dd-card"));
+  if (column >= 0 && at?.[0] !== column) select(column, 0);
+  else move(step);
+});
+panel.addEventListener("click", ({ target }) => {
+  if (target.dataset.move) move(target.dataset.move);
+});
+watch("value", draw);

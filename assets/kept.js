@@ -1,0 +1,72 @@
+// What this browser keeps, so that leaving the page loses nothing: the form, the address's fragment
+// that this page wrote itself, and past races. Where there is no storage, nothing is kept and all
+// else works.
+const FORM = "decode-derby-form";
+const ADDRESS = "decode-derby-address";
+const FRAMED = window.parent !== window;
+
+const kept = {
+  read(key) {
+    try {
+      return localStorage.getItem(key) || "";
+    } catch {
+      return "";
+    }
+  },
+  write(key, text) {
+    try {
+      localStorage.setItem(key, text);
+      return true;
+    } catch {
+      return false; // it is full, or refused
+    }
+  },
+};
+window.kept = kept;
+
+// ---- past races, newest first
+const RACES = "decode-derby-races";
+const MOST_RACES = 50;
+
+// Whatever stands in the storage, these are races.
+kept.races = () => {
+  try {
+    const found = JSON.parse(kept.read(RACES) || "[]");
+    return found.filter((race) => typeof race?.link === "string" && Array.isArray(race.columns));
+  } catch {
+    return [];
+  }
+};
+
+// As many of the newest as there is room for.
+kept.writeRaces = (all) => {
+  let some = all.slice(0, MOST_RACES);
+  while (!kept.write(RACES, JSON.stringify(some)) && some.length) some = some.slice(0, -1);
+  document.dispatchEvent(new Event("dd-kept"));
+};
+
+kept.add = (link, about) => {
+  kept.writeRaces([{ link, ...about }, ...kept.races().filter((race) => race.link !== link)]);
+};
+
+window.keepForm = (...values) => {
+  kept.write(FORM, JSON.stringify(values));
+  return [];
+};
+
+// What there is to begin with: the form, a race in the address, and whether this page wrote that.
+window.keptForm = () => {
+  const race = location.hash.startsWith("#race=") ? location.hash : "";
+  const own = race !== "" && kept.read(ADDRESS) === race;
+  return [JSON.stringify({ form: kept.read(FORM), race, own })];
+};
+
+// A Space's page is a frame of another page, which shows its address.
+window.keepAddress = (fragment) => {
+  if (location.hash === fragment) return;
+  history.replaceState(null, "", fragment);
+  kept.write(ADDRESS, fragment);
+  if (FRAMED) window.parent.postMessage({ hash: fragment }, "https://huggingface.co");
+};
+
+window.addEventListener("hashchange", () => document.getElementById("open")?.click());

@@ -1,0 +1,118 @@
+// The race as it was at an earlier moment of the columns' own clocks, standing or moving: each card
+// shows the rounds that it had by then (rounds.js).
+const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
+
+const byTokens = () => find(".dd-replay-unit").value === "tokens";
+
+// How much of it there is by each round, in the unit that is chosen.
+const places = (it) => (byTokens() ? it.tokens.slice(1) : it.rounds.map(([clock]) => clock));
+const lastPlace = () => Math.max(0, ...cards.map((it) => places(it).at(-1) ?? 0));
+
+function showMoment() {
+  const on = replay.at !== null;
+  setData(find(".dd-board"), "replay", on ? "on" : "off");
+  for (const it of cards) {
+    const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
+    it.following = !on;
+    showUntil(it, after < 0 ? it.rounds.length : after);
+  }
+  drawControls();
+}
+
+function drawControls() {
+  const slider = find(".dd-replay-place");
+  const end = lastPlace();
+  const at = replay.at ?? end;
+  slider.max = end;
+  slider.step = byTokens() ? 1 : "any";
+  if (slider !== document.activeElement || replay.moving) slider.value = at;
+  const words = byTokens() ? `${Math.round(at)} tokens` : `${(at / 1000).toFixed(2)} s`;
+  slider.setAttribute("aria-valuetext", words);
+  put(find(".dd-replay-at"), replay.at === null ? "" : words);
+  const button = find(".dd-replay-play");
+  put(button, replay.moving ? "Pause" : "Replay");
+  find(".dd-replay-live").hidden = replay.at === null;
+}
+
+function pause() {
+  cancelAnimationFrame(replay.moving);
+  replay.moving = 0;
+}
+
+// To a place, or with null to how it stands.
+function goTo(place) {
+  replay.at = place === null ? null : Math.min(Math.max(0, place), lastPlace());
+  showMoment();
+}
+
+// By tokens, one lasts as long as with the fastest column.
+function speed() {
+  const factor = Number(find(".dd-replay-speed").value);
+  if (!byTokens()) return factor;
+  const rates = cards.map((it) => it.tokens.at(-1) / (it.rounds.at(-1)?.[0] ?? Infinity));
+  return factor * Math.max(...rates);
+}
+
+function move(now) {
+  const next = replay.at + (now - replay.last) * speed();
+  replay.last = now;
+  const over = next >= lastPlace();
+  replay.moving = over ? 0 : requestAnimationFrame(move);
+  goTo(over ? null : next);
+}
+
+function play() {
+  if (replay.moving) {
+    pause();
+    drawControls();
+    return;
+  }
+  if (replay.at === null) goTo(0);
+  replay.last = performance.now();
+  replay.moving = requestAnimationFrame(move);
+  drawControls();
+}
+
+// To the next place, forwards or back, at which something was shown in any column.
+function step(forwards) {
+  pause();
+  const here = replay.at ?? lastPlace();
+  const every = [0, ...cards.flatMap(places)];
+  const beyond = every.filter((place) => (forwards ? place > here : place < here));
+  if (beyond.length) goTo(forwards ? Math.min(...beyond) : Math.max(...beyond));
+}
+
+const KEYS = {
+  p: play,
+  ",": () => step(false),
+  ".": () => step(true),
+  l: () => {
+    pause();
+    goTo(null);
+  },
+};
+
+function replayKey(event) {
+  const typing = event.target.matches?.("input:not([type=range]), select, textarea");
+  const act = KEYS[event.key];
+  if (!act || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  act();
+}
+
+function beginReplay() {
+  pause();
+  replay.at = null;
+  setData(find(".dd-board"), "replay", "off");
+}
+
+find(".dd-replay-play").addEventListener("click", play);
+find(".dd-replay-back").addEventListener("click", KEYS[","]);
+find(".dd-replay-next").addEventListener("click", KEYS["."]);
+find(".dd-replay-live").addEventListener("click", KEYS.l);
+find(".dd-replay-unit").addEventListener("change", KEYS.l);
+find(".dd-replay-place").addEventListener("input", ({ target }) => {
+  pause();
+  goTo(Number(target.value));
+});
+find(".dd-board").addEventListener("keydown", replayKey);

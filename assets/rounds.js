@@ -1,0 +1,111 @@
+// The rounds of a column, a line of JSON each, [clock in ms, tokens, rows, ms, spans]: its text, its bar
+// and the strip of blocks under the text, all of them as they stood after a number of rounds.
+const CLOCK = 0;
+const TOKENS = 1;
+const SPANS = 4;
+const TALL = 2.5; // times what a round of the middle column costs: higher blocks are cut off
+
+function nodesOf(spans, round, hidden) {
+  return spans.map(([origin, piece]) => {
+    const node = make("span", `dd-${origin}`, piece);
+    node.dataset.round = round;
+    node.hidden = hidden;
+    seen.add(origin);
+    return node;
+  });
+}
+
+// Appends what is new; what is there already is not touched, so that a selection stays.
+function addRounds(it, text) {
+  const lines = text.slice(it.read).split("\n");
+  it.read = text.length;
+  for (const line of lines.filter(Boolean)) {
+    const round = JSON.parse(line);
+    const i = it.rounds.push(round) - 1;
+    const nodes = nodesOf(round[SPANS], i, !it.following);
+    it.text.flow.append(...nodes);
+    it.nodes.push(nodes);
+    it.tokens.push(it.tokens[i] + round[TOKENS]);
+    if (round[TOKENS]) addBlock(it, i);
+  }
+  if (it.following) it.shown = it.rounds.length;
+}
+
+// The card as it stood after `n` rounds.
+function showUntil(it, n) {
+  for (let i = Math.min(n, it.shown); i < Math.max(n, it.shown); i++) {
+    for (const node of it.nodes[i]) node.hidden = i >= n;
+  }
+  it.shown = n;
+  drawMoment(it);
+}
+
+// Tokens after the shown rounds, and the rate at which those after the first step came; 0: unknown.
+function momentOf(it) {
+  const tokens = it.tokens[it.shown];
+  const first = it.tokens.findIndex((count) => count > 0);
+  if (first < 1 || first >= it.shown) return { tokens, rate: 0 };
+  const ms = it.rounds[it.shown - 1][CLOCK] - it.rounds[first - 1][CLOCK];
+  return { tokens, rate: ms > 0 ? (1000 * (tokens - it.tokens[first])) / ms : 0 };
+}
+
+function drawMoment(it) {
+  const { tokens, rate } = momentOf(it);
+  const length = it.column.earlier + tokens;
+  const read = it.column.state === "prefill";
+  it.share = read ? it.column.prefill : it.axis && Math.min(1, length / it.axis);
+  setStyle(it.fill, "transform", `translateX(${Math.round(1000 * it.share) / 10 - 100}%)`);
+  const { state, status, figures } = it.column;
+  const counted = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
+  put(it.state, state === "decoding" || !it.following ? counted : status);
+  const seenRate = rate ? rate.toFixed(1) : "\u2013";
+  put(it.leading.querySelector("dd"), it.following ? figures[0][1] : seenRate);
+  drawStrip(it);
+}
+
+// A block, from the strip's floor up: as long as its tokens, as high as the time since the last one.
+function addBlock(it, round) {
+  const [clock, tokens] = it.rounds[round];
+  it.blocks += `M${it.column.earlier + it.tokens[round]} 0v${it.clock - clock}h${tokens - 0.2}V0z`;
+  if (it.count) it.took += clock - it.clock; // the first one reads the prompt
+  it.count += 1;
+  it.clock = clock;
+}
+
+function stripOf() {
+  const svg = shape("svg", { class: "dd-strip", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const blocks = shape("path", {});
+  const later = shape("rect", { class: "dd-later", height: "100%" });
+  svg.append(blocks, later);
+  return { svg, blocks, later };
+}
+
+// What all strips of a race are as high as, in ms.
+function scaleOf() {
+  const means = cards.map((it) => it.took / Math.max(1, it.count - 1)).filter((mean) => mean > 0);
+  means.sort((a, b) => a - b);
+  return TALL * (means[Math.floor(means.length / 2)] || 1);
+}
+
+// Drawn only where it is in sight.
+function drawStrip(it) {
+  if (!it.visible || !it.axis) return;
+  const { svg, blocks, later } = it.strip;
+  const height = scaleOf();
+  const box = `0 ${-height} ${it.axis} ${height}`;
+  if (svg.getAttribute("viewBox") !== box) svg.setAttribute("viewBox", box);
+  if (it.drawn !== it.blocks.length) blocks.setAttribute("d", it.blocks);
+  it.drawn = it.blocks.length;
+  const from = it.following ? it.axis : it.column.earlier + it.tokens[it.shown];
+  const place = { x: from, y: -height, width: Math.max(0, it.axis - from) };
+  for (const [name, value] of Object.entries(place)) later.setAttribute(name, value);
+}
+
+const sight = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const it = cards.find((other) => other.root === target);
+    if (!it) continue;
+    it.visible = isIntersecting;
+    drawStrip(it);
+  }
+});

@@ -1,0 +1,93 @@
+"""python -m backend replay."""
+
+import json
+import os.path
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.console import out, say, visible
+from backend.cli.options import AsJson
+from backend.cli.tables import show
+from backend.errors import check_range
+from backend.events import to_json
+from backend.export.csv_table import csv_table
+from backend.export.markdown import markdown
+from backend.export.trace import trace
+from backend.records.file import load
+from backend.records.link import Held, decode, is_link, link
+from backend.records.record import RaceRecord
+from backend.records.timeline import paced, timeline
+from backend.results.scoreboard import Scoreboard
+from backend.web.replay_page import replay_page
+
+#: Times as fast as the columns' own clocks, at most.
+FASTEST = 1000.0
+
+
+class Form(StrEnum):
+    """What a record may be printed as."""
+
+    html = "html"
+    csv = "csv"
+    markdown = "markdown"
+    trace = "trace"
+    link = "link"
+
+
+#: What is said of a link that does not hold all.
+HOLDS: dict[Held, str] = {
+    "all but details": "the race without what was proposed at each step",
+    "rounded": "the race with its times rounded",
+    "settings": "the settings alone, for the race is too long",
+}
+
+FORMS = {
+    Form.html: replay_page,
+    Form.csv: csv_table,
+    Form.markdown: markdown,
+    Form.trace: trace,
+    Form.link: lambda record: f"{_linked(record)}\n",
+}
+
+
+def replay(
+    file: Annotated[str, typer.Argument(help="A file of race --record, or a link to a race.")],
+    speed: Annotated[
+        float,
+        typer.Option(help="Times as fast as the columns' own clocks; 0: at once."),
+    ] = 0.0,
+    form: Annotated[
+        Form | None,
+        typer.Option("--as", help="Print it as a page, a table, a trace for Perfetto, or a link."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    check_range("speed", speed, 0.0, FASTEST)
+    record = _read(file)
+    if as_json:
+        for event in record.events:
+            print(json.dumps(to_json(event)))  # noqa: T201 (this is the output)
+        return
+    record = record if form is Form.link else record.published(visible)
+    if form is not None:
+        print(FORMS[form](record), end="")  # noqa: T201 (this is the output)
+        return
+    show(Scoreboard(record.columns), paced(timeline(record), speed))
+    out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
+
+
+def _linked(record: RaceRecord) -> str:
+    """What to put behind a page's address; what did not fit is told apart."""
+    made = link(record)
+    if made.holds != "all":
+        say(f"The link holds {HOLDS[made.holds]}; the file holds all.")
+    return made.fragment
+
+
+def _read(given: str) -> RaceRecord:
+    """Raises DerbyError for what is neither a record nor a link."""
+    there = os.path.lexists(given)
+    return decode(given) if is_link(given) and not there else load(Path(given))

@@ -1,0 +1,85 @@
+"""What a step's pass was given and what came of it, told for display: off every clock."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.decoding.digits import told_value
+from backend.decoding.sampling import COLDEST
+from backend.decoding.verification import Verdict
+from backend.events import Proposed
+from backend.types import Logits, Proposal, Request, chain_parents
+
+
+class Verified(NamedTuple):
+    """A pass that was made. `offered` is the proposal before a constraint cut it to what the pass
+    was given, `tokens` are those committed; the arrays are as `Verifier.verify` reads them.
+    """
+
+    offered: Proposal
+    proposal: Proposal
+    logits: Logits
+    allowed: NDArray[np.bool_]
+    verdict: Verdict
+    tokens: Sequence[int]
+
+
+def proposed(
+    column: int, done: Verified, request: Request, piece: Callable[[int], str]
+) -> Proposed:
+    """The pass in plain values; `piece` gives a token's text."""
+    proposal, drafted = done.proposal, done.proposal.drafted
+    verified, parents = proposal.tokens[:drafted], proposal.parents[:drafted]
+    cut = _cut(done.offered, verified)
+    names = [*proposal.proposers[:drafted], *(done.offered.proposers[i] for i in cut)]
+    path = list(done.verdict.rows[: len(done.tokens)])
+    return Proposed(
+        column,
+        [piece(token) for token in (*verified, *(done.offered.tokens[i] for i in cut))],
+        [] if parents == chain_parents(drafted) else list(parents),
+        [[name, len(list(run))] for name, run in groupby(names)],
+        path,
+        piece(done.tokens[-1]) if len(done.tokens) > len(path) else "",
+        len(cut),
+        _window(proposal, piece),
+        [int(np.count_nonzero(row)) for row in done.allowed],
+        _top(done, request, piece) if request.top else [],
+    )
+
+
+def _cut(offered: Proposal, kept: Sequence[int]) -> list[int]:
+    """Indices of the drafted tokens that were offered and not kept; those kept are in order."""
+    gone: list[int] = []
+    for i, token in enumerate(offered.tokens[: offered.drafted]):
+        if i - len(gone) >= len(kept) or kept[i - len(gone)] != token:
+            gone.append(i)
+    return gone
+
+
+def _window(proposal: Proposal, piece: Callable[[int], str]) -> list[list[str]]:
+    """The scratch tokens, level by level."""
+    scratch = iter(proposal.tokens[proposal.drafted :])
+    return [[piece(token) for token in islice(scratch, size)] for size in proposal.levels]
+
+
+def _top(done: Verified, request: Request, piece: Callable[[int], str]) -> list[list[list[Any]]]:
+    """The most probable tokens where each committed one was chosen, of those allowed there, by
+    the request's temperature: at 0, as at 1. top-k and top-p rule nothing out here.
+    """
+    temperature, most = request.sampling.temperature, min(request.top, done.logits.shape[1])
+    found: list[list[list[Any]]] = []
+    for token, row in zip(done.tokens, (0, *(1 + i for i in done.verdict.rows)), strict=False):
+        scores = done.logits[row]
+        if done.allowed.size:
+            scores = np.where(done.allowed[row], scores, np.float32(-np.inf))
+        heated = scores / np.float32(temperature if temperature >= COLDEST else 1)
+        weights = np.exp(heated - heated.max())
+        total = weights.sum(dtype=np.float64)
+        among = {token, *np.argpartition(scores, -most)[-most:].tolist()}
+        best = sorted(among, key=lambda i: (-scores[i], i != token))
+        shown = [i for n, i in enumerate(best) if i == token or (n < most and weights[i])]
+        found.append([[piece(i), told_value(float(weights[i] / total))] for i in shown])
+    return found

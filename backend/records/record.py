@@ -1,0 +1,126 @@
+"""A race as one value: what was asked, where it ran, and every event. All else is drawn from it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from backend.errors import DerbyError
+from backend.events import Event, Preparing, Saved, Step, from_json, to_json
+from backend.records.place import PROGRAM, Machine, this_machine, versions
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import Column
+from backend.types import ModelSpec, Request
+
+#: What is of no race: a wait, and the id of a file that whoever knows it may load.
+LEFT_OUT = (Preparing, Saved)
+
+#: Fields of events that hold what a model wrote, or what an event is.
+WRITTEN = ("kind", "spans", "text", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class RaceRecord:
+    """`made` is when, in UTC, as ISO 8601 writes it. `versions` are of programs, by name. `events`
+    stand column by column, each one's in its order, those of no column last, whatever order they
+    came in; (): the settings alone. Raises DerbyError for an event of a column that is not there.
+
+    Whoever reads one from outside must not take it for trusted: `target` and the columns' own
+    models may be paths on the reader's machine, which a page must neither open nor run. It is for
+    the page to check them before a race, as it checks a form.
+    """
+
+    request: Request
+    columns: tuple[Column, ...]
+    target: ModelSpec
+    made: str
+    machine: Machine
+    versions: tuple[tuple[str, str], ...]
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.columns)
+        ordered = tuple(sorted(self.events, key=lambda event: getattr(event, "column", count)))
+        object.__setattr__(self, "events", ordered)
+        beyond = max((getattr(event, "column", 0) for event in ordered), default=0)
+        if beyond >= count:
+            raise DerbyError(
+                f"The record tells of column {beyond + 1} of a race of {count}: record it anew."
+            )
+
+    @property
+    def place(self) -> str:
+        """When, on what and by what version it was run, in a line."""
+        machine, version = self.machine, dict(self.versions).get(PROGRAM, "unknown")
+        return (
+            f"{self.made}, {machine.processor or 'unknown processor'}, {machine.cores:.3g} cores, "
+            f"{machine.memory / 2**30:.0f} GiB, {machine.system}, {PROGRAM} {version}"
+        )
+
+    @property
+    def settings(self) -> "RaceRecord":
+        """What it takes to run the same race again: all but the events."""
+        return replace(self, events=())
+
+    def without(self, kinds: Iterable[str]) -> "RaceRecord":
+        """The same without events of these kinds."""
+        left = frozenset(kinds)
+        return replace(self, events=tuple(e for e in self.events if type(e).__name__ not in left))
+
+    def published(self, public: Callable[[str], str]) -> "RaceRecord":
+        """The same with every name and every sentence as `public` writes them: of a page that
+        others use, without its operator's paths. What was asked and written stays.
+        """
+        known, machine = cache(public), self.machine
+        return replace(
+            self,
+            machine=replace(
+                machine, processor=known(machine.processor), system=known(machine.system)
+            ),
+            versions=tuple((name, known(version)) for name, version in self.versions),
+            columns=tuple(column.named(known) for column in self.columns),
+            target=replace(self.target, name=known(self.target.name)),
+            events=tuple(_published(event, known) for event in self.events),
+        )
+
+
+def recorded(
+    request: Request,
+    columns: Iterable[Column],
+    target: ModelSpec,
+    events: Iterable[Event],
+    made: str = "",
+) -> RaceRecord:
+    """The record of a race that was run here; `made` is now unless it is given."""
+    kept = tuple(event for event in events if not isinstance(event, LEFT_OUT))
+    made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return RaceRecord(request, tuple(columns), target, made, this_machine(), versions(), kept)
+
+
+def board(record: RaceRecord) -> Scoreboard:
+    """The race as its reader saw it in the end."""
+    made = Scoreboard(record.columns)
+    for event in record.events:
+        made.add(event)
+    return made
+
+
+def _published(event: Event, public: Callable[[str], str]) -> Event:
+    if isinstance(event, Step):
+        return event  # numbers, and what the model wrote
+    said = to_json(event)
+    return from_json(
+        {name: v if name in WRITTEN else _renamed(v, public) for name, v in said.items()}
+    )
+
+
+def _renamed(value: Any, public: Callable[[str], str]) -> Any:
+    """A JSON value with every text in it as `public` writes it."""
+    if isinstance(value, str):
+        return public(value)
+    if isinstance(value, list):
+        return [_renamed(item, public) for item in value]
+    if isinstance(value, dict):
+        return {name: _renamed(item, public) for name, item in value.items()}
+    return value

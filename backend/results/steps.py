@@ -1,0 +1,302 @@
+"""What there is to see inside one step of a column, in plain JSON values and sentences.
+
+A page's inspector shows them as they are: every word is made here.
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, Literal
+
+from backend.events import Proposed, Step
+from backend.results.figures import duration
+from backend.results.metrics import PARTS, Score
+from backend.results.scoreboard import Scoreboard
+
+View = dict[str, Any]
+
+#: What became of a proposed token: committed; not what the target chose in its place; behind one
+#: that was rejected, or behind the end of the text; ruled out by a grammar before the pass.
+Fate = Literal["accepted", "rejected", "not reached", "cut"]
+
+#: What a moment is that was no step, by the origin of its text.
+_OTHER = {
+    "earlier": "Text of an earlier run",
+    "fixed": "Fixed text of the program, whose next slot was made ready",
+}
+_HELD = "Text that had been held back"
+
+
+def step_view(board: Scoreboard, column: int, index: int) -> View:
+    """The inside of a column's moment, `index` counting its `Score.moments` from 0.
+
+    The same keys for every moment, empty where there is nothing to say: "title" and "sentences";
+    "tokens", those committed; "proposed", a tree by the index of each one's "parent" (-1: the text
+    so far) and its "depth"; "shape", "chain" or "tree"; "window", lookahead's levels, and "hits",
+    the n-grams that its pool had; "parts", the time by part in ms; "expected", what all of it
+    should take, None where that is unknown; "masks". Raises IndexError if there is no such moment.
+    """
+    score = board.scores[column]
+    if not 0 <= index < len(score.moments):
+        raise IndexError(f"the column has {len(score.moments)} moments, not one numbered {index}")
+    moment, step = score.moments[index], score.step_at.get(index)
+    seen = score.proposed_at.get(index) or Proposed(column, [], [], [], [], "")
+    guesses, expected = _proposed(board, column, seen), _expected(score, index)
+    view: View = {
+        "column": board.name(column),
+        "moment": index,
+        "title": _title(score, index),
+        "clock": f"{duration(moment.clock)} on its clock",
+        "tokens": _tokens(score, index, seen),
+        "proposed": guesses,
+        "shape": _shape(seen),
+        "window": seen.window,
+        "hits": _leaves(seen) if seen.window else 0,
+        "parts": _parts(step),
+        "expected": None if expected is None else round(expected * 1e3, 4),
+        "masks": _masks(step, seen),
+    }
+    said = [_offer(guesses, seen), _choice(step, seen, guesses), _lookahead(view)]
+    said += [_cost(score, index, expected), _constrained(view), _departure(board, column, index)]
+    return view | {"sentences": [sentence for sentence in said if sentence]}
+
+
+def first_differences(board: Scoreboard) -> list[tuple[int, int]]:
+    """Of each column that departs from its reference, the column and the moment where it does."""
+    found = ((column, board.difference(column)) for column in range(len(board.columns)))
+    return [
+        (column, moment_of(board.scores[column], difference.index))
+        for column, difference in found
+        if difference is not None
+    ]
+
+
+def moment_of(score: Score, token: int) -> int:
+    """The moment that showed the answer's token number `token`, from 0; those of an earlier run
+    came with the first. Raises IndexError if it is not written yet.
+    """
+    left = token - score.earlier
+    for index, moment in enumerate(score.moments):
+        left -= moment.tokens
+        if left < 0:
+            return index
+    raise IndexError(f"the answer has {score.length} tokens, not one numbered {token}")
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def _title(score: Score, index: int) -> str:
+    step = score.step_at.get(index)
+    if step is None:
+        (origin, _), *_ = score.moments[index].spans
+        return _OTHER.get(origin, _HELD)
+    number, count = sum(1 for i in score.step_at if i <= index), len(step.origins)
+    return f"Step {number} of {score.steps}: {_count(count, 'token')}"
+
+
+def _texts(score: Score, index: int) -> list[str]:
+    """The texts of the tokens that a moment committed; fewer where they are not known."""
+    seen, spans = score.proposed_at.get(index), score.moments[index].spans
+    if seen is not None:
+        return seen.committed
+    return [text for _, text in spans] if len(spans) == score.moments[index].tokens else []
+
+
+def _tokens(score: Score, index: int, seen: Proposed) -> list[View]:
+    """The committed tokens; "gap" between the two best scores there, None: unknown; "top" as
+    [text, share in words, probability].
+    """
+    step = score.step_at.get(index)
+    if step is None:
+        return []
+    texts = _texts(score, index)
+    gaps = [gap if isfinite(gap) else None for gap in step.gaps]
+    return [
+        {
+            "text": texts[i] if i < len(texts) else "",
+            "origin": origin,
+            "gap": gaps[i] if i < len(gaps) else None,
+            "top": [[text, _share(p), p] for text, p in seen.top[i]] if i < len(seen.top) else [],
+        }
+        for i, origin in enumerate(step.origins)
+    ]
+
+
+def _proposed(board: Scoreboard, column: int, seen: Proposed) -> list[View]:
+    """Each proposed token: who proposed it, what became of it, where it stands in the tree. Those
+    that were cut stand nowhere.
+    """
+    title = board.columns[column].strategy.title
+    by = [name or title for name, count in seen.by for _ in range(count)]
+    parents, fates, depths = _parents(seen), _fates(seen), list[int]()
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    cut = [None] * seen.cut
+    return [
+        {"text": text, "by": name, "fate": fate, "parent": parent, "depth": depth}
+        for text, name, fate, parent, depth in zip(
+            seen.tokens, by, fates, [*parents, *cut], [*depths, *cut], strict=True
+        )
+    ]
+
+
+def _parents(seen: Proposed) -> Sequence[int]:
+    """Parent links of what was verified, of a chain too."""
+    return seen.parents or range(-1, len(seen.tokens) - seen.cut - 1)
+
+
+def _fates(seen: Proposed) -> list[Fate]:
+    """What became of each proposed token.
+
+    The target chose a token behind the text so far and behind each accepted one, but behind the
+    last of these only if the text went on.
+    """
+    chose = {-1, *seen.path} if seen.chosen else {-1, *seen.path[:-1]}
+    fates: list[Fate] = []
+    for i, parent in enumerate(_parents(seen)):
+        missed: Fate = "rejected" if parent in chose else "not reached"
+        fates.append("accepted" if i in seen.path else missed)
+    fates.extend("cut" for _ in range(seen.cut))
+    return fates
+
+
+def _shape(seen: Proposed) -> str:
+    if seen.parents:
+        return "tree"
+    return "chain" if len(seen.tokens) > seen.cut else ""
+
+
+def _leaves(seen: Proposed) -> int:
+    """How many continuations the tree holds."""
+    parents = _parents(seen)
+    return len(set(range(len(parents))) - set(parents))
+
+
+def _parts(step: Step | None) -> list[list[Any]]:
+    """The step's time by part: name, milliseconds, and both in words."""
+    seconds = step.seconds if step else {}
+    return [
+        [part, round(seconds[part] * 1e3, 4), f"{part} {duration(seconds[part])}"]
+        for part in PARTS
+        if seconds.get(part)
+    ]
+
+
+def _expected(score: Score, index: int) -> float | None:
+    """Seconds that a pass after the first step's should take, by the costs known now."""
+    step, before = score.step_at.get(index), [i for i in score.step_at if i < index]
+    if step is None or not (step.rows and before and score.costs.known):
+        return None
+    length = score.earlier + sum(moment.tokens for moment in score.moments[:index])
+    width = score.step_at[before[-1]].rows if len(before) > 1 else 1
+    return score.expected_of(step.rows, step.calls, length, width)
+
+
+def _masks(step: Step | None, seen: Proposed) -> list[View]:
+    """Each mask: the text of the token that it stands behind ("": the text so far), how many
+    tokens it allowed, and what it took in ms, None where it was there already.
+    """
+    seconds = step.masks if step else []
+    behind = ["", *seen.tokens]
+    return [
+        {
+            "behind": behind[row],
+            "allowed": allowed,
+            "ms": round(seconds[row] * 1e3, 4) if row < len(seconds) else None,
+        }
+        for row, allowed in enumerate(seen.allowed)
+    ]
+
+
+# --- sentences ----------------------------------------------------------------------------------
+
+
+def _offer(guesses: Sequence[View], seen: Proposed) -> str:
+    """Who proposed how many tokens, and what became of them."""
+    if not guesses:
+        return ""
+    names = list(dict.fromkeys(guess["by"] for guess in guesses))
+    offers = [f"{name} {sum(guess['by'] == name for guess in guesses)}" for name in names]
+    verb = "was" if len(guesses) == 1 else "were"
+    offer = f"{_count(len(guesses), 'token')} {verb} proposed ({', '.join(offers)})"
+    cut = f", {seen.cut} ruled out by a grammar before the pass" if seen.cut else ""
+    return f"{offer}, {len(seen.path)} accepted{cut}."
+
+
+def _choice(step: Step | None, seen: Proposed, guesses: Sequence[View]) -> str:
+    """What the target chose at the end, and instead of what."""
+    if step is None or not seen.chosen:
+        return ""
+    last = seen.path[-1] if seen.path else -1
+    wrong = [guess["text"] for guess in guesses if guess["parent"] == last]
+    if not wrong:
+        return f"The target added {_quoted(seen.chosen)}." if guesses else ""
+    gap = step.gaps[-1] if step.gaps else float("inf")
+    apart = f": the two best scores lay {gap:.2g} apart" if isfinite(gap) else ""
+    instead = " or ".join(map(_quoted, wrong))
+    return f"The target chose {_quoted(seen.chosen)} instead of {instead}{apart}."
+
+
+def _lookahead(view: View) -> str:
+    if not view["window"]:
+        return ""
+    rows = sum(map(len, view["window"]))
+    hits = _count(view["hits"], "n-gram")
+    return f"The pool had {hits} to try; a window of {rows} rows looked for new ones."
+
+
+def _cost(score: Score, index: int, expected: float | None) -> str:
+    """What the pass took beside what it should have."""
+    step = score.step_at.get(index)
+    if step is None:
+        return ""
+    took = f"It took {duration(step.seconds['total'])}"
+    if not step.rows:
+        return f"{took}."
+    took += f" for {_count(step.rows, 'row')}"
+    if expected is not None:
+        return f"{took}; by what passes cost here it should take {duration(expected)}."
+    if index == min(score.step_at):
+        return f"{took}, those of the prompt that were computed with it included."
+    return f"{took}; what passes cost is not known here."
+
+
+def _constrained(view: View) -> str:
+    """How much of the vocabulary was left where the step began."""
+    if not view["masks"]:
+        return ""
+    allowed = view["masks"][0]["allowed"]
+    return f"{_count(allowed, 'token')} {'was' if allowed == 1 else 'were'} allowed to begin with."
+
+
+def _departure(board: Scoreboard, column: int, index: int) -> str:
+    """That the column leaves its reference here, and what that wrote."""
+    difference, reference = board.difference(column), board.reference(column)
+    if difference is None or reference is None:
+        return ""
+    if moment_of(board.scores[column], difference.index) != index:
+        return ""
+    wrote = _text_of(board.scores[reference], difference.index)
+    here = f"Token {difference.index + 1} is where it leaves {board.name(reference)}"
+    return f"{here}, which wrote {_quoted(wrote)}." if wrote else f"{here}."
+
+
+def _text_of(score: Score, token: int) -> str:
+    """The text of the answer's token number `token`; "" if it is not known."""
+    index = moment_of(score, token)
+    first = score.earlier + sum(moment.tokens for moment in score.moments[:index])
+    texts = _texts(score, index)
+    return texts[token - first] if first <= token < first + len(texts) else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _quoted(text: str) -> str:
+    """A token's text so that its spaces show."""
+    return f'"{text}"'
+
+
+def _share(probability: float) -> str:
+    return f"{probability:.1%}" if probability >= 0.001 else "under 0.1%"

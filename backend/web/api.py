@@ -1,0 +1,219 @@
+"""What programs may ask of a page, on the same line and by the same checks as its visitors."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from backend.errors import DerbyError
+from backend.records.record import board
+from backend.results import sentences
+from backend.results.figures import FIGURES, glossary
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import default_column
+from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
+from backend.web.benchmark import Benchmarks
+from backend.web.carry import read_carried
+from backend.web.editor import Editor
+from backend.web.form import Values, read_race
+from backend.web.lineup import most_columns
+from backend.web.offer import Offer
+from backend.web.visitors import Frame, Visitors
+
+#: A report on a race or a benchmark: plain JSON values.
+Report = dict[str, Any]
+
+#: The form's values where a program states none.
+_USUAL: Report = {
+    "max_new_tokens": 128,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "seed": 0,
+    "stop": (),
+    "chat": True,
+    "columns": DEFAULT_COLUMNS,
+    "model": "",
+    "engine": "",
+    "precision": "",
+    "device": "",
+    "grammar.kind": "lark",
+    "grammar.text": "",
+    "context": 0,
+    "shift": False,
+    "heal": True,
+    "measure": False,
+}
+
+
+class Api:
+    """Each method raises DerbyError, in one sentence, for what the caller can mend."""
+
+    def __init__(
+        self, visitors: Visitors, offer: Offer, editor: Editor, benchmarks: Benchmarks
+    ) -> None:
+        self._visitors = visitors
+        self._offer = offer
+        self._editor = editor
+        self._benchmarks = benchmarks
+        self.public = offer.public  # names models as visitors may see them
+
+    async def race(self, visitor: str, asked: Mapping[str, Any]) -> AsyncIterator[Report]:
+        """Reports on a race while it runs, short ones, and a whole one at its end."""
+        values = values_of(self._offer, asked)
+        race = await asyncio.to_thread(read_race, values, self._offer)
+        async for frame in self._visitors.watch(visitor, race):
+            yield self._reported(frame)
+
+    def _reported(self, frame: Frame) -> Report:
+        if not frame.over:
+            return {"status": self._status(frame)}
+        return {"status": "ended", "note": frame.note, **race_report(frame.board, self._offer)}
+
+    def _status(self, frame: Frame) -> str:
+        if frame.ahead:
+            return f"{frame.ahead} ahead"
+        written = sum(score.written for score in frame.board.scores)
+        return self._offer.public(frame.board.preparing) or f"{written} tokens written"
+
+    async def tune(
+        self, visitor: str, prompts: Sequence[str], tokens: int
+    ) -> AsyncIterator[Report]:
+        """Reports on a benchmark of every strategy that may pay, and in the last one the winner:
+        the setting with the highest median whose interval excludes 1, else KV reuse.
+        """
+        columns = _candidates(most_columns(self._offer) - 1)
+        values = values_of(self._offer, {"columns": columns, "max_new_tokens": tokens})
+        questions = [json.dumps({"category": "own", "turns": [prompt]}) for prompt in prompts]
+        started = self._benchmarks.start(visitor, values, "\n".join(questions), 1)
+        async for view in started:
+            if "alert" in view:
+                raise DerbyError(view["alert"])
+            done = view["phase"] in ("ended", "stopped")
+            yield {"status": view["status"]} | (self._winner(visitor) if done else {})
+
+    def _winner(self, visitor: str) -> Report:
+        rows = self._benchmarks.results(visitor)
+        sure = [row for row in rows if row.interval is not None and row.interval[0] > 1]
+        best = max(sure, key=lambda row: row.speedup, default=None)
+        return {
+            "best": self._offer.public(best.column if best else default_column(BASELINE).label),
+            "settings": [
+                {
+                    "column": self._offer.public(row.column),
+                    "speedup": row.speedup,
+                    "interval": row.interval,
+                    "tokens_per_forward": row.tokens_per_forward,
+                    "equal": row.equal,
+                    "prompts": row.prompts,
+                }
+                for row in rows
+            ],
+        }
+
+    async def replay(self, text: str) -> Report:
+        """The report on a recorded race: a link to it, its fragment, or a file's text."""
+        made = board(await asyncio.to_thread(read_carried, text))
+        return {"status": "ended", "note": "", **race_report(made, self._offer)}
+
+    async def check_grammar(self, visitor: str, kind: str, text: str, sample: str) -> Report:
+        """Whether a grammar is sound, and how far a text fits it, a sentence each."""
+        sound, fits = await self._editor.look(visitor, kind, text, sample)
+        return {"sound": sound, "fits": fits}
+
+
+def _candidates(most: int) -> Sequence[str]:
+    """A column of each strategy that proposes settings to try, each choosing its own."""
+    return [name for name, strategy in strategies().items() if strategy.candidates][:most]
+
+
+def values_of(offer: Offer, asked: Mapping[str, Any]) -> Values:
+    """The page's form filled in by a program, which may leave anything out but the prompt. A model,
+    engine, precision or device of "" is the page's first. Raises DerbyError for an unknown model.
+    """
+    wanted = {**_USUAL, **asked}
+    first = offer.runtimes[0]
+    runtime = offer.runtime(wanted["engine"]) or first
+    return wanted | {
+        "engine": wanted["engine"] or first.engine,
+        "precision": wanted["precision"] or runtime.precisions[0],
+        "device": wanted["device"] or runtime.devices[0],
+        "model": _key(wanted["model"], offer),
+        "lineup": "\n".join(map(str, wanted["columns"])),
+        "stop": "\n".join(map(str, wanted["stop"])),
+    }
+
+
+def _key(label: str, offer: Offer) -> str:
+    """A model's key by its label. Raises DerbyError."""
+    if not label:
+        return "0"
+    keys = [key for key, known in offer.labels.items() if known == label]
+    if not keys:
+        offered = ", ".join(offer.labels.values())
+        raise DerbyError(f"There is no model {label!r:.60} on this page; choose from {offered}.")
+    return keys[0]
+
+
+def race_report(board: Scoreboard, offer: Offer) -> Report:
+    """A race that has ended, as values and sentences."""
+    return {
+        "headline": offer.public(sentences.headline(board)),
+        "ledger": offer.public(sentences.ledger(board)),
+        "columns": [_column(board, index, offer) for index in range(len(board.columns))],
+    }
+
+
+def _column(board: Scoreboard, index: int, offer: Offer) -> Report:
+    score, gain = board.scores[index], board.gain(index)
+    return {
+        "name": offer.public(board.name(index)),
+        "setting": offer.public(str(board.columns[index])),
+        "state": score.state,
+        "message": offer.public(score.message),
+        "text": score.text,
+        "values": score.values,
+        "verdict": offer.public(sentences.verdict(board, index)),
+        "reason": offer.public(sentences.reason(board, index)),
+        "pace": board.pace(index) or "no difference shown",
+        "interval": gain.interval,
+        "figures": {
+            figure.name: value
+            for figure in FIGURES
+            if (value := figure.value(score, board.baseline)) is not None
+        },
+    }
+
+
+def explained(report: Report) -> str:
+    """A race's report as text, for whoever reads no JSON."""
+    lines = [report["headline"]]
+    for column in report["columns"]:
+        said = "; ".join(filter(None, (column["reason"], column["verdict"], column["message"])))
+        lines.append(f"- {column['name']} ({column['setting']}): {said or column['state']}.")
+    return "\n".join([*lines, report["ledger"]])
+
+
+def tuned(report: Report) -> str:
+    """The last report of a tuning as text."""
+    lines = [f"{report['status']} Best here: {report['best']}."]
+    for each in report["settings"]:
+        low, high = each["interval"] or (None, None)
+        sure = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
+        lines.append(
+            f"- {each['column']}: {each['speedup']:.2f} times as fast as KV reuse{sure}, "
+            f"{each['tokens_per_forward']:.2f} tokens per forward, text equal on "
+            f"{each['equal']} of {each['prompts']} prompts."
+        )
+    return "\n".join(lines)
+
+
+def terms() -> str:
+    """What can be raced, and what the figures mean."""
+    lines = ["Strategies, each a column's name:"]
+    for name, strategy in strategies().items():
+        lines.append(f"- {name} ({strategy.title}): {strategy.description}")
+        lines += [f"  - {setting.name}: {setting.help}" for setting in strategy.settings]
+    lines.append("Figures:")
+    lines += [f"- {title}, {unit}: {text}" for title, unit, text in glossary()]
+    return "\n".join(lines)

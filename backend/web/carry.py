@@ -1,0 +1,218 @@
+"""A visitor's race carried away, as a link or a file, and one that was carried brought back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from backend.errors import DerbyError
+from backend.export.csv_table import csv_table
+from backend.export.markdown import markdown
+from backend.export.trace import trace
+from backend.grammar.sources import GrammarSource
+from backend.models.files import HUB_ID
+from backend.records.file import as_bytes, from_bytes
+from backend.records.link import PASTED, Held, decode, is_link, link
+from backend.records.record import RaceRecord, board
+from backend.results.figures import NONE, factor, rate, span
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import headline
+from backend.types import Request
+from backend.web.form import Values
+from backend.web.offer import HUB, Offer
+from backend.web.replay_page import record_in, replay_page
+from backend.web.view import View
+
+#: Characters of a record that a page reads.
+MOST_TEXT = 1 << 22
+
+#: Characters of a prompt in a list of races, and races that stand side by side.
+MOST_PROMPT, MOST_BESIDE = 120, 6
+
+#: What a link holds, as its reader should know.
+_HOLDS: dict[Held, str] = {
+    "all": "It holds the whole race.",
+    "all but details": "It holds the race without the inside of its steps.",
+    "rounded": "It holds the race, its times rounded, without the inside of its steps.",
+    "settings": "It holds the settings alone, for the race is too long: save a file for all of it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What the browser saves: a name, a media type, and the content."""
+
+    name: str
+    kind: str
+    content: str
+
+
+def _json(record: RaceRecord) -> str:
+    return as_bytes(record).decode()
+
+
+#: The files that a race may be saved as, by what the page asks for.
+FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str]]] = {
+    "html": ("race.html", "text/html", replay_page),
+    "json": ("race.json", "application/json", _json),
+    "csv": ("race.csv", "text/csv", csv_table),
+    "markdown": ("race.md", "text/markdown", markdown),
+    "trace": ("race.trace.json", "application/json", trace),
+}
+
+
+def file_of(record: RaceRecord, form: str) -> File:
+    """The race in that form. Raises DerbyError for a form that there is not."""
+    if form not in FILES:
+        raise DerbyError(f"A race cannot be saved as {form!r:.40}; choose from {', '.join(FILES)}.")
+    name, kind, write = FILES[form]
+    return File(name, kind, write(record))
+
+
+def link_of(record: RaceRecord) -> tuple[str, str]:
+    """The fragment for the page's address, and what it holds and where it can be pasted."""
+    made = link(record)
+    length = len(made.text)
+    where = (
+        "It can be pasted nearly anywhere."
+        if length <= PASTED
+        else f"With {length:,} characters it is longer than the {PASTED:,} that some chats take."
+    )
+    return made.fragment, f"{_HOLDS[made.holds]} {where}"
+
+
+def settings_link(record: RaceRecord) -> str:
+    """The fragment with which the same race can be run again; "" if that is too long."""
+    try:
+        return link(record.settings).fragment
+    except DerbyError:
+        return ""
+
+
+def read_carried(text: object) -> RaceRecord:
+    """The record in a link, a fragment or a file's text. Raises DerbyError for anything else."""
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise DerbyError(
+            f"A race's file may have {MOST_TEXT:,} characters here: replay it on the command line."
+        )
+    if is_link(text):
+        return decode(text)
+    if text.lstrip()[:9].lower() == "<!doctype":
+        return from_bytes(record_in(text, MOST_TEXT))
+    return from_bytes(text.encode(errors="replace"), MOST_TEXT)
+
+
+def form_of(record: RaceRecord, offer: Offer) -> Values:
+    """The record's settings as the page's form has them. What this page does not offer is left
+    out, so that it is as usual.
+    """
+    request, sampling = record.request, record.request.sampling
+    own = next((g for g in map(_own_grammar, record.columns) if g is not None), None)
+    values = {
+        "prompt": request.prompt,
+        "max_new_tokens": request.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        "stop": "\n".join(_one_line(stop) for stop in request.stop),
+        "chat": request.chat,
+        "context": request.context,
+        "shift": request.shift,
+        "heal": request.heal,
+        "lineup": "\n".join(str(column) for column in record.columns),
+        "engine": record.target.engine,
+        "precision": record.target.precision,
+        "device": record.target.device,
+        "measure": False,
+        **_model(record.target.name, offer),
+    }
+    return values | ({"grammar.kind": own.kind, "grammar.text": own.text} if own else {})
+
+
+def _own_grammar(column: object) -> GrammarSource | None:
+    grammar = getattr(column, "grammar", None)
+    return grammar if isinstance(grammar, GrammarSource) and grammar.name == "my own" else None
+
+
+def _one_line(stop: str) -> str:
+    """A stop string as the form writes it."""
+    return stop.replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _model(name: str, offer: Offer) -> Values:
+    """The form's choice of the model that the record names; nothing if it is not offered."""
+    keys = [key for key, label in offer.labels.items() if label == name]
+    if keys:
+        return {"model": keys[0]}
+    if offer.hub and HUB_ID.fullmatch(name):
+        return {"model": HUB, "model.hub": name}
+    return {}
+
+
+def compared(there: RaceRecord, request: Request, here: Scoreboard) -> list[str]:
+    """How a race that was run again came out beside the record of it, a sentence a column; [] if
+    its request or its line-up is another one.
+    """
+    then = board(there)
+    if there.request != request or [str(c) for c in then.columns] != [str(c) for c in here.columns]:
+        return []
+    return [_compared(then, here, index) for index in range(len(here.columns))]
+
+
+def _compared(then: Scoreboard, here: Scoreboard, index: int) -> str:
+    old, new = then.scores[index], here.scores[index]
+    gains = [f"{factor(gain.value)}{span(gain)}" for gain in (then.gain(index), here.gain(index))]
+    if index == here.baseline_index or not (then.gain(index).value and here.gain(index).value):
+        gains = [f"{rate(score.tokens_per_second)} tokens/s" for score in (old, new)]
+    return f"{here.name(index)}: {_sameness(old, new)}; there {gains[0]}, here {gains[1]}"
+
+
+def about(record: RaceRecord) -> View:
+    """A line on a race for a list of races."""
+    made = board(record)
+    return {
+        "made": record.made,
+        "prompt": record.request.prompt[:MOST_PROMPT],
+        "columns": [made.name(index) for index in range(len(made.columns))],
+        "headline": headline(made),
+    }
+
+
+def side_by_side(texts: object, public: Callable[[str], str]) -> View:
+    """A table of races, each a link's text: a line for each column that any of them has, in each
+    race its speed-up and speed, and whether its text is that of the first race. Raises DerbyError.
+    """
+    if not isinstance(texts, list) or not 2 <= len(texts) <= MOST_BESIDE:
+        raise DerbyError(f"Choose 2 to {MOST_BESIDE} races to see them side by side.")
+    records = [read_carried(text) for text in texts]
+    boards = [board(record) for record in records]
+    lines: dict[str, list[str]] = {}
+    for number, made in enumerate(boards):
+        for index, column in enumerate(made.columns):
+            cells = lines.setdefault(str(column), [NONE] * len(boards))
+            cells[number] = _beside(boards[0], made, index)
+    return {
+        "headings": ["Column", *(record.place for record in records)],
+        "lines": [[public(setting), *cells] for setting, cells in lines.items()],
+    }
+
+
+def _beside(first: Scoreboard, made: Scoreboard, index: int) -> str:
+    """What a column came to in one of several races."""
+    score, gain, setting = made.scores[index], made.gain(index), str(made.columns[index])
+    if score.message:
+        return "failed"
+    parts = [f"{factor(gain.value)}{span(gain)}"] if gain.value else []
+    parts += [f"{rate(score.tokens_per_second)} tokens/s"] if score.tokens_per_second else []
+    others = [s for c, s in zip(first.columns, first.scores, strict=True) if str(c) == setting]
+    if made is not first and others:
+        parts.append(_sameness(others[0], score))
+    return ", ".join(parts) or NONE
+
+
+def _sameness(old: Score, new: Score) -> str:
+    """Whether two columns of different races wrote the same, as far as both went."""
+    count = min(len(old.tokens), len(new.tokens))
+    if not count or old.tokenizer != new.tokenizer:
+        return "texts not comparable"
+    return "same text" if old.tokens[:count] == new.tokens[:count] else "another text"

@@ -1,0 +1,149 @@
+"""A race as one HTML file that needs no server and no network: the board with its replay, and the
+record itself.
+"""
+
+import html
+import json
+import re
+import zlib
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+
+from backend.errors import DerbyError
+from backend.records.file import as_bytes
+from backend.records.record import RaceRecord, board
+from backend.results.scoreboard import Scoreboard
+from backend.results.steps import first_differences, step_view
+from backend.web.view import recorded_view
+
+_ASSETS = Path(__file__).resolve().parents[2] / "assets"
+
+#: What every component's script begins with.
+BEGINNING = "dom.js"
+
+#: The board's own scripts, in their order; they share one scope.
+SCRIPTS = ("help.js", "card.js", "rounds.js", "curve.js", "replay.js", "board.js")
+
+#: What gradio gives to a component's script.
+_SHIM = """
+const element = document.querySelector("#board");
+const props = { value: JSON.parse(document.querySelector("#view").textContent) };
+const watch = () => {};
+const trigger = () => {};
+"""
+
+#: The same to the inspector's, with an answer to what it asks.
+_INSPECTOR_SHIM = """
+const element = document.querySelector("#inspector");
+const { steps, differences } = JSON.parse(document.querySelector("#steps").textContent);
+const props = { value: null };
+let answer = () => {};
+const watch = (_, draw) => (answer = draw);
+const trigger = () => {
+  const { column, index, difference } = props.value;
+  const at = difference ? (differences[0] ?? [-1, -1]) : [column, index];
+  const step = steps[at[0]]?.[at[1]];
+  props.value = step ? { ...step, at } : { note: "There is no such step." };
+  answer();
+};
+"""
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+_RECORD = re.compile(r'<script type="text/plain" id="record">([\w+/=]*)</script>', re.ASCII)
+
+
+def replay_page(record: RaceRecord) -> str:
+    """The file's text."""
+    title = f"Decode Derby: {record.request.prompt[:80]}"
+    made = board(record)
+    shown = recorded_view(made, record.place)
+    styles = "\n".join(_asset(name) for name in ("page.css", "replay.css"))
+    scripts, inspector = (_script(*names) for names in (SCRIPTS, ("inspector.js",)))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{html.escape(title)}</title>
+<style>
+body {{ margin: 0; padding: 16px 24px; font-family: system-ui, sans-serif; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #121924; }} }}
+{styles}
+.dd-recorded button {{ display: none; }}
+</style>
+</head>
+<body>
+<script>
+const {{ matches }} = matchMedia("(prefers-color-scheme: dark)");
+document.body.classList.toggle("dark", matches);
+</script>
+<main class="gradio-container">
+<h1>Decode Derby</h1>
+<p class="dd-prompt">{html.escape(record.request.prompt)}</p>
+<div id="board">
+{_asset("board.html")}
+</div>
+<div id="inspector">
+{_asset("inspector.html")}
+</div>
+</main>
+<script type="application/json" id="view">{_embedded(json.dumps(shown))}</script>
+<script type="application/json" id="steps">{_embedded(json.dumps(_inside(made)))}</script>
+<script type="text/plain" id="record">{b64encode(zlib.compress(as_bytes(record))).decode()}</script>
+<script>
+(() => {{
+{_SHIM}
+{scripts}
+}})();
+(() => {{
+{_INSPECTOR_SHIM}
+{inspector}
+}})();
+</script>
+</body>
+</html>
+"""
+
+
+def _inside(made: Scoreboard) -> dict[str, Any]:
+    """What the inspector may be asked: of each column every step, and where columns differ."""
+    return {
+        "steps": [
+            [step_view(made, column, index) for index in range(len(score.moments))]
+            for column, score in enumerate(made.scores)
+        ],
+        "differences": first_differences(made),
+    }
+
+
+def record_in(text: str, most: int) -> bytes:
+    """The record's JSON in a file that `replay_page` made, `most` bytes at most. Raises DerbyError
+    for another file.
+    """
+    found = _RECORD.search(text)
+    if found is None:
+        raise DerbyError("This page holds no race: choose one that Decode Derby saved.")
+    try:
+        inflate = zlib.decompressobj()
+        data = inflate.decompress(b64decode(found[1]), most)
+    except (ValueError, zlib.error) as error:
+        raise DerbyError("The race in this page is damaged: save it again.") from error
+    if inflate.unconsumed_tail:
+        raise DerbyError(f"The race in this page is longer than {most:,} bytes: save it as JSON.")
+    return data
+
+
+def _script(*names: str) -> str:
+    """What each component's script begins with, and these files behind it."""
+    return "\n".join(map(_asset, (BEGINNING, *names)))
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def _embedded(text: str) -> str:
+    """JSON that can stand within a script element: no "<" begins an end tag or a comment."""
+    return text.replace("<", "\\u003c")

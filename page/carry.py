@@ -1,0 +1,37 @@
+"""Below the board: the race on show as a link or a file, and the inside of its steps."""
+
+from typing import Any
+
+import gradio as gr
+
+from backend.web.controller import Controller
+from backend.web.view import View
+from page.components import BARE, QUIET, asset, script, visitor_of
+
+
+def fill(controller: Controller) -> None:
+    inspector = gr.HTML(
+        None,
+        html_template=asset("inspector.html"),
+        js_on_load=script("inspector.js"),
+        elem_id="inspector",
+        **BARE,
+    )
+    row = gr.HTML(
+        None,
+        html_template=asset("carry.html"),
+        js_on_load=asset("carry.js"),
+        elem_id="carry",
+        **BARE,
+    )
+
+    # In a thread, as gradio calls what is not async: it may take some time.
+    def carry(request: gr.Request, asked: Any) -> View:
+        form = asked.get("ask") if isinstance(asked, dict) else None
+        return controller.carry(visitor_of(request), form)
+
+    def inspect(request: gr.Request, asked: Any) -> View:
+        return controller.inspect(visitor_of(request), asked)
+
+    inspector.input(inspect, inspector, inspector, trigger_mode="multiple", **QUIET)
+    row.input(carry, row, row, trigger_mode="multiple", **QUIET)

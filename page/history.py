@@ -1,0 +1,25 @@
+"""The tab "History": the races that this browser keeps. The server keeps none of them."""
+
+from typing import Any
+
+import gradio as gr
+
+from backend.web.controller import Controller
+from backend.web.view import View
+from page.components import BARE, QUIET, asset, script
+
+
+def fill(controller: Controller) -> None:
+    shown = gr.HTML(
+        None,
+        html_template=asset("history.html"),
+        js_on_load=script("history.js"),
+        elem_id="history",
+        **BARE,
+    )
+
+    # In a thread, as gradio calls what is not async: it may take some time.
+    def compare(asked: Any) -> View:
+        return controller.beside(asked.get("links") if isinstance(asked, dict) else None)
+
+    shown.input(compare, shown, shown, trigger_mode="multiple", **QUIET)

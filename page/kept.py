@@ -1,0 +1,89 @@
+"""The form as the browser kept it: what was typed and chosen is there again after a reload."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from backend.errors import explain
+from backend.web.controller import Controller
+from backend.web.form import usable
+from backend.web.lineup import text_of
+from backend.web.lineup_editor import editor_state
+from backend.web.offer import HUB, Offer
+from backend.web.view import View, alert
+from page.components import QUIET, Fields, unseen, visitor_of
+from page.lineup import preview
+
+#: Characters of what a browser kept that are read.
+MOST = 400_000
+
+
+def keep(
+    demo: gr.Blocks, fields: Fields, offer: Offer, controller: Controller, board: gr.HTML
+) -> None:
+    """Have the browser keep the form at every change, and fill it in as the page is loaded, or from
+    a race in the address; the board shows that race, or else the line-up.
+    """
+    usual = {name: component.value for name, component in fields.items()}
+    stored = gr.Textbox(visible="hidden")
+
+    def restore(request: gr.Request, text: Any) -> list[Any]:
+        found = _read(text)
+        values, shown = _form(found.get("form"), tuple(fields)), View()
+        try:
+            if race := found.get("race"):
+                carried, shown = controller.open(visitor_of(request), race)
+                values = values if found.get("own") and values else carried
+        except Exception as error:
+            shown = alert(offer.public(explain(error)))
+        if not values:
+            return [*[gr.skip()] * len(fields), shown or gr.skip()]  # what is being typed stays
+        form = usable(values, usual, offer)
+        shown = shown or preview(text_of(form["lineup"]), offer)
+        return [*(_update(name, form, offer) for name in fields), shown]
+
+    outputs, begun = [*fields.values(), board], "() => window.keptForm()"
+    demo.load(restore, stored, outputs, js=begun, **QUIET)
+    unseen("open").click(restore, stored, outputs, js=begun, **QUIET)
+    changes = [_change(component) for component in fields.values()]
+    gr.on(changes, None, list(fields.values()), None, js="(...v) => window.keepForm(...v)")
+
+
+def _change(component: Any) -> Any:
+    return component.input if isinstance(component, gr.HTML) else component.change
+
+
+def _read(text: Any) -> Mapping[str, Any]:
+    """What the browser says that it kept; nothing if that is not what this page writes."""
+    try:
+        found = json.loads(text[:MOST]) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _form(text: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
+    """The values by the fields' names; none if the text is no form of this page."""
+    try:
+        values = json.loads(text) if isinstance(text, str) and text else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(values, list) or len(values) != len(names):
+        return {}
+    return dict(zip(names, values, strict=True))
+
+
+def _update(name: str, form: Mapping[str, Any], offer: Offer) -> Any:
+    """A component's new value; with what can be chosen, where that depends on another one."""
+    value = form[name]
+    if name == "lineup":
+        return editor_state(text_of(value), offer)
+    runtime = offer.runtime(form["engine"])
+    if runtime is not None and name in ("precision", "device"):
+        options = runtime.precisions if name == "precision" else runtime.devices
+        return gr.update(choices=list(options), value=value)
+    if name == "model.hub":
+        return gr.update(value=value, visible=form["model"] == HUB)
+    return value

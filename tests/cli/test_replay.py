@@ -1,0 +1,145 @@
+"""race --record and replay: what was seen is seen again."""
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recordings import race_of
+from typer.testing import CliRunner, Result
+
+from backend.cli.main import app
+from backend.events import Failed, to_json
+from backend.export.csv_table import csv_table
+from backend.export.markdown import markdown
+from backend.export.trace import trace
+from backend.records.file import load, save
+from backend.records.link import link
+
+FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A recorded race's file, and what the race printed."""
+    path = tmp_path_factory.mktemp("records") / "race.json"
+    return path, run("race", "xx", *FAKE, "-c", "kv", "-c", "lookup:k=3", "--record", str(path))
+
+
+def test_a_replay_prints_what_the_race_printed(raced: tuple[Path, Result]) -> None:
+    path, race = raced
+    assert race.exit_code == 0
+    replay = run("replay", str(path))
+    assert replay.exit_code == 0
+    assert replay.stdout.startswith(race.stdout)
+    rest = replay.stdout.removeprefix(race.stdout)
+    assert " ".join(rest.split()) == f"Recorded: {load(path).place}."
+
+
+def test_a_replay_as_json_is_the_race_s_events(raced: tuple[Path, Result]) -> None:
+    path, _ = raced
+    lines = run("replay", str(path), "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [to_json(e) for e in load(path).events]
+
+
+def test_a_race_as_json_is_recorded_too(tmp_path: Path) -> None:
+    path = tmp_path / "race.json"
+    result = run("race", "xx", *FAKE, "-c", "kv", "--json", "--record", str(path))
+    printed = [json.loads(line) for line in result.stdout.splitlines()]
+    kept = [to_json(event) for event in load(path).events]
+    assert kept == [event for event in printed if event["kind"] != "Preparing"]
+
+
+def test_a_race_that_failed_is_recorded_and_shown(tmp_path: Path) -> None:
+    path = tmp_path / "race.json"
+    result = run("race", "x" * 99, *FAKE, "-c", "kv", "--context", "64", "--record", str(path))
+    assert result.exit_code == 2
+    assert isinstance(load(path).events[0], Failed)
+    assert "the context holds 64" in " ".join(run("replay", str(path)).stdout.split())
+
+
+def test_what_could_not_be_written_is_refused_before_the_race(tmp_path: Path) -> None:
+    result = run("race", "xx", *FAKE, "--record", str(tmp_path / "no" / "race.json"))
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+    assert not result.stdout
+
+
+@pytest.mark.parametrize(
+    ("form", "made"), [("csv", csv_table), ("markdown", markdown), ("trace", trace)]
+)
+def test_it_is_printed_in_other_forms(raced: tuple[Path, Result], form: str, made: object) -> None:
+    path, _ = raced
+    assert callable(made)
+    result = run("replay", str(path), "--as", form)
+    assert result.stdout.replace("\r\n", "\n") == made(load(path)).replace("\r\n", "\n")
+
+
+def test_a_link_is_a_file_s_like(raced: tuple[Path, Result]) -> None:
+    """Bare, as a fragment, and in an address."""
+    path, race = raced
+    fragment = run("replay", str(path), "--as", "link").stdout.strip()
+    assert fragment == link(load(path)).fragment
+    for text in (fragment, fragment.partition("=")[2], f"http://127.0.0.1:7860/{fragment}"):
+        assert run("replay", text).stdout.startswith(race.stdout)
+
+
+def test_a_file_goes_before_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(race_of("kv"), Path("abc"))
+    assert "KV reuse" in run("replay", "abc").stdout
+
+
+def test_a_link_that_does_not_hold_all_says_so(tmp_path: Path) -> None:
+    record = race_of("kv", 24)
+    path, long = tmp_path / "race.json", "".join(map(chr, range(33, 9000)))
+    save(replace(record, events=(*record.events, Failed(0, long))), path)
+    result = run("replay", str(path), "--as", "link")
+    assert "the settings alone" in result.stderr
+    assert len(result.stdout) < 500
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("no/such/file", "No such file"),
+        ("aaaa", "no record of a race"),
+        ("a" * 70_000, "File name too long"),
+        (os.curdir, "name another file"),
+    ],
+)
+def test_what_is_neither_is_refused(given: str, said: str) -> None:
+    result = run("replay", given)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not result.stdout
+
+
+@pytest.mark.parametrize("speed", ["-1", "nan", "1001"])
+def test_a_speed_has_bounds(speed: str) -> None:
+    result = run("replay", "nothing", "--speed", speed)
+    assert result.exit_code == 2
+    assert "speed is" in result.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--as", "csv"), ("--as", "markdown"), ("--speed", "1000")])
+def test_nothing_in_a_record_steers_the_terminal(tmp_path: Path, form: tuple[str, ...]) -> None:
+    """A text with an escape sequence could write to the clipboard of whoever replays it."""
+    record, path = race_of("kv lookup"), tmp_path / "race.json"
+    evil = "\x1b]52;c;ZXZpbA==\x07\x9b2J"
+    steps = tuple(
+        replace(event, spans=[["sampled", evil]]) if hasattr(event, "origins") else event
+        for event in record.events
+    )
+    machine = replace(record.machine, processor=evil)
+    save(replace(record, machine=machine, events=(*steps, Failed(1, evil))), path)
+    result = run("replay", str(path), *form)
+    assert result.exit_code == 0
+    assert "]52;c" in result.stdout
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", result.stdout)

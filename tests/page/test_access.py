@@ -1,0 +1,167 @@
+"""The page for everyone: axe-core finds nothing of ours, in each state and both themes."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browser import LONG, Visitor
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+
+#: What gradio does wrong, and we cannot mend: an empty code box has a label and no role.
+GRADIOS = {("aria-prohibited-attr", ".empty")}
+
+TABS = ("Columns", "Own grammar", "Sampling", "Model", "Save", "Production", "Benchmark")
+
+
+def violations(visitor: Visitor) -> set[tuple[str, str]]:
+    """Rules broken, each with the elements that break it."""
+    options = {"runOnly": {"type": "tag", "values": RULES}, "resultTypes": ["violations"]}
+    found = Axe().run(visitor.page, options=options).response["violations"]
+    return {(rule["id"], str(node["target"][-1])) for rule in found for node in rule["nodes"]}
+
+
+@pytest.fixture(params=[("light", 1366, 768), ("dark", 1366, 768), ("dark", 380, 800)])
+def visitor(request: pytest.FixtureRequest, enter: Callable[..., Visitor]) -> Iterator[Visitor]:
+    theme, width, height = request.param
+    inside = enter(theme)
+    inside.page.set_viewport_size({"width": width, "height": height})
+    yield inside
+    assert inside.complaints == []
+
+
+def test_a_race_breaks_no_rule_idle_running_ended_or_opened(visitor: Visitor) -> None:
+    page = visitor.page
+    assert violations(visitor) == set()
+    visitor.columns("kv", "speculative", "grammar:grammar=own", "stateless")
+    visitor.tab("Own grammar")
+    page.get_by_label("My own grammar").fill("start: (")
+    visitor.ask(LONG, tokens=24, model="fake-slow")
+    visitor.wait_decoding()
+    assert violations(visitor) == set()
+    visitor.wait_phase("ended")
+    assert visitor.states[2] == "failed"
+    assert violations(visitor) == set()
+    for summary in page.locator(".dd-board summary").filter(visible=True).all():
+        summary.click()
+    page.locator(".dd-result .dd-helped").first.click()
+    expect(page.locator(".dd-tip")).to_be_visible()
+    assert violations(visitor) == set()
+
+
+def test_a_replay_a_step_a_benchmark_and_the_history_break_no_rule(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.columns("kv", "speculative:k=4")
+    page.keyboard.press("Escape")
+    visitor.ask(LONG, tokens=24)
+    visitor.wait_phase("ended")
+    page.get_by_role("button", name="One step back").click()
+    page.locator(".dd-flow .dd-bonus").first.click()
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Step")
+    assert violations(visitor) == set()
+    page.wait_for_function("() => window.kept.races().length > 0")
+    page.evaluate("scrollTo(0, 0)")  # out from under Run, which stays in sight
+    visitor.tab("History")
+    expect(page.locator(".dd-races li")).to_have_count(1)
+    page.wait_for_timeout(400)  # what fades in has less contrast meanwhile
+    assert violations(visitor) == set()
+    visitor.tab("Benchmark")
+    page.locator("#prompt-set textarea").fill("One\nTwo")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
+    page.wait_for_timeout(400)
+    assert violations(visitor) == set()
+
+
+def test_the_settings_break_no_rule(visitor: Visitor) -> None:
+    for name in TABS:
+        visitor.tab(name)
+        visitor.page.wait_for_timeout(400)  # what fades in has less contrast meanwhile
+        assert violations(visitor) <= GRADIOS, name
+
+
+def test_an_alert_is_in_sight_wherever_the_page_is_scrolled_to(visitor: Visitor) -> None:
+    """It stood above the board: at 380 pixels nobody saw why nothing ran."""
+    page = visitor.page
+    visitor.tab("Sampling")
+    page.get_by_label("Max new tokens").fill("99999")
+    page.keyboard.press("Control+Enter")
+    alert = page.get_by_role("alert").filter(has_text="must lie between")
+    expect(alert).to_be_in_viewport(ratio=1)
+    assert violations(visitor) == set()
+    page.get_by_role("button", name="Close this message").click()
+    expect(alert).to_be_hidden()
+    page.keyboard.press("Control+Enter")
+    expect(alert).to_be_visible()
+    page.get_by_label("Max new tokens").fill("16")
+    expect(alert).to_be_hidden()  # its reason may be gone
+
+
+def test_help_is_at_the_figure_for_fingers_and_keys(visitor: Visitor) -> None:
+    """A tooltip shows to a mouse alone. Escape closes the help and leaves the race alone."""
+    page = visitor.page
+    visitor.columns("kv", "lookup")
+    visitor.endless()
+    visitor.wait_decoding()
+    button = page.locator(".dd-card .dd-helped").filter(visible=True).first
+    button.focus()
+    page.keyboard.press("Enter")
+    tip = page.locator(".dd-tip")
+    expect(tip).to_contain_text("Tokens a second after those of the first step")
+    expect(tip).to_be_in_viewport(ratio=1)
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    assert page.locator(".dd-board").get_attribute("data-phase") == "racing"
+    page.keyboard.press("Escape")
+    visitor.wait_phase("ended")
+
+
+def test_whatever_has_the_focus_shows_it(visitor: Visitor) -> None:
+    """Number boxes showed nothing."""
+    visitor.tab("Sampling")
+    visitor.page.locator(".dd-skip").focus()
+    bare, boxes = [], 0
+    for _ in range(60):
+        visitor.page.keyboard.press("Tab")
+        tag, kind, name, style = visitor.page.evaluate(
+            "((e) => [e.tagName, e.type, e.ariaLabel || e.textContent,"
+            "getComputedStyle(e).outline])(document.activeElement)"
+        )
+        boxes += kind == "number"
+        if tag != "BODY" and not style.endswith("solid 3px"):
+            bare.append((tag, name, style))
+    assert boxes > 3
+    assert bare == []
+
+
+def test_headings_are_in_order(visitor: Visitor) -> None:
+    visitor.open_settings()
+    expect(visitor.page.get_by_role("heading", name="Settings")).to_be_visible()
+    levels = visitor.page.get_by_role("heading").evaluate_all(
+        "(nodes) => nodes.map((node) => [Number(node.tagName[1]), node.textContent])"
+    )
+    assert levels[0] == [1, "Decode Derby"]
+    assert [text for level, text in levels if level == 2] == ["The race", "Settings"]
+    for (before, _), (after, text) in pairwise(levels):
+        assert after <= before + 1, text
+
+
+def test_model_texts_state_no_language_and_find_their_own_direction(visitor: Visitor) -> None:
+    visitor.ask("Hello", tokens=8)
+    visitor.wait_phase("ended")
+    for flow in visitor.page.locator(".dd-flow").all():
+        assert (flow.get_attribute("dir"), flow.get_attribute("lang")) == ("auto", "")
+
+
+def test_a_text_can_be_copied(visitor: Visitor) -> None:
+    page = visitor.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visitor.ask("Hello", tokens=24)
+    visitor.wait_phase("ended")
+    page.get_by_role("button", name="Copy the text of KV reuse").click()
+    page.wait_for_selector(".dd-copy[data-copied]")
+    assert page.evaluate("navigator.clipboard.readText()") == visitor.card("KV reuse").text

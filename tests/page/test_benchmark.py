@@ -1,0 +1,91 @@
+"""The benchmark's tab, and the form that a browser keeps, over the fake engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+from browser import Visitor
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
+    visitor: Visitor, tmp_path: Path
+) -> None:
+    """The file is read in the browser: nothing is uploaded."""
+    page = visitor.page
+    visitor.columns("kv", "lookup:k=3")
+    visitor.tab("Sampling")
+    page.get_by_label("Max new tokens").fill("24")
+    page.keyboard.press("Escape")
+    visitor.tab("Benchmark")
+    questions = tmp_path / "questions.jsonl"
+    lines = [{"category": c, "turns": [t]} for c, t in (("a", "One"), ("a", "Two"), ("b", "Three"))]
+    questions.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    page.locator(".dd-file input").set_input_files(questions)
+    expect(page.locator("#prompt-set textarea")).to_have_value(questions.read_text("utf-8"))
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
+    shown = page.locator(".dd-benchmark tbody th[scope=rowgroup]").all_inner_texts()
+    assert shown == ["all prompts", "a", "b"]
+    assert page.locator(".dd-box").count() == 1
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Save benchmark.json").click()
+    results = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+    assert {result["column"] for result in results} == {"KV reuse", "Prompt lookup (k=3)"}
+    assert not any("upload" in url for url in visitor.requests)
+    assert visitor.complaints == []
+
+
+def test_a_benchmark_that_is_refused_says_why(visitor: Visitor) -> None:
+    visitor.tab("Benchmark")
+    visitor.page.locator("#prompt-set textarea").fill('{"category": 1}')
+    visitor.page.get_by_role("button", name="Start", exact=True).click()
+    alert = visitor.page.locator(".dd-benchmark .dd-alert")
+    expect(alert).to_contain_text("line 1 is not a question")
+
+
+def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> None:
+    """A reload reset everything once."""
+    page = visitor.page
+    page.get_by_label("Prompt", exact=True).fill("My own question")
+    visitor.columns("kv", "lookup:k=3")
+    visitor.tab("Sampling")
+    page.get_by_label("Max new tokens").fill("77")
+    page.get_by_label("Max new tokens").blur()
+    page.wait_for_function(
+        "() => { const kept = localStorage.getItem('decode-derby-form') || '';"
+        " return kept.includes('My own question') && kept.includes('lookup:k=3')"
+        " && kept.includes('77'); }"
+    )
+    page.reload()
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("My own question")
+    expect(page.locator(".dd-card h3")).to_have_text(["KV reuse", "Prompt lookup"])
+    visitor.tab("Sampling")
+    expect(page.get_by_label("Max new tokens")).to_have_value("77")
+    assert visitor.complaints == []
+
+
+def test_a_form_that_makes_no_sense_is_as_usual(visitor: Visitor) -> None:
+    page = visitor.page
+    for text in ("[", "[1, 2]", "{}", "null", "[" * 5000):
+        page.evaluate("(text) => localStorage.setItem('decode-derby-form', text)", text)
+        page.reload()
+        page.wait_for_selector(".dd-card")
+        expect(page.get_by_label("Prompt", exact=True)).not_to_have_value("")
+    assert visitor.complaints == []
+
+
+def test_without_storage_the_page_works(visitor: Visitor) -> None:
+    """As in a frame that refuses it."""
+    page = visitor.page
+    page.goto(page.url.partition("?")[0])  # the address asks for no theme
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new Error('refused'); } });"
+    )
+    page.reload()
+    page.wait_for_selector(".dd-card")
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    assert visitor.complaints == []

@@ -1,0 +1,200 @@
+"""A race is replayed, looked into, carried away and brought back, in a real browser."""
+
+import json
+from pathlib import Path
+
+import pytest
+from browser import LONG, Visitor
+from playwright.sync_api import BrowserContext, Download, expect
+
+from backend.records.file import from_bytes
+from backend.web.carry import read_carried
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def ended(visitor: Visitor) -> Visitor:
+    """A visitor whose race has ended."""
+    visitor.columns("kv", "speculative:k=4", "grammar:grammar=person")
+    visitor.page.keyboard.press("Escape")
+    visitor.ask(LONG, tokens=48)
+    visitor.wait_phase("ended")
+    return visitor
+
+
+def saved(visitor: Visitor, form: str) -> Download:
+    with visitor.page.expect_download() as download:
+        visitor.page.locator(f".dd-carry [data-form={form}]").click()
+    return download.value
+
+
+def link_of(visitor: Visitor) -> str:
+    visitor.page.wait_for_function("() => window.kept.races().length > 0")
+    return visitor.page.evaluate("window.kept.races()[0].link")
+
+
+def texts(visitor: Visitor) -> list[str]:
+    return [visitor.card(title).text for title in visitor.titles]
+
+
+def test_a_replay_shows_what_was_there_at_each_moment(ended: Visitor) -> None:
+    page = ended.page
+    whole = texts(ended)
+    page.get_by_label("Unit of the replay").select_option("tokens")
+    slider = page.get_by_label("Moment of the race")
+    slider.focus()
+    page.keyboard.press("Home")
+    visible = page.locator(".dd-card").first.locator(".dd-flow span:not([hidden])")
+    expect(visible).to_have_count(0)
+    for count in (1, 2, 3):
+        page.get_by_role("button", name="One step forward").click()
+        assert len(page.locator(".dd-flow").first.inner_text()) == count
+        expect(page.locator(".dd-replay-at")).to_have_text(f"{count} tokens")
+    page.get_by_role("button", name="One step back").click()
+    assert len(page.locator(".dd-flow").first.inner_text()) == 2
+    page.get_by_role("button", name="As it stands").click()
+    assert texts(ended) == whole
+    page.get_by_label("Speed of the replay").select_option("8")
+    page.get_by_role("button", name="Replay", exact=True).click()
+    expect(page.locator(".dd-board")).to_have_attribute("data-replay", "off")
+    assert texts(ended) == whole
+    assert ended.complaints == []
+
+
+def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
+    """What comes meanwhile is there afterwards."""
+    page = visitor.page
+    visitor.endless()
+    visitor.wait_decoding()
+    page.wait_for_function("document.querySelectorAll('.dd-flow')[1].textContent.length > 30")
+    page.get_by_label("Unit of the replay").select_option("tokens")
+    page.get_by_label("Moment of the race").focus()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.get_by_role("button", name="One step forward").click()
+    shown = page.locator(".dd-flow").nth(1)
+    before = page.evaluate("document.querySelectorAll('.dd-flow')[1].textContent.length")
+    page.wait_for_function(
+        "(n) => document.querySelectorAll('.dd-flow')[1].textContent.length > n", arg=before
+    )
+    assert len(shown.inner_text()) == 3
+    page.get_by_role("button", name="As it stands").click()
+    assert len(shown.inner_text()) > before
+    visitor.stop()
+    visitor.wait_phase("ended")
+
+
+def test_a_token_tells_of_its_step(ended: Visitor) -> None:
+    page = ended.page
+    card = ended.card("Speculative")
+    card.root.locator(".dd-flow .dd-drafted, .dd-flow .dd-bonus").first.click()
+    panel = page.locator(".dd-inspector")
+    expect(panel.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    title = panel.locator(".dd-inspector-title").inner_text()
+    assert card.root.locator(".dd-selected").count() > 0
+    card.root.locator(".dd-text").focus()
+    page.keyboard.press("ArrowRight")
+    expect(panel.locator(".dd-inspector-title")).not_to_have_text(title)
+    page.get_by_role("button", name="First difference").click()
+    expect(panel.locator(".dd-inspector-title")).to_contain_text("Grammar.")
+    expect(panel.locator(".dd-said")).to_contain_text("is where it leaves KV reuse")
+    page.get_by_role("button", name="Close the step").click()
+    expect(panel).to_be_hidden()
+    assert page.locator(".dd-selected").count() == 0
+    assert ended.complaints == []
+
+
+def test_a_link_shows_the_race_and_fills_in_the_form(
+    ended: Visitor, browser: BrowserContext, address: str
+) -> None:
+    """And the race that is run again there is compared with it."""
+    link, whole = link_of(ended), texts(ended)
+    other = Visitor(browser, address)
+    try:
+        other.page.evaluate("(hash) => { location.hash = hash; }", link)
+        other.wait_phase("ended")
+        assert texts(other) == whole
+        expect(other.page.get_by_label("Prompt", exact=True)).to_have_value(LONG)
+        expect(other.page.locator(".dd-recorded")).to_contain_text("Recorded: ")
+        other.page.get_by_role("button", name="Race it again here").click()
+        compared = other.page.locator(".dd-compared li")
+        expect(compared).to_have_count(3)
+        for line in compared.all_inner_texts():
+            assert ": same text; there " in line
+        assert other.complaints == []
+    finally:
+        other.close()
+
+
+def test_the_settings_are_in_the_address_from_the_start(visitor: Visitor) -> None:
+    visitor.endless()
+    visitor.wait_decoding()
+    assert visitor.page.evaluate("location.hash").startswith("#race=")
+    visitor.stop()
+    visitor.wait_phase("ended")
+
+
+@pytest.mark.parametrize("wrong", ["#race=a", "#race=aAAAA", "#race=" + "a" * 70_000])
+def test_a_damaged_link_is_one_sentence(visitor: Visitor, wrong: str) -> None:
+    visitor.page.evaluate("(hash) => { location.hash = hash; }", wrong)
+    expect(visitor.page.locator(".dd-board .dd-alert")).not_to_be_empty()
+    visitor.ask("Hello", tokens=8)
+    visitor.wait_phase("ended")
+
+
+def test_every_form_is_saved_and_the_page_holds_the_record(ended: Visitor) -> None:
+    record = from_bytes(saved(ended, "json").path().read_bytes())
+    assert record.request.prompt == LONG
+    again = read_carried(saved(ended, "html").path().read_text(encoding="utf-8"))
+    assert again == record
+    assert saved(ended, "csv").path().read_text(encoding="utf-8").startswith("column,")
+    assert "| KV reuse |" in saved(ended, "markdown").path().read_text(encoding="utf-8")
+    assert "traceEvents" in json.loads(saved(ended, "trace").path().read_text(encoding="utf-8"))
+
+
+def test_a_replay_page_opens_from_disk_without_a_network(
+    ended: Visitor, browser: BrowserContext, tmp_path: Path
+) -> None:
+    file = tmp_path / "race.html"
+    saved(ended, "html").save_as(file)
+    page, said = browser.new_page(), list[str]()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: said.append(request.url) if "http" in request.url else None)
+    page.goto(file.as_uri())
+    assert page.locator(".dd-flow").all_text_contents() == texts(ended)
+    page.get_by_label("Moment of the race").focus()
+    page.keyboard.press("Home")
+    assert page.locator(".dd-flow").first.inner_text() == ""
+    page.get_by_role("button", name="As it stands").click()
+    page.locator(".dd-card").nth(1).locator(".dd-flow .dd-bonus").first.click()
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    assert said == []
+    page.close()
+
+
+def test_the_history_lists_compares_and_forgets(ended: Visitor) -> None:
+    page = ended.page
+    first = link_of(ended)
+    ended.ask("Another question", tokens=24)
+    page.wait_for_function("() => window.kept.races().length > 1")
+    ended.tab("History")
+    rows = page.locator(".dd-races li")
+    expect(rows).to_have_count(2)
+    page.get_by_label("Search the races").fill("another")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Search the races").fill("")
+    for box in rows.locator("input").all():
+        box.check()
+    page.get_by_role("button", name="Side by side").click()
+    expect(page.locator(".dd-history tbody tr")).to_have_count(3)
+    rows.nth(1).locator("a").click()
+    assert page.evaluate("location.hash") == first
+    expect(page.locator(".dd-recorded")).to_be_visible()
+    ended.tab("History")
+    for box in rows.locator("input").all():
+        box.check()
+    page.get_by_role("button", name="Delete the chosen ones").click()
+    expect(rows).to_have_text(["No race yet."])
+    assert ended.complaints == []

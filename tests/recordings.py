@@ -1,0 +1,166 @@
+"""Records for the tests: of races on the fake engine, and of anything that the schema allows."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from backend.events import Event, from_json
+from backend.racing.commands import run_to_end
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.records.document import SCHEMA
+from backend.records.place import Machine
+from backend.records.record import RaceRecord, recorded
+from backend.strategies.column import Column, default_column, parse_column
+from backend.strategies.registry import strategies
+from backend.types import ModelSpec, Request, Sampling
+
+FAKE = ModelSpec("fake-loop", "fake", "fp32", "CPU")
+MADE = "2026-11-23T10:20:30Z"
+DOCUMENT = json.loads(SCHEMA.read_text(encoding="utf-8"))
+
+#: Of each kind of event, what its JSON form must be like.
+KINDS: dict[str, Any] = {
+    name: part for name, part in DOCUMENT["definitions"].items() if name[0].isupper()
+}
+
+
+def race_events(request: Request, columns: Sequence[Column]) -> list[Event]:
+    """All that happens in a race on the fake engine."""
+    events: list[Event] = []
+    run_to_end(Race(request, tuple(columns), FAKE), LoadedModels(), events.append, lambda: False)
+    return events
+
+
+@cache
+def race_of(names: str, tokens: int = 24, temperature: float = 0.0) -> RaceRecord:
+    """The record of such a race."""
+    columns = [parse_column(name) for name in names.split()]
+    request = Request("Why is it so, why is it", tokens, Sampling(temperature, seed=1))
+    return recorded(request, columns, FAKE, race_events(request, columns), MADE)
+
+
+#: A column of every strategy of ours.
+EVERY = "stateless kv speculative lookahead grammar lookup restart single"
+
+
+def values(part: Any) -> st.SearchStrategy[Any]:
+    """Whatever a part of the schema allows, small."""
+    if "$ref" in part:
+        return values(DOCUMENT["definitions"][part["$ref"].rpartition("/")[2]])
+    if "enum" in part:
+        return st.sampled_from(part["enum"])
+    if "anyOf" in part:
+        return st.one_of([values(each) for each in part["anyOf"]])
+    kinds = part["type"] if isinstance(part["type"], list) else [part["type"]]
+    return st.one_of([_MAKERS[kind](part) for kind in kinds])
+
+
+def _floats(part: Any) -> st.SearchStrategy[float]:
+    low, high = float(part["minimum"]), float(part["maximum"])
+    whole = st.floats(low, high)
+    short = st.integers(0, 10**6).map(lambda digits: digits / 10**5)
+    return st.one_of(whole, short.filter(lambda value: low <= value <= high))
+
+
+def _arrays(part: Any) -> st.SearchStrategy[list[Any]]:
+    if isinstance(part.get("items"), list):
+        return st.tuples(*map(values, part["items"])).map(list)
+    if part["maxItems"] == 0:
+        return st.just([])
+    least = part.get("minItems", 0)
+    return st.lists(values(part["items"]), min_size=least, max_size=min(part["maxItems"], 4))
+
+
+def _objects(part: Any) -> st.SearchStrategy[dict[str, Any]]:
+    named = {name: values(each) for name, each in part.get("properties", {}).items()}
+    needed = {name: named[name] for name in part.get("required", [])}
+    made = st.fixed_dictionaries(
+        needed, optional={name: each for name, each in named.items() if name not in needed}
+    )
+    if not part["additionalProperties"]:
+        return made
+    more = st.dictionaries(
+        st.sampled_from(("draft", "mask", "forward", "rest", "k")),
+        values(part["additionalProperties"]),
+        max_size=4,
+    )
+    return st.builds(lambda some, others: {**others, **some}, made, more)
+
+
+_MAKERS = {
+    "integer": lambda part: st.integers(part["minimum"], part["maximum"]),
+    "number": _floats,
+    "string": lambda part: st.text(max_size=8),
+    "boolean": lambda part: st.booleans(),
+    "null": lambda part: st.none(),
+    "array": _arrays,
+    "object": _objects,
+}
+
+
+def _sensible(value: dict[str, Any]) -> dict[str, Any]:
+    """The event with lists as long as one another where they must be."""
+    if value["kind"] == "CostsKnown":
+        widths = sorted(set(value["widths"]))[: len(value["passes"])]
+        value |= {"widths": widths, "passes": value["passes"][: len(widths)]}
+    if value["kind"] == "Step":
+        count = len(value["origins"])
+        tokens = value["tokens"][:count]
+        value |= {
+            "tokens": tokens if len(tokens) == count else [],
+            "gaps": value["gaps"][:count],
+        }
+    if value["kind"] == "Proposed":
+        count = len(value["tokens"])
+        value |= {
+            "parents": list(range(-1, count - 1)),
+            "by": [["lookup", count]] if count else [],
+            "path": list(range(count // 2)),
+            "cut": 0,
+            "allowed": [],
+            "top": [],
+        }
+    return value
+
+
+#: Any event that a record may hold, of columns 0 to 2.
+EVENTS = (
+    st.sampled_from(sorted(KINDS))
+    .flatmap(lambda kind: values(KINDS[kind]))
+    .map(_sensible)
+    .map(lambda value: value | ({"column": value["column"] % 3} if "column" in value else {}))
+    .map(from_json)
+)
+
+COLUMNS = st.sampled_from([default_column(name) for name in strategies()])
+
+RECORDS = st.builds(
+    RaceRecord,
+    st.builds(
+        Request,
+        st.text(min_size=1).filter(str.strip),
+        st.integers(1, 8192),
+        st.builds(Sampling, st.floats(0, 5), seed=st.integers(0, 2**63 - 1)),
+        st.booleans(),
+        st.lists(st.text(min_size=1), max_size=2).map(tuple),
+    ),
+    st.tuples(COLUMNS, COLUMNS, COLUMNS),
+    st.builds(replace, st.just(FAKE), name=st.text(max_size=9)),
+    st.just(MADE),
+    st.builds(
+        Machine,
+        st.text(max_size=9),
+        st.floats(0, 64),
+        st.integers(0, 2**53 - 1),
+        st.text(max_size=9),
+    ),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3).map(
+        lambda found: tuple(found.items())
+    ),
+    st.lists(EVENTS, max_size=12).map(tuple),
+)

@@ -1,0 +1,123 @@
+"""A record is all of a race: whatever is drawn of the race is drawn from it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from recordings import EVERY, FAKE, MADE, RECORDS, race_events, race_of
+
+from backend.errors import DerbyError
+from backend.events import (
+    Conditions,
+    Decided,
+    Failed,
+    Filled,
+    Finished,
+    Preparing,
+    Saved,
+    Started,
+)
+from backend.records.document import document_of
+from backend.records.place import Machine, this_machine, versions
+from backend.records.record import RaceRecord, board, recorded
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import OwnModel, default_column, parse_column
+from backend.types import ModelSpec, Request
+
+FOLDER = "/srv/models/secret"
+
+
+def named(text: str) -> str:
+    return text.replace(FOLDER, "model-7")
+
+
+def test_the_board_of_a_record_is_the_board_that_was_seen() -> None:
+    columns = [parse_column(name) for name in EVERY.split()]
+    request = Request("Why is it so?", 20)
+    events = race_events(request, columns)
+    seen = Scoreboard(columns)
+    for event in events:
+        seen.add(event)
+    drawn = board(recorded(request, columns, FAKE, events))
+    assert drawn.scores == seen.scores
+    assert drawn.conditions == seen.conditions
+    assert drawn.columns == seen.columns
+    assert drawn.ended
+
+
+def test_events_stand_column_by_column_each_in_its_order() -> None:
+    columns = [default_column("kv")] * 2
+    told = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0, 0, 0), Failed(0, "a")]
+    record = recorded(Request("a"), columns, FAKE, [*told, Failed(1, "b")])
+    assert record.events == (told[1], told[3], told[0], Failed(1, "b"), told[2])
+
+
+def test_what_is_of_no_race_is_left_out() -> None:
+    """A snapshot's id opens it for whoever knows it."""
+    told = [Preparing("Loading..."), Saved(0, "0123456789abcdef"), Failed(0, "a")]
+    record = recorded(Request("a"), [default_column("kv")], FAKE, told)
+    assert record.events == (Failed(0, "a"),)
+
+
+@pytest.mark.parametrize("column", [2, 11])
+def test_no_event_is_of_a_column_beyond(column: int) -> None:
+    with pytest.raises(DerbyError, match=f"column {column + 1} of a race of 2"):
+        recorded(Request("a"), [default_column("kv")] * 2, FAKE, [Failed(column, "a")])
+
+
+def test_it_says_where_and_with_what_it_was_made() -> None:
+    record = recorded(Request("a"), [default_column("kv")], FAKE, [])
+    assert record.machine == this_machine()
+    assert record.machine.memory > 1 << 28
+    assert record.machine.cores > 0
+    assert dict(record.versions)["decode-derby"]
+    assert {"python", "openvino", "numpy"} <= dict(record.versions).keys()
+    assert record.versions == versions()
+    assert record.made.endswith("Z")
+    assert record.made in record.place
+    assert "unknown" in replace(record, machine=Machine(), versions=()).place
+
+
+def test_a_public_record_names_none_of_the_operator_s_folders() -> None:
+    columns = [
+        parse_column("kv").on(OwnModel(FOLDER)),
+        parse_column(f"speculative:draft={FOLDER}/head.safetensors"),
+    ]
+    events = [
+        Started(0, 3, f"{FOLDER} on openvino", "t", {"name": FOLDER, "engine": "openvino"}),
+        Decided(1, {"draft": FOLDER}, 1.0, f"drafts by {FOLDER}", [f"{FOLDER} is not there"]),
+        Finished(0, "end of text", [["sampled", "a"]]),
+        Failed(1, f"There is no {FOLDER}."),
+        Conditions(2, 0, 0, 0),
+    ]
+    record = recorded(Request("a"), columns, replace(FAKE, name=FOLDER), events)
+    assert FOLDER in json.dumps(document_of(record))
+    public = record.published(named)
+    assert FOLDER not in json.dumps(document_of(public))
+    assert public.target.name == "model-7"
+    assert public.columns[0].label == "KV reuse (model-7)"
+    assert public.events[1] == Finished(0, "end of text", [["sampled", "a"]])
+
+
+def test_what_was_asked_and_written_stays_as_it_is() -> None:
+    """A visitor's prompt may hold what the operator's folder is called."""
+    spans = [["fixed", FOLDER]]
+    events = (Filled(0, "slot", FOLDER, spans), Finished(0, "end of program", spans))
+    record = recorded(Request(FOLDER), [default_column("kv")], ModelSpec(), events)
+    assert record.published(named) == record
+
+
+@given(RECORDS)
+def test_a_record_without_names_to_hide_is_published_as_it_is(record: RaceRecord) -> None:
+    assert record.published(str) == record
+
+
+def test_settings_are_all_but_the_events_and_kinds_can_be_left_out() -> None:
+    record = race_of("kv lookup")
+    assert record.settings == replace(record, events=())
+    assert record.settings.made == MADE
+    brief = record.without(("Step", "Nothing of this name"))
+    assert {type(event).__name__ for event in record.events} - {"Step"} == {
+        type(event).__name__ for event in brief.events
+    }

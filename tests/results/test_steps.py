@@ -1,0 +1,207 @@
+"""What a step's view says is what its events say, worked out by hand and held against races."""
+
+import json
+from dataclasses import replace
+from math import inf
+
+import pytest
+from boards import SPEC, TOKENIZER, board_of, started, step
+
+from backend.events import CostsKnown, Event, Fed, Finished, Proposed, Resumed, Started
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.results.steps import first_differences, moment_of, step_view
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request, Sampling
+
+#: A tree of six, of which the grammar forced the first and ruled out the last; the path is a, d.
+#:
+#:     a - b - c
+#:       - d - e - ...
+#:     f
+TREE = Proposed(
+    column=0,
+    tokens=["a", "b", "c", "d", "e", "f", "z"],
+    parents=[-1, 0, 1, 0, 3, -1],
+    by=[["grammar", 1], ["prompt lookup", 2], ["", 4]],
+    path=[0, 3],
+    chosen=" x",
+    cut=1,
+    allowed=[1, 4, 5, 6, 2000, 8, 9],
+    top=[[["a", 1.0]], [["d", 0.5], ["b", 0.25]], [["e", 0.75], [" x", 0.0001]]],
+)
+KNOWN = ("proposed", "shape", "window", "hits", "parts", "expected", "masks")
+OFFER = (
+    "7 tokens were proposed (grammar 1, prompt lookup 2, Prompt lookup 4), 2 accepted, 1 ruled out "
+    "by a grammar before the pass."
+)
+FATES = ["accepted", "rejected", "not reached", "accepted", "rejected", "rejected", "cut"]
+COSTS = CostsKnown(0, [1, 8], [0.02, 0.034], 0.001, 0.002)
+
+
+def tree_step(**more: object) -> Event:
+    parts = {"draft": 0.004, "mask": 0.0, "forward": 0.025, "rest": 0.001, "total": 0.03}
+    made = step(0, [1, 2, 3], 0.03, rows=8, drafted=5, accepted=1, calls=2, seconds=parts)
+    origins, spans = ["forced", "drafted", "bonus"], [["forced", "a"], ["bonus", "d x"]]
+    return replace(made, origins=origins, spans=spans, gaps=[inf, 2.0, 0.125], **more)
+
+
+def board_with(*events: Event) -> Scoreboard:
+    return board_of("lookup", started(0), COSTS, step(0, [0], 1.0), *events)
+
+
+def test_a_tree_worked_out_by_hand() -> None:
+    masks = [1e-4] * 7
+    view = step_view(board_with(tree_step(masks=masks), TREE), 0, 1)
+    assert view["title"] == "Step 2 of 2: 3 tokens"
+    assert view["shape"] == "tree"
+    proposed = view["proposed"]
+    assert [guess["fate"] for guess in proposed] == FATES
+    assert [guess["depth"] for guess in proposed] == [1, 2, 3, 2, 3, 1, None]
+    assert [guess["parent"] for guess in proposed] == [-1, 0, 1, 0, 3, -1, None]
+    names = ["grammar", "prompt lookup", "prompt lookup", *["Prompt lookup"] * 4]
+    assert [guess["by"] for guess in proposed] == names
+    tokens = view["tokens"]
+    assert [token["text"] for token in tokens] == ["a", "d", " x"]
+    assert [token["origin"] for token in tokens] == ["forced", "drafted", "bonus"]
+    assert [token["gap"] for token in tokens] == [None, 2.0, 0.125]
+    assert tokens[2]["top"] == [["e", "75.0%", 0.75], [" x", "under 0.1%", 0.0001]]
+    assert view["parts"] == [
+        ["draft", 4.0, "draft 4.0 ms"],
+        ["forward", 25.0, "forward 25.0 ms"],
+        ["rest", 1.0, "rest 1.0 ms"],
+    ]
+    assert view["expected"] == 39.0
+    assert view["masks"][1] == {"behind": "a", "allowed": 4, "ms": 0.1}
+    assert [mask["allowed"] for mask in view["masks"]] == TREE.allowed
+    assert view["sentences"] == [
+        OFFER,
+        'The target chose " x" instead of "e": the two best scores lay 0.12 apart.',
+        # T(8) is 34 ms at the contexts that costs are quoted at, a change of width 1, two calls 4.
+        "It took 30.0 ms for 8 rows; by what passes cost here it should take 39.0 ms.",
+        "1 token was allowed to begin with.",
+    ]
+
+
+def test_behind_the_end_of_the_text_nothing_was_rejected() -> None:
+    """The text ended with its second token: what hung below that was not looked at."""
+    ended = replace(TREE, chosen="", top=[])
+    cut = replace(tree_step(), origins=["forced", "drafted"], tokens=[1, 2])
+    view = step_view(board_with(cut, ended), 0, 1)
+    fates = [guess["fate"] for guess in view["proposed"]]
+    assert fates == [*FATES[:4], "not reached", *FATES[5:]]
+    assert len(view["tokens"]) == 2
+    assert not any("target" in sentence for sentence in view["sentences"])
+
+
+def test_a_chain_that_was_right_to_its_end() -> None:
+    right = Proposed(0, ["a", "b"], [], [["prompt lookup", 2]], [0, 1], "c")
+    view = step_view(board_with(step(0, [1, 2, 3], 0.02, 2, rows=3, drafted=2), right), 0, 1)
+    assert view["shape"] == "chain"
+    assert [guess["parent"] for guess in view["proposed"]] == [-1, 0]
+    assert [guess["fate"] for guess in view["proposed"]] == ["accepted"] * 2
+    assert view["sentences"][:2] == [
+        "2 tokens were proposed (prompt lookup 2), 2 accepted.",
+        'The target added "c".',
+    ]
+
+
+def test_lookaheads_window_and_the_pools_hits() -> None:
+    seen = Proposed(
+        0, ["a", "b", "c"], [-1, 0, 0], [["n-gram pool", 3]], [], "x", window=[["p"], ["q", "r"]]
+    )
+    view = step_view(board_with(step(0, [1], 0.02, rows=7, drafted=3), seen), 0, 1)
+    assert (view["window"], view["hits"]) == ([["p"], ["q", "r"]], 2)
+    assert (
+        "The pool had 2 n-grams to try; a window of 3 rows looked for new ones."
+        in (view["sentences"])
+    )
+
+
+def test_moments_that_are_no_steps_have_a_view_too() -> None:
+    board = board_of(
+        "kv",
+        started(0),
+        Resumed(0, [5, 6], [["earlier", "ab"]], [], 0.25),
+        Fed(0, 3, [["fixed", "Say: "]], 0.5),
+        step(0, [0], 1.0),
+        Finished(0, "token limit", [["sampled", "!"]]),
+    )
+    views = [step_view(board, 0, index) for index in range(4)]
+    assert [view["title"] for view in views] == [
+        "Text of an earlier run",
+        "Fixed text of the program, whose next slot was made ready",
+        "Step 1 of 1: 1 token",
+        "Text that had been held back",
+    ]
+    assert [bool(view["tokens"]) for view in views] == [False, False, True, False]
+    assert views[2]["sentences"] == [
+        "It took 1.00 s for 1 row, those of the prompt that were computed with it included."
+    ]
+    assert [moment_of(board.scores[0], token) for token in range(3)] == [0, 0, 2]
+    for wrong in (-1, 4):
+        with pytest.raises(IndexError, match=f"4 moments, not one numbered {wrong}"):
+            step_view(board, 0, wrong)
+    with pytest.raises(IndexError, match="3 tokens, not one numbered 3"):
+        moment_of(board.scores[0], 3)
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """A remote lane's step: neither ids, nor gaps, nor rows, nor parts, nor proposals."""
+    bare = replace(step(0, [], 0.5), origins=["sampled"], spans=[["sampled", "a"]], rows=0)
+    bare = replace(bare, seconds={"total": 0.5})
+    view = step_view(board_of("kv", Started(0, 9, "remote"), bare), 0, 0)
+    assert view["tokens"] == [{"text": "a", "origin": "sampled", "gap": None, "top": []}]
+    assert view["sentences"] == ["It took 500 ms."]
+    assert not any(view[key] for key in KNOWN)
+
+
+def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
+    """The third column agrees; the second departs in its second block, at the fifth token."""
+    events: list[Event] = []
+    for column, blocks in enumerate(([[1], [2], [3], [4]], [[1, 2, 3], [9]], [[1, 2], [3, 4]])):
+        events.append(Started(column, 5, "m", TOKENIZER, SPEC))
+        events += [step(column, block, 0.1) for block in ([0], *blocks)]
+    board = board_of("kv lookup lookahead", *events)
+    assert first_differences(board) == [(1, 2)]
+    assert step_view(board, 1, 2)["sentences"][-1] == (
+        'Token 5 is where it leaves KV reuse, which wrote "e".'
+    )
+    assert not any("leaves" in s for s in step_view(board, 1, 1)["sentences"])
+    assert moment_of(board.scores[0], 4) == 4
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Tell me", 'A {{gen "a" max_tokens=9}} b {{select "c" "x|y"}}.']
+)
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_every_moment_of_any_race_has_a_view_in_plain_json(prompt: str, temperature: float) -> None:
+    names = ("kv", "lookup", "lookahead:auto=off", "speculative:k=3", "stateless", "lookup:k=3")
+    columns = [parse_column(name) for name in names]
+    columns[-1] = columns[-1].with_settings({"grammar": "person"})
+    board = Scoreboard(columns)
+    request = Request(prompt, 40, Sampling(temperature, seed=2), top=3)
+    race = Race(request, tuple(columns), ModelSpec("fake-priced", "fake"))
+    race.run(LoadedModels(), board.add, lambda: False)
+    keys = set()
+    for column, score in enumerate(board.scores):
+        shown, expected = 0, 0.0
+        for index, moment in enumerate(score.moments):
+            view = step_view(board, column, index)
+            assert json.loads(json.dumps(view, allow_nan=False)) == view
+            keys.add(tuple(view))
+            shown += len(view["tokens"])
+            expected += view["expected"] or 0.0
+            assert len(view["tokens"]) == moment.tokens
+            accepted = [guess["text"] for guess in view["proposed"] if guess["fate"] == "accepted"]
+            own = [t["text"] for t in view["tokens"] if t["origin"] in ("forced", "drafted")]
+            assert accepted == own
+            assert sum(part for _, part, _ in view["parts"]) == pytest.approx(
+                1e3 * score.step_at[index].seconds["total"] if index in score.step_at else 0.0
+            )
+            if not temperature:
+                assert all(token["top"][0][0] == token["text"] for token in view["tokens"])
+        assert shown == score.written
+        assert expected == pytest.approx(1e3 * score.expected_seconds, rel=1e-3)
+    assert len(keys) == 1

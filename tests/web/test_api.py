@@ -1,0 +1,106 @@
+"""What programs ask of a page is checked and answered as a visitor's form is."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from backend.errors import DerbyError
+from backend.limits import Limits
+from backend.racing.hosts.inline import InlineHost
+from backend.text import ByteTokenizer
+from backend.web.api import Api, Report, explained
+from backend.web.benchmark import Benchmarks
+from backend.web.editor import Editor
+from backend.web.offer import offer_of
+from backend.web.visitors import Visitors
+
+
+def api(limits: Limits) -> Api:
+    offer = offer_of(["fake"], limits=limits)
+    visitors = Visitors(InlineHost(), limits)
+    return Api(visitors, offer, Editor(ByteTokenizer), Benchmarks(visitors, offer))
+
+
+def raced(asked: Mapping[str, Any], limits: Limits = Limits()) -> list[Report]:  # noqa: B008 (frozen)
+    async def scene() -> list[Report]:
+        return [report async for report in api(limits).race("v", asked)]
+
+    return asyncio.run(scene())
+
+
+def test_a_race_says_what_it_does_and_reports_every_column_at_its_end() -> None:
+    *during, last = raced({"prompt": "Who?", "columns": ["kv", "lookup:k=3"], "max_new_tokens": 24})
+    assert all(set(report) == {"status"} for report in during)
+    assert last["status"] == "ended"
+    assert [column["setting"] for column in last["columns"]] == ["kv", "lookup:k=3"]
+    plain, lookup = last["columns"]
+    assert plain["text"] == lookup["text"] != ""
+    assert lookup["verdict"] == "identical to KV reuse (24 tokens)"
+    assert lookup["figures"]["tokens"] == 24
+    json.dumps(last)
+    for column in last["columns"]:
+        assert column["name"] in explained(last)
+    assert last["headline"] in explained(last)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"prompt": " "}, "The prompt is empty"),
+        ({"prompt": "a", "max_new_tokens": 9000}, "max new tokens"),
+        ({"prompt": "a", "columns": ["pears"]}, "Line 1 of the line-up"),
+        ({"prompt": "a", "columns": [{"a": 1}]}, "Line 1 of the line-up"),
+        ({"prompt": "a", "model": "/etc"}, "There is no model '/etc' on this page"),
+        ({"prompt": "a", "engine": "torch"}, "There is no engine 'torch' here"),
+        ({"prompt": "a", "stop": ["x" * 300]}, "stop strings"),
+        ({"prompt": "a", "temperature": float("nan")}, "temperature"),
+    ],
+)
+def test_what_cannot_be_raced_is_one_sentence(asked: Mapping[str, Any], sentence: str) -> None:
+    with pytest.raises(DerbyError, match=sentence):
+        raced(asked)
+
+
+def test_programs_stand_under_the_same_limits() -> None:
+    with pytest.raises(DerbyError, match="max new tokens"):
+        raced({"prompt": "a", "max_new_tokens": 9}, Limits(tokens=8))
+
+
+def test_tuning_measures_the_strategies_and_names_the_best() -> None:
+    async def scene() -> list[Report]:
+        found = api(Limits()).tune("v", ["One is\none", "Two", "Three", "Four"], 16)
+        return [report async for report in found]
+
+    *during, last = asyncio.run(scene())
+    assert all(set(report) == {"status"} for report in during)
+    columns = [setting["column"] for setting in last["settings"]]
+    assert columns[0] == "KV reuse"
+    assert {"Speculative", "Lookahead", "Prompt lookup"} <= set(columns)
+    assert last["best"] in columns
+    assert {setting["prompts"] for setting in last["settings"]} == {4}
+
+
+def test_tuning_refuses_in_a_sentence() -> None:
+    async def scene() -> None:
+        async for _ in api(Limits(benchmark_races=3)).tune("v", ["a"] * 4, 16):
+            pass
+
+    with pytest.raises(DerbyError, match="4 prompts, 1 times each, are more than the 3"):
+        asyncio.run(scene())
+
+
+def test_a_grammar_is_checked_with_a_text() -> None:
+    async def scene() -> tuple[Report, Report]:
+        asked = api(Limits())
+        return (
+            await asked.check_grammar("v", "lark", 'start: "yes"', "yes"),
+            await asked.check_grammar("v", "lark", "start: ((", ""),
+        )
+
+    fine, wrong = asyncio.run(scene())
+    assert fine["sound"].startswith("Sound")
+    assert fine["fits"].startswith("The whole text fits")
+    assert not wrong["sound"].startswith("Sound")

@@ -1,0 +1,131 @@
+"""A benchmark on the page measures what the command line's does, and can be stopped and resumed."""
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from backend.bench.solo import ColumnResult
+from backend.limits import PRIVATE, Limits
+from backend.racing.hosts.inline import InlineHost
+from backend.web.api import values_of
+from backend.web.benchmark import Benchmarks
+from backend.web.offer import Offer, offer_of
+from backend.web.view import View
+from backend.web.visitors import Visitors
+
+FORM = values_of(offer_of(["fake"]), {"max_new_tokens": 24, "columns": ("lookup", "stateless")})
+PROMPTS = "\n".join(
+    json.dumps({"category": category, "turns": [text]})
+    for category, text in (("a", "One is one"), ("a", "Two is two"), ("b", "Three is three"))
+)
+
+Scene = Callable[[Benchmarks, Visitors], Awaitable[list[View]]]
+
+
+def offer(limits: Limits = PRIVATE) -> Offer:
+    return offer_of(["fake"], limits=limits)
+
+
+def played(scene: Scene, limits: Limits = PRIVATE) -> list[View]:
+    async def whole() -> list[View]:
+        visitors = Visitors(InlineHost(), limits)
+        return await scene(Benchmarks(visitors, offer(limits)), visitors)
+
+    return asyncio.run(whole())
+
+
+def run_to_its_end(
+    prompts: str = PROMPTS, repeats: Any = 1, limits: Limits = PRIVATE
+) -> list[View]:
+    async def scene(benchmarks: Benchmarks, _: Visitors) -> list[View]:
+        return [view async for view in benchmarks.start("v", FORM, prompts, repeats)]
+
+    return played(scene, limits)
+
+
+def test_every_prompt_is_measured_and_summed_up_by_category() -> None:
+    views = run_to_its_end()
+    assert [view["phase"] for view in views] == ["warming up", *["running"] * 3, "ended"]
+    assert [view["share"] for view in views] == [0, 0, 0.3333, 0.6667, 1]
+    last = views[-1]
+    assert [category for category, _ in last["groups"]] == ["all", "a", "b"]
+    for _, lines in last["groups"]:
+        assert [line[0] for line in lines] == ["KV reuse", "Prompt lookup", "Stateless"]
+        assert all(len(line) == len(last["headings"]) for line in lines)
+    assert [row[0] for row in last["boxes"]["rows"]] == ["Prompt lookup", "Stateless"]
+    for _, marks, dots, _ in last["boxes"]["rows"]:
+        assert len(dots) == 3
+        assert all(0 <= place <= 1 for place in (*marks, *dots))
+        assert marks == sorted(marks)
+    assert last["failures"] == []
+
+
+def test_what_is_saved_is_the_command_lines_json_and_every_measurement() -> None:
+    files = run_to_its_end(repeats=2)[-1]["files"]
+    results = json.loads(files["json"])
+    assert set(results[0]) == set(ColumnResult.__dataclass_fields__)
+    assert results[0]["prompts"] == results[0]["equal"] == 3
+    lines = list(csv.DictReader(io.StringIO(files["csv"])))
+    assert len(lines) == 3 * 3 * 2
+    assert {line["equal"] for line in lines} == {"True"}
+
+
+def test_a_stopped_benchmark_goes_on_with_the_prompt_it_was_stopped_at() -> None:
+    """And what was measured before counts."""
+
+    async def scene(benchmarks: Benchmarks, visitors: Visitors) -> list[View]:
+        views: list[View] = []
+        async for view in benchmarks.start("v", FORM, PROMPTS, 1):
+            views.append(view)
+            if view["share"] > 0.5:
+                asyncio.get_running_loop().call_soon(visitors.stop, "v")
+        assert views[-1]["phase"] == "stopped"
+        assert views[-1]["files"] is not None
+        views += [view async for view in benchmarks.resume("v")]
+        refused = [view async for view in benchmarks.resume("v")]
+        assert refused == [{"alert": "There is no benchmark to go on with: start one."}]
+        return views
+
+    views = played(scene)
+    assert views[-1]["phase"] == "ended"
+    prompts = views[-1]["headings"].index("prompts")
+    assert views[-1]["groups"][0][1][0][prompts] == "3"
+
+
+def test_a_column_that_fails_is_named_and_the_others_are_measured() -> None:
+    async def scene(benchmarks: Benchmarks, _: Visitors) -> list[View]:
+        form = {**FORM, "lineup": "lookup\ngrammar:grammar=own", "grammar.text": "start: (("}
+        form["grammar.kind"] = "lark"
+        return [view async for view in benchmarks.start("v", form, "One is one", 1)]
+
+    last = played(scene)[-1]
+    assert [line[0] for line in last["groups"][0][1]] == ["KV reuse", "Prompt lookup"]
+    assert len(last["failures"]) == 1
+    assert "prompt 1" in last["failures"][0]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "repeats", "sentence"),
+    [
+        (PROMPTS, 5, "15 runs"),
+        ("x" * 200_001, 1, "200,000 characters"),
+        ('{"category": "a"}', 1, "line 1 is not a question"),
+        (PROMPTS, 0, "it must be 1 or more"),
+        (PROMPTS, "2", "it must be a number"),
+        (None, 1, "must be text"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(prompts: Any, repeats: Any, sentence: str) -> None:
+    (view,) = run_to_its_end(prompts, repeats, Limits(benchmark_races=10))
+    assert list(view) == ["alert"]
+    assert sentence.replace("15 runs", "10 runs") in view["alert"]
+
+
+def test_an_operator_may_offer_none() -> None:
+    (view,) = run_to_its_end(limits=Limits(benchmark_races=0))
+    assert "runs no benchmarks" in view["alert"]

@@ -1,0 +1,129 @@
+"""A race that is carried away comes back as it was, whatever it is carried in."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from recordings import EVERY, race_of
+
+from backend.errors import DerbyError
+from backend.export.csv_table import csv_table
+from backend.grammar.sources import GrammarSource
+from backend.racing.hosts.inline import InlineHost
+from backend.records.link import encode
+from backend.records.record import RaceRecord, board
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec
+from backend.web.carry import (
+    FILES,
+    compared,
+    file_of,
+    form_of,
+    link_of,
+    read_carried,
+    settings_link,
+    side_by_side,
+)
+from backend.web.controller import Controller
+from backend.web.form import read_race
+from backend.web.offer import Offer, offer_of
+from backend.web.view import View, recorded_view
+from backend.web.visitors import Visitors
+
+OFFER = offer_of(["fake"])
+
+
+def seen(record: RaceRecord) -> bytes:
+    """What a page shows of it; its number is that of the moment."""
+    return json.dumps({**recorded_view(board(record), record.place), "race": 0}).encode()
+
+
+@pytest.mark.parametrize("name", EVERY.split())
+def test_every_kind_of_column_looks_the_same_after_a_link_a_page_and_a_file(name: str) -> None:
+    record = race_of(f"kv {name}")
+    carried = (encode(record), file_of(record, "html").content, file_of(record, "json").content)
+    for text in carried:
+        assert seen(read_carried(text)) == seen(record)
+    assert csv_table(read_carried(carried[0])) == file_of(record, "csv").content
+
+
+def test_a_link_says_what_it_holds_and_where_it_fits() -> None:
+    fragment, note = link_of(race_of("kv"))
+    assert fragment.startswith("#race=")
+    assert note == "It holds the whole race. It can be pasted nearly anywhere."
+    _, note = link_of(race_of("kv stateless lookup grammar speculative lookahead", 800))
+    assert note.startswith("It holds the settings alone, for the race is too long")
+
+
+def test_the_form_asks_for_the_very_same_race_again() -> None:
+    own = GrammarSource("regex", "a+", "my own")
+    record = race_of("kv lookup:k=3 grammar", 24, 0.5)
+    columns = (*record.columns[:2], parse_column("grammar:grammar=own", own))
+    request = replace(record.request, stop=("\n\n", "end"), chat=False)
+    record = replace(record, columns=columns, request=request)
+    form = form_of(read_carried(settings_link(record)), Offer(OFFER.runtimes, ("fake-loop",)))
+    race = read_race(form, Offer(OFFER.runtimes, ("fake-loop",)))
+    assert (race.request, race.columns, race.target) == (request, columns, record.target)
+
+
+def test_a_model_that_is_not_offered_is_left_out() -> None:
+    record = replace(race_of("kv"), target=ModelSpec("/srv/secret", "fake"))
+    assert "model" not in form_of(record, OFFER)
+
+
+@pytest.mark.parametrize("text", [None, "", "#race=", "{}", "<!doctype html>", "x" * (1 << 23)])
+def test_what_is_no_race_is_one_sentence(text: Any) -> None:
+    with pytest.raises(DerbyError, match=r"\.$"):
+        read_carried(text)
+    with pytest.raises(DerbyError, match="choose from html, json"):
+        file_of(race_of("kv"), "exe")
+
+
+def test_a_race_that_is_run_again_is_compared_column_by_column() -> None:
+    record = race_of("kv lookup")
+    lines = compared(record, record.request, board(record))
+    assert [line.partition(":")[0] for line in lines] == ["KV reuse", "Prompt lookup"]
+    assert all(": same text; there " in line for line in lines)
+    assert compared(race_of("kv"), record.request, board(record)) == []
+    other = replace(record.request, prompt="Another")
+    assert compared(record, other, board(record)) == [], "another prompt is no repetition"
+
+
+def test_races_stand_side_by_side_by_their_columns() -> None:
+    table = side_by_side([encode(race_of("kv lookup")), encode(race_of("kv stateless"))], str)
+    assert [line[0] for line in table["lines"]] == ["kv", "lookup", "stateless"]
+    assert table["lines"][0][2].endswith("same text")
+    with pytest.raises(DerbyError, match="Choose 2 to 6 races"):
+        side_by_side([encode(race_of("kv"))], str)
+
+
+def test_a_visitor_carries_the_race_on_show_and_looks_into_it() -> None:
+    """That is the one which was opened, until there is another race."""
+    record = race_of("kv lookup")
+
+    async def scene() -> tuple[View, ...]:
+        controller = Controller(Visitors(InlineHost()), OFFER)
+        nothing = controller.carry("v", "json")
+        _, shown = controller.open("v", encode(record))
+        opened = controller.carry("v", "json"), controller.inspect("v", {"column": 1, "index": 0})
+        form = form_of(record, OFFER) | {"prompt": "Else", "model": "0"}
+        async for view in controller.race("v", form):
+            assert view["fragment"].startswith("#race=")
+        for _ in range(200):
+            later = controller.carry("v", "json")
+            if "file" in later:
+                break
+            await asyncio.sleep(0.01)
+        missing = controller.inspect("v", {"column": 9, "index": True})
+        return nothing, shown, *opened, later, missing
+
+    nothing, shown, opened, step, later, missing = asyncio.run(scene())
+    assert nothing == {"note": "Nothing has run yet: run a race first."}
+    assert shown["recorded"].startswith("Recorded: ")
+    assert read_carried(opened["file"][2]) == record
+    assert (step["at"], step["column"]) == ([1, 0], "Prompt lookup")
+    assert read_carried(later["file"][2]).request.prompt == "Else"
+    assert missing["note"].startswith("There is no such step")
+    assert set(FILES) == {"html", "json", "csv", "markdown", "trace"}
