@@ -25,10 +25,18 @@ BEGINNING = "dom.js"
 #: The board's own scripts, in their order; they share one scope.
 SCRIPTS = ("help.js", "card.js", "rounds.js", "curve.js", "replay.js", "board.js")
 
+#: Reads what `_packed` wrote.
+_UNPACK = """
+const packed = atob(document.querySelector("#shown").textContent);
+const bytes = new Blob([Uint8Array.from(packed, (c) => c.charCodeAt(0))]);
+const inflated = bytes.stream().pipeThrough(new DecompressionStream("deflate"));
+const { view, steps, differences } = await new Response(inflated).json();
+"""
+
 #: What gradio gives to a component's script.
 _SHIM = """
 const element = document.querySelector("#board");
-const props = { value: JSON.parse(document.querySelector("#view").textContent) };
+const props = { value: view };
 const watch = () => {};
 const trigger = () => {};
 """
@@ -36,7 +44,6 @@ const trigger = () => {};
 #: The same to the inspector's, with an answer to what it asks.
 _INSPECTOR_SHIM = """
 const element = document.querySelector("#inspector");
-const { steps, differences } = JSON.parse(document.querySelector("#steps").textContent);
 const props = { value: null };
 let answer = () => {};
 const watch = (_, draw) => (answer = draw);
@@ -57,7 +64,7 @@ def replay_page(record: RaceRecord) -> str:
     """The file's text."""
     title = f"Decode Derby: {record.request.prompt[:80]}"
     made = board(record)
-    shown = recorded_view(made, record.place)
+    shown = {"view": recorded_view(made, record.place), **_inside(made)}
     styles = "\n".join(_asset(name) for name in ("page.css", "replay.css"))
     scripts, inspector = (_script(*names) for names in (SCRIPTS, ("inspector.js",)))
     return f"""<!doctype html>
@@ -89,10 +96,11 @@ document.body.classList.toggle("dark", matches);
 {_asset("inspector.html")}
 </div>
 </main>
-<script type="application/json" id="view">{_embedded(json.dumps(shown))}</script>
-<script type="application/json" id="steps">{_embedded(json.dumps(_inside(made)))}</script>
-<script type="text/plain" id="record">{b64encode(zlib.compress(as_bytes(record))).decode()}</script>
+<script type="text/plain" id="shown">{_packed(json.dumps(shown).encode())}</script>
+<script type="text/plain" id="record">{_packed(as_bytes(record))}</script>
 <script>
+(async () => {{
+{_UNPACK}
 (() => {{
 {_SHIM}
 {scripts}
@@ -100,6 +108,7 @@ document.body.classList.toggle("dark", matches);
 (() => {{
 {_INSPECTOR_SHIM}
 {inspector}
+}})();
 }})();
 </script>
 </body>
@@ -144,6 +153,6 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def _embedded(text: str) -> str:
-    """JSON that can stand within a script element: no "<" begins an end tag or a comment."""
-    return text.replace("<", "\\u003c")
+def _packed(data: bytes) -> str:
+    """Deflated, in characters that end no script element."""
+    return b64encode(zlib.compress(data, 9)).decode()

@@ -163,7 +163,7 @@ def test_a_replay_page_opens_from_disk_without_a_network(
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: said.append(request.url) if "http" in request.url else None)
     page.goto(file.as_uri())
-    assert page.locator(".dd-flow").all_text_contents() == texts(ended)
+    expect(page.locator(".dd-flow")).to_have_text(texts(ended))
     page.get_by_label("Moment of the race").focus()
     page.keyboard.press("Home")
     assert page.locator(".dd-flow").first.inner_text() == ""
