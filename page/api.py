@@ -44,6 +44,7 @@ def _race(api: Api, offer: Offer) -> Callable[..., Any]:
         device: str = "",
         grammar_kind: Kind = "lark",
         grammar: str = "",
+        top: int = 0,
     ) -> AsyncIterator[Report]:
         """Race decoding strategies on one prompt. Yields what the race is doing, and at its end a
         headline, and of each column its text, figures, verdict and the reason for its speed.
@@ -65,6 +66,8 @@ def _race(api: Api, offer: Offer) -> Callable[..., Any]:
             device: Where it computes; empty: the engine's first.
             grammar_kind: lark, json_schema, regex or gbnf.
             grammar: The grammar of columns with grammar=own.
+            top: For each token that is written, tell so many of the most probable ones in its
+                place with their probabilities, 10 at most.
         """
         asked = {
             "prompt": prompt,
@@ -82,6 +85,7 @@ def _race(api: Api, offer: Offer) -> Callable[..., Any]:
             "device": device,
             "grammar.kind": grammar_kind,
             "grammar.text": grammar,
+            "top": top,
         }
         async for report in _told(api.race(visitor_of(request), asked), offer):
             yield report

@@ -1,4 +1,4 @@
-"""The tab "Sampling": how tokens are chosen, how many, and what ends a text."""
+"""The tab "Sampling": how tokens are chosen, how many, what ends a text, what is recorded."""
 
 import gradio as gr
 
@@ -29,4 +29,5 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
             "context": whole_number("context", usual.context),
             "shift": gr.Checkbox(usual.shift, elem_id="shift", **WORDS["shift"]),
             "heal": gr.Checkbox(usual.heal, **WORDS["heal"]),
+            "top": whole_number("top", usual.top),
         }

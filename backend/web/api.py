@@ -42,6 +42,7 @@ _USUAL: Report = {
     "context": 0,
     "shift": False,
     "heal": True,
+    "top": 0,
     "measure": False,
 }
 
@@ -173,6 +174,7 @@ def _column(board: Scoreboard, index: int, offer: Offer) -> Report:
         "message": offer.public(score.message),
         "text": score.text,
         "values": score.values,
+        "top": [best for seen in score.proposed_at.values() for best in seen.top],
         "verdict": offer.public(sentences.verdict(board, index)),
         "reason": offer.public(sentences.reason(board, index)),
         "pace": board.pace(index) or "no difference shown",

@@ -119,6 +119,7 @@ def form_of(record: RaceRecord, offer: Offer) -> Values:
         "context": request.context,
         "shift": request.shift,
         "heal": request.heal,
+        "top": request.top,
         "lineup": "\n".join(str(column) for column in record.columns),
         "engine": record.target.engine,
         "precision": record.target.precision,

@@ -50,6 +50,7 @@ def read_race(values: Values, offer: Offer) -> Race:
             context=read_whole("context limit", values.get("context")),
             shift=_flag("context shift", values.get("shift")),
             heal=_flag("token healing", values.get("heal")),
+            top=read_whole("most probable tokens", values.get("top")),
         ),
         read_lineup(lineup, offer, target, own),
         target,

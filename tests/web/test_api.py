@@ -32,7 +32,8 @@ def raced(asked: Mapping[str, Any], limits: Limits = Limits()) -> list[Report]: 
 
 
 def test_a_race_says_what_it_does_and_reports_every_column_at_its_end() -> None:
-    *during, last = raced({"prompt": "Who?", "columns": ["kv", "lookup:k=3"], "max_new_tokens": 24})
+    asked = {"prompt": "Who?", "columns": ["kv", "lookup:k=3"], "max_new_tokens": 24, "top": 2}
+    *during, last = raced(asked)
     assert all(set(report) == {"status"} for report in during)
     assert last["status"] == "ended"
     assert [column["setting"] for column in last["columns"]] == ["kv", "lookup:k=3"]
@@ -40,6 +41,8 @@ def test_a_race_says_what_it_does_and_reports_every_column_at_its_end() -> None:
     assert plain["text"] == lookup["text"] != ""
     assert lookup["verdict"] == "identical to KV reuse (24 tokens)"
     assert lookup["figures"]["tokens"] == 24
+    assert [len(best) for best in lookup["top"]] == [2] * 24
+    assert lookup["top"] == plain["top"]
     json.dumps(last)
     for column in last["columns"]:
         assert column["name"] in explained(last)

@@ -73,7 +73,7 @@ def test_the_form_asks_for_the_very_same_race_again() -> None:
     own = GrammarSource("regex", "a+", "my own")
     record = race_of("kv lookup:k=3 grammar", 24, 0.5)
     columns = (*record.columns[:2], parse_column("grammar:grammar=own", own))
-    request = replace(record.request, stop=("\n\n", "end"), chat=False)
+    request = replace(record.request, stop=("\n\n", "end"), chat=False, top=3)
     record = replace(record, columns=columns, request=request)
     form = form_of(read_carried(settings_link(record)), Offer(OFFER.runtimes, ("fake-loop",)))
     race = read_race(form, Offer(OFFER.runtimes, ("fake-loop",)))

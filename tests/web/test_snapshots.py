@@ -36,6 +36,7 @@ FORM: dict[str, Any] = {
     "context": 0,
     "shift": False,
     "heal": True,
+    "top": 0,
 }
 
 

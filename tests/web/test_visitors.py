@@ -39,6 +39,7 @@ FORM = {
     "context": 0,
     "shift": False,
     "heal": False,
+    "top": 0,
     "measure": False,
     "lineup": "kv",
     "model": "0",
