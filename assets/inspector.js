@@ -50,19 +50,85 @@ function token(text) {
   return node;
 }
 
-// In the tree's order: what hangs below a token follows it.
-function ordered(proposed) {
-  const below = (parent) =>
-    proposed.flatMap((each, i) => (each.parent === parent ? [each, ...below(i)] : []));
-  return [...below(-1), ...proposed.filter((each) => each.parent === null)];
+const committedFirst = ({ fate }) => (["accepted", "chosen"].includes(fate) ? 0 : 1);
+
+// Nodes in the tree's order: what hangs below one follows it, what was committed comes first. Each
+// with its row, and the row of what it hangs below: the first one there stands in the same.
+function ordered(nodes) {
+  const below = new Map(nodes.map(({ parent }) => [parent, []]));
+  nodes.forEach((node, i) => below.get(node.parent).push(i));
+  const found = [];
+  let last = 0;
+  const hang = (parent, from) => {
+    const hanging = below.get(parent) ?? [];
+    hanging.sort((a, b) => committedFirst(nodes[a]) - committedFirst(nodes[b]));
+    hanging.forEach((i, n) => {
+      const row = n ? ++last : from;
+      found.push({ ...nodes[i], from, row });
+      hang(i, row);
+    });
+  };
+  hang(-1, 0);
+  return found;
+}
+
+// What became of a node, by a sign as well as by a colour.
+const SIGNS = {
+  accepted: ["\u2713", "accepted"],
+  rejected: ["\u2717", "rejected"],
+  "not reached": ["\u25cb", "not reached"],
+  chosen: ["\u2605", "the target's own choice"],
+};
+
+// The shape of what was proposed, where that is a tree; the table has the same in words.
+function tree({ shape, proposed, chosen }) {
+  if (shape !== "tree") return [];
+  const depths = proposed.map(({ depth }) => depth ?? 0);
+  const own = chosen && { ...chosen, fate: "chosen", depth: (depths[chosen.parent] ?? 0) + 1 };
+  const nodes = ordered(own ? [...proposed, own] : proposed);
+  const keys = Object.entries(SIGNS).filter(([fate]) => nodes.some((node) => node.fate === fate));
+  const caption = make("figcaption", "", "Tree");
+  caption.append(
+    ...keys.map(([fate, [sign, words]]) => withFate(make("span", "dd-tree-node", `${sign} ${words}`), fate)),
+  );
+  const grid = make("div", "dd-tree-grid");
+  grid.setAttribute("role", "img");
+  grid.setAttribute("aria-label", `A tree of proposed tokens, ${Math.max(...depths)} deep: the next table lists them.`);
+  grid.tabIndex = 0; // a wide one scrolls
+  grid.append(make("span", "dd-tree-root"), ...nodes.flatMap(branch));
+  const figure = make("figure", "dd-tree");
+  figure.append(caption, grid);
+  return [figure];
+}
+
+function withFate(node, fate) {
+  node.dataset.fate = fate;
+  return node;
+}
+
+// A node, behind the line to it from what it hangs below.
+function branch({ text, fate, depth, from, row }) {
+  const line = withFate(make("i", "dd-tree-line"), fate);
+  const node = withFate(make("span", "dd-tree-node"), fate);
+  line.style.gridArea = `${from + 1} / ${2 * depth} / ${row + 2}`;
+  node.style.gridArea = `${row + 1} / ${2 * depth + 1}`;
+  node.append(make("span", "", SIGNS[fate][0]), token(text));
+  return [line, node];
 }
 
 function proposals(step) {
-  return ordered(step.proposed).map(({ text, by, fate, depth }) => {
+  const cut = step.proposed.filter(({ parent }) => parent === null);
+  return [...ordered(step.proposed), ...cut].map(({ text, by, fate, depth }) => {
     const place = make("span");
     place.append("\u00a0\u00a0".repeat(Math.max(0, depth - 1)), token(text));
     return [place, by, fate];
   });
+}
+
+function shares(top) {
+  const cell = make("span");
+  for (const [text, share] of top) cell.append(token(text), ` ${share} `);
+  return cell;
 }
 
 // The most probable tokens only where they were asked for.
@@ -70,7 +136,7 @@ function committed(step) {
   const asked = step.tokens.some(({ top }) => top.length);
   const lines = step.tokens.map(({ text, origin, gap, top }) => {
     const line = [token(text), origin, gap];
-    return asked ? [...line, top.map(([other, share]) => `${other} ${share}`).join(", ")] : line;
+    return asked ? [...line, shares(top)] : line;
   });
   return table("Committed", ["token", "origin", "gap", ...(asked ? ["most probable"] : [])], lines);
 }
@@ -88,6 +154,7 @@ function draw() {
   at = step.at;
   find(".dd-said").replaceChildren(...step.sentences.map((sentence) => make("p", "", sentence)));
   find(".dd-inspector-body").replaceChildren(
+    ...tree(step),
     ...table("Proposed", ["token", "by", "what became of it"], proposals(step)),
     ...committed(step),
     ...table("Time", ["part", "took"], step.parts.map(([name, , words]) => [name, words.slice(name.length)])),
@@ -123,7 +190,8 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   const box = event.target.closest?.(".dd-text, .dd-inspector");
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!box || !step || event.ctrlKey || event.metaKey || event.altKey) return;
+  const scrolls = event.target.matches?.(".dd-tree-grid") && event.target.scrollWidth > event.target.clientWidth;
+  if (!box || !step || scrolls || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   const column = cardsNow().indexOf(box.closest(".dd-card"));
   if (column >= 0 && at?.[0] !== column) select(column, 0);

@@ -25,9 +25,9 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
             "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),
         }
     with gr.Row():
-        return fields | {
+        fields |= {
             "context": whole_number("context", usual.context),
             "shift": gr.Checkbox(usual.shift, elem_id="shift", **WORDS["shift"]),
             "heal": gr.Checkbox(usual.heal, **WORDS["heal"]),
-            "top": whole_number("top", usual.top),
         }
+    return fields | {"top": whole_number("top", usual.top)}

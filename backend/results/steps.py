@@ -18,6 +18,9 @@ View = dict[str, Any]
 #: that was rejected, or behind the end of the text; ruled out by a grammar before the pass.
 Fate = Literal["accepted", "rejected", "not reached", "cut"]
 
+#: Entries of a list that are shown: a recording may hold many more.
+MOST = 400
+
 #: What a moment is that was no step, by the origin of its text.
 _OTHER = {
     "earlier": "Text of an earlier run",
@@ -31,9 +34,11 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
 
     The same keys for every moment, empty where there is nothing to say: "title" and "sentences";
     "tokens", those committed; "proposed", a tree by the index of each one's "parent" (-1: the text
-    so far) and its "depth"; "shape", "chain" or "tree"; "window", lookahead's levels, and "hits",
-    the n-grams that its pool had; "parts", the time by part in ms; "expected", what all of it
-    should take, None where that is unknown; "masks". Raises IndexError if there is no such moment.
+    so far) and its "depth"; "chosen", what the target chose behind the accepted ones, and its
+    "parent", None if the text ended; "shape", "chain" or "tree"; "window", lookahead's levels, and
+    "hits", the n-grams that its pool had; "parts", the time by part in ms; "expected", what all of
+    it should take, None where that is unknown; "masks". Lists have `MOST` entries at most. Raises
+    IndexError if there is no such moment.
     """
     score = board.scores[column]
     if not 0 <= index < len(score.moments):
@@ -46,16 +51,17 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
         "moment": index,
         "title": _title(score, index),
         "clock": f"{duration(moment.clock)} on its clock",
-        "tokens": _tokens(score, index, seen),
-        "proposed": guesses,
+        "tokens": _tokens(score, index, seen)[:MOST],
+        "proposed": guesses[:MOST],
+        "chosen": {"text": seen.chosen, "parent": _last(seen)} if seen.chosen else None,
         "shape": _shape(seen),
-        "window": seen.window,
+        "window": [level[:MOST] for level in seen.window],
         "hits": _leaves(seen) if seen.window else 0,
         "parts": _parts(step),
         "expected": None if expected is None else round(expected * 1e3, 4),
-        "masks": _masks(step, seen),
+        "masks": _masks(step, seen)[:MOST],
     }
-    said = [_offer(guesses, seen), _choice(step, seen, guesses), _lookahead(view)]
+    said = [_offer(guesses, seen), _choice(step, seen, guesses), _lookahead(seen)]
     said += [_cost(score, index, expected), _constrained(view), _departure(board, column, index)]
     return view | {"sentences": [sentence for sentence in said if sentence]}
 
@@ -151,13 +157,19 @@ def _fates(seen: Proposed) -> list[Fate]:
     The target chose a token behind the text so far and behind each accepted one, but behind the
     last of these only if the text went on.
     """
+    path = set(seen.path)
     chose = {-1, *seen.path} if seen.chosen else {-1, *seen.path[:-1]}
     fates: list[Fate] = []
     for i, parent in enumerate(_parents(seen)):
         missed: Fate = "rejected" if parent in chose else "not reached"
-        fates.append("accepted" if i in seen.path else missed)
+        fates.append("accepted" if i in path else missed)
     fates.extend("cut" for _ in range(seen.cut))
     return fates
+
+
+def _last(seen: Proposed) -> int:
+    """The last token that was accepted; -1: the text so far."""
+    return seen.path[-1] if seen.path else -1
 
 
 def _shape(seen: Proposed) -> str:
@@ -227,21 +239,20 @@ def _choice(step: Step | None, seen: Proposed, guesses: Sequence[View]) -> str:
     """What the target chose at the end, and instead of what."""
     if step is None or not seen.chosen:
         return ""
-    last = seen.path[-1] if seen.path else -1
-    wrong = [guess["text"] for guess in guesses if guess["parent"] == last]
+    wrong = [guess["text"] for guess in guesses if guess["parent"] == _last(seen)]
     if not wrong:
         return f"The target added {_quoted(seen.chosen)}." if guesses else ""
     gap = step.gaps[-1] if step.gaps else float("inf")
     apart = f": the two best scores lay {gap:.2g} apart" if isfinite(gap) else ""
-    instead = " or ".join(map(_quoted, wrong))
+    instead = " or ".join(map(_quoted, wrong[:MOST]))
     return f"The target chose {_quoted(seen.chosen)} instead of {instead}{apart}."
 
 
-def _lookahead(view: View) -> str:
-    if not view["window"]:
+def _lookahead(seen: Proposed) -> str:
+    if not seen.window:
         return ""
-    rows = sum(map(len, view["window"]))
-    hits = _count(view["hits"], "n-gram")
+    rows = sum(map(len, seen.window))
+    hits = _count(_leaves(seen), "n-gram")
     return f"The pool had {hits} to try; a window of {rows} rows looked for new ones."
 
 

@@ -55,13 +55,14 @@ def test_a_race_breaks_no_rule_idle_running_ended_or_opened(visitor: Visitor) ->
 
 def test_a_replay_a_step_a_benchmark_and_the_history_break_no_rule(visitor: Visitor) -> None:
     page = visitor.page
-    visitor.columns("kv", "speculative:k=4")
+    visitor.columns("kv", "lookahead:auto=off")
     page.keyboard.press("Escape")
     visitor.ask(LONG, tokens=24)
     visitor.wait_phase("ended")
     page.get_by_role("button", name="One step back").click()
-    page.locator(".dd-flow .dd-bonus").first.click()
-    expect(page.locator(".dd-inspector-title")).to_contain_text("Step")
+    page.locator('.dd-card:nth-child(2) .dd-flow [data-round="12"]').first.click()
+    expect(page.locator(".dd-tree")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert violations(visitor) == set()
     page.wait_for_function("() => window.kept.races().length > 0")
     page.evaluate("scrollTo(0, 0)")  # out from under Run, which stays in sight

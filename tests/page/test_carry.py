@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def ended(visitor: Visitor) -> Visitor:
     """A visitor whose race has ended."""
-    visitor.columns("kv", "speculative:k=4", "grammar:grammar=person")
+    visitor.columns("kv", "speculative:draft=hybrid", "grammar:grammar=person")
     visitor.page.keyboard.press("Escape")
     visitor.ask(LONG, tokens=48)
     visitor.wait_phase("ended")
@@ -105,6 +105,55 @@ def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     assert ended.complaints == []
 
 
+#: Of a drawn tree each node's fate and token, and the fate of the node that its line comes from,
+#: found by where they stand; "" is the text so far.
+DRAWN = """() => {
+  const grid = document.querySelector(".dd-tree-grid");
+  const nodes = [...grid.querySelectorAll(".dd-tree-node")];
+  const middle = (box) => (box.top + box.bottom) / 2;
+  const above = (line) => nodes.find((node) => {
+    const [from, to] = [node.getBoundingClientRect(), line.getBoundingClientRect()];
+    return Math.abs(from.right - to.left) < 2 && Math.abs(middle(from) - to.top) < 4;
+  });
+  return nodes.map((node) => [
+    node.dataset.fate, node.querySelector("code").textContent,
+    above(node.previousElementSibling)?.dataset.fate ?? "",
+    parseFloat(getComputedStyle(node.previousElementSibling).borderBottomWidth),
+  ]);
+}"""
+PROPOSED = """() => [...document.querySelectorAll(".dd-inspector table")]
+  .find((table) => table.caption.textContent === "Proposed")
+  .tBodies[0].rows"""
+
+
+def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
+    """Tokens in the same order, the committed path thick, and what the target chose instead."""
+    page, fates = ended.page, set[str]()
+    page.locator(".dd-card").nth(1).locator(".dd-flow [data-round]").first.click()
+    title = page.locator(".dd-inspector-title")
+    expect(title).to_contain_text("Step 1 of")
+    steps = int(title.inner_text().partition(" of ")[2].partition(":")[0])
+    for step in range(2, steps + 1):
+        page.keyboard.press("ArrowRight")
+        expect(title).to_contain_text(f"Step {step} of")
+        if not page.locator(".dd-tree").count():
+            continue
+        drawn = page.evaluate(DRAWN)
+        table = page.evaluate(
+            f"[...({PROPOSED})()].map((row) => [row.cells[2].textContent,"
+            " row.cells[0].querySelector('code').textContent])"
+        )
+        assert [node[:2] for node in drawn if node[0] != "chosen"] == table
+        for fate, _, above, thickness in drawn:
+            committed = fate in ("accepted", "chosen")
+            assert thickness == (3 if committed else 1)
+            assert (above in ("", "accepted")) == (fate != "not reached")
+        assert [fate for fate, *_ in drawn].count("chosen") == 1
+        fates |= {fate for fate, *_ in drawn}
+    assert fates == {"accepted", "rejected", "not reached", "chosen"}
+    assert ended.complaints == []
+
+
 def test_a_link_shows_the_race_and_fills_in_the_form(
     ended: Visitor, browser: BrowserContext, address: str
 ) -> None:
@@ -168,8 +217,9 @@ def test_a_replay_page_opens_from_disk_without_a_network(
     page.keyboard.press("Home")
     assert page.locator(".dd-flow").first.inner_text() == ""
     page.get_by_role("button", name="As it stands").click()
-    page.locator(".dd-card").nth(1).locator(".dd-flow .dd-bonus").first.click()
-    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    page.locator('.dd-flow [data-round="12"]').nth(1).click()
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step 13")
+    expect(page.locator(".dd-tree-grid .dd-tree-node")).to_have_count(16)
     assert said == []
     page.close()
 

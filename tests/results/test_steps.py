@@ -62,6 +62,7 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert [guess["parent"] for guess in proposed] == [-1, 0, 1, 0, 3, -1, None]
     names = ["grammar", "prompt lookup", "prompt lookup", *["Prompt lookup"] * 4]
     assert [guess["by"] for guess in proposed] == names
+    assert view["chosen"] == {"text": " x", "parent": 3}
     tokens = view["tokens"]
     assert [token["text"] for token in tokens] == ["a", "d", " x"]
     assert [token["origin"] for token in tokens] == ["forced", "drafted", "bonus"]
@@ -91,6 +92,7 @@ def test_behind_the_end_of_the_text_nothing_was_rejected() -> None:
     view = step_view(board_with(cut, ended), 0, 1)
     fates = [guess["fate"] for guess in view["proposed"]]
     assert fates == [*FATES[:4], "not reached", *FATES[5:]]
+    assert view["chosen"] is None
     assert len(view["tokens"]) == 2
     assert not any("target" in sentence for sentence in view["sentences"])
 
@@ -155,6 +157,20 @@ def test_what_is_not_known_is_left_out() -> None:
     assert view["tokens"] == [{"text": "a", "origin": "sampled", "gap": None, "top": []}]
     assert view["sentences"] == ["It took 500 ms."]
     assert not any(view[key] for key in KNOWN)
+
+
+def test_of_a_recording_that_holds_anything_some_entries_are_shown() -> None:
+    """What a page draws is bounded, and what is said counts all."""
+    many = 60_000
+    chain = Proposed(
+        0, ["a"] * many, [], [["", many]], list(range(many)), "b", allowed=[1] * (many + 1)
+    )
+    long = step(0, [1] * (many + 1), 0.02, rows=7, drafted=many)
+    wide = replace(chain, parents=[-1] * many, path=[0], window=[["w"] * many])
+    for seen, took in ((chain, long), (wide, step(0, [1, 2], 0.02, rows=7, drafted=many))):
+        view = step_view(board_with(took, seen), 0, 1)
+        assert len(json.dumps(view)) < 200_000
+        assert view["sentences"][0].startswith("60,000 tokens were proposed")
 
 
 def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
