@@ -13,10 +13,11 @@ function ask(form) {
   trigger("input");
 }
 
-function save([name, kind, content]) {
+function save([name, kind, content], coded) {
+  const data = coded ? Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0)) : content;
   const link = document.createElement("a");
   link.download = name;
-  link.href = URL.createObjectURL(new Blob([content], { type: kind }));
+  link.href = URL.createObjectURL(new Blob([data], { type: kind }));
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
@@ -35,8 +36,8 @@ async function copy(address, told) {
 }
 
 function answered() {
-  const { link, note: told, file, about } = props.value ?? {};
-  if (file) save(file);
+  const { link, note: told, file, base64, about } = props.value ?? {};
+  if (file) save(file, base64);
   else if (link && wanted === "kept") window.kept.add(link, about);
   else if (link) copy(location.href.split("#")[0] + link, told);
   else if (told && wanted !== "kept") note.textContent = told;
@@ -53,6 +54,8 @@ const phases = new MutationObserver(() => {
   const ended = phase === "ended";
   if (ended && row.hidden) setTimeout(() => ask("kept"), 300);
   row.hidden = !ended;
+  const known = !document.querySelector(".dd-costs").hidden;
+  for (const button of row.querySelectorAll("[data-form^=curve]")) button.hidden = !known;
   note.textContent = "";
   field.hidden = true;
 });
@@ -60,5 +63,6 @@ const attach = () => {
   const board = document.querySelector(".dd-board");
   if (!board) return setTimeout(attach, 200);
   phases.observe(board, { attributeFilter: ["data-phase"] });
+  phases.observe(board.querySelector(".dd-costs"), { attributeFilter: ["hidden"] });
 };
 attach();

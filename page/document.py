@@ -12,23 +12,34 @@ DESCRIPTION = (
     "Which is fastest on this machine, by how much, why, and does it change the text?"
 )
 
+#: Where the picture for links is: a race of the built-in model, as `--as png` draws it.
+PICTURE = "/card.png"
+
 _GRADIOS = re.compile(rb'\s*<meta\s+(?:property="og:|name="twitter:)[^>]*>')
 _CHARSET = re.compile(rb"<meta charset=[^>]*>")
 
-_META = "".join(
-    f'\n\t\t<meta {kind}="{name}" content="{escape(content)}">'
-    for kind, name, content in (
-        ("name", "description", DESCRIPTION),
-        ("property", "og:title", TITLE),
-        ("property", "og:type", "website"),
-        ("property", "og:description", DESCRIPTION),
-        ("name", "twitter:card", "summary"),
-    )
+_META = (
+    ("name", "description", DESCRIPTION),
+    ("property", "og:title", TITLE),
+    ("property", "og:type", "website"),
+    ("property", "og:description", DESCRIPTION),
+    ("property", "og:image:width", "1200"),
+    ("property", "og:image:height", "630"),
+    (
+        "property",
+        "og:image:alt",
+        "The result of a race: what each strategy gained, and its interval",
+    ),
+    ("name", "twitter:card", "summary_large_image"),
 )
 _ICON = '\n\t\t<link rel="icon" type="image/svg+xml" href="favicon.ico">'
 
 
-def described(document: bytes) -> bytes:
-    """The document with what is ours in the place of what is gradio's."""
-    ours = f"{_META}{_ICON}".encode()
+def described(document: bytes, root: str) -> bytes:
+    """The document with what is ours in the place of what is gradio's. `root` is the page's whole
+    address, for who shows a link asks for the picture by nothing less.
+    """
+    metas = (("property", "og:image", f"{root}{PICTURE}"), *_META)
+    lines = (f'\n\t\t<meta {kind}="{name}" content="{escape(said)}">' for kind, name, said in metas)
+    ours = f"{''.join(lines)}{_ICON}".encode()
     return _CHARSET.sub(lambda found: found[0] + ours, _GRADIOS.sub(b"", document), count=1)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend.errors import DerbyError, explain
 from backend.web.presence import Presence
 from page.calls import Functions, named_session, read_call
+from page.document import PICTURE
 from page.headers import marked, security_headers
 from page.identity import COOKIE, known_cookie, new_cookie, session_of
 from page.site import Site
@@ -36,6 +37,7 @@ _READ = {
     STREAM,
     "/theme.css",
     "/favicon.ico",
+    PICTURE,
     "/robots.txt",
     "/config",
     f"{_API}app_id",
@@ -92,7 +94,7 @@ class Guard:
             await send({"type": "websocket.close"})
 
     async def _answer(self, request: Request, send: Send) -> None:
-        outgoing = _Outgoing(request, send, framed=self._site.space)
+        outgoing = _Outgoing(request, send, self._site)
         try:
             self._require_place(request)
             await self._passed_on(request, outgoing)
@@ -231,9 +233,10 @@ class _Outgoing:
     the marks of its scripts.
     """
 
-    def __init__(self, request: Request, send: Send, *, framed: bool) -> None:
+    def __init__(self, request: Request, send: Send, site: Site) -> None:
         self._send = send
-        self._framed = framed
+        self._framed = site.space
+        self._root = site.root(request.url.scheme, request.headers)
         self._nonce = secrets.token_urlsafe(16)
         self._document = request.scope["path"] == DOCUMENT and request.method == "GET"
         self._new = not known_cookie(request.cookies.get(COOKIE, ""))
@@ -265,7 +268,7 @@ class _Outgoing:
         await self._send(message)
 
     async def _send_document(self) -> None:
-        body = marked(b"".join(self._chunks), self._nonce)
+        body = marked(b"".join(self._chunks), self._nonce, self._root)
         assert self._start is not None  # noqa: S101
         MutableHeaders(scope=self._start)["Content-Length"] = str(len(body))
         await self._begin(self._start)

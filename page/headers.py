@@ -36,8 +36,8 @@ def security_headers(nonce: str, *, framed: bool) -> dict[str, str]:
     return _FIXED | {"Content-Security-Policy": text}
 
 
-def marked(document: bytes, nonce: str) -> bytes:
-    """The document, in our own words, with its scripts marked. Its data hold no "<": gradio writes
-    it as an escape.
+def marked(document: bytes, nonce: str, root: str) -> bytes:
+    """The document of the page at `root`, in our own words, with its scripts marked. Its data hold
+    no "<": gradio writes it as an escape.
     """
-    return described(document).replace(b"<script", f'<script nonce="{nonce}"'.encode())
+    return described(document, root).replace(b"<script", f'<script nonce="{nonce}"'.encode())

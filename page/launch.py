@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from gradio import Blocks, themes
 from starlette.middleware import Middleware
+from starlette.responses import FileResponse
+from starlette.routing import Route
 
 from backend.errors import DerbyError
 from backend.limits import Limits
@@ -16,6 +18,7 @@ from backend.web.presence import Presence
 from page.agents import Agents, NoAgents
 from page.calls import Functions
 from page.components import ASSETS, asset
+from page.document import PICTURE
 from page.guard import Guard
 from page.layout import build
 from page.sessions import let_rest
@@ -107,6 +110,7 @@ def launch_settings(
         "max_threads": limits.waiting + 40,
         "app_kwargs": {
             "middleware": [Middleware(Guard, site, functions_of(demo), *guarded)],
+            "routes": [Route(PICTURE, lambda _: FileResponse(ASSETS / "card.png"))],
             "lifespan": lambda _: agents.running(),
             "docs_url": None,
             "redoc_url": None,

@@ -3,6 +3,7 @@
 import errno
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -39,6 +40,13 @@ class Site:
             or (self.space and name.endswith(".hf.space"))
             or (self.addresses and _is_address(name))
         )
+
+    def root(self, scheme: str, headers: Mapping[str, str]) -> str:
+        """The page's address as its reader wrote it, by the headers of a request whose host is one
+        of this page's.
+        """
+        secure = self.space or headers.get("x-forwarded-proto", "").startswith("https")
+        return f"{'https' if secure else scheme}://{headers.get('host', '')}"
 
     def trusts(self, origin: str, host: str) -> bool:
         """Whether a page of `origin` may send requests to `host`: this page, or one that an

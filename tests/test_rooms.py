@@ -53,6 +53,7 @@ ROOMS = {
 MAY_IMPORT = {room: set(names.split()) for room, names in ROOMS.items()}
 PACKAGES = [room for room in ROOMS if (ROOT / "backend" / room).is_dir()] + ["page"]
 HEAVY = {
+    "PIL",
     "gradio",
     "huggingface_hub",
     "llguidance",

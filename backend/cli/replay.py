@@ -2,6 +2,7 @@
 
 import json
 import os.path
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,29 +12,31 @@ import typer
 from backend.cli.console import out, say, visible
 from backend.cli.options import AsJson
 from backend.cli.tables import show
-from backend.errors import check_range
+from backend.errors import DerbyError, check_range
 from backend.events import to_json
-from backend.export.csv_table import csv_table
-from backend.export.markdown import markdown
-from backend.export.trace import trace
 from backend.records.file import load
 from backend.records.link import Held, decode, is_link, link
 from backend.records.record import RaceRecord
 from backend.records.timeline import paced, timeline
 from backend.results.scoreboard import Scoreboard
-from backend.web.replay_page import replay_page
+from backend.web.carry import file_of
 
 #: Times as fast as the columns' own clocks, at most.
 FASTEST = 1000.0
 
 
 class Form(StrEnum):
-    """What a record may be printed as."""
+    """What a record may be printed as: a link, or what the page saves."""
 
     html = "html"
+    json = "json"
     csv = "csv"
     markdown = "markdown"
     trace = "trace"
+    svg = "svg"
+    png = "png"
+    curve_svg = "curve-svg"
+    curve_png = "curve-png"
     link = "link"
 
 
@@ -42,14 +45,6 @@ HOLDS: dict[Held, str] = {
     "all but details": "the race without what was proposed at each step",
     "rounded": "the race with its times rounded",
     "settings": "the settings alone, for the race is too long",
-}
-
-FORMS = {
-    Form.html: replay_page,
-    Form.csv: csv_table,
-    Form.markdown: markdown,
-    Form.trace: trace,
-    Form.link: lambda record: f"{_linked(record)}\n",
 }
 
 
@@ -61,7 +56,11 @@ def replay(
     ] = 0.0,
     form: Annotated[
         Form | None,
-        typer.Option("--as", help="Print it as a page, a table, a trace for Perfetto, or a link."),
+        typer.Option(
+            "--as",
+            help="Print it as a page, a table, a trace for Perfetto, a picture of the result or of "
+            "the curve of what passes cost, or a link.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,12 +70,29 @@ def replay(
         for event in record.events:
             print(json.dumps(to_json(event)))  # noqa: T201 (this is the output)
         return
-    record = record if form is Form.link else record.published(visible)
+    if form is Form.link:
+        print(_linked(record))  # noqa: T201 (this is the output)
+        return
+    record = record.published(visible)
     if form is not None:
-        print(FORMS[form](record), end="")  # noqa: T201 (this is the output)
+        _print(file_of(record, form).content)
         return
     show(Scoreboard(record.columns), paced(timeline(record), speed))
     out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
+
+
+def _print(content: str | bytes) -> None:
+    """Raises DerbyError for bytes on a terminal, which shows no pictures."""
+    if isinstance(content, str):
+        print(content, end="")  # noqa: T201 (this is the output)
+    elif _on_a_terminal():
+        raise DerbyError("A PNG is no text for a terminal: put `> race.png` behind the command.")
+    else:
+        sys.stdout.buffer.write(content)
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _linked(record: RaceRecord) -> str:

@@ -1,10 +1,14 @@
 """A visitor's race carried away, as a link or a file, and one that was carried brought back."""
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.errors import DerbyError
+from backend.export.card import card
 from backend.export.csv_table import csv_table
+from backend.export.curve import curve
+from backend.export.drawing import png, svg
 from backend.export.markdown import markdown
 from backend.export.trace import trace
 from backend.grammar.sources import GrammarSource
@@ -39,24 +43,31 @@ _HOLDS: dict[Held, str] = {
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What the browser saves: a name, a media type, and the content."""
+    """What the browser saves: a name, a media type, and the content, bytes if it is no text."""
 
     name: str
     kind: str
-    content: str
+    content: str | bytes
+
+    @property
+    def view(self) -> View:
+        """For the page, which is told in JSON: bytes in base64."""
+        if isinstance(self.content, str):
+            return {"file": [self.name, self.kind, self.content]}
+        return {"file": [self.name, self.kind, b64encode(self.content).decode()], "base64": True}
 
 
-def _json(record: RaceRecord) -> str:
-    return as_bytes(record).decode()
-
-
-#: The files that a race may be saved as, by what the page asks for.
-FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str]]] = {
+#: The files that a race may be saved as, by what the page or the command line asks for.
+FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str | bytes]]] = {
     "html": ("race.html", "text/html", replay_page),
-    "json": ("race.json", "application/json", _json),
+    "json": ("race.json", "application/json", lambda record: as_bytes(record).decode()),
     "csv": ("race.csv", "text/csv", csv_table),
     "markdown": ("race.md", "text/markdown", markdown),
     "trace": ("race.trace.json", "application/json", trace),
+    "svg": ("race.svg", "image/svg+xml", lambda record: svg(card(record))),
+    "png": ("race.png", "image/png", lambda record: png(card(record))),
+    "curve-svg": ("curve.svg", "image/svg+xml", lambda record: svg(curve(record))),
+    "curve-png": ("curve.png", "image/png", lambda record: png(curve(record))),
 }
 
 

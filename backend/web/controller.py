@@ -169,8 +169,7 @@ class Controller:
             if form == "link":
                 fragment, note = link_of(record)
                 return {"link": fragment, "note": note, "about": about(record)}
-            file = file_of(record, form)
-            return {"file": [file.name, file.kind, file.content]}
+            return file_of(record, form).view
         except Exception as error:
             return {"note": self._offer.public(explain(error))}
 

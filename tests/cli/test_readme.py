@@ -47,13 +47,15 @@ def snippets(name: str) -> Iterator[str]:
 
 
 def typed(start: str) -> list[tuple[str, list[str]]]:
-    """Every distinct line that runs the program, with its arguments."""
+    """Every distinct line that runs the program, with its arguments; without the file that its
+    output goes to.
+    """
     program = re.compile(rf"^(?:\S*/)?{start}(?: (.*))?$")
     found: dict[str, list[str]] = {}
     for name in PAGES:
         for line in snippets(name):
             if match := program.match(line):
-                found[line] = shlex.split(match[1] or "")
+                found[line] = shlex.split((match[1] or "").partition(" > ")[0])
     return list(found.items())
 
 

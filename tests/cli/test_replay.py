@@ -12,7 +12,9 @@ from typer.testing import CliRunner, Result
 
 from backend.cli.main import app
 from backend.events import Failed, to_json
+from backend.export.card import card
 from backend.export.csv_table import csv_table
+from backend.export.drawing import png, svg
 from backend.export.markdown import markdown
 from backend.export.trace import trace
 from backend.records.file import load, save
@@ -72,13 +74,33 @@ def test_what_could_not_be_written_is_refused_before_the_race(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("form", "made"), [("csv", csv_table), ("markdown", markdown), ("trace", trace)]
+    ("form", "made"),
+    [
+        ("csv", csv_table),
+        ("markdown", markdown),
+        ("trace", trace),
+        ("svg", lambda record: svg(card(record))),
+    ],
 )
 def test_it_is_printed_in_other_forms(raced: tuple[Path, Result], form: str, made: object) -> None:
     path, _ = raced
     assert callable(made)
     result = run("replay", str(path), "--as", form)
     assert result.stdout.replace("\r\n", "\n") == made(load(path)).replace("\r\n", "\n")
+
+
+def test_a_picture_is_bytes_for_a_file_and_none_for_a_terminal(
+    raced: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = raced
+    assert run("replay", str(path), "--as", "png").stdout_bytes == png(card(load(path)))
+    without = run("replay", str(path), "--as", "curve-png")
+    assert "there is no curve" in " ".join(without.stderr.split())
+    monkeypatch.setattr("backend.cli.replay._on_a_terminal", lambda: True)
+    refused = run("replay", str(path), "--as", "png")
+    assert refused.exit_code == without.exit_code == 2
+    assert "put `> race.png` behind" in " ".join(refused.stderr.split())
+    assert not refused.stdout_bytes
 
 
 def test_a_link_is_a_file_s_like(raced: tuple[Path, Result]) -> None:

@@ -1,13 +1,19 @@
 """A race is replayed, looked into, carried away and brought back, in a real browser."""
 
 import json
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from boards import priced
 from browser import LONG, Visitor
+from PIL import Image
 from playwright.sync_api import BrowserContext, Download, expect
+from recordings import race_of
 
 from backend.records.file import from_bytes
+from backend.records.link import encode
 from backend.web.carry import read_carried
 
 pytestmark = pytest.mark.browser
@@ -27,6 +33,10 @@ def saved(visitor: Visitor, form: str) -> Download:
     with visitor.page.expect_download() as download:
         visitor.page.locator(f".dd-carry [data-form={form}]").click()
     return download.value
+
+
+def picture(download: Download) -> Image.Image:
+    return Image.open(BytesIO(download.path().read_bytes()))
 
 
 def link_of(visitor: Visitor) -> str:
@@ -200,6 +210,21 @@ def test_every_form_is_saved_and_the_page_holds_the_record(ended: Visitor) -> No
     assert saved(ended, "csv").path().read_text(encoding="utf-8").startswith("column,")
     assert "| KV reuse |" in saved(ended, "markdown").path().read_text(encoding="utf-8")
     assert "traceEvents" in json.loads(saved(ended, "trace").path().read_text(encoding="utf-8"))
+
+
+def test_the_result_is_a_picture_and_the_curve_where_it_is_known(ended: Visitor) -> None:
+    assert picture(saved(ended, "png")).size == (1200, 630)
+    assert saved(ended, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
+    curves = ended.page.locator(".dd-carry [data-form^=curve]")
+    assert not any(button.is_visible() for button in curves.all()), "the fake engine has no costs"
+    priced_race = replace(race_of("lookup"), events=tuple(priced(0, 5, 3)))
+    ended.page.evaluate("(hash) => { location.hash = hash; }", f"#race={encode(priced_race)}")
+    expect(curves).to_have_count(2)
+    for button in curves.all():
+        expect(button).to_be_visible()
+    assert picture(saved(ended, "curve-png")).size == (1200, 630)
+    assert "rows in a pass" in saved(ended, "curve-svg").path().read_text(encoding="utf-8")
+    assert ended.complaints == []
 
 
 def test_a_replay_page_opens_from_disk_without_a_network(

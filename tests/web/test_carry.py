@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from recordings import EVERY, race_of
 
+from backend.cli.replay import Form
 from backend.errors import DerbyError
 from backend.export.csv_table import csv_table
 from backend.grammar.sources import GrammarSource
@@ -138,4 +139,4 @@ def test_a_visitor_carries_the_race_on_show_and_looks_into_it() -> None:
     assert (step["at"], step["column"]) == ([1, 0], "Prompt lookup")
     assert read_carried(later["file"][2]).request.prompt == "Else"
     assert missing["note"].startswith("There is no such step")
-    assert set(FILES) == {"html", "json", "csv", "markdown", "trace"}
+    assert set(FILES) == set(Form) - {Form.link}
