@@ -17,11 +17,9 @@ from backend.racing.hosts.process import ProcessHost
 from backend.racing.preparation import fetch_offered
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
+from backend.web.address import LOOPBACK, free_port
 from backend.web.metrics import Metrics
 from backend.web.offer import require_models
-
-#: Hosts that only programs of this machine reach.
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 #: Seconds between two times that freed memory is given back.
 TIDY = 60
@@ -83,8 +81,6 @@ def _serve(
     mcp: bool,
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
-    from page.site import free_port
-
     for problem in (*engine_problems(), *strategy_problems()):
         warn(problem)
     engines, models, warm = offered_engines(demo=fake), tuple(model), ()

@@ -2,10 +2,14 @@
 
 import errno
 import logging
+import re
 import secrets
 from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
+
+#: How a sentence ends on what broke here, whatever was asked.
+_INTERNAL = re.compile(r"reference [0-9a-f]{8}\)\.$")
 
 #: What an operating system says when a file may not grow: no room, a quota, a limit on files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -57,6 +61,11 @@ def explain(error: BaseException) -> str:
     told = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
     log.error("internal error %s: %s", reference, error, exc_info=None if told else error)
     return f"{_cause(error)}, reference {reference})."
+
+
+def is_internal(sentence: str) -> bool:
+    """Whether `explain` made this sentence of an error that is nobody's to fix but ours."""
+    return _INTERNAL.search(sentence) is not None
 
 
 def _cause(error: BaseException) -> str:

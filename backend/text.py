@@ -15,6 +15,9 @@ from backend.errors import DerbyError
 #: Tokenizer classes that add nothing to tokenizer.json.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
+#: What was said before in a chat, as types.Request has it: [role, text] of each turn.
+Turns = Sequence[tuple[str, str]]
+
 
 class Detokenizer(Protocol):
     """Turns one sequence's tokens into text as they come."""
@@ -44,8 +47,10 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
-        """Token ids of `text`, inside the model's chat template as a user turn if `chat`."""
+    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+        """Token ids of `text`; if `chat`, as the user's turn in the model's chat template, behind
+        `turns`. Raises DerbyError if there is no template, or it refuses these turns.
+        """
         ...
 
     def encode_plain(self, text: str) -> list[int]:
@@ -88,16 +93,23 @@ class HfTokenizer:
         self.start_id: int | None = min(self.eos_ids, default=None) if begin is None else begin
         self._texts: dict[int, str] = {}
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
+    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
         if not chat:
             return list(self.fast.encode(text, add_special_tokens=True))
         if not self.fast.chat_template:
             raise DerbyError(
                 "This model has no chat template: switch the template off to send a raw prompt."
             )
-        rendered = self.fast.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
+        messages = [{"role": role, "content": said} for role, said in (*turns, ("user", text))]
+        try:
+            rendered = self.fast.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is a program of the model's makers
+            raise DerbyError(
+                f"The model's chat template refuses these messages ({error!s:.200}): change their "
+                "roles or their order."
+            ) from error
         return list(self.fast.encode(rendered, add_special_tokens=False))
 
     def encode_plain(self, text: str) -> list[int]:
@@ -223,8 +235,12 @@ class ByteTokenizer:
         self.eos_ids = frozenset({self.EOS})
         self.start_id: int | None = self.EOS
 
-    def encode(self, text: str, *, chat: bool) -> list[int]:
-        return list((f"User: {text}\nAnswer: " if chat else text).encode())
+    def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+        if not chat:
+            return self.encode_plain(text)
+        names = {"system": "System", "user": "User", "assistant": "Answer"}
+        said = (f"{names[role]}: {each}\n" for role, each in (*turns, ("user", text)))
+        return self.encode_plain("".join(said) + "Answer: ")
 
     def encode_plain(self, text: str) -> list[int]:
         return list(text.encode())

@@ -26,6 +26,9 @@ PREFILL_CHUNK = 64
 MAX_NEW_TOKENS = 8192
 MAX_TOP = 10
 
+#: Who may speak in a chat.
+ROLES = ("system", "user", "assistant")
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -49,7 +52,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template."""
+    """One prompt and how to answer it. `chat` wraps the prompt in the model's chat template, as the
+    user's turn behind `turns`: [role, text] of each, a role being one of ROLES.
+    """
 
     prompt: str
     max_new_tokens: int = 128
@@ -60,6 +65,8 @@ class Request:
     shift: bool = False  # when they are full: drop old tokens and go on, or stop
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
+    turns: tuple[tuple[str, str], ...] = ()  # of the chat before the prompt
+    tags: bool = True  # a prompt with a program's tags is a program; False: it is plain text
 
     def __post_init__(self) -> None:
         if not self.prompt.strip():
@@ -70,7 +77,12 @@ class Request:
             check_range("context limit", self.context, 16, 1 << 24)
         if any(not s for s in self.stop):
             raise DerbyError("A stop string is empty: remove it or give it at least one character.")
-        for what, text in (("prompt", self.prompt), *(("stop string", s) for s in self.stop)):
+        for role, _ in self.turns:
+            if role not in ROLES:
+                raise DerbyError(f"A message's role is {role!r:.60}; use {', '.join(ROLES)}.")
+        texts = (("message", text) for _, text in self.turns)
+        stops = (("stop string", text) for text in self.stop)
+        for what, text in (("prompt", self.prompt), *texts, *stops):
             _require_unicode(what, text)
 
 

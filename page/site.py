@@ -1,16 +1,11 @@
 """Where the page may be reached: names of its server, and origins that may ask for its races."""
 
-import errno
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from backend.errors import DerbyError, check_range
-
-#: Names by which only programs of this machine reach it.
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+from backend.web.address import LOOPBACK
 
 #: What a server is bound to that answers at every address of its machine.
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
@@ -76,41 +71,3 @@ def site_of(host: str, public_hosts: tuple[str, ...], space_host: str, *, space:
     """The site of a server bound to `host`; `public_hosts` are an operator's."""
     names = {host_name(name) or name.lower() for name in (host, *public_hosts, space_host) if name}
     return Site(names - EVERYWHERE, space or host.strip("[]") in EVERYWHERE, space)
-
-
-def free_port(host: str, port: int) -> int:
-    """`port` if this machine lets a server have it at `host`; of 0, any that is free.
-
-    Raises DerbyError if it does not.
-    """
-    check_range("The port", port, 0, 65_535)
-    name = host.strip("[]")
-    try:
-        found = socket.getaddrinfo(name or "?", port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise DerbyError(
-            f"There is no host {host!r:.80}: give --host an address of this machine, such as "
-            "127.0.0.1, or 0.0.0.0 for all of them."
-        ) from error
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:
-            raise DerbyError(_unbound(host, port, error)) from error
-        return probe.getsockname()[1]
-
-
-def _unbound(host: str, port: int, error: OSError) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"Port {port} at {host} is taken, maybe by this program: end that, or choose "
-                "another with --port (0: any free one)."
-            )
-        case errno.EACCES | errno.EPERM:
-            return f"Port {port} may not be used by this user: choose one from 1024 with --port."
-        case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine: give --host one, such as 127.0.0.1."
-    return f"Port {port} at {host} cannot be used ({error.strerror}): choose another with --port."

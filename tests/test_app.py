@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from backend.errors import DerbyError
-from page.site import Site, free_port, site_of
+from backend.web.address import free_port
+from page.site import Site, site_of
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -44,8 +44,9 @@ ROOMS = {
     "events types machine errors",
     "web": "export bench racing records results strategies programs kvcache grammar engines models "
     "text events types limits errors",
-    "cli": "web export bench racing records results strategies training kvcache grammar costs "
-    "engines models events types limits errors",
+    "serving": "web racing records results strategies kvcache grammar events types limits errors",
+    "cli": "serving web export bench racing records results strategies training kvcache grammar "
+    "costs engines models events types limits errors",
     "__main__": "cli",
     "page": "web racing strategies export programs grammar engines models text types limits errors",
     "app": "page cli web racing strategies engines models types limits processes errors",

@@ -21,6 +21,7 @@ from backend.errors import DerbyError, explain
 COMMANDS = {
     "setup": "Fetch and convert everything that the app needs, once.",
     "race": "Run one prompt through several strategies at once.",
+    "serve": "Answer as an OpenAI-compatible server, the strategy in the model's name.",
     "replay": "Draw a recorded race again, or print it as a table, a trace or a link.",
     "grammar": "Check a grammar, and how far a text fits it.",
     "verify": "Check that every lossless column writes what KV reuse writes; exit code 1 if one "

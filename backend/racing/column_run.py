@@ -110,7 +110,7 @@ class _LocalRun:
         """Every event of the column's run."""
         request, column = self._request, self._column
         file = self._caches.load()
-        program = parse_program(request.prompt) if is_program(request.prompt) else None
+        program = parse_program(request.prompt) if _has_program(request) else None
         prompt = self._prompt(program)
         answer = self._resumed(file, prompt, program)
         bounds = self._bounds(len(prompt))
@@ -161,7 +161,7 @@ class _LocalRun:
         """The prompt's tokens, or those in front of a program's own text."""
         request, encode = self._request, self._target.tokenizer.encode
         if program is None:
-            return encode(request.prompt, chat=request.chat)
+            return encode(request.prompt, chat=request.chat, turns=request.turns)
         return encode(program.user, chat=True) if program.user else encode("", chat=False)
 
     def _resumed(
@@ -289,7 +289,7 @@ class _LocalRun:
         """The cache that the column left behind, and what is needed to go on."""
         if not self._column.strategy.keeps_cache:
             raise DerbyError(f"{self._column.title} keeps no cache: save another column.")
-        if is_program(self._request.prompt):
+        if _has_program(self._request):
             raise _program_has_no_middle()
         prompt, answer = self._prompt(None), self._run.answer
         context = answer.context(prompt)
@@ -300,6 +300,10 @@ class _LocalRun:
         record = record_of(self._request, self._column, self._target.spec)
         record["shifts"] = [list(shift) for shift in answer.shifts]
         return Snapshot(record, tuple(prompt), answer.tokens, caches)
+
+
+def _has_program(request: Request) -> bool:
+    return request.tags and is_program(request.prompt)
 
 
 def _source(column: Column, answer: AnswerSoFar) -> CacheSource:

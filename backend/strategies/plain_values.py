@@ -8,16 +8,22 @@ from backend.grammar.sources import GrammarSource
 from backend.strategies.column import Column, default_column, settings_of
 from backend.types import Request, Sampling
 
+#: Fields that are left out where they are as usual: neither page nor command line sets them.
+_UNSAID: Mapping[str, Any] = {"turns": [], "tags": True}
+
 
 def plain_request(request: Request) -> dict[str, Any]:
     """JSON values from which `read_request` makes the same again."""
-    return {**asdict(request), "stop": list(request.stop)}
+    turns = [list(turn) for turn in request.turns]
+    value = {**asdict(request), "stop": list(request.stop), "turns": turns}
+    return {name: each for name, each in value.items() if _UNSAID.get(name) != each}
 
 
 def read_request(value: Mapping[str, Any]) -> Request:
     """Raises DerbyError for a request that is refused; KeyError, TypeError for no request."""
     sampling, stop = Sampling(**value["sampling"]), tuple(value["stop"])
-    return Request(**{**value, "sampling": sampling, "stop": stop})
+    turns = tuple((role, text) for role, text in value.get("turns", ()))
+    return Request(**{**value, "sampling": sampling, "stop": stop, "turns": turns})
 
 
 def plain_settings(column: Column) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def read_race(values: Values, offer: Offer) -> Race:
             prompt=_text("The prompt", values.get("prompt"), offer.limits.prompt_characters),
             max_new_tokens=read_tokens(values.get("max_new_tokens"), offer),
             sampling=Sampling(
-                temperature=_number("temperature", values.get("temperature")),
+                temperature=read_number("temperature", values.get("temperature")),
                 top_k=read_whole("top-k", values.get("top_k")),
-                top_p=_number("top-p", values.get("top_p")),
+                top_p=read_number("top-p", values.get("top_p")),
                 seed=read_whole("seed", values.get("seed")),
             ),
             chat=_flag("chat template", values.get("chat")),
@@ -160,7 +160,8 @@ def _text(name: str, value: Any, limit: int) -> str:
     return value
 
 
-def _number(name: str, value: Any) -> float:
+def read_number(name: str, value: Any) -> float:
+    """A number that a browser or a program sent. Raises DerbyError if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         shown = "empty" if value is None else f"{value!r:.60}"
         raise DerbyError(f"{name} is {shown}; it must be a number.")
@@ -171,8 +172,8 @@ def _number(name: str, value: Any) -> float:
 
 
 def read_whole(name: str, value: Any) -> int:
-    """A whole number that a browser sent. Raises DerbyError if it is none."""
-    number = _number(name, value)
+    """A whole number that a browser or a program sent. Raises DerbyError if it is none."""
+    number = read_number(name, value)
     if number != int(number):
         raise DerbyError(f"{name} is {number}; it must be a whole number.")
     return int(number)

@@ -51,7 +51,7 @@ def read_lineup(
     for number, line in numbered(text, offer):
         try:
             column = column_of(line, offer, own, resolve=True)
-            _require_offered(column.target(target), offer)
+            require_offered(column.target(target), offer)
         except DerbyError as error:
             raise DerbyError(f"Line {number} of the line-up: {error}") from error
         columns.append(column)
@@ -156,7 +156,8 @@ def require_place(model: OwnModel, offer: Offer) -> None:
         raise DerbyError(f"There is no {what} {name!r:.60} here; choose from {_list(offered)}.")
 
 
-def _require_offered(target: ModelSpec, offer: Offer) -> None:
+def require_offered(target: ModelSpec, offer: Offer) -> None:
+    """Raise DerbyError unless a column's target may run here; its name is not looked at."""
     runtime = offer.runtime(target.engine)
     if runtime is None:
         raise DerbyError(f"There is no engine {target.engine!r:.60} here.")

@@ -32,7 +32,7 @@ OWN = GrammarSource(
     (GrammarSource("regex", "a+", "part"),),
 )
 #: Fields that the first files of version 1 do not have.
-LATER = {"top"}
+LATER = {"top", "turns", "tags"}
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
@@ -107,6 +107,17 @@ def test_the_schema_and_what_was_asked_are_one() -> None:
         assert set(part["required"]) == part["properties"].keys() - LATER
     assert holds_fields(parts["request"], Sampling) is False, "so that this can fail"
     assert set(document_of(race_of("kv"))) == set(DOCUMENT["required"])
+
+
+def test_a_chat_and_a_plain_prompt_survive() -> None:
+    """They are said only where they are so: other records stay what they were."""
+    record = race_of("kv")
+    assert not {"turns", "tags"} & set(document_of(record)["request"])
+    chat = replace(record.request, turns=(("system", "Be kind."), ("user", "Hi")), tags=False)
+    told = replace(record, request=chat)
+    assert read_document(json.loads(json.dumps(document_of(told)))) == told
+    with pytest.raises(DerbyError, match="A message's role is 'tool'"):
+        replace(chat, turns=(("tool", "x"),))
 
 
 @given(RECORDS)

@@ -41,6 +41,16 @@ STARTING = "Starting the process that runs races..."
 #: Workers that may die before they take a race, before it is refused.
 TRIES = 2
 
+#: How the sentence begins that a column fails with because of its worker.
+_WORKER = "The worker process"
+
+
+def no_fault_of_the_race(sentence: str) -> bool:
+    """Whether a column that failed with this sentence did so because of its worker, or because the
+    app ended, so that the same race may well succeed.
+    """
+    return sentence.startswith(_WORKER) or sentence == ENDING
+
 
 def pause(vain: int) -> float:
     """Seconds before the next start after so many in a row that came to nothing."""
@@ -131,8 +141,7 @@ class ProcessHost:
                 if worker.begun or last:
                     why = worker.death.why if worker.death else "unknown"
                     raise DerbyError(
-                        f"The worker process died ({why}); a new one is starting, so run the race "
-                        "again."
+                        f"{_WORKER} died ({why}); a new one is starting, so run the race again."
                     ) from None
             else:
                 return
@@ -150,7 +159,7 @@ class ProcessHost:
                 raise DerbyError(ENDING)
             if self._stillborn - stillborn >= TRIES:
                 raise DerbyError(
-                    f"The worker process dies at its start ({self._vain} times in a row, the last "
+                    f"{_WORKER} dies at its start ({self._vain} times in a row, the last "
                     f"time of {self._why}): see the app's log for the cause, or run the race later."
                 )
             if worker.lost.is_set():

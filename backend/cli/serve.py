@@ -1,0 +1,111 @@
+"""python -m backend serve."""
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.console import say
+from backend.cli.options import Device, EngineName, Precision, target_model
+from backend.engines.registry import engine_named, offered_engines
+from backend.errors import DerbyError
+from backend.limits import limits_of
+from backend.models.files import BUILT_IN
+from backend.racing.hosts.process import ProcessHost
+from backend.racing.preparation import fetch_offered
+from backend.serving.app import Server
+from backend.serving.models import Offered
+from backend.serving.server import server_of
+from backend.web.address import LOOPBACK, bound
+from backend.web.lineup import require_offered
+from backend.web.offer import offer_of, require_models
+
+#: What the key may be in, where no file holds it.
+VARIABLE = "DECODE_DERBY_API_KEY"
+
+#: The longest key, in characters.
+LONGEST_KEY = 4096
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to serve at; 0: any free one.")] = 8080,
+    model: Annotated[
+        list[str], typer.Option(help="Offer a folder or Hub id too; repeatable.")
+    ] = [],  # noqa: B006 (typer copies it)
+    engine: EngineName = "openvino",
+    precision: Precision = "",
+    device: Device = "CPU",
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"A file that holds the key which clients must send; {VARIABLE} may hold it too."
+        ),
+    ] = None,
+    limit: Annotated[list[str], typer.Option(help="Set a limit, NAME=VALUE; repeatable.")] = [],  # noqa: B006
+) -> None:
+    """Answer as an OpenAI-compatible server: a model's name is MODEL:COLUMN, such as
+    built-in:speculative or built-in:lookup:k=6. One request runs at a time, the others wait.
+
+    All clients are taken for one user: what one's answer left in the KV cache, others' begin with.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    key = api_key(api_key_file)
+    if host.strip("[]") not in LOOPBACK and not key:
+        raise DerbyError(
+            f"Whoever reaches {host} could use this server: give it a key with --api-key-file FILE "
+            f"or in {VARIABLE}, or serve at 127.0.0.1."
+        )
+    limits = limits_of(limit, public=host.strip("[]") not in LOOPBACK)
+    demo = engine_named(engine).demo
+    engines = offered_engines(demo=demo)
+    require_models(model, engines)
+    models = tuple(model) if demo else (BUILT_IN, *model)
+    # No request has anything fetched: what is offered is here before the first one.
+    offer = offer_of(engines, models, replace(limits, hub_bytes=0))
+    target = target_model(offer.models[0], engine, precision, device)
+    require_offered(target, offer)
+    with bound(host, port) as listening:
+        if not demo:
+            fetch_offered(model, say)
+        races = ProcessHost(() if demo else (target,), limits)
+        closing = threading.Thread(target=races.close, daemon=True)
+        try:
+            app = Server(races, Offered(offer, target), key).app()
+            listening.listen()  # from now on nobody is turned away
+            where = f"http://{host}:{listening.getsockname()[1]}/v1"
+            print(f"Decode Derby answers at {where}", flush=True)  # noqa: T201
+            server_of(app, limits.waiting, closing.start).run([listening])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            for asked in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(asked, signal.SIG_IGN)  # it is ending already
+            if closing.ident is None:
+                closing.start()
+            closing.join()
+
+
+def api_key(file: Path | None) -> str:
+    """The key that clients must send; "": none. Raises DerbyError for a file that holds none."""
+    if file is None:
+        key, where = os.environ.get(VARIABLE, "").strip(), VARIABLE
+        if not key:
+            return ""
+    else:
+        where = str(file)
+        try:
+            with file.open(encoding="utf-8") as opened:
+                key = opened.read(LONGEST_KEY + 2).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DerbyError(f"The API key cannot be read from {file}: {error}.") from error
+    if not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable() and " " not in key):
+        raise DerbyError(
+            f"{where} holds no API key: write one of 1 to {LONGEST_KEY} letters, digits and signs, "
+            "without spaces, and nothing else."
+        )
+    return key

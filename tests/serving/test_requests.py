@@ -1,0 +1,237 @@
+"""What a client may send: each field, and for each that is wrong one sentence that names it."""
+
+import json
+from typing import Any
+
+import pytest
+from asking import Site, fakes
+
+from backend.errors import DerbyError
+from backend.grammar.sources import GrammarSource
+from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER
+from backend.limits import PUBLIC
+from backend.serving import models
+from backend.serving.requests import RefusedError, read_asked, read_body
+from backend.strategies.column import Column, parse_column
+from backend.strategies.declaration import Strategy
+from backend.types import MAX_NEW_TOKENS, Sampling
+
+PROMPT = {"model": "fake", "prompt": "Hello"}
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "Hello"}]}
+OWN = GrammarSource("regex", "a+", "the request's")
+
+
+def read(
+    values: dict[str, Any], *, chat: bool = False, offered: models.Offered | None = None
+) -> Any:
+    return read_asked(values, offered or fakes(), chat=chat)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"model": 3}, "model"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": " "}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": "x" * 70_000}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": 10**400}, "max_tokens"),
+        ({"max_completion_tokens": 10**6}, "max_completion_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": -1}, None),
+        ({"top_p": 0}, None),
+        ({"top_k": 2.5}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": -2}, None),
+        ({"seed": "x"}, "seed"),
+        ({"stop": 3}, "stop"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a", 1]}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": True}, "stream_options"),
+        ({"stream_options": {"include_usage": 1}}, "include_usage"),
+        ({"timings_per_token": "on"}, "timings_per_token"),
+        ({"return_token_ids": 1}, "return_token_ids"),
+        ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"top_logprobs": 5}, "top_logprobs"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"grammar": 3}, "grammar"),
+        ({"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}, "grammar"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 1}}},
+            "response_format",
+        ),
+    ],
+)
+def test_a_field_that_is_wrong_is_named_in_one_sentence(wrong: dict[str, Any], param: str) -> None:
+    with pytest.raises(DerbyError) as refused:
+        read(PROMPT | wrong)
+    sentence = str(refused.value)
+    assert sentence.endswith(".")
+    assert len(sentence) < 300
+    assert getattr(refused.value, "param", None) == param
+    assert getattr(refused.value, "status", 400) in (400, 404)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        "Hello",
+        ["Hello"],
+        [{"role": "user"}],
+        [{"role": "user", "content": 3}],
+        [{"role": "user", "content": ""}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+        [{"role": "user", "content": ["Hello"]}],
+        [{"role": "tool", "content": "Hello"}],
+        [{"role": ["user"], "content": "Hello"}],
+        [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}],
+        [{"role": "user", "content": "x" * 70_000}],
+        [{"role": "user", "content": "x"}] * 1001,
+    ],
+)
+def test_messages_that_are_wrong_are_refused_in_one_sentence(messages: Any) -> None:
+    with pytest.raises(RefusedError, match=r"\.$") as refused:
+        read({"model": "fake", "messages": messages}, chat=True)
+    assert refused.value.param == "messages"
+
+
+def test_fields_have_the_usual_meanings_and_unknown_ones_none() -> None:
+    asked = read(PROMPT | {"user": "me", "min_p": 0.1, "n": 1, "logprobs": None, "echo": False})
+    assert asked.request.max_new_tokens == 16
+    assert (asked.request.sampling.temperature, asked.request.sampling.top_p) == (1, 1)
+    assert asked.request.sampling != read(PROMPT).request.sampling, "a seed of its own"
+    assert (asked.stream, asked.usage, asked.timings, asked.token_ids) == (False,) * 4
+    assert read(CHAT, chat=True).request.max_new_tokens == MAX_NEW_TOKENS
+    assert read(CHAT, chat=True, offered=fakes(PUBLIC)).request.max_new_tokens == PUBLIC.tokens
+    sampled = {"temperature": 0.5, "top_k": -1, "top_p": 0.5, "seed": 7}
+    assert read(PROMPT | sampled).request.sampling == Sampling(0.5, 0, 0.5, 7)
+    assert read(PROMPT | {"max_tokens": 5, "max_completion_tokens": 6}).request.max_new_tokens == 6
+    assert read(PROMPT | {"stop": ["a", "b"]}).request.stop == ("a", "b")
+    form = {"type": "json_object"}
+    assert read(PROMPT | {"response_format": form}).column.grammar.name == "json"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b'{"a": NaN}', b"[" * 10**5, b"1"])
+def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(RefusedError):
+        read_body(body)
+    assert read_body(b'{"a": "\\ud83c\\udfc7"}') == {"a": "\N{HORSE RACING}"}
+
+
+def test_a_wrong_request_is_answered_in_openais_shape(site: Site) -> None:
+    answer = site.post("completions", PROMPT | {"max_tokens": 0})
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "error": {
+            "message": f"max_tokens is 0; it must lie between 1 and {MAX_NEW_TOKENS}.",
+            "type": "invalid_request_error",
+            "param": "max_tokens",
+            "code": None,
+        }
+    }
+    answer = site.post("completions", PROMPT | {"model": "gpt-4"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert site.post("completions", PROMPT | {"user": "x" * 2**20}).status_code == 413
+    bad = site.client.post(
+        "/v1/completions", content="{", headers={"content-type": "application/json"}
+    )
+    assert bad.status_code == 400
+
+
+NAMES = {
+    "fake": "speculative:cache=session",
+    "fake-loop:kv": "kv:cache=session",
+    "fake:lookup:k=4": "lookup:k=4,cache=session",
+    "fake:lookup@fake/fp32/CPU:k=4,cache=call": "lookup@fake/fp32/CPU:k=4",
+    "fake:stateless:limit=99": "stateless:limit=99",
+    "fake:kv:grammar=sql": "kv:grammar=sql,cache=session",
+}
+
+
+def meant(name: str, own: GrammarSource | None = None) -> Column:
+    return fakes().read(name, own)[0]
+
+
+@pytest.mark.parametrize(("name", "column"), NAMES.items())
+def test_a_name_is_a_model_and_a_column(name: str, column: str) -> None:
+    found, target = fakes().read(name, None)
+    assert found == parse_column(column)
+    assert (target.name, target.engine) == (name.partition(":")[0], "fake")
+
+
+def test_a_column_keeps_its_cache_unless_its_name_says_otherwise() -> None:
+    assert meant("fake:kv").cache == EARLIER_ANSWERS
+    assert meant("fake:kv:cache=call").cache == THIS_ANSWER
+    assert meant("fake:kv", OWN).grammar == meant("fake:grammar:grammar=own", OWN).grammar == OWN
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "fake:",
+        "fakes",
+        "fake:nothing",
+        "fake:kv:k=4",
+        "fake:kv@torch",
+        "fake@fake:kv",
+        "fake:kv:model=fake-loop",
+        "fake:speculative:draft=/etc",
+        "fake:speculative:draft=./x",
+        "fake:speculative:draft=owner/model",
+        "/etc:kv",
+        "owner/model",
+        "fake:kv:grammar=own",
+        "fake:" + "k" * 2000,
+    ],
+)
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(RefusedError, match=r"\.$") as refused:
+        read(PROMPT | {"model": name})
+    assert (refused.value.status, refused.value.param) == (404, "model")
+
+
+def test_a_column_that_does_not_run_here_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may have this server ask others in its name."""
+    elsewhere = Strategy("far", "Far", "Somewhere else.", lane=lambda *_: None, verified=())  # type: ignore[arg-type, return-value]
+    known = {**models.strategies(), "far": elsewhere}
+    monkeypatch.setattr(models, "strategies", lambda: known)
+    assert not any("far" in name for name in fakes().names())
+    with pytest.raises(DerbyError, match="does not run here"):
+        fakes().read("fake:far@x:y=z", None)
+
+
+def test_the_listed_names_are_names() -> None:
+    names = fakes().names()
+    assert {name.partition(":")[2] for name in names if name.startswith("fake-loop")} == {
+        "",
+        "stateless",
+        "kv",
+        "speculative",
+        "lookahead",
+        "grammar",
+        "lookup",
+    }
+    for name in names:
+        fakes().read(name, None)
+    assert json.dumps(names)
