@@ -58,8 +58,8 @@ def replay(
         Form | None,
         typer.Option(
             "--as",
-            help="Print it as a page, a table, a trace for Perfetto, a picture of the result or of "
-            "the curve of what passes cost, or a link.",
+            help="Print it as a page, the record itself, a table, a trace for Perfetto, a picture "
+            "of the result or of the curve of what passes cost, or a link.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -17,7 +17,7 @@ from backend.export.csv_table import csv_table
 from backend.export.drawing import png, svg
 from backend.export.markdown import markdown
 from backend.export.trace import trace
-from backend.records.file import load, save
+from backend.records.file import as_bytes, load, save
 from backend.records.link import link
 
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
@@ -80,6 +80,7 @@ def test_what_could_not_be_written_is_refused_before_the_race(tmp_path: Path) ->
         ("markdown", markdown),
         ("trace", trace),
         ("svg", lambda record: svg(card(record))),
+        ("json", lambda record: as_bytes(record).decode()),
     ],
 )
 def test_it_is_printed_in_other_forms(raced: tuple[Path, Result], form: str, made: object) -> None:
