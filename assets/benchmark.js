@@ -62,6 +62,22 @@ function draw() {
   if (!view) return;
   find(".dd-alert").textContent = view.alert || "";
   if (view.alert) return;
+  window.kept.keepBenchmark(view);
+  show(view);
+}
+
+// What was measured before the page was loaded anew. Whatever stands in the storage, the page works.
+function recall() {
+  const view = window.kept.benchmark?.view;
+  if (props.value || !view) return;
+  try {
+    show({ ...view, phase: view.phase === "ended" ? "ended" : "stopped", status: view.left });
+  } catch {
+    element.querySelector(".dd-benchmark").dataset.phase = "idle";
+  }
+}
+
+function show(view) {
   element.querySelector(".dd-benchmark").dataset.phase = view.phase;
   find(".dd-status").textContent = view.status;
   find("progress").value = view.share;
@@ -90,3 +106,4 @@ find("input[type=file]").addEventListener("change", async ({ target }) => {
 });
 watch("value", draw);
 draw();
+recall();

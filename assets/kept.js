@@ -49,6 +49,36 @@ kept.add = (link, about) => {
   kept.writeRaces([{ link, ...about }, ...kept.races().filter((race) => race.link !== link)]);
 };
 
+// ---- the benchmark: what was asked, and the last view of it, to go on from
+const BENCHMARK = "decode-derby-benchmark";
+let benchmarkAsked = [];
+
+kept.benchmark = (() => {
+  try {
+    return JSON.parse(kept.read(BENCHMARK) || "null");
+  } catch {
+    return null;
+  }
+})();
+
+kept.keepBenchmark = (view) => {
+  kept.benchmark = { asked: benchmarkAsked, view };
+  if (!kept.write(BENCHMARK, JSON.stringify(kept.benchmark))) kept.write(BENCHMARK, "");
+};
+
+window.beginBenchmark = (_, ...now) => {
+  benchmarkAsked = now;
+  return ["", ...benchmarkAsked];
+};
+
+// What the form says now counts only where nothing was kept: then there is nothing to go on with.
+window.resumeBenchmark = (_, ...now) => {
+  const before = kept.benchmark;
+  const fits = before?.asked?.length === now.length;
+  benchmarkAsked = fits ? before.asked : now;
+  return [fits ? JSON.stringify(before.view?.kept ?? null) : "null", ...benchmarkAsked];
+};
+
 window.keepForm = (...values) => {
   kept.write(FORM, JSON.stringify(values));
   return [];

@@ -37,19 +37,17 @@ def fill(benchmarks: Benchmarks, fields: Fields, stop: Callable[[str], None]) ->
     )
 
     async def start(
-        request: gr.Request, chosen: Any, times: Any, *values: Any
+        request: gr.Request, before: Any, chosen: Any, times: Any, *values: Any
     ) -> AsyncIterator[View]:
         form = dict(zip(fields, values, strict=True))
-        async for view in benchmarks.start(visitor_of(request), form, chosen, times):
-            yield view
-
-    async def go_on(request: gr.Request) -> AsyncIterator[View]:
-        async for view in benchmarks.resume(visitor_of(request)):
+        async for view in benchmarks.start(visitor_of(request), form, chosen, times, before):
             yield view
 
     def end(request: gr.Request) -> None:
         stop(visitor_of(request))
 
-    begin.click(start, [prompts, repeats, *fields.values()], shown, **UNREAD)
-    resume.click(go_on, None, shown, **UNREAD)
+    before = gr.Textbox(visible="hidden")
+    asked = [before, prompts, repeats, *fields.values()]
+    for button, what in ((begin, "beginBenchmark"), (resume, "resumeBenchmark")):
+        button.click(start, asked, shown, js=f"(...v) => window.{what}(...v)", **UNREAD)
     halt.click(end, trigger_mode="multiple", **QUIET)

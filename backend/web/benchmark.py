@@ -10,19 +10,18 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.runs import with_baseline
-from backend.bench.solo import ColumnResult, Measured, measured, numbered, results
+from backend.bench.solo import ColumnResult, Measured, results
 from backend.bench.tables import cells, headings
 from backend.errors import DerbyError, explain
-from backend.racing.race import Race
 from backend.results.figures import DASH, factor
-from backend.results.scoreboard import Scoreboard
+from backend.web.benchmark_run import Benchmark, go_on, kept
 from backend.web.form import Values, read_race, read_whole
 from backend.web.offer import Offer
 from backend.web.view import View
@@ -47,37 +46,6 @@ _SHOWN = (
 )
 
 
-@dataclass
-class Benchmark:
-    """One visitor's: what is to be measured, and what has been. `race` holds request, columns (the
-    baseline first) and target; its prompt is replaced.
-    """
-
-    race: Race
-    prompts: Sequence[Prompt]
-    done: int = 0  # of the prompts
-    found: list[Measured] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # that the prompts done took, waiting included
-
-    def add(self, board: Scoreboard, seconds: float) -> None:
-        """Count the next prompt as measured: its columns ran alone."""
-        prompt, number = self.prompts[self.done], numbered(self.prompts)[self.done]
-        base = board.scores[0]
-        for column, score in zip(board.columns, board.scores, strict=True):
-            if score.message:
-                self.failures.append(f"{column.label}, prompt {self.done + 1}: {score.message}")
-            elif base.written and score.written:
-                self.found.append(measured(column, prompt.category, number, base, score))
-        self.done += 1
-        self.seconds += seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds that it may still take; 0 while that is unknown."""
-        return self.seconds / self.done * (len(self.prompts) - self.done) if self.done else 0.0
-
-
 class Benchmarks:
     """The visitors' benchmarks. Nothing that they send is trusted."""
 
@@ -86,43 +54,34 @@ class Benchmarks:
         self._offer = offer
         self._kept: OrderedDict[str, Benchmark] = OrderedDict()  # the latest one last
 
-    def start(
-        self, visitor: str, values: Values, prompts: Any, repeats: Any
+    async def start(
+        self, visitor: str, values: Values, prompts: Any, repeats: Any, before: Any = ""
     ) -> AsyncIterator[View]:
-        """The views of a new benchmark of the form's line-up; `prompts` as text, "": ours."""
+        """The views of a benchmark of the form's line-up; `prompts` as text, "": ours. It goes on
+        from `before`, the JSON text of an earlier view's "kept"; "": it is a new one.
+        """
 
         def made() -> Benchmark:
             chosen = _read_prompts(prompts, repeats, self._offer)
             race = read_race({**values, "prompt": chosen[0].text}, self._offer)
-            columns = with_baseline(race.columns)
-            return Benchmark(replace(race, columns=columns), chosen)
+            bench = Benchmark(replace(race, columns=with_baseline(race.columns)), chosen)
+            if before != "":
+                go_on(bench, before)
+            return bench
 
-        return self._views(visitor, made)
-
-    def resume(self, visitor: str) -> AsyncIterator[View]:
-        """The views of the visitor's benchmark going on where it was stopped."""
-        return self._views(visitor, lambda: self._last(visitor))
+        try:
+            bench = await asyncio.to_thread(made)  # the page does not wait meanwhile
+            self._keep(visitor, bench)
+            async for view in self._measured(visitor, bench):
+                yield view
+        except Exception as error:
+            yield {"alert": self._offer.public(explain(error))}
 
     def results(self, visitor: str) -> list[ColumnResult]:
         """What the visitor's benchmark has come to, on all prompts together; the baseline first."""
         kept = self._kept.get(visitor)
         found = results(kept.found) if kept and kept.found else []
         return [result for result in found if result.category == "all"]
-
-    def _last(self, visitor: str) -> Benchmark:
-        kept = self._kept.get(visitor)
-        if kept is None or kept.done == len(kept.prompts):
-            raise DerbyError("There is no benchmark to go on with: start one.")
-        return kept
-
-    async def _views(self, visitor: str, make: Callable[[], Benchmark]) -> AsyncIterator[View]:
-        try:
-            bench = await asyncio.to_thread(make)  # the page does not wait meanwhile
-            self._keep(visitor, bench)
-            async for view in self._measured(visitor, bench):
-                yield view
-        except Exception as error:
-            yield {"alert": self._offer.public(explain(error))}
 
     def _keep(self, visitor: str, bench: Benchmark) -> None:
         self._kept[visitor] = bench
@@ -172,12 +131,16 @@ def _read_prompts(text: Any, repeats: Any, offer: Offer) -> tuple[Prompt, ...]:
 
 
 def benchmark_view(bench: Benchmark, phase: str, public: Callable[[str], str] = str) -> View:
-    """A benchmark as plain JSON for the page: every word and figure ready to be shown."""
+    """A benchmark as plain JSON for the page: every word and figure ready to be shown. "left" is
+    its status if it is left now, "kept" what it can then go on from.
+    """
     known = results(bench.found) if bench.found else []
     ended = phase in ("ended", "stopped")
+    failures = [public(sentence) for sentence in bench.failures]
     return {
         "phase": phase,
         "status": _status(bench, phase),
+        "left": _status(bench, "ended" if phase == "ended" else "stopped"),
         "share": round(bench.done / len(bench.prompts), 4),
         "headings": _headings(),
         "groups": [
@@ -185,7 +148,8 @@ def benchmark_view(bench: Benchmark, phase: str, public: Callable[[str], str] = 
             for category in dict.fromkeys(result.category for result in known)
         ],
         "boxes": _boxes(bench.found, public),
-        "failures": [public(sentence) for sentence in bench.failures],
+        "failures": failures,
+        "kept": {**kept(bench), "failures": failures},
         "files": _files(bench.found, known, public) if ended and known else None,
     }
 

@@ -1,6 +1,7 @@
 """The benchmark's tab, and the form that a browser keeps, over the fake engine."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,38 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     results = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
     assert {result["column"] for result in results} == {"KV reuse", "Prompt lookup (k=3)"}
     assert not any("upload" in url for url in visitor.requests)
+    assert visitor.complaints == []
+
+
+def test_a_benchmark_goes_on_after_a_reload(visitor: Visitor) -> None:
+    """Also if the form is another one by now; what was measured is on show before that."""
+    page = visitor.page
+    visitor.columns("kv", "lookup:k=3")
+    visitor.tab("Sampling")
+    page.get_by_label("Max new tokens").fill("16")
+    visitor.tab("Model")
+    visitor.choose("Model", "fake-slow")
+    visitor.tab("Benchmark")
+    page.locator("#prompt-set textarea").fill("One\nTwo\nThree\nFour\nFive")
+    page.get_by_role("button", name="Start", exact=True).click()
+    status = page.locator(".dd-benchmark .dd-status")
+    expect(status).to_contain_text("Prompt 2 of 5")
+    page.reload()
+    visitor.columns("kv", "stateless")
+    visitor.tab("Benchmark")
+    expect(status).to_have_text(re.compile("Stopped after [1-4] of 5 prompts: Resume goes on."))
+    names = page.locator(".dd-benchmark tbody th[scope=row]")
+    expect(names).to_have_text(["KV reuse", "Prompt lookup (k=3)"])
+    assert page.locator("#prompt-set textarea").input_value() == ""
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(status).to_have_text("5 of 5 prompts measured, every column alone.")
+    expect(names).to_have_text(["KV reuse", "Prompt lookup (k=3)"])
+    page.evaluate("localStorage.setItem('decode-derby-benchmark', '{\"view\": {\"kept\": 1}}')")
+    page.reload()
+    visitor.tab("Benchmark")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    alert = page.locator(".dd-benchmark .dd-alert")
+    expect(alert).to_have_text("There is no benchmark to go on with: start one.")
     assert visitor.complaints == []
 
 
