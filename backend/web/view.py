@@ -238,6 +238,10 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     return {**curve, "marks": [{**m, "name": public(m["name"])} for m in curve["marks"]]}
 
 
+#: Pieces of text that a moment may show beside those of its tokens.
+FEW = 16
+
+
 class _Rounds:
     """What a column showed, as text that only grows: of each moment a line of JSON with the reading
     of the column's own clock in ms, the tokens that it committed, the rows computed, the ms that it
@@ -259,7 +263,14 @@ class _Rounds:
 
 
 def _line(moment: Moment) -> str:
+    """A recording may hold thousands of pieces in a moment: those beyond what its tokens can have
+    come to are one piece, for each of them costs a browser some 60 us.
+    """
     clock, tokens, rows, seconds, spans = moment
+    few = tokens + FEW
+    if len(spans) > few:
+        origin, _ = spans[few - 1]
+        spans = [*spans[: few - 1], [origin, "".join(text for _, text in spans[few - 1 :])]]
     values = [round(1e3 * clock, 1), tokens, rows, round(1e3 * seconds, 1), spans]
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
 

@@ -359,19 +359,54 @@ def test_a_race_is_told_in_some_two_hundred_words(visitor: Visitor) -> None:
 
 @pytest.mark.model
 def test_the_built_in_model_races(browser: BrowserContext) -> None:
-    """The app as it is started without options: real engine, real worker, equal texts."""
+    """The app as it is started without options: real engine, real worker, equal texts. A step is
+    looked into, and the race comes back from its link and is replayed.
+    """
     with serving() as address:
         visitor = Visitor(browser, address)
         visitor.page.set_default_timeout(300_000)
-        visitor.columns("stateless", "kv", "speculative", "lookahead", "lookup")
+        visitor.columns("stateless", "kv", "speculative", "lookahead", "lookup", "grammar")
+        visitor.tab("Sampling")
+        visitor.page.get_by_label("Most probable tokens").fill("5")
         visitor.ask("Repeat: one two three, one two three.", tokens=24, model="built-in")
         visitor.wait_phase("ended")
-        assert visitor.states == ["done"] * 5
+        assert visitor.states == ["done"] * 6
         plain = visitor.card("KV reuse").text
         assert plain
         for title in ("Speculative", "Lookahead", "Prompt lookup"):
             assert visitor.card(title).text == plain
+        look_into(visitor)
+        texts = visitor.page.locator(".dd-flow").all_text_contents()
+        visitor.page.wait_for_function("() => window.kept.races().length > 0")
+        link = visitor.page.evaluate("window.kept.races()[0].link")
         visitor.close()
+        visitor = Visitor(browser, address)
+        visitor.page.evaluate("(hash) => { location.hash = hash; }", link)
+        expect(visitor.page.locator(".dd-recorded")).to_contain_text("Recorded: ")
+        assert visitor.page.locator(".dd-flow").all_text_contents() == texts
+        visitor.page.get_by_label("Speed of the replay").select_option("8")
+        visitor.page.get_by_role("button", name="Replay", exact=True).click()
+        expect(visitor.page.locator(".dd-board")).to_have_attribute("data-replay", "on")
+        expect(visitor.page.locator(".dd-board")).to_have_attribute("data-replay", "off")
+        assert visitor.page.locator(".dd-flow").all_text_contents() == texts
+        assert visitor.complaints == []
+        visitor.close()
+
+
+def look_into(visitor: Visitor) -> None:
+    """The inside of a step, with the most probable tokens, and the first difference."""
+    page = visitor.page
+    visitor.card("Speculative").root.locator(".dd-flow .dd-drafted").first.click()
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    expect(page.locator(".dd-inspector th").filter(has_text="most probable")).to_be_visible()
+    tokens = page.locator(".dd-inspector caption", has_text="Committed").locator("..").locator("tr")
+    for row in tokens.all()[1:]:
+        assert row.locator("td").last.locator("code").count() == 5
+        first = row.locator("td").last.locator("code").first.text_content()
+        assert first == row.locator("code").first.text_content()  # greedily the most probable one
+    page.get_by_role("button", name="First difference").click()
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Grammar. Step")
+    expect(page.locator(".dd-said")).to_contain_text("is where it leaves KV reuse")
 
 
 def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:

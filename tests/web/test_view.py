@@ -49,6 +49,17 @@ def test_views_are_json_and_only_grow(views: list[dict[str, Any]]) -> None:
             assert new["rounds"].startswith(old["rounds"])
 
 
+def test_a_recording_cannot_make_a_page_draw_thousands_of_pieces() -> None:
+    """16,000 of them in a link of 1,131 characters kept a browser busy for a second."""
+    pieces = [["sampled" if i % 2 else "drafted", f"{i} "] for i in range(16_000)]
+    long = replace(step(0, [1, 2], 0.02), spans=pieces)
+    (column,) = view(board_of("kv", started(0), long), race=1, goal=2)["columns"]
+    (line,) = rounds_of(column)
+    assert "".join(text for _, text in line[4]) == "".join(text for _, text in pieces)
+    assert len(line[4]) == 18
+    assert line[4][:17] == pieces[:17]
+
+
 def test_rounds_hold_the_whole_text_and_every_token_with_its_time() -> None:
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
     for column, score in zip(view(board, race=1, goal=61)["columns"], board.scores, strict=True):
