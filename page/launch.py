@@ -13,6 +13,7 @@ from starlette.routing import Route
 from backend.errors import DerbyError
 from backend.limits import Limits
 from backend.racing.hosts.host import Host
+from backend.web.address import host_name
 from backend.web.metrics import Metrics
 from backend.web.presence import Presence
 from page.agents import Agents, NoAgents
@@ -22,7 +23,7 @@ from page.document import PICTURE
 from page.guard import Guard
 from page.layout import build
 from page.sessions import let_rest
-from page.site import Site, host_name, site_of
+from page.site import Site, site_of
 
 #: In this order: a later one may say more of what an earlier one began.
 STYLES = ("page.css", "replay.css", "benchmark.css", "history.css")

@@ -1,16 +1,13 @@
 """Where the page may be reached: names of its server, and origins that may ask for its races."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from backend.web.address import LOOPBACK
+from backend.web.address import LOOPBACK, host_name
 
 #: What a server is bound to that answers at every address of its machine.
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
-
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -51,12 +48,6 @@ class Site:
         if scheme not in ("http", "https"):
             return False
         return place.lower() == host.lower() or host_name(place) in self.names
-
-
-def host_name(host: str) -> str:
-    """The name in "name:port", in small letters; "" if that is not what it is."""
-    found = _HOST.fullmatch(host)
-    return (found[1] or found[2]).lower().removesuffix(".") if found else ""
 
 
 def _is_address(name: str) -> bool:

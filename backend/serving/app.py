@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from backend.serving.line import Line
 from backend.serving.models import Offered
 from backend.serving.replies import Reply, as_event, as_json, error_of
 from backend.serving.requests import Asked, RefusedError, read_asked, read_body
-from backend.web.address import LOOPBACK
+from backend.web.address import LOOPBACK, host_name
 
 #: Seconds in which a request's body must have come.
 PATIENCE = 30
@@ -58,10 +58,12 @@ class Doors:
                     401,
                     code="invalid_api_key",
                 )
-        elif request.url.hostname not in LOOPBACK:
+            return
+        host = request.headers.get("host", "")
+        if host_name(host) not in LOOPBACK:
             raise RefusedError(
-                f"This server is not served as {request.url.hostname!r:.80}: ask for it as "
-                "127.0.0.1, or have its operator start it with an API key.",
+                f"This server is not served as {host!r:.80}: ask for it as 127.0.0.1, or have its "
+                "operator start it with an API key.",
                 421,
             )
 
@@ -118,7 +120,9 @@ async def _body(request: Request, most: int) -> bytes:
     """The request's body, of which no more is kept than is allowed. Raises RefusedError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which a website may not send here without asking
-        raise RefusedError("A request's body must be application/json.", 415)
+        raise RefusedError(
+            "The body must be JSON: send it with the header Content-Type: application/json.", 415
+        )
     body = bytearray()
     try:
         async with asyncio.timeout(PATIENCE):
@@ -141,7 +145,13 @@ async def _body(request: Request, most: int) -> bytes:
 class _Answer:
     """What is sent for a request: an ASGI response. The race ends if its client goes away."""
 
-    def __init__(self, asked: Asked, events: AsyncGenerator[Event, None], public: Any) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        events: AsyncGenerator[Event, None],
+        public: Callable[[str], str],
+    ) -> None:
+        """`public` takes the operator's paths out of a sentence."""
         self._asked = asked
         self._events = events
         self._public = public

@@ -1,12 +1,21 @@
-"""Addresses of this machine that a server may have."""
+"""Addresses of this machine that a server may have, and names that it is asked by."""
 
 import errno
+import re
 import socket
 
 from backend.errors import DerbyError, check_range
 
 #: Names by which only programs of this machine reach a server.
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
+
+
+def host_name(host: str) -> str:
+    """The name in "name:port", in small letters; "" if that is not what it is."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower().removesuffix(".") if found else ""
 
 
 def free_port(host: str, port: int) -> int:

@@ -196,9 +196,13 @@ def test_who_has_no_key_gets_no_further(races: ProcessHost) -> None:
 
 
 def test_a_website_cannot_ask_by_a_name_of_its_own(site: Site) -> None:
-    """Whoever lets a name point to this machine has a page in its browsers (DNS rebinding)."""
-    for host in ("evil.example", "127.0.0.1.evil.example:80"):
-        assert site.post("completions", QUICK, headers={"Host": host}).status_code == 421
+    """Whoever lets a name point to this machine has a page in its browsers (DNS rebinding). A name
+    with an underscore once passed: what is no name by the letter was taken for the server's own.
+    """
+    for host in ("evil.example", "127.0.0.1.evil.example:80", "ev_il.example", "a b", "[::1"):
+        asked = site.post("completions", QUICK, headers={"Host": host})
+        assert asked.status_code == 421
+        assert host in error_in(asked)["message"]
         assert site.client.get("/v1/models", headers={"Host": host}).status_code == 421
     assert site.client.get("/v1/models", headers={"Host": "localhost:1"}).status_code == 200
     plain = site.client.post("/v1/completions", content=json.dumps(QUICK))
