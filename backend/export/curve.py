@@ -57,7 +57,7 @@ def _axes(plane: Plane) -> Iterator[Shape]:
         y = plane.y(value)
         yield Line(((LEFT, y), (END, y)), SOFT if value == 0 else RULE)
         yield Text(LEFT - 12, y + 8, cut(f"{value:g}", LEFT - 16, 24), 24, SOFT, "end")
-    rows, stride = 1, 2 ** ceil(log2(plane.widest) / 8)
+    rows, stride = 1, 2 ** ceil(log2(plane.widest) / 7)
     while rows <= plane.widest:
         yield Line(((plane.x(rows), FLOOR), (plane.x(rows), FLOOR + 7)), SOFT)
         yield Text(plane.x(rows), FLOOR + 32, str(rows), 24, SOFT, "middle")

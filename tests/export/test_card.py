@@ -8,13 +8,13 @@ from itertools import combinations
 from xml.etree import ElementTree as ET
 
 import pytest
-from boards import LONG, LONG_PAIRS, priced, written
+from boards import LONG, LONG_PAIRS, priced, started, written
 from hypothesis import given, settings
 from PIL import Image
 from recordings import EVERY, RECORDS, race_of
 
 from backend.errors import DerbyError
-from backend.events import Failed
+from backend.events import CostsKnown, Failed
 from backend.export.card import COLOURS, HEIGHT, WIDTH, card
 from backend.export.curve import curve
 from backend.export.drawing import Drawing, Text, png, svg
@@ -99,6 +99,21 @@ def test_any_number_of_columns_has_its_place_at_the_curve(count: int) -> None:
     assert words(picture).count("3.00, 3.00") == count
     for number in range(1, count + 1):
         assert words(picture).count(str(number)) >= 2
+
+
+@pytest.mark.parametrize("widest", [2**power for power in range(1, 17)])
+def test_a_curve_of_any_width_has_an_axis(widest: int) -> None:
+    """Up to the widest that a record may tell of; at 65,536 rows two labels lay on each other."""
+    costs = CostsKnown(0, [1, widest], [1.0, 3.0], 0.0, 0.0)
+    picture = curve(replace(race_of("kv"), events=(started(0), costs)))
+    require_legible(picture)
+    rows = [
+        int(text.words)
+        for text in texts(picture)
+        if text.anchor == "middle" and text.words.isdigit()
+    ]
+    assert rows[0] == 1
+    assert 2 <= len(rows) <= 9
 
 
 def test_it_says_what_the_page_says() -> None:
