@@ -184,7 +184,7 @@ def _program(board: Scoreboard) -> str:
     """How long each column took for a program's slots."""
     base = board.baseline_index
     done = [i for i, score in enumerate(board.scores) if score.state == "done"]
-    if base is None or base not in done:
+    if base is None or base not in done or not board.scores[base].seconds:
         times = [f"{board.name(i)} took {board.scores[i].seconds:.2f} s." for i in done]
         return " ".join(times)
     whole = board.scores[base].seconds

@@ -14,7 +14,7 @@ from PIL import Image
 from recordings import EVERY, RECORDS, race_of
 
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Failed
+from backend.events import CostsKnown, Failed, Fed, Finished
 from backend.export.card import COLOURS, HEIGHT, WIDTH, card
 from backend.export.curve import curve
 from backend.export.drawing import Drawing, Text, png, svg
@@ -151,6 +151,14 @@ def test_a_failure_is_in_its_place() -> None:
     picture = card(replace(record, events=(*record.events, Failed(1, "No room: " + "x" * 10**5))))
     require_legible(picture)
     assert any(said.startswith("failed: No room") for said in words(picture))
+
+
+def test_a_program_that_took_no_time_is_a_picture_too() -> None:
+    """A record may tell of one, and its headline once divided by its time."""
+    events = [e for i in (0, 1) for e in (Fed(i, 3, [], 0.0), Finished(i, "end of text", [], ""))]
+    record = replace(race_of("kv lookup"), events=tuple(events))
+    require_legible(card(record))
+    assert "KV reuse took 0.00 s. Prompt lookup took 0.00 s." in words(card(record))
 
 
 def test_nothing_in_a_record_is_markup() -> None:
