@@ -152,4 +152,4 @@ def _rate(score: Score, baseline: Score) -> str:
 def _quickness(score: Score) -> float:
     """What bars are as long as; 0 while unknown."""
     seconds = score.seconds if score.fed else score.tpot
-    return 1 / seconds if seconds else 0.0
+    return 1 / max(seconds, 1e-9) if seconds else 0.0
