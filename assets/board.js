@@ -86,6 +86,7 @@ function begin(board, view) {
   latest = view.race;
   seen = new Set();
   about = view.race ? about : view.status;
+  if (view.race && !view.recorded) window.kept?.holdRace();
   put(find(".dd-alert"), "");
   cards = view.columns.map(card);
   find(".dd-columns").replaceChildren(...cards.map((it) => it.root));

@@ -8,6 +8,7 @@ const LOST = "The connection is lost. What runs goes on; the page tries again ev
 const send = window.fetch.bind(window);
 let missed = false; // whether the board may have missed a view since the last race began
 let leave = () => {}; // ends the stream that is open
+let session = ""; // as gradio named it
 
 const wait = (time) => new Promise((resolve) => setTimeout(resolve, time));
 const boardNow = () => document.querySelector(".dd-board");
@@ -100,6 +101,7 @@ window.fetch = (target, options) => {
   const address = new URL(target.url ?? target, document.baseURI).pathname;
   if (address.endsWith("/queue/data")) return sound(new Request(target, options));
   const asked = /\/queue\/join$|\/run\/predict$/.test(address);
+  if (asked) session ||= JSON.parse(options.body).session_hash;
   return asked ? sendAgain(target, options) : send(target, options);
 };
 

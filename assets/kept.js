@@ -1,21 +1,22 @@
 // What this browser keeps, so that leaving the page loses nothing: the form, the address's fragment
-// that this page wrote itself, and past races. Where there is no storage, nothing is kept and all
-// else works.
+// that this page wrote itself, past races, and the session whose race is on show. A tab's own is what
+// it kept itself. Where there is no storage, nothing is kept and all else works.
 const FORM = "decode-derby-form";
 const ADDRESS = "decode-derby-address";
+const TAB = "sessionStorage";
 const FRAMED = window.parent !== window;
 
 const kept = {
-  read(key) {
+  read(key, storage = "localStorage") {
     try {
-      return localStorage.getItem(key) || "";
+      return window[storage].getItem(key) || "";
     } catch {
       return "";
     }
   },
-  write(key, text) {
+  write(key, text, storage = "localStorage") {
     try {
-      localStorage.setItem(key, text);
+      window[storage].setItem(key, text);
       return true;
     } catch {
       return false; // it is full, or refused
@@ -80,22 +81,45 @@ window.resumeBenchmark = (_, ...now) => {
 };
 
 window.keepForm = (...values) => {
-  kept.write(FORM, JSON.stringify(values));
+  const form = JSON.stringify(values);
+  kept.write(FORM, form);
+  kept.write(FORM, form, TAB);
+  return [];
+};
+
+// ---- the session whose race is on show: a page that is loaded anew asks for that race, which the
+// server gives to this browser's cookie alone. A tab keeps its own session, and leaves it to the next
+// one that is opened.
+const SESSION = "decode-derby-session";
+const before = kept.read(SESSION, TAB) || kept.read(SESSION);
+let mine = ""; // once this page shows a race of its own
+let mayComeBack = false;
+kept.write(SESSION, before, TAB);
+if (kept.read(SESSION) === before) kept.write(SESSION, "");
+window.addEventListener("pagehide", () => mine && kept.write(SESSION, mine));
+kept.holdRace = () => {
+  mine = session;
+  kept.write(SESSION, mine, TAB);
+};
+window.sessionBefore = () => [before];
+window.comeBack = () => {
+  if (before && mayComeBack) press("back");
   return [];
 };
 
 // What there is to begin with: the form, a race in the address, and whether this page wrote that.
 window.keptForm = () => {
   const race = location.hash.startsWith("#race=") ? location.hash : "";
-  const own = race !== "" && kept.read(ADDRESS) === race;
-  return [JSON.stringify({ form: kept.read(FORM), race, own })];
+  const own = race !== "" && kept.read(ADDRESS, TAB) === race;
+  mayComeBack = own || !race;
+  return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own })];
 };
 
 // A Space's page is a frame of another page, which shows its address.
 window.keepAddress = (fragment) => {
+  kept.write(ADDRESS, fragment, TAB);
   if (location.hash === fragment) return;
   history.replaceState(null, "", fragment);
-  kept.write(ADDRESS, fragment);
   if (FRAMED) window.parent.postMessage({ hash: fragment }, "https://huggingface.co");
 };
 

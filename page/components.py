@@ -14,6 +14,7 @@ from backend.web.controller import Controller
 from backend.web.editor import Editor
 from backend.web.offer import Offer
 from backend.web.replay_page import BEGINNING
+from page.identity import COOKIE, session_of
 
 #: The components of the form by their names in backend/web/form.py.
 Fields = dict[str, Any]
@@ -82,6 +83,11 @@ def unseen(name: str) -> gr.Button:
 def visitor_of(request: gr.Request) -> str:
     """Whose request it is: a name that is theirs alone, which the guard made (identity.py)."""
     return request.session_hash or ""
+
+
+def earlier_visitor(request: gr.Request, named: Any) -> str:
+    """Who this browser's visitor was in the session that the browser named so."""
+    return session_of(request.cookies.get(COOKIE, ""), named if isinstance(named, str) else "")
 
 
 def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tuple[Any, Any]:

@@ -89,6 +89,18 @@ class Controller:
 
         return self._views(visitor, continued)
 
+    async def come_back(self, visitor: str, earlier: str) -> AsyncIterator[View]:
+        """The views of the last race of `earlier`, who the visitor was before their page was loaded
+        anew; none if there is nothing to come back to.
+        """
+        race = await self._visitors.come_back(visitor, earlier)
+        if race is None:
+            return
+        if earlier in self._opened:
+            self._opened[visitor] = self._opened.pop(earlier)
+        async for shown in self._followed(visitor, race, self._visitors.follow(visitor)):
+            yield shown
+
     def restore(self, visitor: str, snapshot: Any, tokens: Any) -> AsyncIterator[View]:
         """The views of a saved column going on for so many tokens."""
 
@@ -225,13 +237,17 @@ class Controller:
             return gone(self._offer.public(explain(error)))
 
     async def prepare(self) -> AsyncIterator[View]:
-        """What is still being prepared before there can be a race, until nothing is."""
-        said = None
-        while said != "":
+        """What is still being prepared before there can be a race, until nothing is; nothing if
+        nothing was.
+        """
+        said = ""
+        while True:
             if (text := self._offer.public(self._visitors.preparing)) != said:
                 yield preparing(text)
+            if not text:
+                return
             said = text
-            await asyncio.sleep(PERIOD if said else 0)
+            await asyncio.sleep(PERIOD)
 
     def seen(self, visitor: str) -> None:
         """The visitor's page is open, whatever its connection."""
@@ -249,20 +265,28 @@ class Controller:
         self.seen(visitor)
         try:
             race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
-            fragment = await asyncio.to_thread(self._settings, race)
-            self._shown.discard(visitor)
-            last = None
-            async for frame in self._visitors.watch(visitor, race, before):
-                if self._backlog(visitor) >= BACKLOG and not frame.over:
-                    continue
-                shown = {**self._drawn(frame), "fragment": fragment}
-                if frame.over and visitor in self._opened:
-                    shown["compared"] = compared(self._opened[visitor], race.request, frame.board)
-                if shown != last:
-                    yield shown
-                last = shown
+            frames = self._visitors.watch(visitor, race, before)
+            async for shown in self._followed(visitor, race, frames):
+                yield shown
         except Exception as error:
             yield alert(self._offer.public(explain(error)))
+
+    async def _followed(
+        self, visitor: str, race: Race, frames: AsyncIterator[Frame]
+    ) -> AsyncIterator[View]:
+        """The views of these frames of the race."""
+        fragment = await asyncio.to_thread(self._settings, race)
+        self._shown.discard(visitor)
+        last = None
+        async for frame in frames:
+            if self._backlog(visitor) >= BACKLOG and not frame.over:
+                continue
+            shown = {**self._drawn(frame), "fragment": fragment}
+            if frame.over and visitor in self._opened:
+                shown["compared"] = compared(self._opened[visitor], race.request, frame.board)
+            if shown != last:
+                yield shown
+            last = shown
 
     def _settings(self, race: Race) -> str:
         """The fragment of an address at which this race can be run again."""

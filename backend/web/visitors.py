@@ -238,11 +238,42 @@ class Visitors:
         none is kept.
         """
         self.seen(visitor)
+        return self._frame(self._kept(visitor))
+
+    def _kept(self, visitor: str) -> _Kept:
         with self._lock:
             kept = self._last.get(visitor)
         if kept is None:
             raise DerbyError("Your race is not kept any more: run it again.")
-        return self._frame(kept)
+        return kept
+
+    async def come_back(self, visitor: str, earlier: str) -> Race | None:
+        """Give the visitor the place, the last race and the caches of `earlier`, who they were
+        before their page was loaded anew: that race, which `follow` shows. None if nothing is kept
+        of `earlier`, or the visitor has begun a race of their own, or `earlier` is connected still:
+        those connections have the time of `GRACE` to end, while the visitor has one.
+        """
+        self.seen(visitor)
+        for _ in range(round(GRACE / PERIOD)):
+            if self._presence.absent_since(earlier) is not None:
+                break
+            await asyncio.sleep(PERIOD)
+            if self._presence.absent_since(visitor) is not None:
+                return None  # has gone meanwhile
+        with self._lock:
+            kept, connected = self._last.get(earlier), self._presence.absent_since(earlier) is None
+            if kept is None or connected or visitor in self._last or visitor in self._runs:
+                return None
+            self._last[visitor] = self._last.pop(earlier)
+            if self._runs.get(earlier) is kept.run:
+                self._runs[visitor] = self._runs.pop(earlier)
+                kept.run.visitor = visitor
+            return kept.race
+
+    async def follow(self, visitor: str) -> AsyncIterator[Frame]:
+        """The visitor's last race, as `watch` shows it. Raises DerbyError if none is kept."""
+        async for frame in self._frames(self._kept(visitor)):
+            yield frame
 
     def seen(self, visitor: str) -> None:
         """The visitor's page asks, whether or not it has another connection."""

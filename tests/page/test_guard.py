@@ -310,6 +310,34 @@ def test_a_session_belongs_to_the_cookie_it_was_opened_with(address: str) -> Non
         assert messages[-2:] == ["process_completed", "close_stream"]
 
 
+def test_only_the_cookie_of_a_session_comes_back_to_its_race(address: str) -> None:
+    """What else is sent in the place of a session's name comes back to nothing."""
+    with (
+        httpx.Client(base_url=address, timeout=30) as owner,
+        httpx.Client(base_url=address, timeout=30) as thief,
+    ):
+
+        def come_back(client: httpx.Client, name: Any, session: str) -> str:
+            """The answer's texts."""
+            body = starting(client, "back") | {"data": [name], "session_hash": session}
+            client.post(JOIN, json=body).raise_for_status()
+            told = list(events(client, session))
+            assert told[-2]["msg"] == "process_completed"
+            assert told[-2]["success"]
+            return json.dumps(told)
+
+        run = starting(owner, "run") | {"session_hash": "kept"}
+        owner.post(JOIN, json=run).raise_for_status()
+        assert list(events(owner, "kept"))
+        wrote = '"phase": "ended"'
+        for number, name in enumerate(["kept", "", "unkept", 7, None, ["kept"], "k" * 100_000]):
+            assert wrote not in come_back(thief, name, f"thief {number}"), name
+        thief.cookies.clear()
+        assert wrote not in come_back(thief, "kept", "bare")
+        assert wrote in come_back(owner, "kept", "anew")
+        assert wrote not in come_back(owner, "kept", "again")
+
+
 def test_connections_of_one_session_are_bounded(visitor: httpx.Client) -> None:
     path = "gradio_api/heartbeat/many"
     with httpx.Client(base_url=visitor.base_url, cookies=visitor.cookies, timeout=30) as client:

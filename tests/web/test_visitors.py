@@ -407,6 +407,68 @@ def test_who_is_absent_for_long_is_forgotten_with_their_caches() -> None:
     play(scene())
 
 
+def test_who_comes_back_has_their_race_wherever_it_stands() -> None:
+    """A page that was loaded anew was another visitor's, who knew of no race, and whose next one
+    waited behind it.
+    """
+
+    async def scene() -> None:
+        street = Street(here="ab")
+        visitors, presence = street.visitors, street.presence
+        running, waiting = await street.race("a"), await street.race("b")
+        for name in "ab":
+            presence.closed(name)
+            presence.opened(name * 2)
+            assert await visitors.come_back(name * 2, name) is not None
+        street.wait(GRACE)  # neither is absent
+        assert visitors.count == 2
+        assert (await anext(visitors.follow("bb"))).ahead == 1
+        with pytest.raises(DerbyError, match="not kept"):
+            visitors.look("a")
+        visitors.stop("aa")
+        assert await end(running) == await end(visitors.follow("aa")) == ("stopped", "")
+        again = await street.race("aa")
+        street.host.release.set()
+        for frames in (waiting, again):
+            await end(frames)
+        presence.closed("bb")
+        assert await visitors.come_back("bbb", "bb") is not None  # also once it is over
+        await end(visitors.watch("bbb", RACE))
+        assert len(set(street.host.scopes)) == 2  # their caches are theirs still
+
+    play(scene())
+
+
+def test_what_others_have_nobody_comes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does anybody to what is shown in another tab, or with a race of their own."""
+
+    async def scene() -> None:
+        monkeypatch.setattr("backend.web.visitors.GRACE", 0.5)
+        street = Street(here="abc")
+        running = await street.race("a")
+        come_back = street.visitors.come_back
+        assert await come_back("b", "nobody") is None
+        assert await come_back("b", "a") is None  # whose page is open
+        street.presence.opened("d")
+        later = [asyncio.create_task(come_back(name, "a")) for name in "db"]
+        await asyncio.sleep(0)
+        street.presence.closed("d")  # whoever does not wait any more gets nothing
+        await asyncio.sleep(0.3)
+        street.presence.closed("a")
+        assert await later[0] is None
+        assert await later[1] is not None
+        assert await come_back("c", "a") is None  # it has been given away
+        own = await street.race("c")
+        street.presence.closed("b")
+        assert await come_back("c", "b") is None
+        assert street.visitors.count == 2
+        street.host.release.set()
+        await end(running)
+        await end(own)
+
+    play(scene())
+
+
 class ForgetfulHost(InlineHost):
     """Loses what it is told to forget, as a host whose worker died just then."""
 

@@ -1,0 +1,86 @@
+"""A page that is left, or loaded anew, and comes back to its race."""
+
+from collections.abc import Callable
+
+import pytest
+from browser import Visitor
+from playwright.sync_api import BrowserContext, expect
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visitor) -> None:
+    """After a reload the race went on unseen, and Continue, Save and Production knew of none."""
+    page = visitor.page
+    visitor.columns("kv", "lookup")
+    visitor.endless()
+    visitor.wait_decoding()
+    before = visitor.card("KV reuse").text
+    page.reload()
+    visitor.wait_phase("racing")
+    assert visitor.card("KV reuse").text.startswith(before)
+    expect(page.locator(".dd-left")).to_contain_text("left")
+    page.reload()  # twice, as one may
+    visitor.wait_phase("racing")
+    visitor.stop()
+    visitor.wait_phase("ended")
+    assert visitor.states == ["stopped", "stopped"]
+    expect(page.get_by_role("button", name="Copy a link")).to_be_visible()
+    page.reload()
+    visitor.wait_phase("ended")
+    visitor.tab("Save")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#told textarea")).to_have_value("KV reuse is saved.")
+    visitor.tab("Production")
+    expect(page.locator("#code")).to_contain_text("import")
+    visitor.close_settings()
+    page.locator("#continue").click()
+    expect(page.locator(".dd-earlier").first).to_be_attached()
+    visitor.stop()
+    visitor.wait_phase("ended")
+    assert visitor.complaints == []
+
+
+def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
+    racing, waiting = enter(), enter()
+    racing.endless()
+    racing.wait_decoding()
+    waiting.columns("kv")
+    waiting.ask("Hello", tokens=16)
+    waiting.wait_phase("waiting")
+    waiting.page.reload()
+    waiting.wait_phase("waiting")
+    expect(waiting.page.locator(".dd-status")).to_contain_text("1 race ahead")
+    racing.stop()
+    waiting.wait_phase("ended")
+    assert waiting.states == ["done"]
+
+
+def test_a_tab_takes_over_what_another_left_and_nothing_before(
+    enter: Callable[[], Visitor], browser: BrowserContext, address: str
+) -> None:
+    """A second tab is another visitor, also one that has a copy of what the first one kept."""
+    first = enter()
+    first.endless()
+    first.wait_decoding()
+    with browser.expect_page() as opened:
+        first.page.evaluate("(address) => { window.open(address) }", address)
+    copy = opened.value
+    copy.wait_for_selector('.dd-board[data-phase="idle"]')
+    assert copy.evaluate("sessionStorage['decode-derby-session']")
+    copy.close()
+    second = browser.new_page()
+    second.goto(address)
+    second.locator("#run").click()
+    second.wait_for_selector('.dd-board[data-phase="waiting"]')
+    with first.page.expect_event("close"):
+        first.page.close(run_before_unload=True)
+    third = browser.new_page()
+    third.goto(address)
+    third.wait_for_selector('.dd-board[data-phase="racing"]')
+    second.reload()
+    second.wait_for_selector('.dd-board[data-phase="waiting"]')
+    for page in (third, second):  # whose form is the first one's
+        page.locator("#stop").click()
+        page.wait_for_selector('.dd-board[data-phase="ended"]')
+        page.close()
