@@ -178,7 +178,11 @@ def test_the_documents_scripts_bear_its_mark(visitor: httpx.Client) -> None:
     opened = re.findall(r"<script[^>]*>", answer.text)
     assert opened
     assert all(f'nonce="{nonce}"' in tag for tag in opened)
-    assert len(answer.content) == int(answer.headers["content-length"])
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.num_bytes_downloaded == int(answer.headers["content-length"])
+    plain = visitor.get("/", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert len(plain.content) == int(plain.headers["content-length"]) > 4 * 40_000
 
 
 def test_a_body_that_is_too_long_is_refused(visitor: httpx.Client) -> None:
