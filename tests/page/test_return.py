@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from browser import Visitor
+from browser import LONG, Visitor
 from playwright.sync_api import BrowserContext, expect
 
 pytestmark = pytest.mark.browser
@@ -71,6 +71,7 @@ def test_a_tab_takes_over_what_another_left_and_nothing_before(
     copy.close()
     second = browser.new_page()
     second.goto(address)
+    expect(second.get_by_label("Prompt", exact=True)).to_have_value(LONG)  # the first one's form
     second.locator("#run").click()
     second.wait_for_selector('.dd-board[data-phase="waiting"]')
     with first.page.expect_event("close"):
@@ -80,7 +81,7 @@ def test_a_tab_takes_over_what_another_left_and_nothing_before(
     third.wait_for_selector('.dd-board[data-phase="racing"]')
     second.reload()
     second.wait_for_selector('.dd-board[data-phase="waiting"]')
-    for page in (third, second):  # whose form is the first one's
+    for page in (third, second):
         page.locator("#stop").click()
         page.wait_for_selector('.dd-board[data-phase="ended"]')
         page.close()
