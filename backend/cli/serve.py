@@ -48,11 +48,6 @@ def serve(
     ] = None,
     limit: Annotated[list[str], typer.Option(help="Set a limit, NAME=VALUE; repeatable.")] = [],  # noqa: B006
 ) -> None:
-    """Answer as an OpenAI-compatible server: a model's name is MODEL:COLUMN, such as
-    built-in:speculative or built-in:lookup:k=6. One request runs at a time, the others wait.
-
-    All clients are taken for one user: what one's answer left in the KV cache, others' begin with.
-    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     key = api_key(api_key_file)
     if host.strip("[]") not in LOOPBACK and not key:
