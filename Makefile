@@ -1,6 +1,7 @@
 # make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
 # make test   prepare, and run every test
+# make test-servers  race a real server, which is compiled first
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   faults and crowds, for an hour and a bit; the report goes to build/
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := .venv/bin
 COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '/tests?/' .venv/lib \
 	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
 
-.PHONY: run setup test check verify bench gpu soak
+.PHONY: run setup test test-servers check verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -25,6 +26,10 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest
+
+test-servers: .venv/installed-dev .venv-servers/installed
+	$(BIN)/python -m backend setup
+	$(BIN)/python -m pytest -m servers tests/servers
 
 verify: setup
 	$(BIN)/python -m backend verify
@@ -41,6 +46,11 @@ gpu:
 soak: .venv/installed-dev
 	$(BIN)/python -m backend setup
 	$(BIN)/python tests/soak/run.py --report build/soak.md
+
+.venv-servers/installed: requirements-servers.txt
+	$(PYTHON) -m venv .venv-servers
+	.venv-servers/bin/python -m pip install --disable-pip-version-check -r requirements-servers.txt
+	touch $@
 
 .venv/installed: requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import typer
 
@@ -15,6 +16,8 @@ from backend.models.files import BUILT_IN
 from backend.processes import give_memory_back
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.preparation import fetch_offered
+from backend.servers.server import VARIABLE as SERVERS
+from backend.servers.server import read_servers
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 from backend.web.address import LOOPBACK, free_port
@@ -45,12 +48,18 @@ def main(
         max=65535,
     ),
     mcp: bool = False,
+    servers: Path | None = typer.Option(  # noqa: B008
+        None, help="A TOML file of servers that columns may name: see docs/servers.md."
+    ),
 ) -> None:
     """Serve the page. --fake offers an engine without a model, --share opens a public link, --mcp
     tools for agents at /mcp.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
+        if servers is not None:
+            read_servers(servers)
+            os.environ[SERVERS] = str(servers.absolute())  # for the worker, too
         limits = _limits(limit, host, public=share or bool(public_host))
         _serve(
             limits,

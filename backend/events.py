@@ -265,6 +265,24 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What a server tells of itself: with the first step whose `clock` the steps' seconds are of,
+    its own or the network's, and what an exchange without work takes in seconds; at the end also
+    the tokens of prompt and answer (0: not told), whether `each` step was one of them, where steps
+    did not say, and of all of them how many a draft offered and the target accepted.
+    """
+
+    column: int
+    clock: Literal["server", "network"]
+    round_trip: float
+    prompt_tokens: int = 0
+    tokens: int = 0
+    each: bool = False
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The column ended in order. `spans` is text that had been held back. `expected` says what the
     grammar still wanted, if the text was cut before it may end.
@@ -300,6 +318,7 @@ Event = (
     | Shifted
     | Saved
     | Judged
+    | Served
     | Finished
     | Failed
 )

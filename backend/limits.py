@@ -38,6 +38,9 @@ class Limits:
     absence_seconds: int = _limit(600, "seconds for which a visitor without a connection is kept")
     visitors: int = _limit(200, "visitors whose last race is kept")
     benchmark_races: int = _limit(1000, "prompts times repeats of a benchmark; 0: none", 0)
+    server_addresses: int = _limit(
+        1, "1: columns may name any server's address; 0: only servers that are offered", 0
+    )
     models: int = _limit(8, "models of one race, drafts not counted")
     hub_bytes: int = _limit(
         200 * GIB, "bytes of disk for models of the Hub; 0: races fetch none", 0
@@ -88,6 +91,7 @@ PUBLIC = Limits(
     race_seconds=120,
     absence_seconds=330,  # a connection lost for five minutes finds its race again
     benchmark_races=12,
+    server_addresses=0,  # else visitors would reach what this machine reaches
     models=3,
     hub_bytes=0,
     visitor_prefix_bytes=GIB // 4,

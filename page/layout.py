@@ -9,6 +9,7 @@ import gradio as gr
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
+from backend.servers.server import named_servers
 from backend.web.api import Api
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
@@ -67,7 +68,7 @@ def build(
     connected; without it, a visitor is gone for good once gradio says so. `metrics` hears of every
     race.
     """
-    offer, fields = offer_of(engines, models, limits), Fields()
+    offer, fields = offer_of(engines, models, limits, named_servers()), Fields()
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
         sessions = Sessions(demo)
         visitors = Visitors(host, limits, presence, sessions.forget, metrics)

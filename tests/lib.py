@@ -23,6 +23,7 @@ from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabularies
 from backend.results.metrics import Score
+from backend.strategies.registry import strategies
 from backend.text import Tokenizer
 from backend.types import Logits, Outcome, Proposal, Request, Sampling
 
@@ -30,6 +31,10 @@ PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick b
 
 
 VOCABULARIES = Vocabularies()
+
+
+#: Strategies whose columns the local loop runs.
+LOCAL = tuple(name for name, strategy in strategies().items() if strategy.lane is None)
 
 
 def compile_grammar(source: GrammarSource, tokenizer: Tokenizer) -> GrammarConstraint:

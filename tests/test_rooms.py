@@ -34,7 +34,9 @@ ROOMS = {
     "kvcache": "decoding engines models types limits errors",
     "programs": "grammar decoding events types errors",
     "drafters": "decoding costs heads engines types errors",
-    "strategies": "drafters decoding costs kvcache grammar heads engines plugins types errors",
+    "servers": "decoding events types errors",
+    "strategies": "servers drafters decoding costs kvcache grammar heads engines plugins types "
+    "errors",
     "results": "strategies decoding costs events types errors",
     "records": "results strategies grammar engines machine events types errors",
     "racing": "strategies programs kvcache grammar decoding costs heads engines models text events "
@@ -42,14 +44,15 @@ ROOMS = {
     "export": "records results strategies grammar decoding models events types errors",
     "bench": "racing records results strategies grammar costs training heads engines models text "
     "events types machine errors",
-    "web": "export bench racing records results strategies programs kvcache grammar engines models "
-    "text events types limits errors",
+    "web": "export bench racing records results strategies servers programs kvcache grammar "
+    "engines models text events types limits errors",
     "serving": "web racing records results strategies kvcache grammar events types limits errors",
     "cli": "serving web export bench racing records results strategies training kvcache grammar "
     "costs engines models events types limits errors",
     "__main__": "cli",
-    "page": "web racing strategies export programs grammar engines models text types limits errors",
-    "app": "page cli web racing strategies engines models types limits processes errors",
+    "page": "web racing strategies servers export programs grammar engines models text types "
+    "limits errors",
+    "app": "page cli web racing strategies servers engines models types limits processes errors",
 }
 MAY_IMPORT = {room: set(names.split()) for room, names in ROOMS.items()}
 PACKAGES = [room for room in ROOMS if (ROOT / "backend" / room).is_dir()] + ["page"]

@@ -110,7 +110,7 @@ def measured(column: Column, category: str, prompt: int, base: Score, score: Sco
         score.drafted,
         score.accepted,
         score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3,
-        score.tokens == base.tokens[:limit],
+        score.tokens == base.tokens[:limit] if score.tokens else score.text == base.text,
     )
 
 

@@ -67,7 +67,7 @@ def texts(board: Scoreboard) -> Group:
         outcome = score.message or verdict(board, index)
         parts.append(Text(f"\n{column.label}", style="bold"))
         for sentence in filter(None, (outcome, reason(board, index))):
-            parts[-1].append(f"  {sentence}.", style="not bold dim")
+            parts[-1].append(f"  {sentence.removesuffix('.')}.", style="not bold dim")
         body = Text()
         for origin, piece in score.spans:
             body.append(visible(piece), style=STYLES[origin])

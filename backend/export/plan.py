@@ -107,6 +107,8 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
     force. Raises DerbyError for an impossible name.
     """
     target, strategy = column.target(default), column.strategy
+    if strategy.lane is not None:
+        raise DerbyError(f"{column.label} already runs elsewhere: choose another column.")
     notes: list[str] = []
     if strategy.restart or strategy.single:
         notes.append("A program's slots are Decode Derby's own: this writes one text.")

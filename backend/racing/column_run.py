@@ -9,7 +9,7 @@ from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds
 from backend.decoding.digits import told, told_value
-from backend.decoding.lane import Lane
+from backend.decoding.lane import Lane, LaneFactory
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
@@ -52,13 +52,20 @@ class ColumnRun:
         factory = self.column.strategy.lane
         try:
             if factory is not None:
-                return factory(self.index, self.request, self.column.settings())
+                return self._other_lane(factory)
             target = loading.engine(self.column.target(self.default))
         except Exception as error:
             return Lane(self.index, _failing(error))
         clock = Clock(target.synchronize)
         run = _LocalRun(self, target, loading, clock, stopped)
         return Lane(self.index, _until_stopped(self.index, run.events()), clock)
+
+    def _other_lane(self, factory: LaneFactory) -> Lane:
+        if is_program(self.request.prompt):
+            raise DerbyError(
+                f"{self.column.title} writes one text, and runs no program: remove it."
+            )
+        return factory(self.index, self.request, self.column.settings())
 
     def save(self, loading: Loading, owner: str = "") -> Saved:
         """Write what is held of this column to disk, for this owner. Raises DerbyError if it is

@@ -17,6 +17,9 @@ from backend.events import Event, Failed, Finished
 #: still shorter than a prefill chunk.
 TURN = 0.06
 
+#: Events of a polled lane that are passed on in one look: one that comes quickly holds no other up.
+MOST = 64
+
 #: Seconds between two looks at lanes that are polled, while no other lane runs.
 POLL = 0.01
 
@@ -42,7 +45,7 @@ def interleave(
                 yield from _advance(lane, running)
             quiet = True
             for polled in [each for each in running if not each.shares]:
-                for event in _advance(polled, running):
+                for event in _arrived(polled, running):
                     quiet = False
                     yield event
             if quiet and not sharing:
@@ -52,6 +55,17 @@ def interleave(
     finally:
         for each in lanes:
             _close(each)
+
+
+def _arrived(lane: Lane, running: list[Lane]) -> Iterator[Event]:
+    """What has come of a polled lane since the last look, but no more than `MOST` events."""
+    for _ in range(MOST):
+        event = next(_advance(lane, running), None)
+        if event is None:
+            return
+        yield event
+        if lane not in running:
+            return
 
 
 def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:

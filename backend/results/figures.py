@@ -150,7 +150,7 @@ FIGURES = (
         MILLISECONDS,
         "Time to first token: reading the prompt, by the target and by a draft, and choosing the "
         "first token; compiling a grammar included.",
-        lambda score, _: score.ttft * 1e3 if score.written else None,
+        lambda score, _: score.ttft * 1e3 if score.steps else None,
         ("card", "table", "summary"),
     ),
     Figure(

@@ -23,6 +23,7 @@ from backend.events import (
     Proposed,
     Resumed,
     Saved,
+    Served,
     Shifted,
     Started,
     Step,
@@ -83,6 +84,9 @@ class Score:
     model: str = ""  # what runs where, in words
     spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
     tokenizer: str = ""  # fingerprint of what the token ids mean; "": unknown
+
+    clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
+    round_trip: float = 0.0  # seconds of an exchange with the server
 
     keeps_text: bool = True  # False: it promises the distribution alone
 
@@ -194,10 +198,22 @@ class Score:
                 self.shifts.append(event)
             case Judged():
                 self.judged = event
+            case Served():
+                self._serve(event)
             case Saved():
                 self.snapshot = event.snapshot
             case _:
                 pass
+
+    def _serve(self, told: Served) -> None:
+        """Fold in what a server tells."""
+        self.clock, self.round_trip = told.clock, told.round_trip
+        self.prompt_tokens = told.prompt_tokens or self.prompt_tokens
+        self.drafted, self.accepted = self.drafted or told.drafted, self.accepted or told.accepted
+        if told.each and not self.times:
+            self.times = [commit.clock for commit in self.commits]
+            self.commits = [commit._replace(tokens=1) for commit in self.commits]
+            self.gaps, self.first_block = [inf] * len(self.times), 1
 
     def _step(self, step: Step) -> None:
         count = len(step.origins)  # of the tokens, also where their ids are not known
@@ -260,6 +276,16 @@ class Score:
             if commit.rows:
                 self._expect(commit.rows, commit.calls, commit.tokens, length, before)
             length, before = length + commit.tokens, commit.rows
+
+    def token_at(self, character: int) -> int:
+        """How many tokens of the answer were shown before the one that holds this character."""
+        tokens, shown = self.earlier, 0
+        for moment in self.moments:
+            shown += sum(len(text) for _, text in moment.spans)
+            if shown > character:
+                break
+            tokens += moment.tokens
+        return tokens
 
     @property
     def answer_so_far(self) -> AnswerSoFar:
@@ -371,10 +397,11 @@ class Score:
 
     def gain_over(self, baseline: "Score") -> Ratio:
         """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN
-        as `speedup_over` is. Without an interval for short runs, and for programs, which run once.
+        as `speedup_over` is. Without an interval for short runs, for programs, which run once, and
+        for servers, whose time is another machine's.
         """
         value = self.speedup_over(baseline)
-        if not value or self is baseline:
+        if not value or self is baseline or self.clock != baseline.clock:
             return Ratio(value)
         found = self.window(baseline).ratio
         return found if found.value else Ratio(value)

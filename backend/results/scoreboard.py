@@ -116,26 +116,45 @@ class Scoreboard:
         reference, own = self.reference(index), self.scores[index].tokenizer
         return reference is not None and own != "" and own == self.scores[reference].tokenizer
 
-    def compared(self, index: int) -> int:
-        """How many of the column's tokens could be compared with its reference's."""
+    def by_text(self, index: int) -> bool:
+        """True if the column's text must stand for its tokens, whose ids mean nothing here."""
+        reference, score = self.reference(index), self.scores[index]
+        return reference is not None and score.clock != "own" and not score.tokenizer
+
+    def _sides(self, index: int) -> tuple[Sequence[int | str], Sequence[int | str]]:
+        """What the column and its reference wrote, as it can be compared: ids, or characters."""
         reference = self.reference(index)
-        if reference is None or not self.comparable(index):
-            return 0
-        return min(len(self.scores[index].tokens), len(self.scores[reference].tokens))
+        own, base = self.scores[index], self.scores[reference or 0]
+        if self.comparable(index):
+            return own.tokens, base.tokens
+        return (own.text, base.text) if self.by_text(index) else ((), ())
+
+    def compared(self, index: int) -> int:
+        """How many of the column's tokens, or characters, could be compared with its
+        reference's.
+        """
+        return min(map(len, self._sides(index)))
+
+    def written(self, index: int, like: int) -> int:
+        """How much a column has written, counted as `compared` counts the column `like`."""
+        score = self.scores[index]
+        return len(score.text) if self.by_text(like) else len(score.tokens)
 
     def difference(self, index: int) -> Difference | None:
         """Where column `index` departs from its reference; None as far as both have come."""
-        reference, compared = self.reference(index), self.compared(index)
+        reference, (ours, theirs) = self.reference(index), self._sides(index)
+        compared = min(len(ours), len(theirs))
         if reference is None or not compared:
             return None
-        ours, base = self.scores[index].tokens, self.scores[reference]
+        base = self.scores[reference]
         agreed = self._agreed[index, reference]  # known since an earlier look
-        while agreed < compared and ours[agreed] == base.tokens[agreed]:
+        while agreed < compared and ours[agreed] == theirs[agreed]:
             agreed += 1
         self._agreed[index, reference] = agreed
         if agreed == compared:
             return None
-        return Difference(agreed, base.gaps[agreed] if agreed < len(base.gaps) else inf)
+        at = base.token_at(agreed) if self.by_text(index) else agreed
+        return Difference(at, base.gaps[at] if at < len(base.gaps) else inf)
 
     def must_match(self, index: int) -> bool:
         """True if the column must write what its reference writes."""

@@ -342,6 +342,8 @@ def taken_by_others(found: Conditions) -> str:
 def state(score: Score) -> str:
     """What the column is doing, or how it ended, in a word or two."""
     match score.state:
+        case "prefill" if not score.prompt_tokens:
+            return "waiting for its first token"
         case "prefill":
             return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
         case "done" if score.expected:
@@ -376,11 +378,20 @@ def pace(board: Scoreboard, index: int) -> str:
             return "\N{BLACK DOWN-POINTING TRIANGLE} slower"
         case "control":
             return "a control"
-        case _ if board.gain(index).known:
-            return "no clear difference"
         case _:
-            ended = board.scores[index].state in ENDED
-            return "too short to tell" if ended and board.speedup(index) else ""
+            return _nothing_shown(board, index)
+
+
+def _nothing_shown(board: Scoreboard, index: int) -> str:
+    """Why a column is called neither faster nor slower; "" while it may still be."""
+    score = board.scores[index]
+    if board.gain(index).known:
+        return "no clear difference"
+    if not board.speedup(index):
+        return ""
+    if score.clock != board.baseline.clock:
+        return "another clock"
+    return "too short to tell" if score.state in ENDED else ""
 
 
 def kept(board: Scoreboard, index: int) -> str:
@@ -405,7 +416,7 @@ def brief(board: Scoreboard, index: int) -> str:
         return as_sentence(verdict(board, index))
     if judged and index == board.baseline_index:
         return as_sentence(validity(score))
-    return as_sentence(_exception(board, index) or _price(board, index))
+    return as_sentence(_exception(board, index) or _price(board, index) or served(score))
 
 
 def reason(board: Scoreboard, index: int) -> str:
@@ -415,7 +426,7 @@ def reason(board: Scoreboard, index: int) -> str:
     score, exception = board.scores[index], _exception(board, index)
     if score.fed or board.control(index):
         return exception
-    factors = exception or _factors(board, index)
+    factors = exception or _factors(board, index) or served(score)
     if not factors:
         return ""
     parts = [_opening(board, index) + factors]
@@ -425,6 +436,20 @@ def reason(board: Scoreboard, index: int) -> str:
     if score.drafted and score.predicted and score.spec == board.baseline.spec:
         parts.append(f"predicted {factor(score.predicted)}")
     return "; ".join(parts if exception else [*parts, *score.decision.declined])
+
+
+def served(score: Score) -> str:
+    """By whose clock a server's column is timed, and what it does not tell; "" of others."""
+    trip = f"round trip {duration(score.round_trip)}"
+    match score.clock:
+        case "server":
+            clock = f"timed by the server's own clock; {trip}"
+        case "network":
+            clock = f"timed over the network; {trip}"
+        case _:
+            return ""
+    untold = "; it tells no token counts, so there is no time per token"
+    return clock if score.times or not score.steps else f"{clock}{untold}"
 
 
 def _exception(board: Scoreboard, index: int) -> str:
@@ -518,7 +543,7 @@ def validity(score: Score) -> str:
 def _comparison(board: Scoreboard, index: int) -> str:
     """What became of a column's text beside its reference's."""
     reference, score = board.reference(index), board.scores[index]
-    if reference is None or not score.length or not board.scores[reference].length:
+    if reference is None or not (score.steps and board.scores[reference].steps):
         return ""
     name, base = board.name(reference), board.scores[reference]
     if not board.compared(index):
@@ -552,10 +577,11 @@ def _incomparable(score: Score, base: Score) -> str:
 
 def _identical(board: Scoreboard, index: int, reference: int) -> str:
     score, base, name = board.scores[index], board.scores[reference], board.name(reference)
-    tokens = f"{board.compared(index)} tokens"
+    unit = "characters" if board.by_text(index) else "tokens"
+    tokens = f"{board.compared(index)} {unit}"
     if not score.state == base.state == "done":
         return f"identical to {name} so far ({tokens})"
-    if len(score.tokens) < len(base.tokens):
+    if board.compared(index) < board.written(reference, like=index):
         return f"identical to {name} as far as it went ({tokens})"
     return f"identical to {name} ({tokens})"
 

@@ -1,5 +1,6 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.kvcache.sources import THIS_ANSWER, CacheSource
 from backend.strategies.declaration import Strategy
 from backend.strategies.registry import strategies
+from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     OWN,
     RELAX,
@@ -81,6 +83,9 @@ class Column:
     def __str__(self) -> str:
         """The column in the command line's words; `parse_column` makes the same of it."""
         changed = self.changed()
+        if self.name == SERVER.name:
+            rest = ",".join(f"{name}={text}" for name, text in changed.items() if name != "at")
+            return f"@{self.settings()['at']}{f':{rest}' if rest else ''}"
         if self.model.name:
             changed = {"model": self.model.name} | changed
         settings = ",".join(f"{name}={text}" for name, text in changed.items())
@@ -214,6 +219,9 @@ def default_column(name: str) -> Column:
     return Column(name, tuple((key, field.default) for key, field in fields.items()))
 
 
+#: A server's column: its name or address, then settings.
+_SERVED = re.compile(r"@([^,]+?)(?::(\w+\s*=.*))?")
+
 #: From a model's name as it was written to the name for the engines.
 NameModel = Callable[[str], str]
 
@@ -221,13 +229,14 @@ NameModel = Callable[[str], str]
 def parse_column(
     text: str, own: GrammarSource | None = None, name_model: NameModel = str
 ) -> Column:
-    """The column that `name[@engine/precision/device][:setting=value,...]` describes.
+    """The column that `name[@engine/precision/device][:setting=value,...]` describes, or
+    `@server[:setting=value,...]` by a server's name or address.
 
     Any of the three places may be left out; "model=NAME" among the settings names another model.
     "grammar=own" means `own`, which is also the grammar of a column that has one by default, unless
     it names another. Raises DerbyError for anything else.
     """
-    head, _, rest = text.strip().partition(":")
+    head, _, rest = _spelled_out(text.strip()).partition(":")
     name, at, place = head.partition("@")
     column = default_column(name)
     values: dict[str, Any] = {}
@@ -254,6 +263,12 @@ def parse_column(
             if values[field.name] not in ready:
                 values[field.name] = name_model(values[field.name])
     return column.with_settings(values).on(model)
+
+
+def _spelled_out(text: str) -> str:
+    """The text of a column, that of a server's as a strategy's with settings."""
+    served = _SERVED.fullmatch(text)
+    return f"{SERVER.name}:at={','.join(filter(None, served.groups()))}" if served else text
 
 
 def _place(text: str, column: str) -> OwnModel:

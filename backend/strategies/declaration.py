@@ -20,7 +20,7 @@ from backend.types import ModelSpec
 #: The values of a column's settings by name.
 Values = Mapping[str, Any]
 
-#: What every column has, beside its strategy's own settings.
+#: What every local column has, beside its strategy's own settings.
 TAKEN = {"cache", "grammar", "relax", "limit", "model", "engine", "precision", "device"}
 
 
@@ -153,7 +153,7 @@ class Strategy:
         names = [setting.name for setting in self.settings]
         if not (self.name.isidentifier() and self.title.strip() and self.description.strip()):
             raise ValueError(f"strategy {self.name!r} needs a name of letters, a title and a text")
-        if len(set(names)) < len(names) or set(names) & TAKEN:
+        if len(set(names)) < len(names) or (self.lane is None and set(names) & TAKEN):
             raise ValueError(
                 f"strategy {self.name!r} has settings named twice, or like common ones"
             )

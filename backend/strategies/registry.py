@@ -9,6 +9,7 @@ from backend.strategies.declaration import Strategy
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
 from backend.strategies.plain import GRAMMAR, KV_REUSE, STATELESS
+from backend.strategies.server import SERVER
 from backend.strategies.speculative import SPECULATIVE
 from backend.strategies.yardsticks import ONE_GENERATION, WITHOUT_REUSE
 
@@ -23,6 +24,7 @@ OURS = (
     LOOKUP,
     WITHOUT_REUSE,
     ONE_GENERATION,
+    SERVER,
 )
 
 GROUP = "decode_derby.strategies"

@@ -150,6 +150,14 @@ class TextLine(_Written):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerChoice(_Written):
+    """A server by its name among those that are offered, or by its address."""
+
+    def parse(self, value: Any, title: str) -> str:
+        return parse_name(value, f"{title}: {self.label}")
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarChoice:
     """A shipped grammar by its name, a source, or none."""
 

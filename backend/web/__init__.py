@@ -2,6 +2,6 @@
 
 Nothing that comes from a browser is trusted here.
 
-May import: export, bench, racing, records, results, strategies, programs, kvcache, grammar,
-engines, models, text, events, types, limits, errors.
+May import: export, bench, racing, records, results, strategies, servers, programs, kvcache,
+grammar, engines, models, text, events, types, limits, errors.
 """

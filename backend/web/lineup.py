@@ -12,8 +12,9 @@ from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.models.files import HUB_ID
 from backend.racing.race import MAX_COLUMNS
-from backend.strategies.column import Column, OwnModel, parse_column
-from backend.strategies.settings import OWN
+from backend.servers.server import is_address
+from backend.strategies.column import Column, OwnModel, parse_column, settings_of
+from backend.strategies.settings import OWN, ServerChoice
 from backend.types import ModelSpec
 from backend.web.offer import Offer
 
@@ -51,7 +52,9 @@ def read_lineup(
     for number, line in numbered(text, offer):
         try:
             column = column_of(line, offer, own, resolve=True)
-            require_offered(column.target(target), offer)
+            if column.strategy.lane is None:
+                require_offered(column.target(target), offer)
+            require_servers(column, offer)
         except DerbyError as error:
             raise DerbyError(f"Line {number} of the line-up: {error}") from error
         columns.append(column)
@@ -154,6 +157,17 @@ def require_place(model: OwnModel, offer: Offer) -> None:
         if not name or name in offered:
             continue
         raise DerbyError(f"There is no {what} {name!r:.60} here; choose from {_list(offered)}.")
+
+
+def require_servers(column: Column, offer: Offer) -> None:
+    """Raise DerbyError unless visitors may reach every server that the column names."""
+    for name, field in settings_of(column.strategy).items():
+        server = column.settings()[name]
+        if not isinstance(field, ServerChoice) or server in offer.servers:
+            continue
+        if not (offer.limits.server_addresses and is_address(server)):
+            named = f"choose from {_list(offer.servers)}" if offer.servers else "none is offered"
+            raise DerbyError(f"There is no server {server!r:.60} on this page: {named}.")
 
 
 def require_offered(target: ModelSpec, offer: Offer) -> None:

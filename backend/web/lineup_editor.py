@@ -17,6 +17,7 @@ from backend.grammar.sources import shipped
 from backend.models.files import model_title
 from backend.strategies.column import Column, settings_of
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
+from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     NO_GRAMMAR,
     OWN,
@@ -25,6 +26,7 @@ from backend.strategies.settings import (
     Flag,
     GrammarChoice,
     ModelChoice,
+    ServerChoice,
     Setting,
     WholeNumber,
 )
@@ -138,6 +140,7 @@ def catalogue(offer: Offer) -> dict[str, Any]:
                 "place": _place(offer) if strategy.lane is None else [],
             }
             for name, strategy in strategies().items()
+            if strategy.lane is not SERVER.lane or _reaches_servers(offer)
         },
         "presets": [
             [preset.name, preset.title, preset.about]
@@ -187,7 +190,7 @@ def apply(text: str, action: Any, offer: Offer) -> str:
             return "\n".join(_preset(action.get("name"), offer))
         case "add":
             lines = [line for _, line in numbered(text, offer, least=0)]
-            lines.append(_strategy(action.get("strategy")))
+            lines.append(_added(action.get("strategy"), offer))
         case "duplicate" | "remove" | "move" | "set" as op:
             parse_lineup(text, offer)  # which columns are meant is only known of a right text
             lines = [line for _, line in numbered(text, offer)]
@@ -242,10 +245,15 @@ def _moved(column: Column, what: str, name: str, offer: Offer) -> Column:
     return column.on(model)
 
 
-def _strategy(name: Any) -> str:
+def _added(name: Any, offer: Offer) -> str:
+    """A strategy's column as it stands; a server's at one that is offered, if any is."""
     if not isinstance(name, str) or name not in strategies():
         raise DerbyError(f"There is no column {name!r:.60}; choose from {', '.join(strategies())}.")
-    return name
+    return f"@{offer.servers[0]}" if name == SERVER.name and offer.servers else name
+
+
+def _reaches_servers(offer: Offer) -> bool:
+    return bool(offer.servers or offer.limits.server_addresses)
 
 
 def _index(what: str, value: Any, count: int) -> int:
@@ -307,6 +315,11 @@ def _control(setting: Setting, offer: Offer) -> dict[str, Any]:
         case ModelChoice():
             models = _models(offer)[1:]  # the first is the target itself
             control = {"kind": "choice", "options": [*setting.options, *models]} | _other(offer)
+        case ServerChoice():
+            named = [(name, name) for name in offer.servers]
+            control = {"kind": "choice", "options": named}
+            if offer.limits.server_addresses:
+                control["other"] = "Address"
         case GrammarChoice():
             ready = [(name, name) for name in shipped()]
             control = {

@@ -3,7 +3,7 @@
 Visitors choose by label or number and never name a path; what goes back to them names none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,13 @@ class Runtime:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """`models` are names as engines take them; the first one is the default. `limits` are those of
-    one race.
+    one race. `servers` are names of servers.
     """
 
     runtimes: tuple[Runtime, ...]
     models: tuple[str, ...]
     limits: Limits = PRIVATE
+    servers: tuple[str, ...] = ()
 
     @property
     def hub(self) -> bool:
@@ -73,7 +74,10 @@ def _label(name: str) -> str:
 
 
 def offer_of(
-    names: Sequence[str], models: Sequence[str] = (BUILT_IN,), limits: Limits = PRIVATE
+    names: Sequence[str],
+    models: Sequence[str] = (BUILT_IN,),
+    limits: Limits = PRIVATE,
+    servers: Iterable[str] = (),
 ) -> Offer:
     """What these engines offer on this machine: `models`, and those that they bring themselves.
 
@@ -83,7 +87,7 @@ def offer_of(
     runtimes = tuple(Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
     # The default model must be one that the default engine knows.
     ordered = dict.fromkeys(name for e in chosen for name in e.models or models)
-    return Offer(runtimes, tuple(ordered | dict.fromkeys(models)), limits)
+    return Offer(runtimes, tuple(ordered | dict.fromkeys(models)), limits, tuple(servers))
 
 
 def require_models(models: Sequence[str], engines: Sequence[str]) -> None:

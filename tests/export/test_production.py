@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lib import LOCAL
 
 from backend.errors import DerbyError
 from backend.events import Decided, Event
@@ -20,7 +21,6 @@ from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.metrics import Score, State
 from backend.strategies.column import RACE_MODEL, default_column, parse_column
-from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request
 from backend.web.controller import Controller
 from backend.web.offer import Offer, Runtime
@@ -212,7 +212,7 @@ def test_a_columns_own_model_is_named_as_visitors_may_see_it() -> None:
 
 
 def test_every_python_snippet_of_a_default_race_is_python() -> None:
-    race = Race(Request("Hi", 12), tuple(map(default_column, strategies())), FAKE)
+    race = Race(Request("Hi", 12), tuple(map(default_column, LOCAL)), FAKE)
     desk = after(race)
     for column in race.columns:
         for library in LIBRARIES:

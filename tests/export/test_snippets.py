@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib import LOCAL
 
 from backend.decoding.drafter import Decision
 from backend.errors import DerbyError
@@ -27,7 +28,6 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.models.builtin import built_in_folder
 from backend.results.metrics import Score
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
-from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
 
 LIBRARIES = ("transformers", "openvino-genai", "vLLM", "llama.cpp")
@@ -208,7 +208,7 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
 
 
 def test_every_strategy_has_snippets() -> None:
-    for column in map(default_column, strategies()):
+    for column in map(default_column, LOCAL):
         assert all(snippet.code or snippet.note for snippet in written(column).values())
 
 
@@ -242,7 +242,7 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str, more
             assert "Plain decoding won here" in made[library].note
 
 
-@pytest.mark.parametrize("name", strategies())
+@pytest.mark.parametrize("name", LOCAL)
 def test_a_column_on_a_model_of_its_own_is_written_with_that(name: str) -> None:
     column = default_column(name)
     own = ModelSpec("a/b", "openvino", "int8", "GPU")

@@ -54,9 +54,9 @@ def stream(column: int, request: Request, values: Mapping[str, Any]) -> Lane:
 
 
 RECORDING = Strategy("recording", "Recording", "A race that was run before.", lane=replay)
-SERVER = Strategy(
-    "server",
-    "Server",
+STREAM = Strategy(
+    "stream",
+    "Stream",
     "A server elsewhere that streams what it writes.",
     settings=(TextLine("address", "Address", "Where it listens.", "somewhere"),),
     verified=(),
@@ -66,7 +66,7 @@ SERVER = Strategy(
 
 @pytest.fixture(autouse=True)
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = (*registry.OURS, RECORDING, SERVER)
+    ours = (*registry.OURS, RECORDING, STREAM)
     known = load_declared("decode_derby.none", Strategy, ours)
     monkeypatch.setattr(registry, "_registered", lambda: known)
 
@@ -105,7 +105,7 @@ def _seconds(event: Event) -> float:
 
 
 def test_a_stream_without_tokens_or_logits_is_shown_as_far_as_it_is_known() -> None:
-    _, board = raced("kv", "server:address=there")
+    _, board = raced("kv", "stream:address=there")
     score = board.scores[1]
     assert (score.state, score.text, score.tokens) == ("done", "Once upon a time", [])
     assert headline(board)
@@ -119,14 +119,14 @@ def test_a_stream_without_tokens_or_logits_is_shown_as_far_as_it_is_known() -> N
 
 @pytest.mark.parametrize("address", ["down", "breaks"])
 def test_a_lane_that_fails_fails_alone(address: str) -> None:
-    _, board = raced(f"server:address={address}", "kv")
+    _, board = raced(f"stream:address={address}", "kv")
     assert [score.state for score in board.scores] == ["failed", "done"]
     assert "server" in board.scores[0].message
 
 
 def test_a_line_up_without_any_local_column_loads_no_model() -> None:
     record()
-    columns = (parse_column("recording"), parse_column("server"))
+    columns = (parse_column("recording"), parse_column("stream"))
     board = Scoreboard(columns)
     nothing = ModelSpec("nobody/nothing", "openvino")
     run_to_end(Race(REQUEST, columns, nothing), LoadedModels(), board.add, lambda: False)
@@ -144,7 +144,7 @@ def test_a_stop_ends_a_lane_that_waits() -> None:
 
         return Lane(column, polled(events()), shares=False)
 
-    slow = replace(SERVER, name="slow", lane=waiting)
+    slow = replace(STREAM, name="slow", lane=waiting)
     known = load_declared("decode_derby.none", Strategy, (*registry.OURS, slow))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_registered", lambda: known)
@@ -161,7 +161,7 @@ def test_a_stop_ends_a_lane_that_waits() -> None:
 
 
 def test_settings_of_a_lane_are_its_own_alone() -> None:
-    assert set(parse_column("server").settings()) == {"address"}
-    assert str(parse_column("server:address=a/b")) == "server:address=a/b"
+    assert set(parse_column("stream").settings()) == {"address"}
+    assert str(parse_column("stream:address=a/b")) == "stream:address=a/b"
     with pytest.raises(DerbyError, match="no setting 'cache'"):
-        parse_column("server:cache=session")
+        parse_column("stream:cache=session")

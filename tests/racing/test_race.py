@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from lib import LOCAL
 
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -25,7 +26,7 @@ from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, default_column, parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS, strategies
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import AnswerSoFar, Capabilities, ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake", "fake")
@@ -286,7 +287,7 @@ def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
     assert engines.engines["fake"].rows > 0
 
 
-@pytest.mark.parametrize("name", list(strategies()))
+@pytest.mark.parametrize("name", LOCAL)
 def test_a_stop_at_any_event_of_a_column_alone_releases_its_sessions(name: str) -> None:
     """A session opened for a column was lost if the stop came before its first step."""
     engines = loaded()

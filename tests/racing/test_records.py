@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from lib import LOCAL
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.racing.records import read_record, record_of
 from backend.strategies.column import default_column
-from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
 
 OWN = GrammarSource(
@@ -19,7 +19,7 @@ OWN = GrammarSource(
 )
 
 
-@pytest.mark.parametrize("name", list(strategies()))
+@pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("grammar", [None, OWN])
 def test_a_request_survives_being_json(name: str, grammar: GrammarSource | None) -> None:
     """Once, a grammar came back with the files that it imports as plain dicts."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
+from lib import LOCAL
 from recordings import DOCUMENT, FAKE, KINDS, RECORDS, race_of
 
 from backend.errors import DerbyError
@@ -21,7 +22,6 @@ from backend.records.link import decode
 from backend.records.place import Machine
 from backend.records.record import RaceRecord, board, recorded
 from backend.strategies.column import OwnModel, default_column
-from backend.strategies.registry import strategies
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
 
 HERE = Path(__file__).parent
@@ -126,7 +126,7 @@ def test_any_record_survives_its_document(record: RaceRecord) -> None:
     assert read_document(json.loads(text)) == record
 
 
-@pytest.mark.parametrize("name", list(strategies()))
+@pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("grammar", [None, OWN, shipped()["sql"]])
 def test_every_column_survives(name: str, grammar: GrammarSource | None) -> None:
     column = default_column(name).with_settings({"grammar": grammar}).on(OwnModel("m", "torch"))

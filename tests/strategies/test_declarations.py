@@ -44,16 +44,20 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert (strategy.limit > 0) == (not strategy.keeps_cache)
     assert strategy.guesses == (strategy.build is not build_nothing)
     assert column.lossless == (column.grammar is None and not strategy.single)
+    local = strategy.lane is None
     assert column.plain == (
-        strategy.keeps_cache and not (strategy.guesses or strategy.restart or strategy.single)
+        local
+        and strategy.keeps_cache
+        and not (strategy.guesses or strategy.restart or strategy.single)
     )
     assert column.with_settings(column.settings()) == column, "its own settings change nothing"
     assert parse_column(strategy.name) == column
-    assert (column.label, str(column)) == (strategy.title, strategy.name)
+    assert column.label == strategy.title
+    assert str(column) == (strategy.name if local else f"@{column.settings()['at']}")
     assert set(settings_of(strategy)) == set(column.settings())
-    assert ("cache" in column.settings()) == strategy.keeps_cache
-    assert ("limit" in column.settings()) != strategy.keeps_cache
-    assert "grammar" in column.settings()
+    assert ("cache" in column.settings()) == (local and strategy.keeps_cache)
+    assert ("limit" in column.settings()) == (local and not strategy.keeps_cache)
+    assert ("grammar" in column.settings()) == local
 
 
 @pytest.mark.parametrize("strategy", ALL)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from boards import LONG, LONG_PAIRS, PAIRS, SINGLE, board_of, priced, started, step, written
+from lib import LOCAL
 from rich.console import Console
 
 from backend.cli.tables import texts
@@ -17,11 +18,10 @@ from backend.results.charts import cost_curve
 from backend.results.figures import NONE, figures, glossary
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
-from backend.strategies.registry import strategies
 from backend.types import ModelSpec, Request, Sampling
 from backend.web.view import idle, view
 
-ALL = tuple(map(default_column, strategies()))
+ALL = tuple(map(default_column, LOCAL))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,385 @@
+"""A server's column: what it shows of each server, by whose clock, and what a bad one does.
+
+The streams have the forms that the servers' documents show: llama.cpp's server (README, 2026),
+vLLM 0.27, llama-cpp-python 0.3.36 (recorded), and the plain form of OpenAI's, which Ollama 0.40,
+SGLang, TGI 3 and OpenVINO Model Server 2026 send.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+from scripted_server import Script, said, scripted
+
+from backend.bench.runs import run_solo
+from backend.bench.solo import measured
+from backend.errors import DerbyError
+from backend.events import Event, Failed, Finished, Served, Step
+from backend.racing.commands import run_to_end
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.records.file import as_bytes, from_bytes
+from backend.records.link import decode, encode
+from backend.records.record import board as board_of
+from backend.records.record import recorded
+from backend.results.figures import figure
+from backend.results.scoreboard import Scoreboard
+from backend.results.sentences import brief, pace, served, state, verdict
+from backend.servers import lane as lanes
+from backend.servers.server import VARIABLE
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request, Sampling
+from backend.web.view import view
+
+FAKE = ModelSpec("fake", "fake")
+REQUEST = Request("Hello there", 24)
+
+Message = dict[str, Any]
+
+
+def chat(text: str, finish: str | None = None, **more: Any) -> Message:
+    """A chunk of a chat completion; `more` of its choice, or beside the choices."""
+    beside = {k: more.pop(k) for k in ("usage", "timings", "metrics") if k in more}
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish, **more}
+    return {"object": "chat.completion.chunk", "choices": [choice], **beside}
+
+
+def usage(prompt: int, tokens: int) -> Message:
+    return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+
+
+PLAIN = [chat(""), chat("One"), chat(" two"), chat(" three"), chat("", "stop")]
+
+#: The usage comes last, in a message without choices.
+COUNTED = [*PLAIN, {"choices": [], "usage": usage(7, 4)}]
+
+
+def llama_cpp(number: int, text: str, finish: str | None = None) -> Message:
+    timings = {
+        "cache_n": 2,
+        "prompt_n": 5,
+        "prompt_ms": 40.0,
+        "predicted_n": number,
+        "predicted_ms": 10.0 * number,
+        "draft_n": 3 * (number // 2),
+        "draft_n_accepted": number // 2,
+    }
+    return chat(text, finish, timings=timings)
+
+
+LLAMA_CPP = [
+    chat(""),
+    *(llama_cpp(n, text) for n, text in enumerate(("One", " two", " three"), 1)),
+    llama_cpp(3, "", "stop"),
+]
+
+VLLM = [
+    chat("", usage=usage(7, 0)),
+    chat("One two", usage=usage(7, 2), token_ids=[11, 12]),
+    chat(" three", usage=usage(7, 3), token_ids=[13]),
+    chat("", "stop", usage=usage(7, 3), token_ids=[]),
+    {
+        "choices": [],
+        "usage": usage(7, 3),
+        "metrics": {
+            "speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 2}
+        },
+    },
+]
+
+
+def likely(token: str, *logprobs: float) -> Message:
+    top = [{"token": str(i), "logprob": value} for i, value in enumerate(logprobs)]
+    return {"content": [{"token": token, "logprob": logprobs[0], "top_logprobs": top}]}
+
+
+GAPS = [
+    chat("One", logprobs=likely("One", -0.5, -1.5)),
+    chat(" two", logprobs=likely(" two", -0.1, -3.1)),
+    chat("", "length"),
+]
+
+
+def raced(*columns: str, request: Request = REQUEST) -> tuple[list[Event], Scoreboard]:
+    entered = Race(request, tuple(map(parse_column, columns)), FAKE)
+    board, events = Scoreboard(entered.columns), list[Event]()
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        board.add(event)
+
+    run_to_end(entered, LoadedModels(), emit, lambda: False)
+    return events, board
+
+
+def served_by(
+    messages: Sequence[Message], settings: str = "", request: Request = REQUEST
+) -> tuple[list[Event], Scoreboard, Script]:
+    """A race of KV reuse and a server that answers so."""
+    script = Script(said(*messages))
+    with scripted(script) as address:
+        events, board = raced("kv", f"@{address}{settings}", request=request)
+    return events, board, script
+
+
+def of_server(events: list[Event]) -> list[Event]:
+    return [event for event in events if getattr(event, "column", 0) == 1]
+
+
+def test_a_plain_stream_has_text_and_times_but_no_speed() -> None:
+    """Nobody says how many tokens its messages hold."""
+    events, board, _ = served_by(PLAIN)
+    score = board.scores[1]
+    assert (score.state, score.reason, score.text) == ("done", "end of text", "One two three")
+    assert (score.clock, score.times, score.tpot) == ("network", [], 0.0)
+    assert score.ttft > 0
+    assert figure("rate").value(score, board.baseline) is None
+    assert "no token counts" in brief(board, 1)
+    assert score.round_trip > 0
+    assert sum(isinstance(event, Step) for event in of_server(events)) == 3
+
+
+def test_as_many_messages_as_tokens_are_tokens() -> None:
+    """The end of the text, which some servers count, has no message with text."""
+    for count in (3, 4):
+        _, board, _ = served_by([*PLAIN, {"choices": [], "usage": usage(7, count)}])
+        score = board.scores[1]
+        assert (score.written, score.prompt_tokens, score.first_block) == (3, 7, 1)
+        assert score.tpot == pytest.approx((score.times[2] - score.times[0]) / 2)
+        assert score.gaps == [inf] * 3
+        assert "no token counts" not in served(score)
+    _, board, _ = served_by([*PLAIN, {"choices": [], "usage": usage(7, 9)}])
+    assert board.scores[1].written == 0, "messages held several tokens, and nobody knows which"
+
+
+def test_llama_cpps_own_clock_is_used_where_it_sends_one() -> None:
+    events, board, script = served_by(LLAMA_CPP)
+    score = board.scores[1]
+    assert score.clock == "server"
+    assert score.times == pytest.approx([0.05, 0.06, 0.07])
+    assert (score.ttft, score.tpot) == pytest.approx((0.05, 0.01))
+    assert (score.prompt_tokens, score.drafted, score.accepted) == (7, 3, 1)
+    assert script.asked[0]["timings_per_token"] is True
+    assert "server's own clock" in brief(board, 1)
+    assert board.gain(1).value > 0
+    assert not board.gain(1).known, "the machines' states are not the same"
+    assert pace(board, 1) == "another clock"
+    told = [event for event in events if isinstance(event, Served)]
+    assert {event.clock for event in told} == {"server"}
+
+
+def test_vllms_counts_ids_and_guesses_are_shown() -> None:
+    events, board, script = served_by(VLLM)
+    score = board.scores[1]
+    assert (score.clock, score.tokens, score.written) == ("network", [11, 12, 13], 3)
+    assert (score.first_block, score.prompt_tokens) == (2, 7)
+    assert (score.drafted, score.accepted) == (6, 2)
+    assert [len(e.origins) for e in of_server(events) if isinstance(e, Step)] == [2, 1]
+    assert script.asked[0]["return_token_ids"] is True
+    assert script.asked[0]["stream_options"]["continuous_usage_stats"] is True
+
+
+def test_log_probabilities_count_tokens_and_tell_gaps() -> None:
+    _, board, script = served_by(GAPS, ":gaps=true")
+    score = board.scores[1]
+    assert (score.gaps, score.written, score.reason) == ([1.0, 3.0], 2, "token limit")
+    assert (script.asked[0]["logprobs"], script.asked[0]["top_logprobs"]) == (True, 2)
+
+
+def test_completions_have_a_form_of_their_own() -> None:
+    tokens = {"tokens": ["a", "b"], "top_logprobs": [{"a": -1.0, "c": -1.5}, {"b": -0.5}]}
+    messages = [
+        {"choices": [{"text": "ab", "logprobs": tokens, "finish_reason": None}]},
+        {"choices": [{"text": "", "logprobs": None, "finish_reason": "length"}]},
+    ]
+    request = replace(REQUEST, chat=False, stop=("x",))
+    _, board, script = served_by(messages, ":gaps=true", request)
+    assert board.scores[1].gaps == [0.5, inf]
+    asked = script.asked[0]
+    assert script.paths == ["/v1/completions"]
+    assert (asked["prompt"], asked["logprobs"], asked["stop"]) == ("Hello there", 2, ["x"])
+
+
+def test_the_request_is_the_races() -> None:
+    request = Request("Why?", 9, Sampling(0.7, 40, 0.9, 2**40 + 5))
+    _, board, script = served_by(PLAIN, request=request)
+    asked = script.asked[0]
+    assert script.paths == ["/v1/chat/completions"]
+    assert asked["messages"] == [{"role": "user", "content": "Why?"}]
+    assert (asked["temperature"], asked["top_k"], asked["top_p"]) == (0.7, 40, 0.9)
+    assert (asked["max_tokens"], asked["seed"], asked["model"]) == (9, 5, "tiny")
+    assert board.scores[1].model.startswith("tiny on 127.0.0.1:")
+
+
+def test_a_server_that_refuses_more_fields_is_asked_for_less() -> None:
+    for refused in ("timings_per_token", "stream_options"):
+        script = Script(said(*COUNTED), refuses=frozenset({refused}))
+        with scripted(script) as address:
+            _, board = raced(f"@{address}:model=other")
+        assert board.scores[0].text == "One two three"
+        assert len(script.asked) == (2 if refused == "timings_per_token" else 3)
+        assert script.asked[-1]["model"] == "other"
+
+
+def test_texts_are_compared_where_ids_mean_nothing() -> None:
+    _, board = raced("kv")
+    text, length = board.scores[0].text, board.scores[0].written
+    same = [chat(text[:5]), chat(text[5:]), chat("", "length")]
+    _, board, _ = served_by(same)
+    assert verdict(board, 1) == f"identical to KV reuse ({len(text)} characters)"
+    for at in (0, length // 2, length - 1):
+        other = [chat(text[:at] + "\N{SNOWMAN}" + text[at + 1 :]), chat("", "length")]
+        _, board, _ = served_by(other)
+        assert f"leaves KV reuse at token {board.baseline.token_at(at) + 1}" in verdict(board, 1)
+        assert board.sameness(1) == "allowed", "nothing is known of what it runs on"
+    assert board.baseline.token_at(0) == 0
+    assert board.baseline.token_at(len(text) - 1) <= length - 1
+
+
+def test_a_record_holds_a_servers_column() -> None:
+    for messages in (PLAIN, COUNTED, LLAMA_CPP, VLLM, GAPS):
+        events, board, _ = served_by(messages)
+        record = recorded(REQUEST, board.columns, FAKE, events)
+        read = from_bytes(as_bytes(record))
+        assert view(board_of(read), race=1, goal=24) == view(board, race=1, goal=24)
+        assert decode(encode(record)).events == record.events
+
+
+def test_a_column_without_an_answer_waits() -> None:
+    held = threading.Event()
+    script = Script(said(*PLAIN), held=held)
+    seen: list[str] = []
+    with scripted(script) as address:
+        entered = Race(REQUEST, (parse_column("kv"), parse_column(f"@{address}")), FAKE)
+        board = Scoreboard(entered.columns)
+
+        def emit(event: Event) -> None:
+            board.add(event)
+            seen.append(state(board.scores[1]))
+            if isinstance(event, Finished) and event.column == 0:
+                held.set()
+
+        run_to_end(entered, LoadedModels(), emit, lambda: False)
+    assert "waiting for its first token" in seen
+    assert board.scores[1].state == "done"
+
+
+def test_two_columns_of_a_server_run_one_after_the_other() -> None:
+    """llama-cpp-python's server ends an answer when it is asked for the next."""
+    script = Script(said(*PLAIN))
+    with scripted(script) as address:
+        _, board = raced(f"@{address}", f"@{address}:model=a", f"@{address}:model=b")
+    assert [score.state for score in board.scores] == ["done"] * 3
+    assert (len(script.asked), script.together) == (3, 1)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "dies": ({"pieces": said(*PLAIN[:3], done=False), "breaks": True}, "broke off"),
+    "ends without a reason": ({"pieces": said(*PLAIN[:3])}, "broke off after 7 bytes"),
+    "half a character": (
+        {"pieces": [b'data: {"choices": [{"delta": {"content": "\xe2\x82"}}]}\n\n']},
+        "no UTF-8",
+    ),
+    "ten megabytes": ({"pieces": [b"data: " + b"x" * (10 << 20)]}, "more than 1,048,576 bytes"),
+    "a page": ({"pieces": [b"<html>"], "kind": "text/html"}, "'text/html' instead of a stream"),
+    "no key": ({"status": 401, "pieces": [b"key sk-hush"]}, "wants a key.*status 401"),
+    "too many": ({"status": 429}, "try again later .status 429"),
+    "not ready": ({"status": 503}, "is not ready"),
+    "elsewhere": ({"status": 302}, "status 302"),
+    "a flaw": ({"status": 500, "pieces": [b"out\nof \x00memory"]}, "refused.*: out of memory"),
+    "an error": ({"pieces": said({"error": {"message": "no room"}})}, "says: no room"),
+    "no answer": ({"pieces": said({"choices": 3})}, "otherwise than an OpenAI-compatible"),
+    "no text": (
+        {"pieces": said({"choices": [{"text": 3}]})},
+        "otherwise than an OpenAI-compatible",
+    ),
+    "too much": (
+        {"pieces": said(*[chat("x" * 2000)] * 50)},
+        "although it was asked for 24 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_server_fails_its_own_column_in_a_sentence(name: str) -> None:
+    settings, reason = BAD[name]
+    with scripted(Script(**settings)) as address:
+        events, board = raced("kv", f"@{address}")
+    host = address.removeprefix("http://")
+    assert [score.state for score in board.scores] == ["done", "failed"]
+    failed = [event.message for event in events if isinstance(event, Failed)]
+    with pytest.raises(DerbyError, match=reason):
+        raise DerbyError(*failed)
+    assert failed[0].startswith(f"The server {host} ")
+    assert "reference" not in failed[0]
+
+
+def test_nobody_there_is_a_sentence() -> None:
+    with scripted(Script()) as address:
+        pass
+    _, board = raced("kv", f"@{address}", "@nowhere")
+    assert "does not answer: start it" in board.scores[1].message
+    assert "There is no server 'nowhere'" in board.scores[2].message
+    assert board.scores[0].state == "done"
+
+
+def test_a_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "SILENCE", 0.2)
+    with scripted(Script(said(*PLAIN), held=threading.Event())) as address:
+        _, board = raced("kv", f"@{address}")
+    assert "sent nothing for 0 s" in board.scores[1].message
+
+
+def test_a_program_is_refused() -> None:
+    with scripted(Script(said(*PLAIN))) as address:
+        _, board = raced("kv", f"@{address}", request=Request("A {{gen 'word'}} b"))
+    assert "runs no program" in board.scores[1].message
+
+
+@pytest.fixture
+def named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """A server that is offered by name, with a key."""
+    script = Script(said(*COUNTED))
+    with scripted(script) as address:
+        path = tmp_path / "servers.toml"
+        path.write_text(f'[mine]\nurl = "{address}"\nkey = "sk-hush"\n')
+        monkeypatch.setenv(VARIABLE, str(path))
+        yield script
+
+
+def test_a_key_goes_to_its_server_and_nowhere_else(named: Script) -> None:
+    events, board = raced("kv", "@mine")
+    assert named.keys == ["Bearer sk-hush"]
+    assert board.scores[1].model == "tiny on mine"
+    record = as_bytes(recorded(REQUEST, board.columns, FAKE, events))
+    assert b"hush" not in record
+    assert b"127.0.0.1" not in record, "nor does the address of one that goes by a name"
+    named.pieces, named.status = [b"you sent sk-hush"], 500
+    _, board = raced("kv", "@mine")
+    assert board.scores[1].message.endswith("refused the request: you sent ... (status 500).")
+
+
+def test_a_stop_ends_a_servers_column() -> None:
+    with scripted(Script(said(*PLAIN), held=threading.Event())) as address:
+        entered = Race(REQUEST, (parse_column(f"@{address}"),), FAKE)
+        events: list[Event] = []
+        run_to_end(entered, LoadedModels(), events.append, lambda: len(events) > 2)
+    assert [e.reason for e in events if isinstance(e, Finished)] == ["stopped"]
+
+
+def test_a_bench_takes_a_server() -> None:
+    text = raced("kv")[1].scores[0].text
+    for answer, equal in ((text, True), (f"{text[:-1]}?", False)):
+        last = chat("", "length", usage=usage(3, 2))
+        messages = [chat(answer[:4]), chat(answer[4:]), last]
+        with scripted(Script(said(*messages))) as address:
+            columns = (parse_column("kv"), parse_column(f"@{address}"))
+            race, models = Race(REQUEST, columns, FAKE), LoadedModels()
+            base, score = (run_solo(race, index, models) for index in (0, 1))
+        found = measured(columns[1], "", 0, base, score)
+        assert found.equal == equal
+        assert found.speedup > 0
+        assert found.ttft is not None
