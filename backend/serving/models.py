@@ -59,11 +59,10 @@ class Offered:
         return column, target
 
     def _column(self, text: str, own: GrammarSource | None) -> Column:
-        head, _, settings = text.partition(":")
-        strategy = strategies().get(head.partition("@")[0].strip())
-        if strategy is not None and strategy.lane is not None:
-            raise DerbyError(f"{strategy.title} does not run here: choose another column.")
+        _, _, settings = text.partition(":")
         column = column_of(text, self.offer, own, resolve=True)
+        if column.strategy.lane is not None:
+            raise DerbyError(f"{column.title} does not run here: choose another column.")
         if column.model.name:
             raise DerbyError(
                 f"The column {text!r:.80} names a model of its own: name it before the column, as "

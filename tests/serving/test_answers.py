@@ -3,15 +3,21 @@
 import asyncio
 import json
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
-from asking import Raced, Site, serving
+from asking import PLACE, Raced, Site, serving
+from hosting import never
 
+from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.process import ProcessHost
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
 from backend.serving.models import Offered
+from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
 from backend.web.offer import offer_of
 
@@ -230,3 +236,21 @@ def test_speculation_keeps_the_text_of_a_chat_with_the_built_in_model() -> None:
     assert len(first["message"]["content"]) > 5
     assert others == [first, first]
     assert answers[1]["timings"]["draft_n"] > 0
+
+
+def test_a_served_column_is_one_of_a_race_elsewhere(site: Site) -> None:
+    """By the clock of the server, token by token, and with the text of the same column here."""
+    named = f"@{site.client.base_url}:model=fake-loop"
+    texts = ("lookup", f"{named}:lookup:cache=call", f"{named}:kv:cache=call")
+    target, columns = replace(PLACE, name="fake-loop"), tuple(map(parse_column, texts))
+    board = Scoreboard(columns)
+    for event in InlineHost().stream(Race(Request("Hello there", 40), columns, target), never):
+        board.add(event)
+    here, guessed, plain = board.scores
+    assert here.text == guessed.text == plain.text
+    assert here.tokens == guessed.tokens == plain.tokens
+    assert {guessed.clock, plain.clock} == {"server"}
+    assert (guessed.written, guessed.prompt_tokens) == (here.written, here.prompt_tokens)
+    assert (guessed.drafted, guessed.accepted) == (here.drafted, here.accepted)
+    assert plain.drafted == 0
+    assert 0 < guessed.ttft < guessed.seconds
