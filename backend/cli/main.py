@@ -21,8 +21,8 @@ from backend.errors import DerbyError, explain
 COMMANDS = {
     "setup": "Fetch and convert everything that the app needs, once.",
     "race": "Run one prompt through several strategies at once.",
-    "serve": "Answer as an OpenAI-compatible server, the column in the model's name, one request at "
-    "a time; clients count as one user, whose answers share their KV caches.",
+    "serve": "Answer as an OpenAI-compatible server, the column in the model's name, one request "
+    "at a time; clients count as one user, whose answers share their KV caches.",
     "replay": "Draw a recorded race again, or print it as a table, a trace or a link.",
     "grammar": "Check a grammar, and how far a text fits it.",
     "verify": "Check that every lossless column writes what KV reuse writes; exit code 1 if one "
