@@ -154,7 +154,7 @@ class Visitor:
         drawn = self.page.locator(".dd-lineup-column")
         expect(drawn).to_have_count(len(lines))
         for i, name in enumerate(names):
-            expect(drawn.nth(i)).to_have_attribute("data-strategy", name)
+            expect(drawn.nth(i)).to_have_attribute("data-strategy", name or "server")
 
     def ask(self, prompt: str, *, tokens: int = 128, model: str = "fake") -> None:
         """Fill in the form and run."""

@@ -75,8 +75,10 @@ class Column:
     @property
     def label(self) -> str:
         """The title, with the settings and the place that differ from the usual ones."""
-        parts = [*([self.model.name] if self.model.name else []), self.model.place]
-        parts += [f"{name}={text}" for name, text in self.changed().items()]
+        parts, changed = [self.model.name, self.model.place], self.changed()
+        if self.name == SERVER.name:  # where it is and what it runs, in their own words
+            parts = [changed.pop(name, "").removeprefix("http://") for name in ("at", "model")]
+        parts += [f"{name}={text}" for name, text in changed.items()]
         shown = ", ".join(filter(None, parts))
         return f"{self.title} ({shown})" if shown else self.title
 

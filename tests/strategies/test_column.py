@@ -240,6 +240,13 @@ def test_a_mistake_is_told_in_one_sentence(text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_servers_column_says_where_and_what() -> None:
+    column = parse_column("@http://a.b:8000:model=built-in:kv:k=4,gaps=true")
+    assert column.label == "Server (a.b:8000, built-in:kv:k=4, gaps=true)"
+    assert column == parse_column("server:at=http://a.b:8000,model=built-in:kv:k=4,gaps=true")
+    assert parse_column("@vllm").label == "Server (vllm)"
+
+
 WRITTEN = r"(kv|lookup|lookahead|stateless|)(@[a-z0-9/. ]*)?:[a-z0-9=,. -]*"
 
 

@@ -52,6 +52,7 @@ def work(
     die_with_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
     models = LoadedModels(
         idle_warm_up=True,
         grammars=Grammars(GRAMMAR_DEADLINE),
