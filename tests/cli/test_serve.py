@@ -74,7 +74,8 @@ def test_it_ends_at_once_and_says_so_to_its_clients(end: signal.Signals, tmp_pat
         found = re.search(r"http://\S+", server.stdout.readline())
         assert found is not None
         family = [each.pid for each in psutil.Process(server.pid).children(recursive=True)]
-        asked = {"model": "fake-endless:kv", "prompt": "x", "max_tokens": 4000, "stream": True}
+        asked = {"model": "fake-endless:kv", "prompt": "Hello", "temperature": 0}
+        asked |= {"max_tokens": 4000, "stream": True}
         with httpx.stream(
             "POST",
             f"{found[0]}/completions",
@@ -85,7 +86,7 @@ def test_it_ends_at_once_and_says_so_to_its_clients(end: signal.Signals, tmp_pat
             lines = answer.iter_lines()
             next(lines)
             server.send_signal(end)
-            *_, error, done = [line for line in lines if line]
+            *_, error, done = filter(None, lines)
         assert "The app is ending" in error
         assert done == "data: [DONE]"
         until(lambda: not any(map(alive, family)), SOON)
