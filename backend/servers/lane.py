@@ -223,13 +223,14 @@ class _Answer:
 
     def events(self, response: "Response") -> Iterator[Event]:
         """Every event of the answer. Raises DerbyError if it breaks off, or does not end."""
-        finish, summed = "", Reply()
+        finish, summed, held = "", Reply(), Reply()
         for message in messages(response.iter_raw()):
             came = perf_counter()
             if message is DONE:
                 break
-            reply = read_reply(message)
+            reply = read_reply(message).behind(held)
             finish, summed = reply.finish or finish, summed.updated(reply)
+            held = Reply() if reply.text else reply
             if reply.text:
                 yield from self._step(reply, came)
         if not finish:

@@ -7,7 +7,7 @@ server, llama-cpp-python, OpenVINO Model Server, SGLang, Ollama and TGI send too
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any
 
@@ -63,6 +63,10 @@ class Reply:
     def so_far(self) -> int:
         """Tokens of the whole answer so far."""
         return self.timings.tokens if self.timings is not None else self.written
+
+    def behind(self, held: "Reply") -> "Reply":
+        """The same, with the tokens of one before it that had no text yet: half a character."""
+        return replace(self, ids=held.ids + self.ids, gaps=held.gaps + self.gaps)
 
     def updated(self, later: "Reply") -> "Reply":
         """What the two tell of the whole answer, the later one first."""

@@ -182,6 +182,19 @@ def test_vllms_counts_ids_and_guesses_are_shown() -> None:
     assert script.asked[0]["stream_options"]["continuous_usage_stats"] is True
 
 
+def test_a_character_of_several_tokens_keeps_them_all() -> None:
+    """The first ones come without text; once, their ids were lost."""
+    messages = [
+        chat("", usage=usage(7, 1), token_ids=[11]),
+        chat("", usage=usage(7, 2), token_ids=[12]),
+        chat("\N{SNOWMAN}", usage=usage(7, 3), token_ids=[13]),
+        chat("!", "stop", usage=usage(7, 4), token_ids=[14]),
+    ]
+    _, board, _ = served_by(messages)
+    assert board.scores[1].tokens == [11, 12, 13, 14]
+    assert board.scores[1].written == 4
+
+
 def test_log_probabilities_count_tokens_and_tell_gaps() -> None:
     _, board, script = served_by(GAPS, ":gaps=true")
     score = board.scores[1]
