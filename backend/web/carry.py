@@ -29,6 +29,9 @@ from backend.web.view import View
 #: Characters of a record that a page reads.
 MOST_TEXT = 1 << 22
 
+#: What stands for the rest of a prompt that is cut.
+_CUT = "\N{HORIZONTAL ELLIPSIS}"
+
 #: Characters of a prompt in a list of races, and races that stand side by side.
 MOST_PROMPT, MOST_BESIDE = 120, 6
 
@@ -181,10 +184,10 @@ def _compared(then: Scoreboard, here: Scoreboard, index: int) -> str:
 
 def about(record: RaceRecord) -> View:
     """A line on a race for a list of races."""
-    made = board(record)
+    made, prompt = board(record), record.request.prompt
     return {
         "made": record.made,
-        "prompt": record.request.prompt[:MOST_PROMPT],
+        "prompt": prompt if len(prompt) <= MOST_PROMPT else f"{prompt[: MOST_PROMPT - 1]}{_CUT}",
         "columns": [made.name(index) for index in range(len(made.columns))],
         "headline": headline(made),
     }
