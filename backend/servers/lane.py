@@ -6,7 +6,7 @@ token is made of messages that hold nobody knows how many.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -45,6 +45,7 @@ _TELL_MORE = {
     "return_token_ids": True,
     "min_p": 0.0,
     "repeat_penalty": 1.0,
+    "repetition_penalty": 1.0,
 }
 
 #: Why an answer ended, by a server's word for it.
@@ -87,7 +88,7 @@ def _events(column: int, request: Request, server: Server, *, gaps: bool) -> Ite
         yield Started(column, 0, f"{model or 'a model'} on {server.name}")
         path, bodies = _bodies(request, model, gaps=gaps)
         with _answer(client, path, bodies) as (response, began):
-            yield from _Answer(column, request, round_trip, began).events(response)
+            yield from Answer(column, request, round_trip, began).events(response.iter_raw())
 
 
 @lru_cache(256)
@@ -134,7 +135,7 @@ def _listed(client: "Client") -> tuple[str, float]:
         name = json.loads(body)["data"][0]["id"]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         name = ""  # not every server lists models
-    return str(name)[:200], min(trips)
+    return printable(str(name)), min(trips)
 
 
 def _start(response: "Response", most: int) -> bytes:
@@ -162,7 +163,9 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
     if request.stop:
         plain["stop"] = list(request.stop)
     if request.chat:
-        path, plain["messages"] = "chat/completions", [{"role": "user", "content": request.prompt}]
+        turns = (*request.turns, ("user", request.prompt))
+        path = "chat/completions"
+        plain["messages"] = [{"role": role, "content": text} for role, text in turns]
         asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     else:
         path, plain["prompt"] = "completions", request.prompt
@@ -209,8 +212,8 @@ def _refused(response: "Response") -> DerbyError:
     return DerbyError(f"The server {what} (status {status}).")
 
 
-class _Answer:
-    """Makes events of one answer's messages."""
+class Answer:
+    """Makes events of one answer, which was asked for at `began` (perf_counter's seconds)."""
 
     def __init__(self, column: int, request: Request, round_trip: float, began: float) -> None:
         self._column, self._most = column, request.max_new_tokens
@@ -221,10 +224,12 @@ class _Answer:
         self._steps = 0
         self._tokens = self._drafted = self._accepted = 0  # so far, as far as they were told
 
-    def events(self, response: "Response") -> Iterator[Event]:
-        """Every event of the answer. Raises DerbyError if it breaks off, or does not end."""
+    def events(self, pieces: Iterable[bytes]) -> Iterator[Event]:
+        """Every event of the answer whose bytes these are. Raises DerbyError if it breaks off, does
+        not end, or is none.
+        """
         finish, summed, held = "", Reply(), Reply()
-        for message in messages(response.iter_raw()):
+        for message in messages(pieces):
             came = perf_counter()
             if message is DONE:
                 break
@@ -254,7 +259,7 @@ class _Answer:
         drafted, accepted = self._guesses(reply)
         yield Step(
             self._column,
-            list(reply.ids[:count]),
+            list(reply.ids) if len(reply.ids) == count else [],
             ["sampled"] * count,
             [told_value(gap) for gap in reply.gaps[:count]],
             [["sampled", reply.text]],

@@ -8,13 +8,14 @@ server, llama-cpp-python, OpenVINO Model Server, SGLang, Ollama and TGI send too
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import Any
 
 from backend.errors import DerbyError
 
-#: Figures of a server beyond that are none: a year in seconds, tokens of any context.
-_MOST_SECONDS, _MOST_TOKENS = 3e7, 1 << 30
+#: Figures of a server beyond that are none: a year in seconds, tokens of any context, ids of any
+#: vocabulary, gaps between any logits.
+_MOST_SECONDS, _MOST_TOKENS, _MOST_ID, _MOST_GAP = 3e7, 1 << 30, 1 << 30, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def read_reply(message: Mapping[str, Any]) -> Reply:
     guessed = _table(_table(message.get("metrics")).get("speculative_decoding"))
     finish, timings = choice.get("finish_reason"), _timings(message.get("timings"))
     return Reply(
-        "".join(text for text in texts if text),
+        "".join(text for text in texts if text).encode(errors="replace").decode(),
         _ids(choice.get("token_ids")),
         _gaps(_table(choice.get("logprobs"))),
         timings.prompt_tokens if timings is not None else _count(usage.get("prompt_tokens")),
@@ -132,15 +133,23 @@ def _count(value: Any) -> int:
     return value if whole and 0 <= value <= _MOST_TOKENS else 0
 
 
+def _number(value: Any) -> float:
+    """A number; NaN of anything else, and of what is too large to be one."""
+    try:
+        return float(value) if isinstance(value, int | float) else nan
+    except OverflowError:
+        return nan
+
+
 def _seconds(milliseconds: Any) -> float | None:
-    sound = isinstance(milliseconds, int | float) and isfinite(milliseconds)
-    return milliseconds / 1e3 if sound and 0 <= milliseconds / 1e3 <= _MOST_SECONDS else None
+    seconds = _number(milliseconds) / 1e3
+    return seconds if 0 <= seconds <= _MOST_SECONDS else None
 
 
 def _ids(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(isinstance(i, int) and i >= 0 for i in value):
-        return ()
-    return tuple(value)
+    ids = value if isinstance(value, list) else []
+    sound = all(type(i) is int and 0 <= i <= _MOST_ID for i in ids)
+    return tuple(ids) if sound else ()
 
 
 def _gaps(logprobs: Mapping[str, Any]) -> tuple[float, ...]:
@@ -161,8 +170,9 @@ def _gaps(logprobs: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _gap(values: Sequence[Any]) -> float:
-    known = sorted((v for v in values if isinstance(v, int | float) and isfinite(v)), reverse=True)
-    return float(known[0] - known[1]) if len(known) > 1 else inf
+    known = sorted(filter(isfinite, map(_number, values)), reverse=True)
+    gap = known[0] - known[1] if len(known) > 1 else inf
+    return gap if gap <= _MOST_GAP else inf
 
 
 def _timings(value: Any) -> Timings | None:

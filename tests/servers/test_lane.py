@@ -5,19 +5,23 @@ vLLM 0.27, llama-cpp-python 0.3.36 (recorded), and the plain form of OpenAI's, w
 SGLang, TGI 3 and OpenVINO Model Server 2026 send.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted_server import Script, said, scripted
 
 from backend.bench.runs import run_solo
 from backend.bench.solo import measured
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Served, Step
+from backend.events import Event, Failed, Finished, Served, Started, Step
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -29,6 +33,7 @@ from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import brief, pace, served, state, verdict
 from backend.servers import lane as lanes
+from backend.servers.lane import Answer
 from backend.servers.server import VARIABLE
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request, Sampling
@@ -259,6 +264,57 @@ def test_a_record_holds_a_servers_column() -> None:
         read = from_bytes(as_bytes(record))
         assert view(board_of(read), race=1, goal=24) == view(board, race=1, goal=24)
         assert decode(encode(record)).events == record.events
+
+
+NUMBERS = st.integers(-5, 40) | st.floats() | st.sampled_from([10**400, -(10**9), True, None, "1"])
+IDS = st.lists(NUMBERS | st.integers(0, 9), max_size=4)
+
+
+PLACES = st.lists(
+    NUMBERS
+    | st.dictionaries(st.sampled_from("ab"), NUMBERS, max_size=2)
+    | st.tuples(NUMBERS, NUMBERS).map(lambda pair: likely("a", *pair)["content"][0]),
+    max_size=3,
+)
+
+
+def _any(names: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.sampled_from(names.split()), values, max_size=4)
+
+
+ANY_MESSAGE = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(
+            st.fixed_dictionaries(
+                {"delta": st.fixed_dictionaries({"content": st.sampled_from(["", "a", "\ud83d"])})},
+                optional={
+                    "finish_reason": st.sampled_from(["stop", "length", 3]),
+                    "token_ids": IDS,
+                    "logprobs": _any("tokens top_logprobs content", PLACES),
+                },
+            ),
+            max_size=1,
+        ),
+        "usage": _any("prompt_tokens completion_tokens", NUMBERS),
+        "timings": _any("prompt_ms predicted_ms predicted_n draft_n draft_n_accepted", NUMBERS),
+    },
+)
+
+
+@given(st.lists(ANY_MESSAGE, max_size=6))
+def test_whatever_a_server_says_can_be_recorded(said_by_it: list[dict[str, Any]]) -> None:
+    """Ids that were fewer than tokens, gaps beyond all bounds, and half of a surrogate pair made
+    records that could not be read.
+    """
+    column = parse_column("@somewhere")
+    events: list[Event] = [Started(0, 0, "a model on somewhere")]
+    with suppress(DerbyError):
+        events += Answer(0, REQUEST, 0.001, 0.0).events(said(*said_by_it))
+    record = recorded(REQUEST, (column,), FAKE, events)
+    read = from_bytes(as_bytes(record))
+    assert read.events == record.events
+    json.dumps(view(board_of(read), race=1, goal=24)).encode()
 
 
 def test_a_column_without_an_answer_waits() -> None:
