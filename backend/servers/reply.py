@@ -1,9 +1,7 @@
 """What one message of a stream says, in any of the forms that servers give it.
 
-The forms, as their documents show them: OpenAI's chat and completion chunks, which llama.cpp's
-server, llama-cpp-python, OpenVINO Model Server, SGLang, Ollama and TGI send too; llama.cpp's
-`timings` (server README, 2026); vLLM's usage in every chunk, `token_ids` (0.10) and `metrics`
-(0.27).
+The forms: OpenAI's chat and completion chunks, which compatible servers send; llama.cpp's `timings`;
+vLLM's usage in every chunk, its `token_ids`, and its `metrics` (pull request 48915).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """A server's column: what it shows of each server, by whose clock, and what a bad one does.
 
-The streams have the forms that the servers' documents show: llama.cpp's server (README, 2026),
-vLLM 0.27, llama-cpp-python 0.3.36 (recorded), and the plain form of OpenAI's, which Ollama 0.40,
-SGLang, TGI 3 and OpenVINO Model Server 2026 send.
+The streams are written after what is documented of llama.cpp's `timings`, of vLLM's usage, ids and
+metrics, and of OpenAI's own form; the log-probabilities after what llama-cpp-python 0.3.36 sent.
 """
 
 import json
