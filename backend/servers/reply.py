@@ -1,7 +1,7 @@
 """What one message of a stream says, in any of the forms that servers give it.
 
-The forms: OpenAI's chat and completion chunks, which compatible servers send; llama.cpp's `timings`;
-vLLM's usage in every chunk, its `token_ids`, and its `metrics` (pull request 48915).
+The forms: OpenAI's chat and completion chunks, which compatible servers send; llama.cpp's
+`timings`; vLLM's usage in every chunk, its `token_ids`, and its `metrics` (pull request 48915).
 """
 
 from collections.abc import Mapping, Sequence
