@@ -2,6 +2,8 @@
 # make setup  prepare everything that it needs, and stop
 # make test   prepare, and run every test
 # make test-servers  race a real server, which is compiled first
+# make test-spaces  try ZeroGPU's own package, against a stub of what lends the GPU
+# make test-cluster  race on a Ray cluster of two nodes, on this machine
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   faults and crowds, for an hour and a bit; the report goes to build/
 PYTHON ?= python3
@@ -12,7 +14,7 @@ BIN := .venv/bin
 COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '/tests?/' .venv/lib \
 	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
 
-.PHONY: run setup test test-servers check verify bench gpu soak
+.PHONY: run setup test test-servers test-spaces test-cluster check verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -30,6 +32,14 @@ test: .venv/installed-dev
 test-servers: .venv/installed-dev .venv-servers/installed
 	$(BIN)/python -m backend setup
 	$(BIN)/python -m pytest -m servers tests/servers
+
+test-spaces: .venv/installed-dev
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-spaces.txt
+	$(BIN)/python -m pytest -m spaces tests/racing
+
+test-cluster: .venv/installed-dev .venv/installed-ray
+	$(BIN)/python -m backend setup
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 verify: setup
 	$(BIN)/python -m backend verify
@@ -50,6 +60,10 @@ soak: .venv/installed-dev
 .venv-servers/installed: requirements-servers.txt
 	$(PYTHON) -m venv .venv-servers
 	.venv-servers/bin/python -m pip install --disable-pip-version-check -r requirements-servers.txt
+	touch $@
+
+.venv/installed-ray: requirements-ray.txt .venv/installed
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-ray.txt
 	touch $@
 
 .venv/installed: requirements.txt

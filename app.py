@@ -3,18 +3,26 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import typer
 
 from backend.cli.console import complain, warn
+from backend.cluster.start import cluster_host
 from backend.engines.registry import offered_engines
 from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
+from backend.kvcache.snapshots import VARIABLE as SNAPSHOTS
 from backend.limits import Limits, limits_of
+from backend.machine import zero_gpu
 from backend.models.files import BUILT_IN
+from backend.models.prepared import CACHE, volume
 from backend.processes import give_memory_back
+from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
+from backend.racing.hosts.zero_gpu import ZeroGpuHost
 from backend.racing.preparation import fetch_offered
 from backend.servers.server import VARIABLE as SERVERS
 from backend.servers.server import read_servers
@@ -23,6 +31,12 @@ from backend.types import ModelSpec
 from backend.web.address import LOOPBACK, free_port
 from backend.web.metrics import Metrics
 from backend.web.offer import require_models
+
+#: What a Space knows of itself.
+SPACE = "SPACE_ID"
+
+#: Precisions that models are loaded in for a GPU that is lent, where others take longer.
+LENT = ("fp32", "bf16")
 
 #: Seconds between two times that freed memory is given back.
 TIDY = 60
@@ -51,6 +65,12 @@ def main(
     servers: Path | None = typer.Option(  # noqa: B008
         None, help="A TOML file of servers that columns may name: see docs/servers.md."
     ),
+    cluster: str = typer.Option(
+        "", help="Race on a Ray cluster: auto, or its head's address: see docs/deploy.md."
+    ),
+    snapshots: Path | None = typer.Option(  # noqa: B008
+        None, envvar=SNAPSHOTS, help="The folder of snapshots, which a cluster's machines share."
+    ),
 ) -> None:
     """Serve the page. --fake offers an engine without a model, --share opens a public link, --mcp
     tools for agents at /mcp.
@@ -60,10 +80,15 @@ def main(
         if servers is not None:
             read_servers(servers)
             os.environ[SERVERS] = str(servers.absolute())  # for the worker, too
+        if snapshots is not None:
+            os.environ[SNAPSHOTS] = str(snapshots.expanduser().absolute())  # likewise
         limits = _limits(limit, host, public=share or bool(public_host))
+        if SPACE in os.environ and (place := volume()):
+            os.environ.setdefault(CACHE, str(place))  # for the worker, too
         _serve(
             limits,
             model,
+            cluster=cluster,
             host=host,
             port=port,
             share=share,
@@ -81,6 +106,7 @@ def _serve(
     limits: Limits,
     model: list[str],
     *,
+    cluster: str,
     host: str,
     port: int,
     share: bool,
@@ -98,8 +124,14 @@ def _serve(
     if not fake:
         fetch_offered(model, print)
         models, warm = (BUILT_IN, *model), (ModelSpec(),)
-    races = ProcessHost(warm, limits)
+    races: Host = (
+        cluster_host(cluster, warm, limits, models, engines)
+        if cluster
+        else ProcessHost(warm, limits)
+    )
     try:
+        if zero_gpu() and not fake:
+            races = _with_lent_gpu(races, models, limits)
         metrics = Metrics(races) if metrics_port else None
         if metrics is not None:
             metrics.serve(metrics_port)
@@ -130,9 +162,22 @@ def _serve(
         races.close()
 
 
+def _with_lent_gpu(worker: Host, models: Sequence[str], limits: Limits) -> Host:
+    """Where races run on a ZeroGPU Space, with these models loaded for its GPU."""
+    spaces = import_module("spaces")  # in this thread, before anything imports torch or gradio
+    from backend.engines.torch.engine import place
+
+    for spec in (ModelSpec(name, "torch", each, "CUDA") for name in models for each in LENT):
+        try:
+            place(spec, print)
+        except DerbyError as error:
+            warn(str(error))  # a race on it says so too
+    return ZeroGpuHost(worker, spaces.GPU, limits=limits)
+
+
 def _limits(texts: list[str], host: str, *, public: bool) -> Limits:
     """The limits of this page; the strict ones where others than its owner can reach it."""
-    open_to_all = public or "SPACE_ID" in os.environ or host not in LOOPBACK
+    open_to_all = public or SPACE in os.environ or host not in LOOPBACK
     return limits_of(texts, public=open_to_all)
 
 

@@ -151,6 +151,7 @@ function draw() {
   drawNow(view);
   if (view.result) drawEnd(view);
   drawCosts(view.costs);
+  drawLoad(view);
 }
 
 // The value goes too: were it there still, the same alert would be no news.
@@ -164,6 +165,9 @@ for (const change of ["input", "change"]) document.addEventListener(change, clea
 find(".dd-dismiss").addEventListener("click", clearAlert);
 find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
 find(".dd-again").addEventListener("click", () => document.getElementById("again")?.click());
+find(".dd-load-measure").addEventListener("click", () => document.getElementById("underload")?.click());
+for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
+new ResizeObserver(drawLoadPlot).observe(find(".dd-load-plot"));
 new ResizeObserver(drawCurve).observe(find(".dd-plot"));
 watch("value", draw);
 document.addEventListener("visibilitychange", draw);

@@ -3,10 +3,10 @@
 const row = element.querySelector(".dd-carry");
 const note = row.querySelector("p");
 const field = row.querySelector("input");
-let wanted = ""; // what an answer is awaited for: "link" to be copied, "kept" to be kept, or a file
+const wanted = new Set(); // what the next link is for: "link" to be copied, "kept" to be kept
 
 function ask(form) {
-  wanted = form;
+  wanted.add(form);
   note.textContent = "";
   field.hidden = true;
   props.value = { ask: form === "kept" ? "link" : form };
@@ -38,9 +38,11 @@ async function copy(address, told) {
 function answered() {
   const { link, note: told, file, base64, about } = props.value ?? {};
   if (file) save(file, base64);
-  else if (link && wanted === "kept") window.kept.add(link, about);
-  else if (link) copy(location.href.split("#")[0] + link, told);
-  else if (told && wanted !== "kept") note.textContent = told;
+  // One answer may be that to both, asked for at nearly the same time.
+  if (link && wanted.has("kept")) window.kept.add(link, about);
+  if (link && wanted.has("link")) copy(location.href.split("#")[0] + link, told);
+  if (told && !link && !file && [...wanted].some((form) => form !== "kept")) note.textContent = told;
+  wanted.clear();
 }
 
 row.addEventListener("click", ({ target }) => {

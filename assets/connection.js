@@ -108,7 +108,7 @@ window.fetch = (target, options) => {
 document.addEventListener(
   "click",
   (event) => {
-    if (event.target.closest?.("#run, #continue, #load, #again")) missed = false;
+    if (event.target.closest?.("#run, #continue, #load, #again, #underload")) missed = false;
   },
   true,
 );

@@ -73,3 +73,18 @@ document.addEventListener(
   },
   true,
 );
+
+// ---- a frame may be made as high as its page: then it is no window, by whose height a page could
+// go, and its lower edge, where alerts stand, may be out of sight.
+if (FRAMED) {
+  const height = Math.min(window.innerHeight, window.screen.availHeight);
+  document.documentElement.style.setProperty("--dd-window", `${height}px`);
+  const watched = () => {
+    const alert = document.querySelector(".dd-alert");
+    if (!alert) return setTimeout(watched, 200);
+    new MutationObserver(() => {
+      if (alert.textContent) alert.scrollIntoView({ block: "nearest" });
+    }).observe(alert, { childList: true });
+  };
+  watched();
+}

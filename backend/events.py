@@ -43,6 +43,20 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """The race runs on this machine of a cluster; `name` is its own, the rest as in
+    records.place.Machine. `note` says what of the race's past is not there any more, "" nothing.
+    """
+
+    name: str
+    processor: str
+    cores: float
+    memory: int
+    system: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The column begins. `model` says what runs where; `spec` the same by part, as in
     types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
@@ -83,6 +97,20 @@ class CostsKnown:
     width_change: float
     draft: float
     context_slope: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
+@dataclass(frozen=True, slots=True)
+class LoadKnown:
+    """What passes that serve several requests were measured to cost, on the column's model: of each
+    number of `requests`, the seconds of a pass over each of `widths` rows of each of them, and
+    PassCosts' `context_slope`.
+    """
+
+    column: int
+    requests: list[int]
+    widths: list[int]
+    passes: list[list[float]]
+    context_slopes: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +298,10 @@ class Served:
     its own or the network's, and what an exchange without work takes in seconds; at the end also
     the tokens of prompt and answer (0: not told), whether `each` step was one of them, where steps
     did not say, and of all of them how many a draft offered and the target accepted.
+
+    What its counters tell: `rounds` with a draft, tokens accepted in each of a draft's `places`,
+    and what a pass wrote of late (`per_pass`, 0: not told). `others`: they used it too, so rounds,
+    places, drafted and accepted are the server's of that time, not the request's.
     """
 
     column: int
@@ -280,6 +312,10 @@ class Served:
     each: bool = False
     drafted: int = 0
     accepted: int = 0
+    rounds: int = 0
+    places: list[int] = field(default_factory=list)
+    per_pass: float = 0.0
+    others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,10 +340,12 @@ class Failed:
 
 Event = (
     Preparing
+    | Placed
     | Conditions
     | Started
     | Prepared
     | CostsKnown
+    | LoadKnown
     | Decided
     | Resumed
     | Prefilled

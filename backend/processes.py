@@ -1,6 +1,7 @@
 """Child processes that end with the one that started them; memory given back to the system."""
 
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -38,4 +39,12 @@ def give_memory_back() -> None:
         trim(0)
 
 
-_LASTING = ThreadPoolExecutor(1, "starts children")
+def _fresh_thread() -> None:
+    global _LASTING  # noqa: PLW0603 (a fork has its parent's memory, but none of its threads)
+    _LASTING = ThreadPoolExecutor(1, "starts children")
+
+
+_LASTING: ThreadPoolExecutor
+_fresh_thread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fresh_thread)

@@ -258,11 +258,13 @@ class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
     `length_thresholds`, ascending: a text longer than one of them is computed otherwise, from its
-    first token on (`longrope` turns keys and queries by other factors then).
+    first token on (`longrope` turns keys and queries by other factors then). `batch`: one pass can
+    compute several sequences.
     """
 
     tree: bool = True
     hidden_states: bool = False
+    batch: bool = False
     max_context: int = 8192
     length_thresholds: tuple[int, ...] = ()
 

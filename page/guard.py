@@ -31,6 +31,8 @@ STREAM = "/gradio_api/queue/data"
 HEARTBEAT = "/gradio_api/heartbeat/"
 #: Where agents call, if the page has tools for them.
 AGENTS = "/mcp"
+#: Where whoever watches over servers asks whether this one answers.
+HEALTH = "/health"
 _API = "/gradio_api/"
 _FILES = ("/assets/", "/static/")
 _READ = {
@@ -39,6 +41,7 @@ _READ = {
     "/theme.css",
     "/favicon.ico",
     PICTURE,
+    HEALTH,
     "/robots.txt",
     "/config",
     f"{_API}app_id",

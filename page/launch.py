@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from gradio import Blocks, themes
 from starlette.middleware import Middleware
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Route
 
 from backend.errors import DerbyError
@@ -20,7 +20,7 @@ from page.agents import Agents, NoAgents
 from page.calls import Functions
 from page.components import ASSETS, asset
 from page.document import PICTURE
-from page.guard import Guard
+from page.guard import HEALTH, Guard
 from page.layout import build
 from page.sessions import let_rest
 from page.site import Site, site_of
@@ -61,7 +61,7 @@ def serve(
             server_port=port,
             share=share,
             prevent_thread_lock=True,
-            **launch_settings(demo, site, limits, presence, agents),
+            **launch_settings(demo, site, limits, presence, agents, races),
         )
     except OSError as error:  # as gradio says that the port was taken in the meantime
         raise DerbyError(
@@ -86,7 +86,12 @@ def functions_of(demo: Blocks) -> Functions:
 
 
 def launch_settings(
-    demo: Blocks, site: Site, limits: Limits, presence: Presence, agents: Agents | NoAgents
+    demo: Blocks,
+    site: Site,
+    limits: Limits,
+    presence: Presence,
+    agents: Agents | NoAgents,
+    races: Host,
 ) -> dict[str, Any]:
     """Keyword arguments for `launch` that belong to the page, whoever serves it."""
     # Fonts of the reader's own system: the page asks no other server for anything.
@@ -111,7 +116,11 @@ def launch_settings(
         "max_threads": limits.waiting + 40,
         "app_kwargs": {
             "middleware": [Middleware(Guard, site, functions_of(demo), *guarded)],
-            "routes": [Route(PICTURE, lambda _: FileResponse(ASSETS / "card.png"))],
+            "routes": [
+                Route(PICTURE, lambda _: FileResponse(ASSETS / "card.png")),
+                # It answers at all: "preparing" says what races still wait for, "" for nothing.
+                Route(HEALTH, lambda _: JSONResponse({"preparing": races.facts().preparing})),
+            ],
             "lifespan": lambda _: agents.running(),
             "docs_url": None,
             "redoc_url": None,

@@ -68,7 +68,8 @@ def build(
     connected; without it, a visitor is gone for good once gradio says so. `metrics` hears of every
     race.
     """
-    offer, fields = offer_of(engines, models, limits, named_servers()), Fields()
+    devices = host.facts().devices
+    offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
         sessions = Sessions(demo)
         visitors = Visitors(host, limits, presence, sessions.forget, metrics)
@@ -202,10 +203,17 @@ def _tell_preparation(demo: gr.Blocks, controller: Controller, board: gr.HTML) -
 
 
 def _run_again(controller: Controller, board: gr.HTML) -> None:
-    """What the board's own button does, which stands beside a race whose timings are spoiled."""
+    """What the board's own buttons do: that beside a race whose timings are spoiled, and that which
+    measures load first.
+    """
 
     async def again(request: gr.Request) -> AsyncIterator[View]:
         async for view in controller.again(visitor_of(request)):
             yield view
 
+    async def under_load(request: gr.Request) -> AsyncIterator[View]:
+        async for view in controller.under_load(visitor_of(request)):
+            yield view
+
     unseen("again").click(again, None, board, **UNREAD)
+    unseen("underload").click(under_load, None, board, **UNREAD)

@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,7 +37,9 @@ LONG = "Long one 7"
 
 
 @contextmanager
-def serving(*options: str, cache: Path | None = None) -> Iterator[str]:
+def serving(
+    *options: str, cache: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """`python app.py OPTIONS` on a free port: its address, once it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -45,6 +47,7 @@ def serving(*options: str, cache: Path | None = None) -> Iterator[str]:
     command = [sys.executable, "app.py", "--port", str(port), *options]
     environment = os.environ | {"GRADIO_HEARTBEAT_INTERVAL": "1"}
     environment.pop("SPACE_ID", None)
+    environment |= variables or {}
     if cache is not None:
         environment["DECODE_DERBY_CACHE"] = str(cache)
     with subprocess.Popen(
@@ -72,15 +75,19 @@ def chromium() -> Iterator[BrowserContext]:
 
 
 @contextmanager
-def launched() -> Iterator[Browser]:
-    """A headless browser; without one, a failure where CI is set and a skip elsewhere."""
+def launched(*arguments: str) -> Iterator[Browser]:
+    """A headless browser, with more arguments; without one, a failure where CI is set and a skip
+    elsewhere.
+    """
     if not CHROMIUM.exists():
         reason = f"there is no browser at {CHROMIUM}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*ARGUMENTS, *arguments]
+        )
         try:
             yield browser
         finally:

@@ -2,8 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,20 +14,24 @@ EVENTS = "text/event-stream; charset=utf-8"
 @dataclass
 class Script:
     """What to answer. `pieces` are sent one by one; then the stream ends in order, unless it
-    `breaks`. `refuses` are fields of a request that are called wrong. `held` is waited for before
-    the last piece.
+    `breaks`. `wrong` tells of a request whether it is called so. `held` is waited for before
+    the last piece, `silent` before anything of an answer. `metrics` makes status, kind and text of
+    what stands elsewhere, /metrics among it.
     """
 
     pieces: Iterable[bytes] = ()
     status: int = 200
     kind: str = EVENTS
     breaks: bool = False
-    refuses: frozenset[str] = frozenset()
+    wrong: Callable[[dict[str, Any]], bool] = lambda _: False
     models: bytes = b'{"data": [{"id": "tiny"}]}'
+    metrics: Callable[[], tuple[int, str, bytes]] = lambda: (404, "text/plain", b"not found")
     held: threading.Event | None = None
+    silent: threading.Event | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    gets: list[tuple[str, str | None]] = field(default_factory=list)
     running: int = 0
     together: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -47,9 +51,16 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._head(200, "application/json")
-        self._chunk(self.script.models)
-        self._chunk(b"")
+        with self.script.lock:
+            self.script.gets.append((self.path, self.headers["Authorization"]))
+        if self.path.endswith("/models"):
+            status, kind, text = 200, "application/json", self.script.models
+        else:
+            status, kind, text = self.script.metrics()
+        with suppress(ConnectionError):
+            self._head(status, kind)
+            self._chunk(text)
+            self._chunk(b"")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -68,11 +79,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.script.running -= 1
 
     def _answer(self, body: dict[str, Any]) -> None:
-        if self.script.refuses & body.keys():
+        if self.script.wrong(body):
             self._head(422, "application/json")
             self._chunk(b'{"error": {"message": "unknown field"}}')
             self._chunk(b"")
             return
+        if self.script.silent is not None:
+            self.script.silent.wait()
         self._head(self.script.status, self.script.kind)
         pieces = list(self.script.pieces)
         for number, piece in enumerate(pieces):
@@ -106,8 +119,9 @@ def scripted(script: Script) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
-        if script.held is not None:
-            script.held.set()
+        for waited in (script.held, script.silent):
+            if waited is not None:
+                waited.set()
         server.shutdown()
         server.server_close()
         thread.join()

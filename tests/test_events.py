@@ -19,6 +19,8 @@ from backend.events import (
     Filled,
     Finished,
     Judged,
+    LoadKnown,
+    Placed,
     Prefilled,
     Prepared,
     Preparing,
@@ -69,6 +71,7 @@ def proposals(draw: st.DrawFn) -> Proposed:
 
 MADE = {
     Preparing: st.builds(Preparing, st.text()),
+    Placed: st.builds(Placed, st.text(), st.text(), SECONDS, NUMBERS, st.text(), st.text()),
     Conditions: st.builds(Conditions, SECONDS, SECONDS, SECONDS, SECONDS, NUMBERS, NUMBERS),
     Started: st.builds(
         Started,
@@ -82,6 +85,14 @@ MADE = {
     Prepared: st.builds(Prepared, NUMBERS, NUMBERS, SECONDS),
     CostsKnown: st.builds(
         CostsKnown, NUMBERS, st.lists(NUMBERS), st.lists(SECONDS), SECONDS, SECONDS
+    ),
+    LoadKnown: st.builds(
+        LoadKnown,
+        NUMBERS,
+        st.lists(NUMBERS),
+        st.lists(NUMBERS),
+        st.lists(st.lists(SECONDS)),
+        st.lists(st.lists(SECONDS)),
     ),
     Decided: st.builds(
         Decided,
@@ -115,6 +126,10 @@ MADE = {
         st.booleans(),
         NUMBERS,
         NUMBERS,
+        NUMBERS,
+        st.lists(NUMBERS, max_size=3),
+        SECONDS,
+        st.booleans(),
     ),
     Prefilled: st.builds(Prefilled, NUMBERS, NUMBERS, NUMBERS, SECONDS),
     Step: st.builds(

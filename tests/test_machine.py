@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backend import machine
 from backend.machine import cores, quota
 
 
@@ -39,6 +40,13 @@ def test_the_tightest_group_counts(
     shown = tmp_path / "own"
     shown.write_text(own)
     assert quota(tree(tmp_path / "groups", files), shown) == expected
+
+
+def test_a_fork_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenMP's other threads are not there, and were waited for."""
+    assert machine.threads() >= 1
+    monkeypatch.setattr(machine, "_STARTED", 0)
+    assert machine.threads() == 1
 
 
 def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from backend.bench.coverage import COVERAGE
 from backend.bench.experiment import Experiment
 from backend.bench.grammar import GRAMMAR
 from backend.bench.interleaved import INTERLEAVED
+from backend.bench.load import LOAD
 from backend.bench.program import PROGRAM
 from backend.bench.solo import SOLO
 from backend.bench.structure import STRUCTURE
@@ -18,6 +19,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         INTERLEAVED,
         COVERAGE,
         COSTS,
+        LOAD,
         PROGRAM,
         STRUCTURE,
         GRAMMAR,

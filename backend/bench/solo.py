@@ -22,25 +22,27 @@ from backend.strategies.column import Column
 class ColumnResult:
     """One column's medians over all prompts. Times in milliseconds.
 
-    speedup: median of per-prompt ratios of decode time, KV reuse over this column, for the same
-    tokens, with its 95 % interval, and the lowest and highest ratio in `spread`. end_to_end: the
-    same from the beginning, prefill included. overhead: a step's time outside draft, mask and
-    forward. equal: prompts whose text was that of KV reuse, each time, of those compared.
+    clock: whose time it is, as a score has it. speedup: median of per-prompt ratios of decode time,
+    KV reuse over this column, for the same tokens, with its 95 % interval, which only one clock
+    has, and the lowest and highest ratio in `spread`. end_to_end: the same from the beginning,
+    prefill included. overhead: a step's time outside draft, mask and forward. equal: prompts whose
+    text was that of KV reuse, each time, of those compared. None: unknown, as much is of servers.
     """
 
     column: str
+    clock: str
     category: str
     prompts: int
-    ttft: Annotated[float, figure("ttft")]
-    tpot: Annotated[float, figure("tpot")]
-    speedup: Annotated[float, figure("speedup")]
+    ttft: Annotated[float | None, figure("ttft")]
+    tpot: Annotated[float | None, figure("tpot")]
+    speedup: Annotated[float | None, figure("speedup")]
     interval: tuple[float, float] | None
-    spread: tuple[float, float]
-    end_to_end: float
-    tokens_per_forward: Annotated[float, figure("tokens_per_forward")]
-    acceptance: Annotated[float, figure("accepted")]
-    overhead: float
-    mask: Annotated[float, figure("mask_wait")]
+    spread: tuple[float, float] | None
+    end_to_end: float | None
+    tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
+    acceptance: Annotated[float | None, figure("accepted")]
+    overhead: float | None
+    mask: Annotated[float | None, figure("mask_wait")]
     equal: int
 
 
@@ -48,9 +50,10 @@ class ColumnResult:
 class Measured:
     """One column on one prompt, the one of that number, beside KV reuse alone on the same.
 
-    speedup and end_to_end as in `ColumnResult`, 0 where the prompt was answered by a single step;
-    ttft, tpot, tokens_per_forward and mask in their figures' units, None where unknown; overhead in
-    milliseconds; drafted and accepted are counts.
+    speedup and end_to_end as in `ColumnResult`, 0 where the prompt was answered by a single step,
+    and where nobody knows how many tokens a step wrote; ttft, tpot, tokens_per_forward and mask in
+    their figures' units, overhead in milliseconds, None where unknown; drafted and accepted are
+    counts.
     """
 
     column: str
@@ -64,8 +67,9 @@ class Measured:
     mask: float | None
     drafted: int
     accepted: int
-    overhead: float
+    overhead: float | None
     equal: bool
+    clock: str
 
 
 def solo(plan: Plan) -> list[ColumnResult]:
@@ -97,6 +101,7 @@ def measured(column: Column, category: str, prompt: int, base: Score, score: Sco
         for name in ("ttft", "tpot", "tokens_per_forward", "mask_wait")
     }
     limit = column.limit or len(base.tokens)
+    ours = score.clock == "own"  # a token's id means nothing on a server
     return Measured(
         column.label,
         category,
@@ -109,8 +114,9 @@ def measured(column: Column, category: str, prompt: int, base: Score, score: Sco
         known["mask_wait"],
         score.drafted,
         score.accepted,
-        score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3,
-        score.tokens == base.tokens[:limit] if score.tokens else score.text == base.text,
+        score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3 if ours else None,
+        score.tokens == base.tokens[:limit] if ours else score.text == base.text,
+        score.clock,
     )
 
 
@@ -134,36 +140,38 @@ def _result(found: Sequence[Measured], category: str) -> ColumnResult:
     fast = [each for each in found if each.speedup]
     ratios = ratios_of([each.speedup for each in fast], [each.prompt for each in fast])
     prompts = {each.prompt for each in found}
+    clocks, drafted = {each.clock for each in found}, sum(each.drafted for each in found)
     return ColumnResult(
         found[0].column,
+        " and ".join(sorted(clocks)),
         category,
         len(prompts),
         _median(each.ttft for each in found),
         _median(each.tpot for each in found),
-        ratios.median,
-        ratios.interval,
-        ratios.spread,
-        _median(each.end_to_end for each in found),
+        ratios.median or None,
+        ratios.interval if clocks == {"own"} else None,
+        ratios.spread if fast else None,
+        _median(each.end_to_end or None for each in found),
         _median(each.tokens_per_forward for each in found),
-        sum(each.accepted for each in found) / max(sum(each.drafted for each in found), 1),
+        sum(each.accepted for each in found) / drafted if drafted else None,
         _median(each.overhead for each in found),
         _median(each.mask for each in found),
         len(prompts - {each.prompt for each in found if not each.equal}),
     )
 
 
-def _median(values: Iterable[float | None]) -> float:
-    """The median of those that are known; 0 where none is."""
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
     known = [value for value in values if value is not None]
-    return median(known) if known else 0.0
+    return median(known) if known else None
 
 
 def end_to_end(base: Score, score: Score) -> float:
     """The baseline's time over the column's, from the beginning of either to the last token that
-    both have written.
+    both have written; 0 where that is not known.
     """
-    last = min(base.written, score.written) - 1
-    return base.times[last] / score.times[last]
+    last = min(len(base.times), len(score.times)) - 1
+    return base.times[last] / score.times[last] if last >= 0 else 0.0
 
 
 SOLO = Experiment("solo", "every column alone, compared with KV reuse on the same prompts", solo)

@@ -8,17 +8,40 @@ from rich.table import Table
 from backend.results.figures import NONE, Figure
 
 #: Fields that are words; figures stand at the right.
-WORDS = ("column", "grammar", "schema", "setting", "category", "peer", "curve")
+WORDS = ("column", "clock", "grammar", "schema", "setting", "category", "peer", "curve")
+
+#: Fields that are left out where all hold this.
+USUAL = {"clock": "own"}
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:
     """A table of dataclass instances of one kind, as `headings` and `cells` have it."""
+    left_out = unshown(results)
+    every = zip(
+        _fields(results[0]),
+        headings(type(results[0])),
+        *(cells(result) for result in results),
+        strict=True,
+    )
+    shown = [each for each in every if each[0] not in left_out]
     table = Table(title=title)
-    for name, heading in zip(_fields(results[0]), headings(type(results[0])), strict=True):
-        table.add_column(heading, justify="left" if name in WORDS else "right")
-    for result in results:
-        table.add_row(*cells(result))
+    for name, heading, *column in shown:
+        if name in WORDS:
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right", min_width=max(map(len, column)))
+    for cell in zip(*(column for _, _, *column in shown), strict=True):
+        table.add_row(*cell)
     return table
+
+
+def unshown(results: Sequence[Any]) -> set[str]:
+    """The fields that say the same of all results, and what they usually say."""
+    return {
+        name
+        for name, usual in USUAL.items()
+        if all(getattr(result, name, usual) == usual for result in results)
+    }
 
 
 def headings(kind: type) -> list[str]:
@@ -35,9 +58,10 @@ def headings(kind: type) -> list[str]:
 
 def cells(result: Any) -> list[str]:
     """The fields of a result as they are written below their headings."""
+    figures = ((getattr(result, name), _figure(hint)) for name, hint in _fields(result).items())
     return [
-        known.unit.cell(getattr(result, name)) if known else _text(getattr(result, name))
-        for name, known in ((name, _figure(hint)) for name, hint in _fields(result).items())
+        known.unit.cell(value) if known and value is not None else _text(value)
+        for value, known in figures
     ]
 
 

@@ -40,7 +40,7 @@ def show(board: Scoreboard, events: Iterable[Event]) -> None:
 
 def summary(board: Scoreboard) -> Table:
     """One line a column: how it ended, timings and their causes."""
-    caption = f"own clocks, interleaved. {ledger(board)}"
+    caption = f"{_clocks(board)}. {ledger(board)}"
     table = Table(caption=caption.strip(), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("column", min_width=13)
     table.add_column("state", min_width=11)
@@ -52,6 +52,17 @@ def summary(board: Scoreboard) -> Table:
         cells = [figure.cell(score, board.baseline) for figure in shown]
         table.add_row(board.columns[index].label, _state(score), *cells)
     return table
+
+
+def _clocks(board: Scoreboard) -> str:
+    """Whose clocks the table's times are of."""
+    of: dict[str, list[str]] = {}
+    for column, score in zip(board.columns, board.scores, strict=True):
+        of.setdefault(score.clock, []).append(column.label)
+    told = ["own clocks, interleaved"] if "own" in of else []
+    for clock, whose in (("server", "by its own clock"), ("network", "over the network")):
+        told += [f"{label} {whose}" for label in of.get(clock, ())]
+    return "; ".join(told)
 
 
 def _state(score: Score) -> str:

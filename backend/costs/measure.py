@@ -3,19 +3,20 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 
 from backend.costs.learnt import ASSUMED, WIDTHS, LearntCosts
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts, stated_costs
 from backend.costs.store import keep, kept_costs
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine
 from backend.engines.registry import engine_named
-from backend.types import PREFILL_CHUNK, chain_parents
+from backend.types import PREFILL_CHUNK, Arrays, Logits, chain_parents
 
 log = logging.getLogger(__name__)
 
@@ -79,16 +80,37 @@ def points_within(max_context: int, widths: Sequence[int] = WIDTHS) -> Points:
     return Points(fitting, near, far if far - near >= SMALLEST_DIFFERENCE else near)
 
 
+class Timed(Protocol):
+    """What is timed: a session, or several that do the same in one pass."""
+
+    def forward(
+        self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]
+    ) -> Logits: ...
+
+    def truncate(self, length: int) -> None: ...
+
+    def load(self, length: int, arrays: Arrays) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> PassCosts:
     """Time passes of each width, in another order each round; takes some ten seconds on a CPU.
 
     In a model with fewer positions, at fewer widths and contexts: see `points_within`.
     """
+    return curve(engine, engine.open, widths, rounds)
+
+
+def curve(
+    engine: Engine, opened: Callable[[], Timed], widths: Sequence[int], rounds: int
+) -> PassCosts:
+    """What the passes cost of that which `opened` opens, an empty one each time."""
     points = points_within(engine.capabilities.max_context, widths)
-    near, width_change = _measured(engine, points.widths, rounds, points.near)
+    near, width_change = _measured(engine, opened, points.widths, rounds, points.near)
     slope = (0.0, 0.0)
     if points.far > points.near and len(points.widths) > 1:
-        far, _ = _measured(engine, points.widths, rounds, points.far)
+        far, _ = _measured(engine, opened, points.widths, rounds, points.far)
         slope = _context_slope(points, near, far)
     return PassCosts(points.widths, near, width_change, slope)
 
@@ -105,7 +127,7 @@ def _context_slope(
 
 
 def _measured(
-    engine: Engine, widths: Sequence[int], rounds: int, context: int
+    engine: Engine, opened: Callable[[], Timed], widths: Sequence[int], rounds: int, context: int
 ) -> tuple[tuple[float, ...], float]:
     """Seconds by width behind so many tokens, and what a change of width costs.
 
@@ -114,20 +136,24 @@ def _measured(
     order = random.Random(0)
     first: dict[int, list[float]] = {k: [] for k in widths}
     steady: dict[int, list[float]] = {k: [] for k in widths}
-    with ExitStack() as opened:
-        session = engine.open()
-        opened.callback(session.close)
-        _prefill(session, context)
-        kept, stale = session.export(context), 0
+    kept = prefilled(engine, context)
+    with ExitStack() as open_ones:
+
+        def begin() -> Timed:
+            session = opened()
+            open_ones.callback(session.close)
+            if context:
+                session.load(context, kept)
+            _timed(engine, session, 1)
+            session.truncate(context)
+            return session
+
+        session, stale = begin(), 0
         for _ in range(rounds):
             for k in order.sample(widths, len(widths)):
                 if stale > STALE:
                     session.close()
-                    session, stale = engine.open(), 0
-                    opened.callback(session.close)
-                    session.load(context, kept)
-                    _timed(engine, session, 1)
-                    session.truncate(context)
+                    session, stale = begin(), 0
                 for times in (first, steady):
                     times[k].append(_timed(engine, session, k))
                     session.truncate(context)
@@ -139,12 +165,14 @@ def _measured(
     return seconds, max(0.0, width_change)
 
 
-def _prefill(session: Session, context: int) -> None:
-    """Have the session hold so many tokens."""
-    while session.length < context:
-        rows = min(PREFILL_CHUNK, context - session.length)
-        session.forward([7] * rows, chain_parents(rows), ())
-        session.keep(range(rows))
+def prefilled(engine: Engine, context: int) -> Arrays:
+    """The cache of a text of so many tokens."""
+    with closing(engine.open()) as session:
+        while session.length < context:
+            rows = min(PREFILL_CHUNK, context - session.length)
+            session.forward([7] * rows, chain_parents(rows), ())
+            session.keep(range(rows))
+        return session.export(context)
 
 
 def _quartile(times: Sequence[float]) -> float:
@@ -152,7 +180,7 @@ def _quartile(times: Sequence[float]) -> float:
     return sorted(times)[len(times) // 4]
 
 
-def _timed(engine: Engine, session: Session, rows: int) -> float:
+def _timed(engine: Engine, session: Timed, rows: int) -> float:
     """Seconds of a pass over `rows` tokens whose logits are all wanted."""
     engine.synchronize()
     start = perf_counter()

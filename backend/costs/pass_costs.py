@@ -29,10 +29,11 @@ class PassCosts:
 
     def __call__(self, rows: int, context: int = CONTEXT) -> float:
         """Seconds of a pass over so many rows behind so many tokens: between the measured widths,
-        and beyond them, on straight lines.
+        and beyond them, on straight lines. A slope that was measured too steep, on a busy machine,
+        takes off half at most.
         """
-        each, row = self.context_slope
-        return self._near(rows) + (context - CONTEXT) * (each + row * rows)
+        (each, row), near = self.context_slope, self._near(rows)
+        return max(near / 2, near + (context - CONTEXT) * (each + row * rows))
 
     def _near(self, rows: int) -> float:
         if len(self.widths) == 1:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.costs.learnt import Correction, LearntCosts
+from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.models.prepared import cache_dir
@@ -25,20 +26,42 @@ RECIPE = "costs v4"
 LEARNT = "learnt v1"
 
 
+#: Raise it whenever load is measured in another way.
+LOAD_RECIPE = "load v1"
+
+
 def kept_costs(engine: Engine) -> LearntCosts | None:
     """The costs that were kept; None if there are none, or not as they were written."""
     try:
-        text, _, digest = _path(engine).read_text(encoding="utf-8").partition("\n")
-        if _digest(text) != digest:
-            return None
-        kept = json.loads(text)
-        each, row = kept["context_slope"]
-        widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
-        assumed = kept.get("assumed", False)
-        prior = PassCosts(widths, seconds, kept["width_change"], (each, row), assumed)
-        return LearntCosts(prior, _correction(kept.get(LEARNT)))
+        kept = _read(_path(engine, RECIPE))
+        return LearntCosts(_curve(kept), _correction(kept.get(LEARNT)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def kept_load(engine: Engine) -> LoadCosts:
+    """What load costs, as it was kept; UNKNOWN_LOAD if it was not, or not as it was written."""
+    try:
+        kept = _read(_path(engine, LOAD_RECIPE))
+        curves = tuple(map(_curve, kept["curves"]))
+        return LoadCosts(tuple(kept["requests"]), curves)
+    except (OSError, ValueError, KeyError, TypeError):
+        return UNKNOWN_LOAD
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Raises OSError or ValueError for what is not there, or not as it was written."""
+    text, _, digest = path.read_text(encoding="utf-8").partition("\n")
+    if _digest(text) != digest:
+        raise ValueError(f"{path.name} is damaged")
+    return json.loads(text)
+
+
+def _curve(kept: dict[str, Any]) -> PassCosts:
+    """Of what `asdict` made of one."""
+    each, row = kept["context_slope"]
+    widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
+    return PassCosts(widths, seconds, kept["width_change"], (each, row), kept.get("assumed", False))
 
 
 def _correction(kept: Any) -> Correction | None:
@@ -50,20 +73,28 @@ def _correction(kept: Any) -> Correction | None:
 
 def keep(engine: Engine, costs: LearntCosts) -> None:
     """Keep them if the folder can be written; else they are measured again next time."""
-    path = _path(engine)
+    _write(_path(engine, RECIPE), {**asdict(costs.prior), LEARNT: asdict(costs.correction)})
+
+
+def keep_load(engine: Engine, costs: LoadCosts) -> None:
+    """The same of what load costs."""
+    _write(_path(engine, LOAD_RECIPE), asdict(costs))
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        text = json.dumps({**asdict(costs.prior), LEARNT: asdict(costs.correction)})
+        text = json.dumps(content)
         partial.write_text(f"{text}\n{_digest(text)}", encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         log.warning("what passes cost could not be kept: %s", error)
 
 
-def _path(engine: Engine) -> Path:
+def _path(engine: Engine, recipe: str) -> Path:
     machine = f"{platform.node()} {platform.machine()} {platform.processor()} {os.cpu_count()}"
-    key = f"{RECIPE} {engine.fingerprint} {engine.spec} {machine}"
+    key = f"{recipe} {engine.fingerprint} {engine.spec} {machine}"
     return cache_dir() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
 
 

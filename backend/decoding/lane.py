@@ -48,10 +48,15 @@ class Lane:
 LaneFactory = Callable[[int, Request, Mapping[str, Any]], Lane]
 
 
-def polled(events: Iterator[Event]) -> Iterator[Event | None]:
+def nothing() -> None:
+    """Of events that do not wait for long."""
+
+
+def polled(events: Iterator[Event], leave: Callable[[], None] = nothing) -> Iterator[Event | None]:
     """Read `events`, which may wait, on a thread of its own; None while there is no new one.
 
-    Raises what reading raises. Closing stops the reading at the next event.
+    Raises what reading raises. Closing stops the reading at the next event; `leave` is called then,
+    so that what is waited for comes to an end.
     """
     queue: SimpleQueue[Event | Exception | None] = SimpleQueue()
     closed = threading.Event()
@@ -81,3 +86,4 @@ def polled(events: Iterator[Event]) -> Iterator[Event | None]:
             yield event
     finally:
         closed.set()
+        leave()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from backend.engines.batch import Batch
 from backend.text import Tokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
@@ -96,6 +97,13 @@ class Engine(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def open(self) -> Session: ...
+
+    def open_batch(self, requests: int) -> Batch:
+        """The caches of so many sequences, whose passes are one.
+
+        Raises RuntimeError unless the engine declares `Capabilities.batch`.
+        """
+        ...
 
     def warm_up(self) -> Iterator[None]:
         """Do, bit by bit, what the first passes would otherwise pay for."""

@@ -11,14 +11,16 @@ from functools import lru_cache
 from time import sleep
 
 import numpy as np
+from numpy.typing import NDArray
 
+from backend.engines.batch import Batch, BatchPass
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.tree import depths
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
-CAPABILITIES = Capabilities(max_context=4096)
+CAPABILITIES = Capabilities(max_context=4096, batch=True)
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -56,6 +58,10 @@ class FakeEngine:
     def open(self) -> "FakeSession":
         self.open_sessions += 1
         return FakeSession(self)
+
+    def open_batch(self, requests: int) -> Batch:
+        self.open_sessions += 1
+        return Batch(FakeBatch(self, requests), requests)
 
     @property
     def fingerprint(self) -> str:
@@ -158,6 +164,41 @@ class FakeSession:
         if self._kept or arrays["tokens"].shape != (1, 1, length, 1):
             raise RuntimeError("load into a session that is not empty, or of another model")
         self._kept = arrays["tokens"].ravel().tolist()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._engine.open_sessions -= 1
+        self._closed = True
+
+
+class FakeBatch:
+    """Reads of every row what its mask lets it see: the tokens in the order of their places."""
+
+    def __init__(self, engine: FakeEngine, requests: int) -> None:
+        self._engine = engine
+        self._tokens = np.zeros((requests, 0), dtype=np.int64)
+        self._closed = False
+
+    def run(self, batch: BatchPass) -> tuple[Logits, HiddenStates]:
+        engine, (requests, n) = self._engine, batch.tokens.shape
+        if self._closed or batch.visible.shape[2] != self._tokens.shape[1] + n:
+            raise RuntimeError("a pass over a closed batch, or one of another length")
+        self._tokens = np.concatenate([self._tokens, batch.tokens], axis=1)
+        engine.forwards += 1
+        engine.rows += batch.tokens.size
+        if engine.step_seconds:
+            sleep(engine.step_seconds)
+        logits = np.zeros((requests, len(batch.rows), engine.vocab_size), dtype=np.float32)
+        for i, tokens in enumerate(self._tokens):
+            for place, row in enumerate(batch.rows):
+                logits[i, place] = engine.logits(tokens[batch.visible[i, row]].tolist())
+        return logits, np.zeros((requests, n, 0), dtype=np.float32)
+
+    def gather(self, index: NDArray[np.int64]) -> None:
+        self._tokens = np.take_along_axis(self._tokens, index, axis=1)
+
+    def load(self, arrays: Arrays, requests: int) -> None:
+        self._tokens = np.repeat(arrays["tokens"].reshape(1, -1), requests, axis=0)
 
     def close(self) -> None:
         if not self._closed:

@@ -16,12 +16,12 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 def csv_table(record: RaceRecord) -> str:
     """A line a column (RFC 4180): every figure of the result's table, its unit in the heading, the
-    ends of its interval behind it; "" where it is not known.
+    ends of its interval behind it; "" where it is not known. "clock": whose time it is.
     """
     made, text = board(record), StringIO()
     writer = csv.writer(text)
     headings = [heading for figure in figures("table") for heading in _headings(figure)]
-    writer.writerow(["column", *headings, "text", "message"])
+    writer.writerow(["column", *headings, "text", "message", "clock"])
     for index in range(len(made.columns)):
         writer.writerow(map(_defused, _line(made, index)))
     return text.getvalue()
@@ -41,6 +41,7 @@ def _line(made: Scoreboard, index: int) -> Iterator[str]:
         yield from _cells(figure, score, made.baseline)
     yield outcome(made, index)
     yield score.message
+    yield score.clock
 
 
 def _cells(figure: Figure, score: Score, baseline: Score) -> Iterator[str]:

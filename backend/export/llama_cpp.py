@@ -22,7 +22,10 @@ def write(plan: Plan) -> Snippet:
     if missing:
         return nothing(NAME, "bash", missing)
     lines = [*_weights(plan.model, "target"), *_draft(plan)]
-    serve = " \\\n  ".join(["llama-server --model target.gguf --port 8080", *_speculation(plan)])
+    slots = [f"--parallel {plan.pays_up_to}"] if plan.pays_up_to else []
+    serve = " \\\n  ".join(
+        ["llama-server --model target.gguf --port 8080", *slots, *_speculation(plan)]
+    )
     path = "/v1/chat/completions" if plan.request.chat else "/completion"
     lines += [
         f"{serve} &",
@@ -33,6 +36,10 @@ def write(plan: Plan) -> Snippet:
     notes = list(plan.notes)
     if plan.kind == "lookup":
         notes.append(f"Only endings of exactly {plan.ngram} tokens are looked up, no shorter ones.")
+    if plan.pays_up_to:
+        notes.append(
+            f"It speculates at any load: --parallel {plan.pays_up_to} keeps that in bounds."
+        )
     if plan.grammar and plan.grammar.kind == "lark":
         notes.append("A Lark grammar needs a server built with -DLLAMA_LLGUIDANCE=ON.")
     return Snippet(NAME, "bash", code(lines), " ".join(notes))

@@ -68,7 +68,9 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A column's facts, settled. `lacking` is what no library has, "" if all is there: the rest is
-    then the nearest to it. `notes` hold everywhere.
+    then the nearest to it. `notes` hold everywhere. `pays_up_to` so many requests at once, None if
+    that is unknown or no bound was found; `schedule`: the guesses that are best from so many
+    requests to so many.
     """
 
     request: Request
@@ -84,6 +86,8 @@ class Plan:
     limit: int = 0
     grammar: GrammarSource | None = None
     notes: tuple[str, ...] = ()
+    pays_up_to: int | None = None
+    schedule: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def greedy(self) -> bool:

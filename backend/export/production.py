@@ -5,9 +5,10 @@ from dataclasses import replace
 from backend.errors import DerbyError
 from backend.export.llama_cpp import LLAMA_CPP
 from backend.export.openvino_genai import OPENVINO_GENAI
-from backend.export.plan import Library, Snippet, plan
+from backend.export.plan import Library, Plan, Snippet, plan
 from backend.export.transformers import TRANSFORMERS
 from backend.export.vllm import VLLM
+from backend.results.load import UnderLoad
 from backend.results.metrics import Score
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
@@ -19,9 +20,15 @@ LIBRARIES: dict[str, Library] = {
 
 
 def snippet(
-    column: Column, score: Score, request: Request, default: ModelSpec, library: str
+    column: Column,
+    score: Score,
+    request: Request,
+    default: ModelSpec,
+    library: str,
+    found: UnderLoad | None = None,
 ) -> Snippet:
-    """How `library` does what the column did, with the settings that its run put in force.
+    """How `library` does what the column did, with the settings that its run put in force; `found`
+    is what load makes of it, if that is known.
 
     Prompts, names and grammars stay literals, whatever they hold. Raises DerbyError of a column
     that failed, an unknown library, and a JSON Schema that is not JSON.
@@ -31,9 +38,29 @@ def snippet(
         raise DerbyError(f"There is no code for {library!r:.60}; choose from {names}.")
     if score.state == "failed":
         raise DerbyError(f"{column.label} failed in the last race: choose another column.")
-    made = LIBRARIES[library].write(plan(column, request, default, score.decision))
-    note = " ".join(filter(None, (_why(column, score), made.note)))
+    facts = plan(column, request, default, score.decision)
+    if found is not None and facts.k and found.limit < found.load.most:
+        facts = replace(facts, pays_up_to=found.limit, schedule=found.schedule(facts.k))
+    made = LIBRARIES[library].write(facts)
+    note = " ".join(
+        filter(None, (_why(column, score), made.note, _load(facts) if made.code else ""))
+    )
     return replace(made, note=note)
+
+
+def _load(plan: Plan) -> str:
+    """Up to which load speculation pays, in a sentence; "" if that is not known, or no bound."""
+    match plan.pays_up_to:
+        case None:
+            return ""
+        case 0:
+            return "On the machine of this race its speculation does not pay even for one request."
+        case 1:
+            return "On the machine of this race its speculation pays for one request at a time."
+        case most:
+            return (
+                f"On the machine of this race its speculation pays up to {most} requests at once."
+            )
 
 
 def _why(column: Column, score: Score) -> str:

@@ -52,6 +52,11 @@ def write(plan: Plan) -> Snippet:
         "print(output[0].outputs[0].text)",
     ]
     notes = list(plan.notes)
+    if plan.schedule:
+        notes.append(
+            "num_speculative_tokens_per_batch_size, which vLLM has since pull request 32374, is "
+            "as predicted for the machine of this race: measure it where you serve."
+        )
     for model in filter(None, (plan.model, plan.draft)):
         if model.quantised:
             folder = "draft" if model is plan.draft else "target"
@@ -67,13 +72,22 @@ def _compressed(model: Model, role: str) -> str:
 
 
 def _speculation(plan: Plan) -> str:
+    entries = [f'"num_speculative_tokens": {plan.k}', *_by_batch_size(plan)]
     if plan.draft:
         draft = _compressed(plan.draft, "draft")
-        return f'{{"method": "draft_model", "model": {draft}, "num_speculative_tokens": {plan.k}}}'
-    return (
-        f'{{"method": "ngram", "num_speculative_tokens": {plan.k}, '
-        f'"prompt_lookup_min": 1, "prompt_lookup_max": {plan.ngram}}}'
-    )
+        entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
+    else:
+        lookup = ['"prompt_lookup_min": 1', f'"prompt_lookup_max": {plan.ngram}']
+        entries = ['"method": "ngram"', *entries, *lookup]
+    return f"{{{', '.join(entries)}}}"
+
+
+def _by_batch_size(plan: Plan) -> list[str]:
+    """The best number of guesses from so many requests to so many: vLLM keeps the last one's beyond
+    the largest (its pull request 32374).
+    """
+    ranges = [list(each) for each in plan.schedule]
+    return [f'"num_speculative_tokens_per_batch_size": {ranges}'] if ranges else []
 
 
 def _vllm_sampling(plan: Plan) -> list[str]:

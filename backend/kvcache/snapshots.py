@@ -39,6 +39,9 @@ from backend.kvcache.sources import is_snapshot_id
 from backend.limits import PRIVATE, Limits
 from backend.models.prepared import cache_dir
 
+#: The folder of snapshots, for machines that share one.
+VARIABLE = "DECODE_DERBY_SNAPSHOTS"
+
 #: Seconds after which a partial file is nobody's any more.
 ABANDONED = 3600.0
 
@@ -318,7 +321,10 @@ class SnapshotFolder:
 
 
 def default_folder(limits: Limits = PRIVATE) -> SnapshotFolder:
-    return SnapshotFolder(cache_dir() / "snapshots", limits)
+    """$DECODE_DERBY_SNAPSHOTS, which machines may share, or a folder beside prepared models."""
+    chosen = os.environ.get(VARIABLE)
+    folder = Path(chosen).expanduser() if chosen else cache_dir() / "snapshots"
+    return SnapshotFolder(folder, limits)
 
 
 def _render(snapshot: Snapshot) -> tuple[bytes, list[memoryview]]:

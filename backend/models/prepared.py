@@ -13,6 +13,9 @@ from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError, causes
 
 MANIFEST = "manifest.json"
 
+#: Names another folder for prepared ones.
+CACHE = "DECODE_DERBY_CACHE"
+
 #: How the name of a folder ends that is being built.
 PARTIAL = ".partial"
 
@@ -27,9 +30,32 @@ def cache_dir() -> Path:
     """Where prepared folders live: $DECODE_DERBY_CACHE, or the user's cache folder."""
     import platformdirs
 
-    chosen = os.environ.get("DECODE_DERBY_CACHE")
+    chosen = os.environ.get(CACHE)
     path = Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("decode-derby")
     return path.absolute()
+
+
+def volume(folder: Path = Path("/data")) -> Path | None:
+    """Where prepared folders may live on a volume that a Space has mounted at `folder`; None if it
+    has none, or one that cannot hold them: some keep no locks, or rename no folders.
+    """
+    from filelock import FileLock
+
+    if not folder.is_dir():
+        return None
+    place = folder / "decode-derby"
+    trial = place / f"trial-{os.getpid()}{PARTIAL}"
+    try:
+        trial.mkdir(parents=True)
+        with FileLock(_lock(trial), timeout=0):
+            (trial / "file").write_bytes(b"1")
+            renamed = trial.rename(trial.with_suffix(""))
+            (renamed / "file").unlink()
+            renamed.rmdir()
+        _lock(trial).unlink(missing_ok=True)
+    except (OSError, NotImplementedError):
+        return None
+    return place
 
 
 def prepared(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
+from backend.costs.load import LoadCosts
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds
@@ -14,7 +15,17 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Event, Finished, Judged, Prepared, Saved, Started, Step
+from backend.events import (
+    CostsKnown,
+    Event,
+    Finished,
+    Judged,
+    LoadKnown,
+    Prepared,
+    Saved,
+    Started,
+    Step,
+)
 from backend.grammar.grammars import GrammarCompiler
 from backend.grammar.sandbox.parent import StoppedError, never
 from backend.kvcache.column_caches import Caches
@@ -74,6 +85,17 @@ class ColumnRun:
         target = loading.engine(self.column.target(self.default))
         snapshot = _LocalRun(self, target, loading, Clock()).snapshot()
         return Saved(self.index, default_folder(loading.limits).save(snapshot, owner))
+
+
+def known_load(index: int, load: LoadCosts) -> LoadKnown:
+    """What load costs the model of column `index`."""
+    return LoadKnown(
+        index,
+        list(load.requests),
+        list(load.curves[0].widths),
+        [[told_value(seconds) for seconds in curve.seconds] for curve in load.curves],
+        [[told_value(slope) for slope in curve.context_slope] for curve in load.curves],
+    )
 
 
 def _failing(error: Exception) -> Iterator[Event]:

@@ -72,6 +72,24 @@ class MeasureCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureLoad:
+    """Find out what passes cost that serve several requests, on the models of these columns."""
+
+    columns: tuple[Column, ...]
+    target: ModelSpec
+    width: int = 0
+
+    def run(
+        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> None:
+        loading = Loading(models, lambda text: emit(Preparing(text)))
+        loading.prepare(self.columns, self.target)
+        local = [column for column in self.columns if column.strategy.lane is None]
+        for spec in dict.fromkeys(column.target(self.target) for column in local):
+            models.measure_load(loading.engine(spec), lambda text: emit(Preparing(text)), stopped)
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetVisitor:
     """Drop the caches of a visitor who has gone."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from backend.costs.load import LoadCosts
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
 from backend.errors import DerbyError
@@ -52,6 +53,10 @@ class Loading:
     def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
         """What its passes cost; measured if that was never done, or `remeasure`."""
         return self._models.costs(engine, self._say, remeasure=remeasure)
+
+    def load_costs(self, engine: Engine) -> LoadCosts:
+        """What load costs it, if that was ever measured."""
+        return self._models.load_costs(engine)
 
     def head(self, target: Engine, weights: DraftWeights) -> Head | None:
         """The trained head that drafts; None where a model does, or nothing."""

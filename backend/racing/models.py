@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from backend.costs.learnt import LearntCosts
+from backend.costs.load import LoadCosts
 from backend.costs.measure import costs_of
+from backend.costs.measure_load import measure_load
 from backend.costs.pass_costs import Costs
-from backend.costs.store import keep
+from backend.costs.store import keep, keep_load, kept_load
 from backend.engines.base import Engine
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -69,6 +71,7 @@ class LoadedModels:
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, Costs] = {}
+        self._load: dict[ModelSpec, LoadCosts] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path], Head] = {}
 
@@ -177,6 +180,24 @@ class LoadedModels:
         if remeasure or engine.spec not in self._costs:
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
         return self._costs[engine.spec]
+
+    def load_costs(self, engine: Engine) -> LoadCosts:
+        """What load costs a loaded engine, if that was ever measured here."""
+        if engine.spec not in self._load:
+            self._load[engine.spec] = kept_load(engine)
+        return self._load[engine.spec]
+
+    def measure_load(
+        self, engine: Engine, say: Say, stopped: Callable[[], bool] = lambda: False
+    ) -> LoadCosts:
+        """Measure it now, and keep it; what was known stays if it is `stopped` on the way. Raises
+        DerbyError for an engine that computes no batches.
+        """
+        measured = measure_load(engine, say, stopped)
+        if measured.known:
+            self._load[engine.spec] = measured
+            keep_load(engine, measured)
+        return measured
 
     @contextmanager
     def supposing(self, engine: Engine, costs: Costs) -> Iterator[None]:

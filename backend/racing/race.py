@@ -1,13 +1,14 @@
 """A race: one request and a line-up of columns, each on the race's model or on one of its own."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
 from backend.kvcache.sources import NOBODY, Scope
-from backend.racing.column_run import ColumnRun
+from backend.racing.column_run import ColumnRun, known_load
 from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -54,18 +55,33 @@ class Race:
         loads = models.loads
         loading = Loading(models, lambda text: emit(Preparing(text)))
         loading.prepare(self.columns, self.target)
-        lanes = [
-            ColumnRun(
-                index, column, self._answer(index), self.request, self.target, self.scope
-            ).lane(loading, stopped)
-            for index, column in enumerate(self.columns)
-        ]
+        lanes = [self.lane(index, loading, stopped) for index in range(len(self.columns))]
         ledger, cold = Ledger(), models.cold
         for group in self._groups(lanes):
             for event in interleave(group, stopped):
                 emit(event)
         models.keep_costs()
+        for event in self._known_load(loading):
+            emit(event)
         emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold))
+
+    def lane(self, index: int, loading: Loading, stopped: Callable[[], bool]) -> Lane:
+        """One of the columns, ready to run."""
+        column, answer = self.columns[index], self._answer(index)
+        run = ColumnRun(index, column, answer, self.request, self.target, self.scope)
+        return run.lane(loading, stopped)
+
+    def _known_load(self, loading: Loading) -> Iterator[Event]:
+        """What load costs each of the models, told once of the first column on it."""
+        told: set[ModelSpec] = set()
+        for index, column in enumerate(self.columns):
+            target = column.target(self.target)
+            if column.strategy.lane is not None or target in told:
+                continue
+            told.add(target)
+            with suppress(Exception):  # a model that could not be loaded has failed its columns
+                if (load := loading.load_costs(loading.engine(target))).known:
+                    yield known_load(index, load)
 
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
         """The lanes that run at one time, in the order of their times."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Event, Step, from_json, to_json
+from backend.events import CostsKnown, Event, LoadKnown, Step, from_json, to_json
 from backend.grammar.checks.validity import pointer, shortened
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.place import Machine
@@ -52,7 +52,7 @@ def document_of(record: RaceRecord) -> Document:
         "format": FORMAT,
         "version": VERSION,
         "made": record.made,
-        "machine": asdict(record.machine),
+        "machine": _plain_machine(record.machine),
         "versions": dict(record.versions),
         "request": plain_request(record.request),
         "target": asdict(record.target),
@@ -136,6 +136,11 @@ def _read_first(value: Document) -> RaceRecord:
 _READERS = {1: _read_first}
 
 
+def _plain_machine(machine: Machine) -> Document:
+    """Without the name of one that has none."""
+    return {name: value for name, value in asdict(machine).items() if name != "node" or value}
+
+
 def _plain_column(column: Column) -> Document:
     """A grammar that ships goes by its name: the program's version says which one that was."""
     settings = plain_settings(column)
@@ -180,6 +185,15 @@ def _require_sense(event: Event) -> None:
             ascending = all(a < b for a, b in pairwise(event.widths))
             if len(event.widths) != len(event.passes) or not ascending:
                 raise ValueError("passes cost what no widths are given for")
+        case LoadKnown():
+            loads = len(event.requests)
+            lists = (event.requests, event.widths)
+            ascending = all(a < b for found in lists for a, b in pairwise(found))
+            widths = {len(event.widths), *map(len, event.passes)}
+            if {loads, len(event.passes), len(event.context_slopes)} != {loads} or (
+                not ascending or len(widths) > 1 or event.widths[0] != 1
+            ):
+                raise ValueError("passes under load cost what no requests or widths are given for")
         case Step():
             tokens = len(event.origins)
             if len(event.tokens) not in (0, tokens) or len(event.gaps) > tokens:

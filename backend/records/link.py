@@ -49,7 +49,7 @@ _DICTIONARY = Path(__file__).with_name("link-a.txt").read_bytes()
 _LINK = re.compile(rf"(?:.*#)?(?:{FRAGMENT})?({_LETTER}[\w-]+)", re.ASCII | re.DOTALL)
 
 #: Kinds of events that are shown on request, and left out where there is no room.
-DETAILS = ("Proposed",)
+DETAILS = ("Proposed", "LoadKnown")
 
 #: Significant digits to which steps' times are rounded where there is less room still.
 FEWER = (3, 2)

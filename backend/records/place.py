@@ -22,13 +22,14 @@ PACKAGES = ("openvino", "torch", "transformers", "optimum-intel", "llguidance", 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """The processor's name ("": unknown), how many cores' worth of time the process had, the bytes
-    of memory, and the system's name and release.
+    of memory, the system's name and release, and of a cluster's machine its name there (`node`).
     """
 
     processor: str = ""
     cores: float = 0.0
     memory: int = 0
     system: str = ""
+    node: str = ""
 
 
 @cache

@@ -7,14 +7,15 @@ from functools import cache
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.events import Event, Preparing, Saved, Step, from_json, to_json
+from backend.events import Event, Placed, Preparing, Saved, Step, from_json, to_json
 from backend.records.place import PROGRAM, Machine, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
 
-#: What is of no race: a wait, and the id of a file that whoever knows it may load.
-LEFT_OUT = (Preparing, Saved)
+#: What is of no race: a wait, the id of a file that whoever knows it may load, and where it ran,
+#: which the record says itself.
+LEFT_OUT = (Preparing, Saved, Placed)
 
 #: Fields of events that hold what a model wrote, or what an event is.
 WRITTEN = ("kind", "spans", "text", "value")
@@ -53,9 +54,11 @@ class RaceRecord:
     def place(self) -> str:
         """When, on what and by what version it was run, in a line."""
         machine, version = self.machine, dict(self.versions).get(PROGRAM, "unknown")
+        named = f"{machine.node}, " if machine.node else ""
         return (
-            f"{self.made}, {machine.processor or 'unknown processor'}, {machine.cores:.3g} cores, "
-            f"{machine.memory / 2**30:.0f} GiB, {machine.system}, {PROGRAM} {version}"
+            f"{self.made}, {named}{machine.processor or 'unknown processor'}, "
+            f"{machine.cores:.3g} cores, {machine.memory / 2**30:.0f} GiB, {machine.system}, "
+            f"{PROGRAM} {version}"
         )
 
     @property
@@ -76,7 +79,10 @@ class RaceRecord:
         return replace(
             self,
             machine=replace(
-                machine, processor=known(machine.processor), system=known(machine.system)
+                machine,
+                processor=known(machine.processor),
+                system=known(machine.system),
+                node=known(machine.node),
             ),
             versions=tuple((name, known(version)) for name, version in self.versions),
             columns=tuple(column.named(known) for column in self.columns),
@@ -92,10 +98,22 @@ def recorded(
     events: Iterable[Event],
     made: str = "",
 ) -> RaceRecord:
-    """The record of a race that was run here; `made` is now unless it is given."""
+    """The record of a race that was run here, or on the machine that its events name; `made` is
+    now unless it is given.
+    """
+    events = tuple(events)
     kept = tuple(event for event in events if not isinstance(event, LEFT_OUT))
     made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return RaceRecord(request, tuple(columns), target, made, this_machine(), versions(), kept)
+    machine = _place_of(events) or this_machine()
+    return RaceRecord(request, tuple(columns), target, made, machine, versions(), kept)
+
+
+def _place_of(events: Iterable[Event]) -> Machine | None:
+    """The machine of a cluster that the events name."""
+    for event in events:
+        if isinstance(event, Placed):
+            return Machine(event.processor, event.cores, event.memory, event.system, event.name)
+    return None
 
 
 def board(record: RaceRecord) -> Scoreboard:

@@ -277,7 +277,9 @@ def figures(place: Place) -> tuple[Figure, ...]:
 def leading(score: Score) -> tuple[Figure, ...]:
     """The two figures that say most of a column, beside its speed-up."""
     speed = "time" if score.fed else "rate"
-    cause = "tokens_per_forward" if score.drafted or score.forced else "ttft"
+    cause = "ttft"
+    if score.drafted or score.forced:  # a server tells of drafts, and not of passes
+        cause = "tokens_per_forward" if score.clock == "own" else "accepted"
     return figure(speed), figure(cause)
 
 

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
 from backend.events import (
@@ -18,6 +19,7 @@ from backend.events import (
     Filled,
     Finished,
     Judged,
+    LoadKnown,
     Prefilled,
     Prepared,
     Proposed,
@@ -87,6 +89,7 @@ class Score:
 
     clock: str = "own"  # whose time the seconds are of: the column's own, "server" or "network"
     round_trip: float = 0.0  # seconds of an exchange with the server
+    served: Served | None = None  # what the server told last
 
     keeps_text: bool = True  # False: it promises the distribution alone
 
@@ -128,6 +131,7 @@ class Score:
     last_rows: int = 1  # of the last pass
 
     costs: PassCosts = UNKNOWN_COSTS
+    load: LoadCosts = UNKNOWN_LOAD
     draft_cost: float = 0.0  # seconds of a pass of the draft
     expected_seconds: float = 0.0  # that the passes should take, drafting included
     plain_seconds: float = 0.0  # that plain decoding should take for as many tokens
@@ -200,6 +204,8 @@ class Score:
                 self.judged = event
             case Served():
                 self._serve(event)
+            case LoadKnown():
+                self.load = load_of(event)
             case Saved():
                 self.snapshot = event.snapshot
             case _:
@@ -207,9 +213,10 @@ class Score:
 
     def _serve(self, told: Served) -> None:
         """Fold in what a server tells."""
-        self.clock, self.round_trip = told.clock, told.round_trip
+        self.clock, self.round_trip, self.served = told.clock, told.round_trip, told
         self.prompt_tokens = told.prompt_tokens or self.prompt_tokens
-        self.drafted, self.accepted = self.drafted or told.drafted, self.accepted or told.accepted
+        if not self.drafted and not told.others:
+            self.drafted, self.accepted = told.drafted, told.accepted
         if told.each and not self.times:
             self.times = [commit.clock for commit in self.commits]
             self.commits = [commit._replace(tokens=1) for commit in self.commits]
@@ -411,3 +418,13 @@ class Score:
         if self.fed or baseline.fed or not self.overlap(baseline).tokens:
             return NO_WINDOW
         return shared(self.commits, baseline.commits)
+
+
+def load_of(event: LoadKnown) -> LoadCosts:
+    """What the event says that load costs."""
+    widths = tuple(event.widths)
+    curves = (
+        PassCosts(widths, tuple(passes), 0.0, (each, row))
+        for passes, (each, row) in zip(event.passes, event.context_slopes, strict=True)
+    )
+    return LoadCosts(tuple(event.requests), tuple(curves))

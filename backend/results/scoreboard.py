@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from backend.events import Conditions, Event, Preparing
+from backend.events import Conditions, Event, Placed, Preparing
 from backend.results.intervals import UNKNOWN, Ratio
 from backend.results.metrics import Score
 from backend.strategies.column import RACE_MODEL, Column
@@ -42,6 +42,7 @@ class Scoreboard:
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
         self.conditions: Conditions | None = None
+        self.placed: Placed | None = None
         self._agreed: Counter[tuple[int, int]] = Counter()
         self._gains: dict[int, tuple[tuple[int | None, float, float], Ratio]] = {}
 
@@ -52,6 +53,9 @@ class Scoreboard:
         self.preparing = ""
         if isinstance(event, Conditions):
             self.conditions = event
+            return
+        if isinstance(event, Placed):
+            self.placed = event
             return
         self.scores[event.column].add(event)
 

@@ -9,7 +9,7 @@ from statistics import mean
 
 import numpy as np
 
-from backend.events import Conditions
+from backend.events import Conditions, Served
 from backend.results.figures import duration, factor, rate, span
 from backend.results.intervals import Ratio
 from backend.results.metrics import Score
@@ -270,6 +270,16 @@ def _other_weights(board: Scoreboard) -> str:
     return f"On targets of their own, {', '.join(clauses)}." if clauses else ""
 
 
+def place(board: Scoreboard) -> str:
+    """Which machine of a cluster the race runs on; "" where there is but one."""
+    found = board.placed
+    if found is None:
+        return ""
+    cores = f"{found.cores:.3g} {'core' if found.cores == 1 else 'cores'}"
+    where = ", ".join(filter(None, [found.name, found.processor, cores]))
+    return f"on {where}. {found.note}".strip() if found.note else f"on {where}"
+
+
 def ledger(board: Scoreboard) -> str:
     """What else the machine did during the race, in a line; whether that spoils its timings."""
     found = board.conditions
@@ -448,8 +458,25 @@ def served(score: Score) -> str:
             clock = f"timed over the network; {trip}"
         case _:
             return ""
-    untold = "; it tells no token counts, so there is no time per token"
-    return clock if score.times or not score.steps else f"{clock}{untold}"
+    if score.steps and not score.times:
+        clock += "; it tells no token counts, so there is no time per token"
+    return clock + _counted(score.served)
+
+
+def _counted(told: Served | None) -> str:
+    """What a server's counters tell of drafts, and of whose requests."""
+    if told is None or not (told.rounds or told.per_pass):
+        return ""
+    if not told.rounds:
+        return f"; of late a pass of the server's wrote {told.per_pass:.2f} tokens, for whomever"
+    written = f"{1 + told.accepted / told.rounds:.2f} tokens a round"
+    shares = ", ".join(f"{accepted / told.rounds:.0%}" for accepted in told.places)
+    if shares:
+        written += f", accepted by place {shares}"
+    if not told.others:
+        return f"; by its counters {written}"
+    drafted = f"{told.accepted:,} of {told.drafted:,} drafted tokens accepted"
+    return f"; others used it too: its counters tell of all of them, {drafted}, {written}"
 
 
 def _exception(board: Scoreboard, index: int) -> str:

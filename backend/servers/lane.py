@@ -6,11 +6,10 @@ token is made of messages that hold nobody knows how many.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
-from threading import Lock
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,11 @@ from backend.decoding.digits import told, told_value
 from backend.decoding.lane import Lane, polled
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Reason, Served, Started, Step
+from backend.servers.counters import NOTHING, Counters, counters_of
 from backend.servers.reply import Reply, printable, read_reply
 from backend.servers.server import Server, server_at
 from backend.servers.stream import DONE, messages
+from backend.servers.turn import Turn
 from backend.types import Request
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _TOKEN_BYTES, _SPARE_BYTES, _MOST_LIST = 256, 1 << 16, 1 << 20
 _TELL_MORE = {
     "timings_per_token": True,
     "return_token_ids": True,
+    "return_spec_tokens_details": True,
     "min_p": 0.0,
     "repeat_penalty": 1.0,
     "repetition_penalty": 1.0,
@@ -68,10 +70,14 @@ def server_lane(column: int, request: Request, values: Mapping[str, Any]) -> Lan
     server = server_at(values["at"])
     if values["model"] != ANY_MODEL:
         server = replace(server, model=values["model"])
-    return Lane(column, polled(_events(column, request, server, gaps=values["gaps"])), shares=False)
+    turn = Turn(server.url)
+    events = _events(column, request, server, turn, gaps=values["gaps"])
+    return Lane(column, polled(events, turn.end), shares=False)
 
 
-def _events(column: int, request: Request, server: Server, *, gaps: bool) -> Iterator[Event]:
+def _events(
+    column: int, request: Request, server: Server, turn: Turn, *, gaps: bool
+) -> Iterator[Event]:
     from httpx import Client, Timeout
 
     headers = {"Accept-Encoding": "identity"}
@@ -80,21 +86,28 @@ def _events(column: int, request: Request, server: Server, *, gaps: bool) -> Ite
     timeout = Timeout(SILENCE, connect=CONNECT)
     with (
         _explained(server),
-        _turn(server.url),
-        Client(base_url=server.url, headers=headers, timeout=timeout) as client,
+        turn,
+        Client(
+            base_url=server.url,
+            headers=headers,
+            timeout=timeout,
+            event_hooks={"request": [turn.follow]},
+        ) as client,
     ):
         listed, round_trip = _listed(client)
         model = server.model or listed
         yield Started(column, 0, f"{model or 'a model'} on {server.name}")
         path, bodies = _bodies(request, model, gaps=gaps)
+        before = counters_of(client, server.url)
         with _answer(client, path, bodies) as (response, began):
-            yield from Answer(column, request, round_trip, began).events(response.iter_raw())
+            meanwhile = partial(_counted_since, before, client, server.url)
+            answer = Answer(column, request, round_trip, began, meanwhile)
+            yield from answer.events(response.iter_raw())
 
 
-@lru_cache(256)
-def _turn(_url: str) -> Lock:
-    """Held while a column runs on the server: two at once would slow, or even end, one another."""
-    return Lock()
+def _counted_since(before: Counters, client: "Client", url: str) -> Counters:
+    """What the server has counted since; it is not asked where it told nothing before."""
+    return counters_of(client, url).since(before) if before.known else NOTHING
 
 
 @contextmanager
@@ -154,7 +167,6 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
     plain: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
         "seed": sampling.seed % 2**31,
         "stream": True,
     }
@@ -172,11 +184,15 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
         asked = {"logprobs": 2}
     if gaps:
         plain |= asked
-    usage = {"include_usage": True}
-    counted = plain | {"stream_options": usage}
-    fullest = plain | _TELL_MORE | {"top_k": sampling.top_k}
-    fullest["stream_options"] = usage | {"continuous_usage_stats": True}
-    return path, [fullest, counted, plain]
+    counted = {"stream_options": {"include_usage": True}}
+    running = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    fullest = _TELL_MORE | {"top_k": sampling.top_k}
+    if not sampling.temperature:
+        return path, [plain | fullest | running, plain | counted, plain]
+    drawn = plain | {"top_p": sampling.top_p}
+    # OpenVINO Model Server takes no other options of the stream, TGI no top-p of 1.
+    bodies = [drawn | fullest | running, drawn | fullest | counted, drawn | counted]
+    return path, bodies + ([plain | counted, plain] if sampling.top_p == 1 else [drawn])
 
 
 @contextmanager
@@ -213,11 +229,21 @@ def _refused(response: "Response") -> DerbyError:
 
 
 class Answer:
-    """Makes events of one answer, which was asked for at `began` (perf_counter's seconds)."""
+    """Makes events of one answer, which was asked for at `began` (perf_counter's seconds).
+    `meanwhile` asks what the server has counted since; only done behind the last step, and where
+    its messages told nothing of drafts.
+    """
 
-    def __init__(self, column: int, request: Request, round_trip: float, began: float) -> None:
+    def __init__(
+        self,
+        column: int,
+        request: Request,
+        round_trip: float,
+        began: float,
+        meanwhile: Callable[[], Counters] = Counters,
+    ) -> None:
         self._column, self._most = column, request.max_new_tokens
-        self._began = began
+        self._began, self._meanwhile = began, meanwhile
         self._served = Served(column, "network", told_value(round_trip))
         self._seconds = 0.0  # by the column's clock, up to the last step
         self._size = 0  # bytes of text
@@ -295,11 +321,18 @@ class Answer:
     def _sum(self, summed: Reply) -> Served:
         """What is known of the whole answer. An end that a server counts as a token has no text."""
         each = not self._tokens and 0 <= summed.so_far - self._steps <= 1
+        known = summed.drafted or self._served.clock == "server"
+        counted = NOTHING if known else self._meanwhile()
+        drafted = summed.drafted or counted.drafted
         return replace(
             self._served,
             prompt_tokens=summed.prompt_tokens,
             tokens=summed.so_far,
             each=each and self._steps > 0,
-            drafted=summed.drafted,
-            accepted=min(summed.accepted, summed.drafted),
+            drafted=drafted,
+            accepted=min(summed.accepted or counted.accepted, drafted),
+            rounds=counted.rounds,
+            places=list(counted.places),
+            per_pass=told_value(counted.per_pass),
+            others=counted.known and counted.by_others(summed.so_far or self._tokens),
         )

@@ -1,7 +1,8 @@
 """What one message of a stream says, in any of the forms that servers give it.
 
 The forms: OpenAI's chat and completion chunks, which compatible servers send; llama.cpp's
-`timings`; vLLM's usage in every chunk, its `token_ids`, and its `metrics` (pull request 48915).
+`timings`; vLLM's usage in every chunk, its `token_ids`, and its `metrics` (pull request 48915);
+SGLang's `sglext` (its pull request 33518), and OpenAI's own details of predicted tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,11 +87,12 @@ def read_reply(message: Mapping[str, Any]) -> Reply:
         raise _strange()
     choice = _table(choices[0]) if choices else {}
     delta = _table(choice.get("delta"))
-    texts = [delta.get(name) for name in ("reasoning_content", "content")] + [choice.get("text")]
+    thought = delta.get("reasoning_content") or delta.get("reasoning")  # Ollama's, vLLM's of late
+    texts = [thought, delta.get("content"), choice.get("text")]
     if not all(text is None or isinstance(text, str) for text in texts):
         raise _strange()
     usage = _table(message.get("usage"))
-    guessed = _table(_table(message.get("metrics")).get("speculative_decoding"))
+    drafted, accepted = _guessed(message, usage)
     finish, timings = choice.get("finish_reason"), _timings(message.get("timings"))
     return Reply(
         "".join(text for text in texts if text).encode(errors="replace").decode(),
@@ -98,11 +100,31 @@ def read_reply(message: Mapping[str, Any]) -> Reply:
         _gaps(_table(choice.get("logprobs"))),
         timings.prompt_tokens if timings is not None else _count(usage.get("prompt_tokens")),
         _count(usage.get("completion_tokens")),
-        "stop string" if isinstance(choice.get("stop_reason"), str) else str(finish or ""),
+        "stop string" if _stopped_by_text(choice) else str(finish or ""),
         timings,
-        _count(guessed.get("num_draft_tokens")),
-        _count(guessed.get("num_accepted_draft_tokens")),
+        drafted,
+        accepted,
     )
+
+
+def _stopped_by_text(choice: Mapping[str, Any]) -> bool:
+    """VLLM and SGLang tell the string, or the number of a token, that ended an answer."""
+    return any(isinstance(choice.get(name), str) for name in ("stop_reason", "matched_stop"))
+
+
+def _guessed(message: Mapping[str, Any], usage: Mapping[str, Any]) -> tuple[int, int]:
+    """How many tokens a draft offered, and how many the target accepted, of the whole answer."""
+    vllm = _table(_table(message.get("metrics")).get("speculative_decoding"))
+    sglang = _table(_table(message.get("sglext")).get("spec_tokens_details"))
+    openai = _table(usage.get("completion_tokens_details"))
+    accepted = _count(openai.get("accepted_prediction_tokens"))
+    told = (
+        (vllm.get("num_draft_tokens"), vllm.get("num_accepted_draft_tokens")),
+        (sglang.get("spec_num_proposed_drafts"), sglang.get("spec_num_correct_drafts")),
+        (accepted + _count(openai.get("rejected_prediction_tokens")), accepted),
+    )
+    counts = [(_count(drafted), _count(taken)) for drafted, taken in told]
+    return next((each for each in counts if each[0]), (0, 0))
 
 
 def _told(error: Any) -> str:

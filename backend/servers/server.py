@@ -24,6 +24,7 @@ VARIABLE = "DECODE_DERBY_SERVERS"
 
 #: What stands in the file's tables.
 _FIELDS = {"url", "model", "key", "key_variable"}
+_VERSION = re.compile(r"/v\d+\Z", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 
 
@@ -106,7 +107,7 @@ def _key(name: str, table: Mapping[str, str]) -> str:
 
 
 def _base(url: str) -> str:
-    """The address that paths follow: with /v1, which may be left out."""
+    """The address that paths follow: with /v1, which may be left out, or another such as /v3."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -118,4 +119,4 @@ def _base(url: str) -> str:
             "without a user, query or fragment; keys belong into the file of servers."
         )
     base = url.rstrip("/")
-    return base if base.endswith("/v1") else f"{base}/v1"
+    return base if _VERSION.search(base) else f"{base}/v1"

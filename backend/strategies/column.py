@@ -132,7 +132,12 @@ class Column:
         return replace(self, values=tuple({**self.settings(), **changed}.items()))
 
     def on(self, model: OwnModel) -> "Column":
-        """This column on that model."""
+        """This column on that model. Raises DerbyError for a column that runs elsewhere."""
+        if self.strategy.lane is not None and model != RACE_MODEL:
+            raise DerbyError(
+                f"{self.title} runs elsewhere: it takes no engine, precision or device "
+                f"({model.place or model.name!r:.60}); remove it."
+            )
         return replace(self, model=model)
 
     def limited(self, tokens: int) -> "Column":

@@ -96,7 +96,7 @@ class Api:
     def _winner(self, visitor: str) -> Report:
         rows = self._benchmarks.results(visitor)
         sure = [row for row in rows if row.interval is not None and row.interval[0] > 1]
-        best = max(sure, key=lambda row: row.speedup, default=None)
+        best = max(sure, key=lambda row: row.speedup or 0.0, default=None)
         return {
             "best": self._offer.public(best.column if best else default_column(BASELINE).label),
             "settings": [
@@ -202,10 +202,12 @@ def tuned(report: Report) -> str:
     for each in report["settings"]:
         low, high = each["interval"] or (None, None)
         sure = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
+        ratio, tokens = each["speedup"], each["tokens_per_forward"]
+        speed = f"{ratio:.2f} times as fast as KV reuse{sure}" if ratio else "too short to tell"
+        passes = f", {tokens:.2f} tokens per forward" if tokens else ""
         lines.append(
-            f"- {each['column']}: {each['speedup']:.2f} times as fast as KV reuse{sure}, "
-            f"{each['tokens_per_forward']:.2f} tokens per forward, text equal on "
-            f"{each['equal']} of {each['prompts']} prompts."
+            f"- {each['column']}: {speed}{passes}, text equal on {each['equal']} of "
+            f"{each['prompts']} prompts."
         )
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ import numpy as np
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.runs import with_baseline
 from backend.bench.solo import ColumnResult, Measured, results
-from backend.bench.tables import cells, headings
+from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
 from backend.results.figures import DASH, factor
 from backend.web.benchmark_run import Benchmark, go_on, kept
@@ -33,6 +33,7 @@ MOST_TEXT = 200_000
 #: Fields of a result that the page's table shows; the rest is in the file.
 _SHOWN = (
     "column",
+    "clock",
     "speedup",
     "interval",
     "spread",
@@ -135,6 +136,7 @@ def benchmark_view(bench: Benchmark, phase: str, public: Callable[[str], str] = 
     its status if it is left now, "kept" what it can then go on from.
     """
     known = results(bench.found) if bench.found else []
+    lines = [(result, _line(result, known, public)) for result in known]
     ended = phase in ("ended", "stopped")
     failures = [public(sentence) for sentence in bench.failures]
     return {
@@ -142,9 +144,9 @@ def benchmark_view(bench: Benchmark, phase: str, public: Callable[[str], str] = 
         "status": _status(bench, phase),
         "left": _status(bench, "ended" if phase == "ended" else "stopped"),
         "share": round(bench.done / len(bench.prompts), 4),
-        "headings": _headings(),
+        "headings": _headings(known),
         "groups": [
-            [category, [_line(result, public) for result in known if result.category == category]]
+            [category, [line for result, line in lines if result.category == category]]
             for category in dict.fromkeys(result.category for result in known)
         ],
         "boxes": _boxes(bench.found, public),
@@ -170,14 +172,16 @@ def _status(bench: Benchmark, phase: str) -> str:
             return f"Prompt {done + 1} of {total}{minutes or seconds}."
 
 
-def _headings() -> list[str]:
+def _headings(known: Sequence[ColumnResult]) -> list[str]:
     every = dict(zip(ColumnResult.__dataclass_fields__, headings(ColumnResult), strict=True))
-    return [every[name] for name in _SHOWN]
+    return [every[name] for name in _SHOWN if name not in unshown(known)]
 
 
-def _line(result: ColumnResult, public: Callable[[str], str]) -> list[str]:
+def _line(
+    result: ColumnResult, known: Sequence[ColumnResult], public: Callable[[str], str]
+) -> list[str]:
     every = dict(zip(ColumnResult.__dataclass_fields__, cells(result), strict=True))
-    return [public(every[name]) for name in _SHOWN]
+    return [public(every[name]) for name in _SHOWN if name not in unshown(known)]
 
 
 def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str, Any] | None:

@@ -29,12 +29,20 @@ MOST_TEXT = 1 << 21
 _MOST = 1_000_000
 
 _COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
-_FIGURE = {"type": "number", "minimum": -1e9, "maximum": 1e9}
+_FIGURE = {"type": ["number", "null"], "minimum": -1e9, "maximum": 1e9}
 _RATIO = {"type": "number", "minimum": 0, "maximum": 1e9}
 _KNOWN = {"type": ["number", "null"], "minimum": 0, "maximum": 1e9}
 
 #: A line of "found": the column's and the prompt's place, and what `Measured` holds behind them.
-_LINE = [_COUNT, _COUNT, *[_RATIO] * 2, *[_KNOWN] * 4, *[_COUNT] * 2, _FIGURE, {"type": "boolean"}]
+_LINE = [
+    *[_COUNT] * 2,
+    *[_RATIO] * 2,
+    *[_KNOWN] * 4,
+    *[_COUNT] * 2,
+    _FIGURE,
+    {"type": "boolean"},
+    {"enum": ["own", "server", "network"]},
+]
 
 _SCHEMA = {
     "type": "object",
@@ -78,7 +86,7 @@ class Benchmark:
         for column, score in zip(board.columns, board.scores, strict=True):
             if score.message:
                 self.failures.append(f"{column.label}, prompt {self.done + 1}: {score.message}")
-            elif base.written and score.written:
+            elif base.steps and score.steps:
                 self.found.append(measured(column, prompt.category, number, base, score))
         self.done += 1
         self.seconds += seconds

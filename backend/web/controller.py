@@ -12,11 +12,12 @@ from backend.export.production import snippet
 from backend.kvcache.snapshots import Info, default_folder
 from backend.limits import PRIVATE, Limits
 from backend.programs.parser import is_program
-from backend.racing.commands import Command, MeasureCosts, SaveColumn
+from backend.racing.commands import Command, MeasureCosts, MeasureLoad, SaveColumn
 from backend.racing.race import Race
 from backend.racing.records import read_record
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
+from backend.results.load import load_of, under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
 from backend.types import AnswerSoFar
@@ -73,6 +74,15 @@ class Controller:
     def again(self, visitor: str) -> AsyncIterator[View]:
         """The views of the visitor's last race run once more, with the same settings and seed."""
         return self._views(visitor, lambda: (self._visitors.last(visitor)[0], ()))
+
+    def under_load(self, visitor: str) -> AsyncIterator[View]:
+        """The same, once it was measured what passes cost that serve several requests."""
+
+        def requested() -> tuple[Race, Sequence[Command]]:
+            race, _ = self._visitors.last(visitor)
+            return race, [MeasureLoad(race.columns, race.target)]
+
+        return self._views(visitor, requested)
 
     def go_on(self, visitor: str, tokens: Any) -> AsyncIterator[View]:
         """The views of the visitor's last race going on for so many tokens."""
@@ -166,7 +176,9 @@ class Controller:
             column = race.columns[index].named(public)
             target = replace(race.target, name=public(race.target.name))
             moved = (column, target) != (race.columns[index], race.target)
-            made = snippet(column, board.scores[index], race.request, target, library)
+            score = board.scores[index]
+            found = under_load(score, load_of(board, index))
+            made = snippet(column, score, race.request, target, library, found)
         except Exception as error:
             return Snippet("", "python", "", public(explain(error)))
         folder = "Put your own path in the place of the model's name." if moved else ""

@@ -3,7 +3,7 @@
 Visitors choose by label or number and never name a path; what goes back to them names none.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,13 +78,18 @@ def offer_of(
     models: Sequence[str] = (BUILT_IN,),
     limits: Limits = PRIVATE,
     servers: Iterable[str] = (),
+    devices: Mapping[str, Sequence[str]] | None = None,
 ) -> Offer:
-    """What these engines offer on this machine: `models`, and those that they bring themselves.
+    """What these engines offer on this machine, or where they have these `devices`: `models`, and
+    those that they bring themselves.
 
     Raises DerbyError for an unknown engine.
     """
     chosen = [engine_named(name) for name in names]
-    runtimes = tuple(Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
+    runtimes = tuple(
+        Runtime(e.name, e.title, e.precisions, tuple(devices[e.name]) if devices else e.devices())
+        for e in chosen
+    )
     # The default model must be one that the default engine knows.
     ordered = dict.fromkeys(name for e in chosen for name in e.models or models)
     return Offer(runtimes, tuple(ordered | dict.fromkeys(models)), limits, tuple(servers))

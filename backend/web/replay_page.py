@@ -23,7 +23,7 @@ _ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BEGINNING = "dom.js"
 
 #: The board's own scripts, in their order; they share one scope.
-SCRIPTS = ("help.js", "card.js", "rounds.js", "curve.js", "replay.js", "board.js")
+SCRIPTS = ("help.js", "card.js", "rounds.js", "curve.js", "load.js", "replay.js", "board.js")
 
 #: Reads what `_packed` wrote.
 _UNPACK = """

@@ -24,6 +24,7 @@ from backend.results.figures import (
     leading,
     span,
 )
+from backend.results.load import load_chart
 from backend.results.metrics import Moment, Score
 from backend.results.scoreboard import Sameness, Scoreboard
 from backend.strategies.column import Column
@@ -67,6 +68,8 @@ def view(
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
+        "load": _load(board, public) if ended else None,
+        "local": any(column.strategy.lane is None for column in board.columns),
     }
 
 
@@ -122,13 +125,16 @@ def _status(board: Scoreboard, phase: str, ahead: int, most_seconds: float) -> s
 
 
 def _setup(board: Scoreboard) -> str:
-    """What runs where on how long a prompt, each target once, as far as they are known."""
+    """What runs where on how long a prompt, each target once, as far as they are known; of a
+    cluster on which machine.
+    """
     targets = {
         _target(score): f", {score.prompt_tokens:,} prompt tokens" if score.prompt_tokens else ""
         for score in (board.baseline, *board.scores)
         if score.model
     }
-    return "; ".join(f"{target}{prompt}" for target, prompt in targets.items())
+    told = [f"{target}{prompt}" for target, prompt in targets.items()]
+    return "; ".join([*told, *filter(None, [sentences.place(board)])])
 
 
 def _target(score: Score) -> str:
@@ -236,6 +242,15 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     if curve is None:
         return None
     return {**curve, "marks": [{**m, "name": public(m["name"])} for m in curve["marks"]]}
+
+
+def _load(board: Scoreboard, public: Callable[[str], str]) -> View | None:
+    chart = load_chart(board)
+    if chart is None:
+        return None
+    names = [public(name) for name in chart["heads"]]
+    marks = [{**m, "name": public(m["name"])} for m in chart["marks"]]
+    return {**chart, "heads": names, "marks": marks}
 
 
 #: Pieces of text that a moment may show beside those of its tokens.

@@ -1,7 +1,8 @@
-"""Who is racing: at most one race for each visitor, one on the machine at a time, in line.
+"""Who is racing: at most one race for each visitor, one on each machine at a time, in line.
 
-One thread carries out what stands in line. What a visitor's reader does, or that it vanishes, ends
-no race: a visitor without a connection keeps what is theirs for as long as the limits say.
+A thread carries out each race whose turn has come. What a visitor's reader does, or that it
+vanishes, ends no race: a visitor without a connection keeps what is theirs for as long as the
+limits say.
 """
 
 import asyncio
@@ -12,15 +13,17 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 
 from backend.errors import DerbyError, explain
-from backend.events import Event, Failed
+from backend.events import Event, Failed, Preparing
 from backend.kvcache.sources import Visitor
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
-from backend.racing.hosts.host import Host
+from backend.racing.hosts.host import Host, Lease, Machines, OneMachine
 from backend.racing.race import Race
 from backend.records.file import as_bytes, from_bytes
 from backend.records.record import RaceRecord, recorded
@@ -75,7 +78,8 @@ class Frame:
 @dataclass(eq=False)
 class _Run:
     """Commands of a visitor. Its board is changed in the event loop alone, its other fields under
-    the lock of `Visitors`.
+    the lock of `Visitors`. They are carried out in the `context` of the request that asked for
+    them: whoever lends a GPU asks for whom.
     """
 
     visitor: str
@@ -87,12 +91,14 @@ class _Run:
     joined: float = 0.0  # when it stood in line
     begun: float | None = None  # when its turn came
     note: str = ""
+    wait: str = ""  # what it was told that it waits for, if not for others
     looks: int = 0  # grows with the board
     race: Race | None = None  # whose events are kept
     events_seen: list[Event] = field(default_factory=list)  # until it is over
     record: bytes = b""  # once it is over, compressed
     over: bool = False
     folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
+    context: Context = field(default_factory=copy_context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class Visitors:
         tally: Tally | None = None,
     ) -> None:
         self._host = host
+        self._machines: Machines = host if isinstance(host, Machines) else OneMachine(host)
         self._limits = limits
         self._presence = presence or Everybody()
         self._forgotten = forgotten
@@ -134,7 +141,6 @@ class Visitors:
         self._last: OrderedDict[str, _Kept] = OrderedDict()  # the latest one last
         self._number = 0
         self._leaving: list[Visitor] = []  # scopes whose caches must be forgotten
-        self._driven = False
         threading.Thread(target=self._sweep_always, daemon=True).start()
 
     def last(self, visitor: str) -> tuple[Race, Scoreboard]:
@@ -175,8 +181,8 @@ class Visitors:
 
     @property
     def waiting(self) -> int:
-        """Races in line, the one that runs not among them."""
-        return max(0, len(self._line.places) - 1)
+        """Races in line, those that run not among them."""
+        return sum(run.begun is None for run in self._line.places)
 
     @property
     def preparing(self) -> str:
@@ -288,12 +294,15 @@ class Visitors:
             for run in self._line.places:
                 if run.begun is None and self._absence(run) >= GRACE:
                     self._put_out(run, "absent", OUT_OF_LINE)
-            running, *waiting = self._line.places or (None,)
-            if running is not None and any(self._presence.met(run.visitor) for run in waiting):
-                self._hurry(running)
+            waiting = [run for run in self._line.places if run.begun is None]
+            if any(self._presence.met(run.visitor) for run in waiting):
+                for run in self._line.places:
+                    if run.begun is not None:
+                        self._hurry(run)
             gone = self._presence.forget_absent(self._limits.absence_seconds)
             for visitor in gone:
                 self.leave(visitor)
+            self._drive()  # a machine may have joined
         for visitor in gone:
             self._forgotten(visitor)
 
@@ -330,7 +339,7 @@ class Visitors:
         with self._lock:
             if run.visitor in self._runs:
                 self.stop(run.visitor)
-            elif len(self._line.places) > self._limits.waiting:
+            elif self.waiting >= self._limits.waiting:
                 self._make_room()
             self._presence.seen(run.visitor)
             self._runs[run.visitor] = run
@@ -394,40 +403,60 @@ class Visitors:
             self._line.leave(run)
             if self._runs.get(run.visitor) is run:
                 del self._runs[run.visitor]
+            run.context = Context()  # the request is not kept as long as the race
             run.events.put(None)
 
     def _drive(self) -> None:
-        """Have a thread carry out what stands in line, if none does."""
-        if not self._driven:
-            self._driven = True
-            threading.Thread(target=self._carry_out_all, daemon=True).start()
+        """Give every race in line a machine that is free for it, after who left is forgotten."""
+        with self._lock:
+            for scope in tuple(self._leaving):
+                if (lease := self._machines.lease((ForgetVisitor(scope.id),))) is not None:
+                    self._leaving.remove(scope)
+                    threading.Thread(target=self._forget, args=(scope, lease), daemon=True).start()
+            for run in self._line.places:
+                if run.begun is not None:
+                    continue
+                lease = self._machines.lease(run.commands)
+                if lease is None:
+                    self._tell_wait(run)
+                    continue
+                run.begun = self._presence.now()
+                run.tally.begun(run.begun - run.joined)
+                carry_out = partial(run.context.run, self._carry_out, run, lease)
+                threading.Thread(target=carry_out, daemon=True).start()
 
-    def _carry_out_all(self) -> None:
-        while True:
-            with self._lock:
-                leaving, self._leaving = self._leaving, []
-                run = next(iter(self._line.places), None)
-                if run is not None:
-                    run.begun = self._presence.now()
-                    run.tally.begun(run.begun - run.joined)
-                elif not leaving:
-                    self._driven = False
-                    return
-            for scope in leaving:
-                for _ in self._carried_out(ForgetVisitor(scope.id), threading.Event()):
-                    pass
-            if run is not None:
-                for command in run.commands:
-                    for event in self._carried_out(command, run.stopped):
-                        run.events.put(event)
-                self._take_out(run)
+    def _tell_wait(self, run: _Run) -> None:
+        """Tell whoever waits for no other race what there is no machine for."""
+        if self._line.ahead(run) == 0 and (wait := self._host.facts().preparing) != run.wait:
+            run.wait = wait
+            run.events.put(Preparing(wait))
 
-    def _carried_out(self, command: Command, stopped: threading.Event) -> Iterator[Event]:
+    def _forget(self, scope: Visitor, lease: Lease) -> None:
+        try:
+            for _ in self._carried_out(ForgetVisitor(scope.id), lease, threading.Event()):
+                pass
+        finally:
+            lease.release()
+            self._drive()
+
+    def _carry_out(self, run: _Run, lease: Lease) -> None:
+        try:
+            for command in run.commands:
+                for event in self._carried_out(command, lease, run.stopped):
+                    run.events.put(event)
+        finally:
+            lease.release()
+            self._take_out(run)
+            self._drive()
+
+    def _carried_out(
+        self, command: Command, lease: Lease, stopped: threading.Event
+    ) -> Iterator[Event]:
         if stopped.is_set():
             yield from all_stopped(command)
             return
         try:
-            yield from self._host.stream(command, stopped.is_set)
+            yield from lease.stream(command, stopped.is_set)
         except Exception as error:
             sentence = explain(error)
             for column in range(command.width):
@@ -449,7 +478,7 @@ class Visitors:
                     run.looks += 1
                     if run.race is not None:
                         run.events_seen.append(event)
-                await asyncio.sleep(WAITING_PERIOD if self._line.ahead(run) else PERIOD)
+                await asyncio.sleep(WAITING_PERIOD if self._ahead(run) else PERIOD)
         finally:
             run.over = True
 
@@ -457,7 +486,7 @@ class Visitors:
         """A frame whenever something has changed, the last one once the run is over."""
         seen, over = None, False
         while not over:
-            over, now = kept.run.over, (kept.run.looks, self._line.ahead(kept.run))
+            over, now = kept.run.over, (kept.run.looks, self._ahead(kept.run))
             if now != seen or over:
                 yield self._frame(kept)
                 seen = now
@@ -467,7 +496,11 @@ class Visitors:
     def _frame(self, kept: _Kept) -> Frame:
         run, over = kept.run, kept.run.over
         note = run.note if over else ""
-        return Frame(kept.race, kept.number, run.board, self._line.ahead(run), note, over)
+        return Frame(kept.race, kept.number, run.board, self._ahead(run), note, over)
+
+    def _ahead(self, run: _Run) -> int:
+        """How many races go before this one, those that run included."""
+        return 0 if run.begun is not None else self._line.ahead(run)
 
 
 def _packed(race: Race, events: Sequence[Event]) -> bytes:

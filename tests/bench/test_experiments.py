@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,8 +15,10 @@ from backend.bench.registry import EXPERIMENTS, experiment_named
 from backend.bench.solo import ColumnResult, measured, numbered, results
 from backend.bench.structure import _result as _schema_result
 from backend.bench.structure import measure_schema
+from backend.costs import measure_load
 from backend.errors import DerbyError
 from backend.events import Finished, Step
+from backend.racing import models
 from backend.racing.models import LoadedModels
 from backend.results.figures import figure
 from backend.results.intervals import Ratio
@@ -77,11 +80,12 @@ def test_solo_compares_every_column_with_kv_reuse_in_all_and_by_category() -> No
         assert result.spread[0] <= result.speedup <= result.spread[1]
         assert result.interval is None, "three prompts are too few"
         if result.column == "KV reuse":
-            assert (result.speedup, result.end_to_end, result.acceptance) == (1.0, 1.0, 0.0)
+            assert (result.speedup, result.end_to_end, result.acceptance) == (1.0, 1.0, None)
             assert result.tokens_per_forward == 1.0
     text = printed("solo", given, results)
     assert str(given.target) in text
     assert "tokens per forward" in text
+    assert "clock" not in text, "all have their own"
 
 
 def test_enough_prompts_give_an_interval() -> None:
@@ -119,6 +123,47 @@ def test_costs_begin_with_every_curve_and_tell_what_each_came_to() -> None:
     assert "twice as steep" in printed("costs", given, results)
     with pytest.raises(DerbyError, match="is not known"):
         EXPERIMENTS["costs"].run(plan())
+
+
+def test_load_runs_every_column_at_every_number_of_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    monkeypatch.setattr(measure_load, "REQUESTS", (1, 2, 5))
+    given = plan("lookup", "lookahead", tokens=24)
+    results = EXPERIMENTS["load"].run(given)
+    assert [(r.column, r.requests) for r in results] == [
+        (column, b) for column in ("KV reuse", "Prompt lookup", "Lookahead") for b in (1, 2, 5)
+    ]
+    for result in results:
+        assert result.equal == f"{result.requests} of {result.requests}"
+        assert result.predicted > 0
+        assert result.rows >= 1
+        if result.column == "KV reuse":
+            assert (result.speedup, result.predicted_speedup, result.rows) == (1.0, 1.0, 1.0)
+    assert "predicted speedup" in printed("load", given, results)
+
+
+@pytest.mark.model
+def test_requests_in_lockstep_write_what_they_do_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trained draft, which reads hidden states, and guesses of other lengths each."""
+    monkeypatch.setattr(measure_load, "REQUESTS", (3,))
+    monkeypatch.setattr(measure_load, "LOAD_WIDTHS", (1, 4))
+    monkeypatch.setattr(measure_load, "LOAD_ROUNDS", 1)
+    monkeypatch.setattr(models, "keep_load", lambda *_: None)
+    given = replace(plan("speculative", tokens=24), target=ModelSpec())
+    plain, speculative = EXPERIMENTS["load"].run(given)
+    assert plain.equal == speculative.equal == "3 of 3"
+    assert plain.throughput
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [("@http://127.0.0.1:9", "runs elsewhere"), ("lookup@torch", "a model of its own")],
+)
+def test_load_is_of_columns_that_run_here_on_one_model(column: str, said: str) -> None:
+    with pytest.raises(DerbyError, match=said):
+        EXPERIMENTS["load"].run(plan(column))
 
 
 def test_interleaved_gives_a_ratio_for_every_column() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.costs import measure as module
-from backend.costs.learnt import ASSUMED, WIDTHS
+from backend.costs.learnt import ASSUMED, WIDTHS, LearntCosts
 from backend.costs.measure import (
     LONG_CONTEXT,
     SMALLEST_DIFFERENCE,
@@ -43,6 +43,16 @@ def test_between_and_beyond_lie_straight_lines() -> None:
     assert CURVE(3) == pytest.approx(12.5)
     assert CURVE(6) == pytest.approx(16.0)
     assert CURVE(12) == pytest.approx(25.0)
+
+
+def test_a_slope_that_was_measured_too_steep_makes_no_pass_free() -> None:
+    """On a busy machine it was, and every column of the first short race ended in a math error."""
+    steep = replace(CURVE, context_slope=(1.0, 0.5))
+    assert steep(4, 1) == CURVE(4) / 2
+    costs = LearntCosts(steep)
+    for _ in range(20):
+        costs.observe(1, 5, 0.01)
+    assert costs.now(1, 5) > 0
 
 
 class Ticking(FakeEngine):
@@ -207,7 +217,7 @@ def test_a_failed_measurement_leaves_no_session_open() -> None:
     """Its cache would stay in memory for as long as the model does."""
     engine = FakeEngine(capabilities=Capabilities(max_context=30))
     with pytest.raises(DerbyError):
-        module._measured(engine, (1, 48), 1, 20)
+        module._measured(engine, engine.open, (1, 48), 1, 20)
     assert engine.open_sessions == 0
 
 

@@ -37,6 +37,21 @@ class Recorder:
         (folder / "b.json").write_text("{}")
 
 
+def test_a_spaces_volume_is_used_if_it_can_hold_prepared_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cache.volume(tmp_path / "nothing mounted") is None
+    place = cache.volume(tmp_path)
+    assert place is not None
+    assert list(place.iterdir()) == []
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no renaming here")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert cache.volume(tmp_path) is None
+
+
 def damage(folder: Path) -> None:
     path = folder / "part" / "a.bin"
     path.write_text("Weights" if path.read_text() == "weights" else "weights")

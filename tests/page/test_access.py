@@ -19,7 +19,8 @@ TABS = ("Columns", "Own grammar", "Sampling", "Model", "Save", "Production", "Be
 
 
 def violations(visitor: Visitor) -> set[tuple[str, str]]:
-    """Rules broken, each with the elements that break it."""
+    """Rules broken, each with the elements that break it, once gradio has loaded all parts."""
+    visitor.page.wait_for_function("() => !document.querySelector('.loading')")
     options = {"runOnly": {"type": "tag", "values": RULES}, "resultTypes": ["violations"]}
     found = Axe().run(visitor.page, options=options).response["violations"]
     return {(rule["id"], str(node["target"][-1])) for rule in found for node in rule["nodes"]}

@@ -124,6 +124,11 @@ def test_uploads_and_all_else_that_the_page_does_not_need_are_not_there(
         assert visitor.request(method, "/").status_code == 404
 
 
+def test_who_watches_over_servers_is_answered(visitor: httpx.Client) -> None:
+    answer = visitor.get("/health")
+    assert (answer.status_code, answer.json().keys()) == (200, {"preparing"})
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "", "127.0.0.1@evil.example", "10.0.0.1"]
 )

@@ -105,6 +105,30 @@ def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
+def test_load_is_measured_on_demand_and_a_draft_of_ones_own_is_judged_by_it(
+    visitor: Visitor,
+) -> None:
+    visitor.columns("kv", "lookup:k=4")
+    visitor.ask("a b a b a b", tokens=40, model="fake-loop")
+    visitor.wait_phase("ended")
+    page = visitor.page
+    page.locator(".dd-load > summary").click()
+    expect(page.locator(".dd-load-known")).to_be_hidden()
+    page.get_by_role("button", name="Measure load, then race again").click()
+    page.locator(".dd-load-known").wait_for()
+    visitor.wait_phase("ended")
+    assert page.locator(".dd-load-table tbody tr").count() == 6
+    assert "Prompt lookup" in page.locator(".dd-load-marks").inner_text()
+    assert page.locator(".dd-even").count() >= 1
+    gains = page.locator(".dd-draft-gains li")
+    page.get_by_label("Cost of a guess").fill("0")
+    page.get_by_role("slider", name="Acceptance").fill("0")
+    assert gains.first.inner_text() == "1 at once: no number of guesses pays"
+    page.get_by_role("slider", name="Acceptance").fill("99")
+    assert "times plain decoding, with k=" in gains.first.inner_text()
+    assert visitor.complaints == []
+
+
 def test_the_keyboard_alone_runs_and_stops(visitor: Visitor) -> None:
     keyboard = visitor.page.keyboard
     visitor.tab("Sampling")
@@ -382,9 +406,10 @@ def test_the_built_in_model_races(browser: BrowserContext) -> None:
         visitor.page.evaluate("(hash) => { location.hash = hash; }", link)
         expect(visitor.page.locator(".dd-recorded")).to_contain_text("Recorded: ")
         assert visitor.page.locator(".dd-flow").all_text_contents() == texts
-        visitor.page.get_by_label("Speed of the replay").select_option("8")
+        visitor.page.get_by_label("Speed of the replay").select_option("0.25")
         visitor.page.get_by_role("button", name="Replay", exact=True).click()
         expect(visitor.page.locator(".dd-board")).to_have_attribute("data-replay", "on")
+        visitor.page.get_by_label("Speed of the replay").select_option("8")
         expect(visitor.page.locator(".dd-board")).to_have_attribute("data-replay", "off")
         assert visitor.page.locator(".dd-flow").all_text_contents() == texts
         assert visitor.complaints == []

@@ -1,7 +1,7 @@
 """Models are priced off every clock: each once a race, and anew where that is asked."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,14 @@ from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.errors import DerbyError
-from backend.events import Event, Finished, Started
+from backend.events import Event, Finished, LoadKnown, Started
 from backend.heads.file import write_head
 from backend.heads.shape import HeadShape
-from backend.racing.commands import MeasureCosts
+from backend.racing.commands import MeasureCosts, MeasureLoad
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.strategies.column import default_column, parse_column
+from backend.strategies.column import OwnModel, default_column, parse_column
 from backend.strategies.declaration import DraftWeights
 from backend.strategies.speculative import SPECULATIVE
 from backend.types import Capabilities, ModelSpec, Request
@@ -54,6 +54,29 @@ def test_a_race_prices_each_model_anew_if_asked_and_only_before_it_begins(*, mea
     anew = [name for name, again, _ in models.priced if again]
     assert anew == (["fake", "fake-draft"] if measure else [])
     assert all(not begun for _, again, begun in models.priced if again)
+
+
+def test_what_load_costs_is_told_once_a_model_by_every_race_after_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    other = replace(parse_column("kv"), model=OwnModel("fake-draft", "fake"))
+    columns = (parse_column("kv"), parse_column("lookup"), other, parse_column("lookup"))
+    race = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake"))
+
+    def told(models: LoadedModels) -> list[int]:
+        events: list[Event] = []
+        race.run(models, events.append, lambda: False)
+        return [event.column for event in events if isinstance(event, LoadKnown)]
+
+    models = LoadedModels()
+    assert told(models) == []
+    MeasureLoad(race.columns, race.target).run(models, lambda _: None, lambda: False)
+    assert told(models) == [0, 2]
+    assert told(LoadedModels()) == [0, 2], "it is kept on disk"
+    stopped = LoadedModels()
+    MeasureLoad(race.columns, race.target).run(stopped, lambda _: None, lambda: True)
+    assert told(stopped) == [0, 2], "a stopped measurement forgets nothing"
 
 
 SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)

@@ -14,13 +14,13 @@ from lib import LOCAL
 from recordings import DOCUMENT, FAKE, KINDS, RECORDS, race_of
 
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Event, Preparing, Saved
+from backend.events import CostsKnown, Event, LoadKnown
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.document import document_of, read_document
 from backend.records.file import from_bytes
 from backend.records.link import decode
 from backend.records.place import Machine
-from backend.records.record import RaceRecord, board, recorded
+from backend.records.record import LEFT_OUT, RaceRecord, board, recorded
 from backend.strategies.column import OwnModel, default_column
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
 
@@ -32,7 +32,7 @@ OWN = GrammarSource(
     (GrammarSource("regex", "a+", "part"),),
 )
 #: Fields that the first files of version 1 do not have.
-LATER = {"top", "turns", "tags"}
+LATER = {"top", "turns", "tags", "node"}
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
@@ -83,7 +83,7 @@ def holds_fields(part: Any, kind: type[Any], besides: tuple[str, ...] = ()) -> b
 
 def test_the_schema_and_the_events_are_one() -> None:
     """Also what has a default is in every file of today; a reader takes files without it."""
-    told = {kind.__name__: kind for kind in get_args(Event) if kind not in (Preparing, Saved)}
+    told = {kind.__name__: kind for kind in get_args(Event) if kind not in LEFT_OUT}
     assert KINDS.keys() == told.keys()
     for name, part in KINDS.items():
         assert part["properties"]["kind"] == {"enum": [name]}
@@ -221,6 +221,22 @@ def test_what_is_no_document_is_refused(value: Any) -> None:
 def test_costs_of_no_widths_are_refused(widths: list[int]) -> None:
     costs = CostsKnown(0, widths, [0.1, 0.2], 0.0, 0.0)
     assert "passes cost" in refusal(document_of(replace(race_of("kv"), events=(costs,))))
+
+
+@pytest.mark.parametrize(
+    ("requests", "widths", "passes"),
+    [
+        ([1, 2], [1, 2], [[0.1, 0.2]]),
+        ([2, 1], [1, 2], [[0.1, 0.2]] * 2),
+        ([1], [1, 2], [[0.1, 0.2, 0.3]]),
+        ([1], [2, 3], [[0.1, 0.2]]),
+    ],
+)
+def test_costs_of_no_load_are_refused(
+    requests: list[int], widths: list[int], passes: list[list[float]]
+) -> None:
+    costs = LoadKnown(0, requests, widths, passes, [[0.0, 0.0]] * len(requests))
+    assert "under load" in refusal(document_of(replace(race_of("kv"), events=(costs,))))
 
 
 def test_a_later_version_asks_for_a_later_program() -> None:

@@ -1,8 +1,4 @@
-"""A server's column: what it shows of each server, by whose clock, and what a bad one does.
-
-The streams are written after what is documented of llama.cpp's `timings`, of vLLM's usage, ids and
-metrics, and of OpenAI's own form; the log-probabilities after what llama-cpp-python 0.3.36 sent.
-"""
+"""A server's column: what it shows of each server, by whose clock, and what a bad one does."""
 
 import json
 import threading
@@ -16,11 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Script, said, scripted
+from server_streams import (
+    COUNTED,
+    FAKE,
+    GAPS,
+    LLAMA_CPP,
+    PLAIN,
+    REQUEST,
+    VLLM,
+    Message,
+    chat,
+    likely,
+    raced,
+    usage,
+)
 
 from backend.bench.runs import run_solo
-from backend.bench.solo import measured
+from backend.bench.solo import measured, results
+from backend.bench.tables import results_table
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Served, Started, Step
+from backend.export.csv_table import csv_table
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -32,91 +44,12 @@ from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import brief, pace, served, state, verdict
 from backend.servers import lane as lanes
+from backend.servers import turn as turns
 from backend.servers.lane import Answer
 from backend.servers.server import VARIABLE
 from backend.strategies.column import parse_column
-from backend.types import ModelSpec, Request, Sampling
+from backend.types import Request, Sampling
 from backend.web.view import view
-
-FAKE = ModelSpec("fake", "fake")
-REQUEST = Request("Hello there", 24)
-
-Message = dict[str, Any]
-
-
-def chat(text: str, finish: str | None = None, **more: Any) -> Message:
-    """A chunk of a chat completion; `more` of its choice, or beside the choices."""
-    beside = {k: more.pop(k) for k in ("usage", "timings", "metrics") if k in more}
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish, **more}
-    return {"object": "chat.completion.chunk", "choices": [choice], **beside}
-
-
-def usage(prompt: int, tokens: int) -> Message:
-    return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-
-
-PLAIN = [chat(""), chat("One"), chat(" two"), chat(" three"), chat("", "stop")]
-
-#: The usage comes last, in a message without choices.
-COUNTED = [*PLAIN, {"choices": [], "usage": usage(7, 4)}]
-
-
-def llama_cpp(number: int, text: str, finish: str | None = None) -> Message:
-    timings = {
-        "cache_n": 2,
-        "prompt_n": 5,
-        "prompt_ms": 40.0,
-        "predicted_n": number,
-        "predicted_ms": 10.0 * number,
-        "draft_n": 3 * (number // 2),
-        "draft_n_accepted": number // 2,
-    }
-    return chat(text, finish, timings=timings)
-
-
-LLAMA_CPP = [
-    chat(""),
-    *(llama_cpp(n, text) for n, text in enumerate(("One", " two", " three"), 1)),
-    llama_cpp(3, "", "stop"),
-]
-
-VLLM = [
-    chat("", usage=usage(7, 0)),
-    chat("One two", usage=usage(7, 2), token_ids=[11, 12]),
-    chat(" three", usage=usage(7, 3), token_ids=[13]),
-    chat("", "stop", usage=usage(7, 3), token_ids=[]),
-    {
-        "choices": [],
-        "usage": usage(7, 3),
-        "metrics": {
-            "speculative_decoding": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 2}
-        },
-    },
-]
-
-
-def likely(token: str, *logprobs: float) -> Message:
-    top = [{"token": str(i), "logprob": value} for i, value in enumerate(logprobs)]
-    return {"content": [{"token": token, "logprob": logprobs[0], "top_logprobs": top}]}
-
-
-GAPS = [
-    chat("One", logprobs=likely("One", -0.5, -1.5)),
-    chat(" two", logprobs=likely(" two", -0.1, -3.1)),
-    chat("", "length"),
-]
-
-
-def raced(*columns: str, request: Request = REQUEST) -> tuple[list[Event], Scoreboard]:
-    entered = Race(request, tuple(map(parse_column, columns)), FAKE)
-    board, events = Scoreboard(entered.columns), list[Event]()
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        board.add(event)
-
-    run_to_end(entered, LoadedModels(), emit, lambda: False)
-    return events, board
 
 
 def served_by(
@@ -233,7 +166,7 @@ def test_the_request_is_the_races() -> None:
 
 def test_a_server_that_refuses_more_fields_is_asked_for_less() -> None:
     for refused in ("timings_per_token", "stream_options"):
-        script = Script(said(*COUNTED), refuses=frozenset({refused}))
+        script = Script(said(*COUNTED), wrong=lambda asked, name=refused: name in asked)
         with scripted(script) as address:
             _, board = raced(f"@{address}:model=other")
         assert board.scores[0].text == "One two three"
@@ -263,6 +196,7 @@ def test_a_record_holds_a_servers_column() -> None:
         read = from_bytes(as_bytes(record))
         assert view(board_of(read), race=1, goal=24) == view(board, race=1, goal=24)
         assert decode(encode(record)).events == record.events
+        assert csv_table(record).splitlines()[-1].endswith(f",{board.scores[1].clock}")
 
 
 NUMBERS = st.integers(-5, 40) | st.floats() | st.sampled_from([10**400, -(10**9), True, None, "1"])
@@ -438,6 +372,48 @@ def test_a_stop_ends_a_servers_column() -> None:
     assert [e.reason for e in events if isinstance(e, Finished)] == ["stopped"]
 
 
+@pytest.mark.parametrize("waits", ["held", "silent"])
+def test_a_stop_breaks_the_connection_off_and_frees_the_turn(
+    waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped race once kept a silent server's turn for as long as silence is borne."""
+    monkeypatch.setattr(lanes, "SILENCE", 3600.0)
+    script, waited = Script(said(*PLAIN)), threading.Event()
+    setattr(script, waits, waited)
+    with scripted(script) as address:
+        columns = (parse_column(f"@{address}"), parse_column(f"@{address}:model=waits"))
+        entered = Race(REQUEST, columns, FAKE)
+        events: list[Event] = []
+
+        def waiting() -> bool:
+            steps = sum(isinstance(event, Step) for event in events)
+            return bool(script.asked) and steps == (3 if waits == "held" else 0)
+
+        run_to_end(entered, LoadedModels(), events.append, waiting)
+        line = turns._line(f"{address}/v1")
+        assert line.acquire(timeout=30), "the turn is still taken"
+        line.release()
+        for reader in [each for each in threading.enumerate() if each.name == "lane"]:
+            reader.join(timeout=30)
+            assert not reader.is_alive(), "it still waits for bytes"
+        setattr(script, waits, None)
+        _, board = raced(f"@{address}")
+        assert board.scores[0].state == "done"
+        assert {asked["model"] for asked in script.asked} == {"tiny"}, "nobody else came in"
+        waited.set()
+
+
+def test_a_turn_that_was_ended_lets_nobody_in() -> None:
+    ended = turns.Turn("http://one")
+    ended.end()
+    with pytest.raises(DerbyError, match="stopped"), ended:
+        pass
+    with turns.Turn("http://one"):
+        assert not turns._line("http://one").acquire(blocking=False)
+    assert turns._line("http://one").acquire(blocking=False)
+    turns._line("http://one").release()
+
+
 def test_a_bench_takes_a_server() -> None:
     text = raced("kv")[1].scores[0].text
     for answer, equal in ((text, True), (f"{text[:-1]}?", False)):
@@ -447,7 +423,30 @@ def test_a_bench_takes_a_server() -> None:
             columns = (parse_column("kv"), parse_column(f"@{address}"))
             race, models = Race(REQUEST, columns, FAKE), LoadedModels()
             base, score = (run_solo(race, index, models) for index in (0, 1))
-        found = measured(columns[1], "", 0, base, score)
-        assert found.equal == equal
-        assert found.speedup > 0
-        assert found.ttft is not None
+        found = [measured(columns[1], "", number, base, score) for number in range(9)]
+        assert found[0].equal == equal
+        assert found[0].speedup > 0
+        assert found[0].ttft is not None
+        (result,) = results(found)
+        assert (result.clock, result.equal) == ("network", 9 * equal)
+        assert result.interval is None, "the clocks are not the same"
+        assert (result.tokens_per_forward, result.acceptance, result.overhead) == (None, None, None)
+
+
+def test_a_bench_takes_a_server_that_tells_no_counts() -> None:
+    """It was an IndexError; and ids of another tokenizer are no other text."""
+    base = raced("kv")[1].scores[0]
+    for messages in (
+        [chat(base.text), chat("", "length")],
+        [chat(base.text, token_ids=[1, 2]), chat("", "length")],
+    ):
+        with scripted(Script(said(*messages))) as address:
+            column = parse_column(f"@{address}")
+            score = run_solo(Race(REQUEST, (column,), FAKE), 0, LoadedModels())
+        (result,) = results([measured(column, "", 0, base, score)])
+        assert (result.tpot, result.equal) == (None, 1)
+        assert result.ttft is not None
+        if not score.tokens:
+            assert (result.speedup, result.spread, result.end_to_end) == (None, None, None)
+        text = results_table("", [result])
+        assert "clock" in [each.header for each in text.columns]

@@ -20,6 +20,8 @@ def written(folder: Path, text: str) -> Path:
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1"),
         ("https://a.example/v1/", "https://a.example/v1"),
         ("http://[::1]:8000/some/path", "http://[::1]:8000/some/path/v1"),
+        ("http://a:8000/v3", "http://a:8000/v3"),
+        ("http://a/v2x", "http://a/v2x/v1"),
     ],
 )
 def test_an_address_names_a_server(address: str, url: str) -> None:

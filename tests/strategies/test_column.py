@@ -210,6 +210,7 @@ def test_a_limit_beyond_what_users_may_set_is_for_columns_that_have_one() -> Non
             "Prompt lookup has no setting 'window'; it has auto, k, ngram, branches, cache",
         ),
         ("kv:limit=5", "no setting 'limit'"),
+        ("server@openvino:at=http://127.0.0.1:1", "Server runs elsewhere: it takes no engine"),
         ("stateless:cache=session", "Stateless has no setting 'cache'; it has limit"),
         ("kv:cache=mine", "KV reuse: cache is 'mine'; it must be call"),
         ("lookahead:window", "'window' in column 'lookahead:window' is not of the form"),

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
@@ -237,6 +238,32 @@ def test_a_host_that_breaks_fails_the_columns_with_its_sentence() -> None:
         await gone(visitors)
 
     play(scene())
+
+
+def test_a_race_is_carried_out_in_the_context_of_the_request_that_asked_for_it() -> None:
+    """Who lends a GPU asks for whom, on the one thread that carries out everybody's races."""
+    asking: ContextVar[str] = ContextVar("asking", default="nobody")
+    served = []
+
+    class Asked(SlowHost):
+        def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+            served.append(asking.get())
+            yield from super().stream(command, stopped)
+
+    async def main() -> None:
+        visitors = Visitors(host)
+
+        async def visit(name: str) -> None:
+            asking.set(name)
+            async for _ in visitors.watch(name, RACE):
+                pass
+
+        await asyncio.gather(visit("a"), visit("b"))
+
+    host = Asked()
+    host.release.set()
+    asyncio.run(main())
+    assert sorted(served) == ["a", "b"]
 
 
 def test_a_line_that_is_full_says_so() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from backend.engines.batch import COMPACTION_BASE, COMPACTION_PER_ROW, Batch
 from backend.engines.openvino.abilities import CAPABILITIES, EXACT_PRECISIONS
+from backend.engines.openvino.batch import HIDDEN, OpenVINOBatch
 from backend.engines.openvino.core import available_devices, core
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
 from backend.engines.tree import depths, require_path, turned, visibility
@@ -27,8 +29,6 @@ from backend.types import (
     chain_parents,
 )
 
-HIDDEN = float(np.finfo(np.float32).min)
-
 #: Logits of a row must not depend on how many rows ran with it. At the defaults (bf16 inference,
 #: quantised cache, activations quantised on the fly) they do, and texts would differ.
 EXACT = {
@@ -36,11 +36,6 @@ EXACT = {
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
-
-#: A compaction costs about as much as this many reads of a hole by one forward pass, plus
-#: as many per cached row.
-COMPACTION_BASE = 4000
-COMPACTION_PER_ROW = 14
 
 
 def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngine":
@@ -60,6 +55,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         CAPABILITIES,
         max_context=files.max_context,
         length_thresholds=files.length_thresholds,
+        batch=not files.length_thresholds,
     )
     return OpenVINOEngine(
         spec,
@@ -96,6 +92,10 @@ class OpenVINOEngine:
 
     def open(self) -> "OpenVINOSession":
         return OpenVINOSession(self._model.create_infer_request(), self.capabilities, self._window)
+
+    def open_batch(self, requests: int) -> Batch:
+        request = self._model.create_infer_request()
+        return Batch(OpenVINOBatch(request, requests, self._window), requests)
 
     def synchronize(self) -> None:
         """Nothing to wait for: infer() returns when the device is done."""
@@ -145,7 +145,7 @@ class OpenVINOSession:
         n, cached, added = len(positions), self._cached, len(positions) - len(tokens)
         bias = np.empty((n, cached + n), dtype=np.float32)
         bias[:, :cached] = self._bias[:cached]
-        bias[:, cached:] = np.where(seen, np.float32(0), np.float32(HIDDEN))
+        bias[:, cached:] = np.where(seen, np.float32(0), HIDDEN)
         biases = {"attention_bias": bias[None, None]}
         if self._window:
             biases[self._sliding] = self._near(bias, positions)[None, None]
@@ -172,7 +172,7 @@ class OpenVINOSession:
         keys = np.zeros(self._cached, dtype=np.int64)  # a hole is hidden wherever it is
         keys[self._visible()] = np.arange(self.length)
         distance = positions[:, None] - np.concatenate([keys, positions])
-        return np.where(distance < self._window, bias, np.float32(HIDDEN))
+        return np.where(distance < self._window, bias, HIDDEN)
 
     def hidden_states(self) -> HiddenStates:
         return self._request.get_output_tensor(1).data[0, : self._asked].copy()

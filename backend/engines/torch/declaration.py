@@ -6,13 +6,17 @@ from pathlib import Path
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.torch.abilities import BYTES, CAPABILITIES
+from backend.machine import zero_gpu
 from backend.models.weights import count_weights
 from backend.types import ModelSpec
 
 
 def devices() -> tuple[str, ...]:
-    """CUDA first where there is a driver: importing torch to ask would take seconds and memory."""
-    cuda = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    """CUDA first where there is a driver, or a GPU is lent: importing torch to ask would take
+    seconds and memory.
+    """
+    driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    cuda = driver or zero_gpu()
     return ("CUDA", "CPU", "AUTO") if cuda else ("CPU", "AUTO")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
+from backend.engines.batch import Batch
 from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from backend.engines.torch.graphs import Capture
     from backend.engines.torch.session import Calling, Passes
     from backend.engines.torch.static import StaticModel
+    from backend.models.files import ModelFiles
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 REWINDABLE = {"full_attention", "sliding_attention"}
@@ -51,6 +53,7 @@ class TorchEngine:
         self.capabilities = replace(
             CAPABILITIES,
             tree=_masks_trees(config),
+            batch=_masks_trees(config) and not length_thresholds,
             max_context=max_context,
             length_thresholds=length_thresholds,
         )
@@ -99,6 +102,12 @@ class TorchEngine:
 
         return TorchSession(self._passes(), self.capabilities)
 
+    def open_batch(self, requests: int) -> Batch:
+        """See Engine. Passes run over a cache that grows, on CUDA devices too."""
+        from backend.engines.torch.batch import TorchBatch
+
+        return Batch(TorchBatch(self._model, self._calling, self._tap), requests)
+
     def _passes(self) -> "Passes":
         if self._static is not None:
             return self._static.passes()
@@ -127,9 +136,40 @@ class TorchEngine:
             torch.cuda.synchronize(device)
 
 
+#: Models that were loaded ahead: see `place`.
+_PLACED: dict[ModelSpec, Any] = {}
+
+
+def place(spec: ModelSpec, say: Callable[[str], None]) -> None:
+    """Load a model's weights onto its device, CPU or CUDA, and keep them for whoever opens it: also
+    for processes that are forked from this one, where CUDA must not have been used yet. ZeroGPU
+    makes a fork of what was put on "cuda" in the thread that imported `spaces` first.
+
+    Raises DerbyError.
+    """
+    model = _load(spec, _files(spec, say).folder, {})  # transformers places by threads of its own
+    _PLACED[spec] = model.to(_placement(spec.device).get("device_map", {"": "cpu"})[""])
+
+
 def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     """Load the model that `spec` names; `say` hears what takes long. Raises DerbyError."""
-    placement = _placement(spec.device)
+    files = _files(spec, say)
+    import torch
+
+    torch.set_num_threads(threads())
+    model = _PLACED.get(spec) or _load(spec, files.folder, _placement(spec.device))
+    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+    engine = TorchEngine(
+        spec, model, tokenizer, files.max_context, files.fingerprint, files.length_thresholds
+    )
+    if engine.on_cuda and engine.why_growing:
+        say(f"Passes of {spec} run without CUDA graphs: {engine.why_growing}.")
+    return engine
+
+
+def _files(spec: ModelSpec, say: Callable[[str], None]) -> "ModelFiles":
+    """Where the model's files are. Raises DerbyError if it cannot be run from them as asked."""
+    _placement(spec.device)
     if spec.precision not in PRECISIONS:
         raise DerbyError(
             f"The torch engine has no precision {spec.precision!r}: choose {_either(PRECISIONS)}."
@@ -143,17 +183,7 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
             f"{spec.name!r} is an OpenVINO model, which torch cannot run: choose the OpenVINO "
             "engine, or the model that it was made from."
         )
-    import torch
-
-    torch.set_num_threads(threads())
-    model = _load(spec, files.folder, placement)
-    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    engine = TorchEngine(
-        spec, model, tokenizer, files.max_context, files.fingerprint, files.length_thresholds
-    )
-    if engine.on_cuda and engine.why_growing:
-        say(f"Passes of {spec} run without CUDA graphs: {engine.why_growing}.")
-    return engine
+    return files
 
 
 def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:

@@ -19,7 +19,8 @@ FIRST_CAPACITY = 256
 
 
 class GrowingLayer(CacheLayerMixin):
-    """One layer's keys and values in buffers [1, kv heads, capacity, head dim].
+    """One layer's keys and values in buffers [b, kv heads, capacity, head dim], b being 1 unless
+    several sequences are computed together.
 
     Rows are written in place behind the first `length` ones, so a step copies only its own rows;
     lowering `length` forgets rows without touching the buffers.
@@ -43,7 +44,7 @@ class GrowingLayer(CacheLayerMixin):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append n rows [1, kv heads, n, head dim]; return views of all rows so far."""
+        """Append n rows [b, kv heads, n, head dim]; return views of all rows so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys, values = self.buffers
@@ -71,6 +72,13 @@ class GrowingLayer(CacheLayerMixin):
             source = torch.tensor(rows, device=buffer.device) + start
             buffer.narrow(2, start, len(rows)).copy_(buffer.index_select(2, source))
         self.length = start + len(rows)
+
+    def gather(self, places: torch.Tensor) -> None:
+        """Hold these of each sequence's rows, int64 [b, m], and no others. Copies them."""
+        for name, buffer in zip(("keys", "values"), self.buffers, strict=True):
+            index = places[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
+            setattr(self, name, buffer.gather(2, index))
+        self.length = places.shape[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -118,6 +126,11 @@ class GrowingCache(Cache):
                 layer.length = rows.shape[2]
             layer.is_initialized = True
             self.layers.append(layer)
+
+    def gather(self, places: torch.Tensor) -> None:
+        """Hold these of each sequence's rows, int64 [b, m], and no others."""
+        for layer in self.rows:
+            layer.gather(places)
 
     def truncate(self, length: int) -> None:
         """Forget every row after the first `length`. No copy."""
@@ -188,21 +201,15 @@ class GrowingPasses:
         """What to pass as attention_mask: additive [1, 1, n, start + n], 0 or the dtype's min."""
         n, window = len(positions), self._calling.window
         visible = np.concatenate([np.ones((n, start), bool), ancestors], axis=1)
-        full = self._additive(visible)
+        full = additive(visible, self._calling)[None, None]
         if window is None or positions.max() < window:
             return full
         keys = np.concatenate([np.arange(start), positions])
         near = positions[:, None] - keys[None, :] < window
-        sliding = self._additive(visible & near)
+        sliding = additive(visible & near, self._calling)[None, None]
         if not self._calling.by_layer_type:
             return sliding
         return {"full_attention": full, "sliding_attention": sliding}
-
-    def _additive(self, visible: NDArray[np.bool_]) -> torch.Tensor:
-        calling = self._calling
-        hidden = torch.from_numpy(~visible).to(calling.device)
-        mask = torch.zeros(hidden.shape, dtype=calling.dtype, device=calling.device)
-        return mask.masked_fill_(hidden, torch.finfo(calling.dtype).min)[None, None]
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         self._cache.keep(start, rows)
@@ -218,3 +225,10 @@ class GrowingPasses:
 
     def close(self) -> None:
         """Nothing is lent: dropping the session frees the cache."""
+
+
+def additive(visible: NDArray[np.bool_], calling: Calling) -> torch.Tensor:
+    """What is added to scores, of the same shape: 0 where visible, else the lowest value."""
+    hidden = torch.from_numpy(~visible).to(calling.device)
+    mask = torch.zeros(hidden.shape, dtype=calling.dtype, device=calling.device)
+    return mask.masked_fill_(hidden, torch.finfo(calling.dtype).min)

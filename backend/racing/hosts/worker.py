@@ -89,7 +89,7 @@ class Worker:
             for target in (self._speak, self._listen)
         ]
         try:
-            with _no_main_module(), _no_interrupts():
+            with no_main_module(), no_interrupts():
                 self._process.start()
             self.born.set()
             for thread in threads:
@@ -195,7 +195,7 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
+def no_main_module() -> Iterator[None]:
     """Keep a spawned process from importing the program that starts it, page, gradio and all."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -206,7 +206,7 @@ def _no_main_module() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_interrupts() -> Iterator[None]:
+def no_interrupts() -> Iterator[None]:
     """Have a process that is started here ignore Ctrl-C, which is the app's to take, from its first
     moment on: before it can say so itself it imports for a second.
     """

@@ -1,0 +1,307 @@
+"""The page's side of a cluster: as many races at once as there are machines."""
+
+import itertools
+import logging
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from backend.cluster.choice import Machine, Wanted, choose, machine_of, wanted
+from backend.cluster.link import Link
+from backend.errors import DerbyError
+from backend.events import Event, Failed, Finished, Placed, from_json
+from backend.racing.commands import Command, ForgetVisitor, all_stopped
+from backend.racing.hosts.host import POLL, HostFacts, Lease
+from backend.racing.race import Race
+
+log = logging.getLogger(__name__)
+
+#: Seconds before the next try to reach a cluster, doubled with each in vain, and their bound.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
+
+#: Seconds that a machine has to end a race that is stopped: its own host's, and the way there.
+STOP_GRACE = 2.0
+
+#: How the sentence ends that a column fails with because of its machine.
+_AGAIN = "run the race again, on another machine."
+
+#: Visitors of whom it is known where their caches lie.
+MOST_HOMES = 10_000
+
+
+class ClusterHost:
+    """A Host, and Machines. `connect` makes a link; its thread lasts as long as the link."""
+
+    def __init__(self, address: str, connect: Callable[[], Link]) -> None:
+        self._address, self._connect = address, connect
+        self._lock = threading.Lock()
+        self._closed, self._changed = threading.Event(), threading.Condition(self._lock)
+        self._link: Link | None = None
+        self._problem = ""
+        self._machines: list[Machine] = []
+        self._busy: set[str] = set()
+        self._homes: OrderedDict[str, list[Machine]] = OrderedDict()  # by scope, the last one last
+        self._heard: dict[int, SimpleQueue[Mapping[str, Any]]] = {}
+        self._numbers = itertools.count(1)
+        self._lost: Counter[str] = Counter()
+        self._keeper = threading.Thread(target=self._keep_connected, name="cluster", daemon=True)
+        self._keeper.start()
+
+    @property
+    def machines(self) -> Sequence[Machine]:
+        """Those that are there now, in the order in which they joined."""
+        with self._lock:
+            return tuple(self._machines)
+
+    def await_machine(self, seconds: float) -> bool:
+        """Wait until a machine is there, ready or not; False if none came in that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._machines), seconds)
+
+    def facts(self) -> HostFacts:
+        with self._lock:
+            devices: dict[str, dict[str, None]] = {}
+            for machine in self._machines:
+                for engine, names in machine.devices.items():
+                    devices.setdefault(engine, {}).update(dict.fromkeys(names))
+            told = {engine: tuple(names) for engine, names in devices.items()}
+            return HostFacts(dict(self._lost), 0, self._preparing(), told)
+
+    def _preparing(self) -> str:
+        """What no race can begin for; "" if a machine takes races."""
+        if not self._machines:
+            wait = f"The cluster at {self._address} has no machine yet: waiting for one to join..."
+            return wait if self._link and not self._problem else self._problem or "Connecting..."
+        preparing = [f"{m.name}: {m.preparing}" for m in self._machines if m.preparing]
+        return "" if len(preparing) < len(self._machines) else preparing[0]
+
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        while (lease := self.lease((command,))) is None:
+            if stopped() or self._closed.wait(POLL):
+                yield from all_stopped(command)
+                return
+        try:
+            yield from lease.stream(command, stopped)
+        finally:
+            lease.release()
+
+    def lease(self, commands: Sequence[Command]) -> Lease | None:
+        asked = wanted(commands)
+        with self._lock:
+            if isinstance(commands[0], ForgetVisitor):
+                return _Leaving(self, self._homes.pop(commands[0].visitor, []))
+            homes = self._homes.get(asked.scope, [])
+            home = homes[-1].key if homes else ""
+            try:
+                machine = choose(self._machines, self._busy, asked, home)
+            except DerbyError as error:
+                return _Refusal(str(error))
+            if machine is None:
+                return None
+            self._busy.add(machine.key)
+            self._remember(asked, machine)
+        gone = homes[-1].name if homes and asked.goes_on and home != machine.key else ""
+        note = f"{gone} is gone, and what it held of yours is computed anew." if gone else ""
+        return _Running(self, machine, note)
+
+    def _remember(self, asked: Wanted, machine: Machine) -> None:
+        """Where the visitor's caches will lie."""
+        if asked.scope:
+            homes = [m for m in self._homes.get(asked.scope, []) if m.key != machine.key]
+            self._homes[asked.scope] = [*homes, machine]
+            self._homes.move_to_end(asked.scope)
+            while len(self._homes) > MOST_HOMES:
+                self._homes.popitem(last=False)
+
+    def release(self, machine: Machine) -> None:
+        """The machine is free for others."""
+        with self._lock:
+            self._busy.discard(machine.key)
+
+    def begin(self, machine: Machine, command: Command) -> "_Talk":
+        """Have a machine carry out a command. Raises DerbyError if the cluster is not reached."""
+        with self._lock:
+            if self._link is None:
+                raise DerbyError(_lost(machine.name, "the cluster's head is gone"))
+            number = next(self._numbers)
+            heard = self._heard[number] = SimpleQueue[Mapping[str, Any]]()
+            self._link.begin(number, machine.key, command)
+            return _Talk(number, self._link, heard)
+
+    def _keep_connected(self) -> None:
+        vain = 0
+        while not self._closed.is_set():
+            if self._connected():
+                vain = 0
+            vain += 1
+            self._closed.wait(min(FIRST_PAUSE * 2 ** (vain - 1), LONGEST_PAUSE))
+
+    def _connected(self) -> bool:
+        """Hear a link until it is lost; whether it had reached the cluster."""
+        reached = False
+        try:
+            link = self._connect()
+        except Exception:  # no memory for a process
+            log.exception("the cluster's driver could not be started")
+            return False
+        with self._lock:
+            self._link = link
+        try:
+            while not self._closed.is_set():
+                said = link.hear()
+                reached = reached or "machines" in said
+                self._take(said)
+        except EOFError:
+            pass
+        except Exception:
+            log.exception("the cluster's driver said what is no message")
+        link.close()
+        self._disconnected(reached=reached and not self._closed.is_set())
+        return reached
+
+    def _disconnected(self, *, reached: bool) -> None:
+        with self._lock:
+            self._link = None
+            self._machines, self._busy = [], set()
+            if reached:
+                self._lost["head"] += 1
+                self._problem = (
+                    f"The cluster at {self._address} was lost: trying to reach it again..."
+                )
+            for heard in self._heard.values():
+                heard.put({"ended": "the cluster's head is gone"})
+            self._heard.clear()
+        if reached:
+            log.warning("the cluster at %s was lost", self._address)
+
+    def _take(self, said: Mapping[str, Any]) -> None:
+        with self._changed:
+            if "problem" in said:
+                self._problem = str(said["problem"])
+            elif "machines" in said:
+                found = [machine_of(fields) for fields in said["machines"]]
+                gone = {m.key for m in self._machines} - {m.key for m in found}
+                self._lost["machine"] += len(gone)
+                self._machines, self._problem = found, ""
+                self._changed.notify_all()
+            elif (heard := self._heard.get(said["run"])) is not None:
+                heard.put(said)
+                if "ended" in said:
+                    del self._heard[said["run"]]
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            link = self._link
+        if link is not None:
+            link.close()
+        self._keeper.join()
+
+
+def _lost(name: str, why: str) -> str:
+    """What a race's columns end with that were open when their machine was lost."""
+    return f"{name} was lost ({why}): {_AGAIN}"
+
+
+def machine_lost(sentence: str) -> bool:
+    """Whether a column that failed with this sentence did so because its machine was lost."""
+    return sentence.endswith(_AGAIN)
+
+
+class _Talk:
+    """A command that a machine carries out, as the page hears of it."""
+
+    def __init__(self, number: int, link: Link, heard: "SimpleQueue[Mapping[str, Any]]") -> None:
+        self._number, self._link, self._heard = number, link, heard
+
+    def stop(self) -> None:
+        self._link.stop(self._number)
+
+    def hear(self, seconds: float) -> Mapping[str, Any]:
+        """What is said next, as `driver.drive` says it; {} if nothing comes in that time."""
+        try:
+            return self._heard.get(timeout=max(0.0, seconds))
+        except Empty:
+            return {}
+
+
+class _Running:
+    """A machine held for a visitor's commands. `note` is told with the first race."""
+
+    def __init__(self, host: ClusterHost, machine: Machine, note: str) -> None:
+        self._host, self._machine, self._note = host, machine, note
+
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        machine = self._machine
+        if isinstance(command, Race):
+            yield Placed(
+                machine.name,
+                machine.processor,
+                machine.cores,
+                machine.memory,
+                machine.system,
+                self._note,
+            )
+        open_columns = dict.fromkeys(range(command.width))
+        try:
+            yield from self._heard(self._host.begin(machine, command), stopped, open_columns)
+        except DerbyError as error:
+            yield from (Failed(column, str(error)) for column in open_columns)
+
+    def _heard(
+        self, talk: _Talk, stopped: Callable[[], bool], open_columns: dict[int, None]
+    ) -> Iterator[Event]:
+        """What comes of a command; closes the columns that end. Raises DerbyError if the machine is
+        lost.
+        """
+        deadline, said = float("inf"), {}
+        try:
+            while "ended" not in said:
+                if deadline == float("inf") and stopped():
+                    deadline = time.monotonic() + STOP_GRACE
+                    talk.stop()
+                if time.monotonic() > deadline:
+                    yield from (Finished(column, "stopped", []) for column in open_columns)
+                    return
+                said = talk.hear(POLL)
+                for event in map(from_json, said.get("events", ())):
+                    if isinstance(event, Finished | Failed):
+                        open_columns.pop(event.column, None)
+                    yield event
+            if said["ended"]:
+                raise DerbyError(_lost(self._machine.name, said["ended"]))
+        finally:
+            if "ended" not in said:
+                talk.stop()
+
+    def release(self) -> None:
+        self._host.release(self._machine)
+
+
+class _Leaving:
+    """Tells each machine where a visitor raced to forget them, and waits for none of them."""
+
+    def __init__(self, host: ClusterHost, machines: Sequence[Machine]) -> None:
+        self._host, self._machines = host, machines
+
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        for machine in self._machines:
+            self._host.begin(machine, command)
+        yield from ()
+
+    def release(self) -> None: ...
+
+
+class _Refusal:
+    """Where no machine of the cluster can do what is asked for."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        yield from (Failed(column, self._sentence) for column in range(command.width))
+
+    def release(self) -> None: ...

@@ -1,0 +1,175 @@
+"""Up to how many requests at once does a column pay? What its race and T(k, b) say together."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.costs.load import Drafting, LoadCosts, acceptance_of, break_even
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+
+#: Guesses a pass that the chart has a line for.
+LINES = (1, 2, 4, 7, 15)
+
+#: The most guesses a pass that are considered.
+MOST_GUESSES = 15
+
+#: The speed-up from which on a column is said to pay: less is as good as nothing.
+PAYS = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class UnderLoad:
+    """A column that verified guesses, on a model whose passes under load are known.
+
+    `rows` and `tokens` are those of its average pass, `drafting` its seconds of drafting a pass,
+    `context` the tokens behind which its passes ran on average.
+    """
+
+    load: LoadCosts
+    rows: float
+    tokens: float
+    drafting: float
+    context: int
+
+    def gain(self, requests: float) -> float:
+        """How many times as fast as plain decoding it is at so many requests, if it goes on as
+        alone.
+        """
+        passes = self.load(self.rows, requests, self.context) + requests * self.drafting
+        return self.tokens * self.load(1, requests, self.context) / passes
+
+    @property
+    def limit(self) -> int:
+        """The most requests at once at which it pays, within what was measured; 0: none."""
+        counts = range(1, self.load.most + 1)
+        return next((b - 1 for b in counts if self.gain(b) < PAYS), self.load.most)
+
+    @property
+    def drafter(self) -> Drafting:
+        """The same as a chance and a price of each guess."""
+        guesses = max(self.rows - 1, 1e-9)
+        return Drafting(acceptance_of(self.tokens, guesses), self.drafting / guesses)
+
+    def schedule(self, most: int) -> tuple[tuple[int, int, int], ...]:
+        """From how many requests to how many which number of guesses is the best, of `most` at the
+        largest; 0: none pays.
+        """
+        return tuple(self.drafter.schedule(self.load, self.context, most))
+
+    @property
+    def sentence(self) -> str:
+        """Up to which load it pays, and what it costs beyond that."""
+        load, limit = self.load, self.limit
+        if limit == 0:
+            return f"does not pay even alone: {_times(self.gain(1))} KV reuse's speed is predicted"
+        alone = f"{_times(self.gain(1))} KV reuse's speed alone"
+        if limit == load.most:
+            return f"pays at every load measured: {alone}, {_at(self.gain(limit), limit)}"
+        beyond = next(b for b in load.requests if b > limit)
+        worst = max((b for b in load.requests if b <= 3 * limit), default=beyond)
+        shown = max(beyond, worst)
+        many = "request" if limit == 1 else "requests"
+        slower = f"takes {1 / self.gain(shown):.2f} times as long at {shown}"
+        if self.gain(shown) >= 1:
+            slower = f"gains nothing at {shown}"
+        return f"pays up to {limit} {many} at once here ({alone}), and {slower}"
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.2f} times"
+
+
+def _at(gain: float, requests: int) -> str:
+    return f"{gain:.2f} times at {requests} requests"
+
+
+def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
+    """The column as load sees it; None of one that verifies no guesses, or feeds fixed text."""
+    if not (load.known and score.drafted and score.passes) or score.fed or score.mean_rows <= 1:
+        return None
+    drafting = score.parts.get("draft", 0.0) / max(score.steps, 1)
+    context = round(score.prompt_tokens + score.length / 2)
+    return UnderLoad(load, score.mean_rows, score.tokens_per_forward, drafting, context)
+
+
+def load_of(board: Scoreboard, index: int) -> LoadCosts:
+    """What load costs on this column's model, whichever column of it was told."""
+    score = board.scores[index]
+    known = (other.load for other in board.scores if other.spec == score.spec)
+    return next((load for load in known if load.known), score.load)
+
+
+def load_chart(board: Scoreboard) -> dict[str, Any] | None:
+    """What the page draws of load; None while nothing is known of it.
+
+    "requests" and "rows": what was measured, "seconds": of each number of requests those of a pass
+    over so many rows; "lines": of each of LINES that, and the acceptance at which it breaks even
+    at each number of requests, None where no acceptance does; "marks": of each column a
+    name, its acceptance or None where its guesses are no chain, and a sentence; "heads" and
+    "cells": predicted tokens a second of those as a table; "note": what it holds for.
+    """
+    chosen = [i for i in range(len(board.columns)) if load_of(board, i).known]
+    if not chosen:
+        return None
+    load, spec = load_of(board, chosen[0]), board.scores[chosen[0]].spec
+    alike = [i for i in chosen if board.scores[i].spec == spec]
+    marked = [(i, m) for i in alike if (m := under_load(board.scores[i], load)) is not None]
+    context = round(max(s.prompt_tokens + s.length / 2 for s in (board.scores[i] for i in alike)))
+    chains = [(i, m) for i, m in marked if _is_chain(board, i)]
+    rows = load.curves[0].widths
+    return {
+        "requests": list(load.requests),
+        "rows": list(rows),
+        "seconds": [_seconds(load, b, context) for b in load.requests],
+        "lines": [[k, _break_evens(load, k, context)] for k in LINES if k + 1 <= rows[-1]],
+        "marks": [_mark(board, i, m) for i, m in marked],
+        "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in chains)],
+        "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
+        "note": f"Of {load.most} requests at once and up to {rows[-1]} rows of each, measured "
+        f"behind {context} tokens; in tokens a second of all requests together. The sentences "
+        "suppose that a column goes on guessing as it did alone, where auto guesses less. Each "
+        "request's draft is counted on its own, as it runs here; a server may draft for all at "
+        "once.",
+    }
+
+
+def _seconds(load: LoadCosts, requests: int, context: int) -> list[float]:
+    """Those of a pass by its rows, of which more are never cheaper."""
+    times = (round(load(k, requests, context), 6) for k in load.curves[0].widths)
+    return list(itertools.accumulate(times, max))
+
+
+def _break_evens(load: LoadCosts, guesses: int, context: int) -> list[float | None]:
+    found: list[float | None] = []
+    for requests in load.requests:
+        ratio = load(1 + guesses, requests, context) / load(1, requests, context)
+        even = break_even(ratio, guesses)
+        found.append(even if even is None else round(even, 3))
+    return found
+
+
+def _is_chain(board: Scoreboard, index: int) -> bool:
+    """Whether a column's rows are guesses: some of lookahead's are scratch."""
+    return board.columns[index].scratch_depth == 0
+
+
+def _mark(board: Scoreboard, index: int, found: UnderLoad) -> dict[str, Any]:
+    return {
+        "name": board.name(index),
+        "acceptance": round(found.drafter.acceptance, 3) if _is_chain(board, index) else None,
+        "sentence": found.sentence,
+    }
+
+
+def _cells(load: LoadCosts, requests: int, context: int, marked: Sequence[UnderLoad]) -> list[str]:
+    """Predicted tokens a second: plain, and of each column's drafter with its best k."""
+    plain = requests / load(1, requests, context)
+    cells = [str(requests), f"{plain:,.0f}"]
+    for each in marked:
+        drafter = each.drafter
+        k = drafter.best(load, requests, context, MOST_GUESSES)
+        faster = plain * drafter.gain(load, k, requests, context)
+        cells.append(f"{faster:,.0f} with k={k}" if k else f"{plain:,.0f} plain")
+    return cells

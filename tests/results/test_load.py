@@ -1,0 +1,155 @@
+"""Up to how many requests a column pays, and what the page and production make of it."""
+
+import pytest
+from lib import STEEP
+
+from backend.costs.pass_costs import PassCosts
+from backend.events import CostsKnown, Finished, LoadKnown, Started, Step
+from backend.export.production import snippet
+from backend.results.load import LINES, load_chart, load_of, under_load
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request
+
+SPEC = {"name": "m", "engine": "fake", "precision": "fp32", "device": "CPU"}
+
+#: Eight rows in all are free; each beyond costs a tenth of a pass.
+WIDTHS = [1, 2, 4, 8]
+REQUESTS = [1, 2, 4, 8]
+KNOWN = LoadKnown(
+    0,
+    REQUESTS,
+    WIDTHS,
+    [[0.02 * (1 + max(0, b * k - 8) / 10) for k in WIDTHS] for b in REQUESTS],
+    [[0.0, 0.0]] * len(REQUESTS),
+)
+
+
+def board(*names: str, tokens: int = 3, drafting: float = 0.0) -> Scoreboard:
+    """Columns of which all but the first commit so many tokens from passes of five rows."""
+    made = Scoreboard(tuple(map(parse_column, names)))
+    for index, _ in enumerate(names):
+        made.add(Started(index, 10, "m", "t", SPEC))
+        made.add(CostsKnown(index, list(STEEP.widths), list(STEEP.seconds), 0.0, 0.0))
+        count = tokens if index else 1
+        for number in range(20):
+            first = number == 0
+            committed = 1 if first or not index else count
+            origins = ["drafted"] * (committed - 1) + ["sampled"]
+            rows = 10 if first else 5 if index else 1
+            drafted = 0 if first or not index else 4
+            seconds = {"draft": drafting, "mask": 0.0, "forward": 0.02, "rest": 0.0}
+            seconds["total"] = sum(seconds.values())
+            spans = [[origin, "a"] for origin in origins]
+            made.add(
+                Step(
+                    index,
+                    [97] * committed,
+                    origins,
+                    [1.0] * committed,
+                    spans,
+                    rows,
+                    drafted,
+                    committed - 1,
+                    seconds,
+                    [],
+                    0,
+                )
+            )
+        made.add(Finished(index, "token limit", []))
+    return made
+
+
+def loaded(*names: str, **given: float) -> Scoreboard:
+    made = board(*names, **given)  # type: ignore[arg-type]
+    made.add(KNOWN)
+    return made
+
+
+def test_what_load_costs_is_known_to_all_columns_of_a_model() -> None:
+    assert load_chart(board("kv", "lookup:k=4")) is None
+    made = loaded("kv", "lookup:k=4")
+    assert load_of(made, 1) == load_of(made, 0)
+    assert load_of(made, 0).curves[2] == PassCosts((1, 2, 4, 8), tuple(KNOWN.passes[2]))
+
+
+def test_a_column_pays_up_to_the_load_at_which_its_rows_cost_what_they_yield() -> None:
+    made = loaded("kv", "lookup:k=4")
+    found = under_load(made.scores[1], load_of(made, 1))
+    assert found is not None
+    assert (found.rows, found.tokens) == (5.0, 3.0)
+    assert found.gain(1) == pytest.approx(3.0), "five rows are free alone"
+    for b in REQUESTS:
+        cost = load_of(made, 0)(5, b) / load_of(made, 0)(1, b)
+        assert found.gain(b) == pytest.approx(3.0 / cost)
+    assert found.gain(found.limit) > 1 > found.gain(found.limit + 1) - 0.02
+    assert f"pays up to {found.limit} requests at once here (3.00 times" in found.sentence
+    assert "as long at 8" in found.sentence
+
+
+def test_what_pays_never_and_what_pays_always_say_so() -> None:
+    never = loaded("kv", "lookup:k=4", drafting=0.1)
+    found = under_load(never.scores[1], load_of(never, 1))
+    assert found is not None
+    assert found.limit == 0
+    assert found.sentence.startswith("does not pay even alone: 0.5")
+    always = loaded("kv", "lookup:k=4", tokens=5)
+    found = under_load(always.scores[1], load_of(always, 1))
+    assert found is not None
+    assert found.limit == 8
+    assert found.sentence.startswith("pays at every load measured: 5.00 times")
+
+
+def test_a_column_that_guesses_nothing_is_no_matter_of_load() -> None:
+    made = loaded("kv", "lookup:k=4")
+    assert under_load(made.scores[0], load_of(made, 0)) is None
+    chart = load_chart(made)
+    assert chart is not None
+    assert [mark["name"] for mark in chart["marks"]] == ["Prompt lookup"]
+    assert chart["heads"] == ["Requests", "KV reuse", "Prompt lookup"]
+    assert [line[0] for line in chart["lines"]] == [k for k in LINES if k < 8]
+
+
+def test_the_chart_breaks_even_where_a_pass_is_worth_its_time() -> None:
+    chart = load_chart(loaded("kv", "lookup:k=4"))
+    assert chart is not None
+    evens = dict(chart["lines"])
+    assert evens[1][:3] == [0.0, 0.0, 0.0], "eight rows are free"
+    assert evens[1][3] == pytest.approx(0.8), "sixteen rows cost 1.8 plain passes"
+    assert evens[7][0] == 0.0
+    assert evens[7][3] == pytest.approx(1.0, abs=0.2)
+    (mark,) = chart["marks"]
+    tokens = sum(mark["acceptance"] ** i for i in range(5))
+    assert tokens == pytest.approx(3.0, abs=0.02)
+    assert chart["cells"][0][1] == "50"
+    assert "with k=" in chart["cells"][0][2]
+
+
+def test_lookahead_has_no_chain_of_guesses_to_draw() -> None:
+    chart = load_chart(loaded("kv", "lookahead"))
+    assert chart is not None
+    assert chart["marks"][0]["acceptance"] is None
+    assert chart["heads"] == ["Requests", "KV reuse"], "no number of its guesses is the best"
+    assert "pays up to" in chart["marks"][0]["sentence"]
+
+
+def test_production_carries_the_load_over() -> None:
+    made = loaded("kv", "lookup:k=4")
+    found = under_load(made.scores[1], load_of(made, 1))
+    assert found is not None
+
+    def code(library: str, *, load: bool) -> str:
+        given = found if load else None
+        column, score = parse_column("lookup:k=4"), made.scores[1]
+        written = snippet(column, score, Request("Hi"), ModelSpec(), library, given)
+        return f"{written.code}\n{written.note}"
+
+    ranges = [list(each) for each in found.schedule(4)]
+    assert ranges[0][0] == 1
+    assert ranges[-1][1:] == [8, 0] or ranges[-1][1] == 8
+    assert f'"num_speculative_tokens_per_batch_size": {ranges}' in code("vLLM", load=True)
+    assert f"--parallel {found.limit}" in code("llama.cpp", load=True)
+    for library in ("transformers", "openvino-genai", "vLLM", "llama.cpp"):
+        assert f"pays up to {found.limit} requests at once" in code(library, load=True)
+        assert "at once" not in code(library, load=False)
+        assert "batch_size" not in code(library, load=False)
