@@ -15,8 +15,12 @@ Reason = Literal[
     "column limit",
     "context full",
     "end of program",
+    "end of GPU time",
     "stopped",
 ]
+
+#: Those that others chose than the column.
+CUT_SHORT = ("stopped", "end of GPU time")
 
 
 @dataclass(frozen=True, slots=True)

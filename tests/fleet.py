@@ -35,9 +35,12 @@ class Fleet:
     def close(self) -> None:
         self._said.put(None)
 
-    def have(self, *keys: str) -> None:
-        """These are the machines now."""
-        machines = [Machine(key, f"node {key}", devices={"fake": ["CPU"]}) for key in keys]
+    def have(self, *keys: str, without_engine: str = "") -> None:
+        """These are the machines now; one of them may have no engine."""
+        machines = [
+            Machine(key, f"node {key}", devices={} if key == without_engine else {"fake": ["CPU"]})
+            for key in keys
+        ]
         self._said.put({"machines": [asdict(machine) for machine in machines]})
 
     def tell(self, run: int, events: Iterable[Event]) -> None:

@@ -103,8 +103,11 @@ class ClusterHost:
                 return None
             self._busy.add(machine.key)
             self._remember(asked, machine)
-        gone = homes[-1].name if homes and asked.goes_on and home != machine.key else ""
-        note = f"{gone} is gone, and what it held of yours is computed anew." if gone else ""
+            there = any(each.key == home for each in self._machines)
+        note = ""
+        if homes and asked.goes_on and home != machine.key:
+            why = "cannot run this" if there else "is gone"
+            note = f"{homes[-1].name} {why}, and what it held of yours is computed anew."
         return _Running(self, machine, note)
 
     def _remember(self, asked: Wanted, machine: Machine) -> None:

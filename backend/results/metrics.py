@@ -11,6 +11,7 @@ from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
 from backend.events import (
+    CUT_SHORT,
     CostsKnown,
     Decided,
     Event,
@@ -162,7 +163,7 @@ class Score:
             case Proposed():
                 self.proposed_at[len(self.moments) - 1] = event
             case Finished():
-                self.state = "stopped" if event.reason == "stopped" else "done"
+                self.state = "stopped" if event.reason in CUT_SHORT else "done"
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
                 self.state, self.message = "failed", event.message

@@ -76,7 +76,13 @@ def headline(board: Scoreboard) -> str:
     speed = _speed(board) or "Too few tokens were written to compare speeds."
     failed = _failures(board)
     if "stopped" in states:
-        return " ".join(filter(None, ("Stopped early.", speed, failed)))
+        lent = any(score.reason == "end of GPU time" for score in board.scores)
+        early = (
+            "Ended early, for the GPU was lent for no longer: ask for fewer tokens or columns."
+            if lent
+            else "Stopped early."
+        )
+        return " ".join(filter(None, (early, speed, failed)))
     return " ".join(filter(None, (speed, _kept_texts(board), _other_weights(board), failed)))
 
 

@@ -109,6 +109,20 @@ def test_who_goes_on_returns_to_their_machine_and_is_told_when_it_is_gone() -> N
     host.close()
 
 
+def test_a_machine_that_cannot_go_on_is_not_called_gone() -> None:
+    """Once, who went on with another model read that a machine was gone which was there."""
+    fleet = Fleet("b")
+    host = reached(fleet)
+    mine = replace(RACE, scope=MINE, earlier=(AnswerSoFar((1,)),) * 2)
+    held(host, mine).release()
+    fleet.have("a", "b", without_engine="b")
+    until(lambda: len(host.machines) == 2)
+    placed = next(iter(held(host, mine).stream(mine, never)))
+    assert isinstance(placed, Placed)
+    assert placed.note == "node b cannot run this, and what it held of yours is computed anew."
+    host.close()
+
+
 def test_a_lost_machine_ends_its_race_alone_and_what_had_ended_stays() -> None:
     fleet = Fleet("a", "b")
     host = reached(fleet)

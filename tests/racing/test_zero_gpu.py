@@ -181,7 +181,7 @@ def test_a_call_ends_before_its_seconds_are_over(
 ) -> None:
     monkeypatch.setattr(zero_gpu, "MARGIN", float(LONGEST))
     race = replace(ENDLESS, columns=ENDLESS.columns[:1])
-    assert ends(list(host.stream(race, never))) == {0: Finished(0, "stopped", [])}
+    assert ends(list(host.stream(race, never))) == {0: Finished(0, "end of GPU time", [])}
 
 
 def test_the_seconds_follow_from_the_line_up_and_from_what_passes_took(

@@ -360,6 +360,14 @@ def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None
     assert ending(fresh) == "1 token in 500 ms; it ended at: end of text"
 
 
+def test_a_race_that_used_up_the_lent_gpu_says_so() -> None:
+    """Once, it read as if the visitor had stopped it."""
+    for end, said in (("stopped", "Stopped early."), ("end of GPU time", "Ended early, for the")):
+        board = board_of("kv lookup", *written(0, LONG, 0.1), Finished(1, end, []))
+        assert board.scores[1].state == "stopped"
+        assert headline(board).startswith(said)
+
+
 def test_columns_without_a_token_in_common_are_not_ordered() -> None:
     """Continued from different places, they wrote different parts of the answer."""
     early = [Resumed(1, list(range(4)), [], [], 0.1), *[step(1, [t], 0.01) for t in range(6)]]

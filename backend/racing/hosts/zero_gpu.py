@@ -218,7 +218,7 @@ class ZeroGpuHost:
             for value in self._call(command, str(stop), self._predicted(command)):
                 event = from_json(value)
                 self._learn(command, event)
-                yield event
+                yield _told(event, asked=stop.exists())
         except Exception as error:
             raise _refused(error) from error
 
@@ -274,6 +274,15 @@ def _unless_conditions(queue: "SimpleQueue[Event | None]") -> Callable[[Event | 
             queue.put(event)
 
     return emit
+
+
+def _told(event: Event, *, asked: bool) -> Event:
+    """The event as the race tells it: nobody stops a column unasked but the end of the seconds."""
+    match event:
+        case Finished(reason="stopped") if not asked:
+            return replace(event, reason="end of GPU time")
+        case _:
+            return event
 
 
 def _refused(error: Exception) -> DerbyError:
