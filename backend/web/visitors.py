@@ -264,7 +264,8 @@ class Visitors:
             if self._presence.absent_since(earlier) is not None:
                 break
             await asyncio.sleep(PERIOD)
-            if self._presence.absent_since(visitor) is not None:
+            met = self._presence.met(visitor)  # before, a page only asks
+            if met and self._presence.absent_since(visitor) is not None:
                 return None  # has gone meanwhile
         with self._lock:
             kept, connected = self._last.get(earlier), self._presence.absent_since(earlier) is None

@@ -496,6 +496,25 @@ def test_what_others_have_nobody_comes_back_to(monkeypatch: pytest.MonkeyPatch) 
     play(scene())
 
 
+def test_who_asks_before_they_are_connected_is_waited_for() -> None:
+    """A page asks first and then opens its stream: while the old page's connection stood, the new
+    one was taken to have gone, one time in eight, and its race was lost to it.
+    """
+
+    async def scene() -> None:
+        street = Street(here="a")
+        running = await street.race("a")
+        back = asyncio.create_task(street.visitors.come_back("b", "a"))
+        await asyncio.sleep(0.3)
+        street.presence.opened("b")
+        street.presence.closed("a")
+        assert await back is not None
+        street.host.release.set()
+        await end(running)
+
+    play(scene())
+
+
 class ForgetfulHost(InlineHost):
     """Loses what it is told to forget, as a host whose worker died just then."""
 
