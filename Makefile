@@ -15,7 +15,8 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
 
 # Half of the tests wait for a browser or another process. A file's tests share what they have loaded,
-# so they stay together; the longest files are not the last ones in their order.
+# so they stay together; the longest files are not the last ones in their order. Threads of torch that
+# wait do not spin, which would take the cores from the other tests.
 TWO_AT_A_TIME = --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run setup test test-servers test-spaces test-cluster check verify bench gpu soak
@@ -31,7 +32,7 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest $(TWO_AT_A_TIME)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 test-servers: .venv/installed-dev .venv-servers/installed
 	$(BIN)/python -m backend setup
