@@ -19,7 +19,7 @@ Reason = Literal[
     "stopped",
 ]
 
-#: Those that others chose than the column.
+#: Reasons from outside: the column had more to write.
 CUT_SHORT = ("stopped", "end of GPU time")
 
 
