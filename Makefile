@@ -1,9 +1,9 @@
 # make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
-# make test   prepare, and run every test
-# make test-servers  race a real server, which is compiled first
+# make test   prepare, and run what a change must pass: minutes
+# make test-all  everything: also the thorough tests, a Ray cluster and a real server
+# make test-thorough, test-cluster, test-servers  those parts alone; a server is compiled first
 # make test-spaces  try ZeroGPU's own package, against a stub of what lends the GPU
-# make test-cluster  race on a Ray cluster of two nodes, on this machine
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   faults and crowds, for an hour and a bit; the report goes to build/
 PYTHON ?= python3
@@ -19,7 +19,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # wait do not spin, which would take the cores from the other tests.
 TWO_AT_A_TIME = --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup test test-servers test-spaces test-cluster check verify bench gpu soak
+.PHONY: run setup test test-all test-thorough test-servers test-spaces test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -31,8 +31,15 @@ test: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(TWO_AT_A_TIME)
+
+test-all: test test-thorough test-cluster test-servers
+
+test-thorough: .venv/installed-dev
+	$(COMPILE) & $(BIN)/python -m backend setup && wait
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m thorough $(TWO_AT_A_TIME)
 
 test-servers: .venv/installed-dev .venv-servers/installed
 	$(BIN)/python -m backend setup

@@ -2,7 +2,4 @@
 
 The only package that imports gradio; nothing but `app.py` imports it. It lays out components and
 passes on what they hold: checks, decisions and sentences are those of `backend/web/`.
-
-May import: web, racing, strategies, servers, export, programs, grammar, engines, models,
-text, types, limits, errors.
 """

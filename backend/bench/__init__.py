@@ -1,7 +1,4 @@
 """Measures columns: experiments, the equality matrix, and the search for settings to use.
 
 Each experiment declares itself in its own module and is listed in `registry`.
-
-May import: racing, records, results, strategies, grammar, costs, training, heads, engines, models,
-text, events, types, machine, errors.
 """

@@ -2,6 +2,4 @@
 by what passes then take (`learnt`), and kept (`store`).
 
 Drafters read a curve, results one that an event brought.
-
-May import: engines, models, types, errors.
 """

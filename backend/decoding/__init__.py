@@ -2,6 +2,4 @@
 
 `loop` is the one loop. `drafter` and `constraint` hold the protocols and their null objects,
 `verification` the two rules of what is accepted, `lane` the protocol of what a race gives turns to.
-
-May import: engines, text, events, types, errors.
 """

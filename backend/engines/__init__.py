@@ -2,6 +2,4 @@
 
 Whoever asks about an engine asks `registry`; only an engine's own module names it. An engine's
 libraries load when one of its models is opened.
-
-May import: models, plugins, text, types, machine, errors.
 """

@@ -2,6 +2,4 @@
 
 A head reads the target's hidden states, which EAGLE (arXiv 2401.15077) calls features, and predicts
 the next ones. Torch and OpenVINO load with the head that needs them.
-
-May import: engines, models, types, errors.
 """

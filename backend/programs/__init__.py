@@ -1,4 +1,1 @@
-"""Runs prompt programs: text with slots, parsed, fed and decoded slot by slot.
-
-May import: grammar, decoding, events, types, errors.
-"""
+"""Runs prompt programs: text with slots, parsed, fed and decoded slot by slot."""

@@ -2,7 +2,4 @@
 
 `race` and `commands` are what a host is asked for, `column_run` is the local lane, `schedule` the
 interleaver, `ledger` what others did on the machine meanwhile, `hosts` the places where races run.
-
-May import: strategies, programs, kvcache, grammar, decoding, costs, heads, engines, models, text,
-events, types, processes, machine, limits, errors.
 """

@@ -3,6 +3,4 @@
 `server` says where one listens, `turn` lets one column in at a time, `stream` reads what it sends,
 `reply` what each message says, `counters` what it counts of all requests; `lane` runs a column.
 Nothing that a server sends is trusted.
-
-May import: decoding, events, types, errors.
 """

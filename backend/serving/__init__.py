@@ -3,7 +3,4 @@
 `requests` reads what a client sent, of which nothing is trusted; `models` says which column a
 model's name means, `line` runs one race after another, `replies` makes an answer of its events,
 `app` is the server without its port, `server` the port.
-
-May import: web, racing, records, results, strategies, kvcache, grammar, events, types, limits,
-errors.
 """

@@ -2,7 +2,4 @@
 
 One module a strategy, listed in `registry` beside those of other packages. `column` is a strategy
 with its settings and, if it wants, a model of its own.
-
-May import: servers, drafters, decoding, costs, kvcache, grammar, heads, engines, plugins, types,
-errors.
 """
