@@ -30,7 +30,7 @@ from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 from backend.web.address import LOOPBACK, free_port
 from backend.web.metrics import Metrics
-from backend.web.offer import require_models
+from backend.web.offer import models_named
 
 #: What a Space knows of itself.
 SPACE = "SPACE_ID"
@@ -118,12 +118,12 @@ def _serve(
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
     for problem in (*engine_problems(), *strategy_problems()):
         warn(problem)
-    engines, models, warm = offered_engines(demo=fake), tuple(model), ()
-    require_models(models, engines)
+    engines, warm = offered_engines(demo=fake), ()
+    models = models_named(model, engines)
     port = free_port(host, port)
     if not fake:
-        fetch_offered(model, print)
-        models, warm = (BUILT_IN, *model), (ModelSpec(),)
+        fetch_offered(models, print)
+        models, warm = (BUILT_IN, *models), (ModelSpec(),)
     races: Host = (
         cluster_host(cluster, warm, limits, models, engines)
         if cluster

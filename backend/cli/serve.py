@@ -22,7 +22,7 @@ from backend.serving.models import Offered
 from backend.serving.server import server_of
 from backend.web.address import LOOPBACK, bound
 from backend.web.lineup import require_offered
-from backend.web.offer import offer_of, require_models
+from backend.web.offer import models_named, offer_of
 
 #: What the key may be in, where no file holds it.
 VARIABLE = "DECODE_DERBY_API_KEY"
@@ -58,15 +58,15 @@ def serve(
     limits = limits_of(limit, public=host.strip("[]") not in LOOPBACK)
     demo = engine_named(engine).demo
     engines = offered_engines(demo=demo)
-    require_models(model, engines)
-    models = tuple(model) if demo else (BUILT_IN, *model)
+    named = models_named(model, engines)
+    models = named if demo else (BUILT_IN, *named)
     # No request has anything fetched: what is offered is here before the first one.
     offer = offer_of(engines, models, replace(limits, hub_bytes=0))
     target = target_model(offer.models[0], engine, precision, device)
     require_offered(target, offer)
     with bound(host, port) as listening:
         if not demo:
-            fetch_offered(model, say)
+            fetch_offered(named, say)
         races = ProcessHost(() if demo else (target,), limits)
         closing = threading.Thread(target=races.close, daemon=True)
         try:

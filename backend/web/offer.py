@@ -3,6 +3,8 @@
 Visitors choose by label or number and never name a path; what goes back to them names none.
 """
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +46,7 @@ class Offer:
 
     def has(self, name: str) -> bool:
         """Whether visitors may run the model of that name, as engines take it."""
-        return name in self.models or (self.hub and HUB_ID.fullmatch(name) is not None)
+        return _whole(name) in self.models or (self.hub and HUB_ID.fullmatch(name) is not None)
 
     def runtime(self, engine: str) -> Runtime | None:
         return next((r for r in self.runtimes if r.engine == engine), None)
@@ -55,13 +57,10 @@ class Offer:
         return {str(i): _label(name) for i, name in enumerate(self.models)}
 
     def public(self, text: str) -> str:
-        """`text` with the operator's paths replaced by their labels."""
+        """`text` with the operator's paths replaced by their labels, wherever a path may begin."""
         # Longest first: one folder may lie in another.
-        for name in sorted(self.models, key=len, reverse=True):
-            if _is_path(name):
-                whole = str(Path(name).expanduser().absolute())
-                for path in sorted({name, whole}, key=len, reverse=True):
-                    text = text.replace(path, _label(name))
+        for name in sorted(filter(_is_path, self.models), key=len, reverse=True):
+            text = re.sub(rf"(?<!\w){re.escape(name)}", lambda _, name=name: _label(name), text)
         return text
 
 
@@ -70,7 +69,16 @@ def _is_path(name: str) -> bool:
 
 
 def _label(name: str) -> str:
-    return Path(name).expanduser().absolute().name if _is_path(name) else name
+    return Path(name).name if _is_path(name) else name
+
+
+def _whole(name: str) -> str:
+    """A model's name as engines take it here: a path from the root on, however it was given.
+
+    A short one such as "." could not be told from a full stop in a sentence.
+    """
+    # As it is written: a link to a folder is labelled by its own name.
+    return os.path.abspath(Path(name).expanduser()) if _is_path(name) else name  # noqa: PTH100
 
 
 def offer_of(
@@ -91,13 +99,16 @@ def offer_of(
         for e in chosen
     )
     # The default model must be one that the default engine knows.
-    ordered = dict.fromkeys(name for e in chosen for name in e.models or models)
-    return Offer(runtimes, tuple(ordered | dict.fromkeys(models)), limits, tuple(servers))
+    named = [_whole(name) for name in models]
+    ordered = dict.fromkeys(name for e in chosen for name in e.models or named)
+    return Offer(runtimes, tuple(ordered | dict.fromkeys(named)), limits, tuple(servers))
 
 
-def require_models(models: Sequence[str], engines: Sequence[str]) -> None:
-    """Raise DerbyError unless each is a folder, a GGUF file or a Hub id; an engine with models of
-    its own knows other names.
+def models_named(models: Sequence[str], engines: Sequence[str]) -> tuple[str, ...]:
+    """These models as engines take them: folders and files by their whole paths.
+
+    Raises DerbyError unless each is a folder, a GGUF file or a Hub id; an engine with models of its
+    own knows other names.
     """
     own = any(engine_named(engine).models for engine in engines)
     for name in models:
@@ -110,3 +121,4 @@ def require_models(models: Sequence[str], engines: Sequence[str]) -> None:
                 f"There is no model {name!r}: write a folder or GGUF file starting with '/', '.' "
                 "or '~', or a Hub id such as owner/model."
             )
+    return tuple(map(_whole, models))

@@ -345,11 +345,6 @@ def test_an_empty_submission_is_a_sentence() -> None:
         read_race({}, MENU)
 
 
-def test_labels_and_public_texts_hide_paths() -> None:
-    assert MENU.labels == {"0": "built-in", "1": "llama", "2": "owner/model"}
-    assert MENU.public(f"Loading {HIDDEN} on openvino...") == "Loading llama on openvino..."
-
-
 def within(**limits: int) -> Offer:
     return replace(MENU, limits=Limits(**limits))
 
