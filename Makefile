@@ -63,7 +63,7 @@ bench: .venv/installed-dev
 # With BIN=FOLDER, the Python there and its packages serve as they are; nothing is installed.
 gpu:
 	@test -x $(BIN)/python || $(MAKE) .venv/installed
-	@$(BIN)/python -m backend gpu $(GPU)
+	@$(BIN)/python -m experiments gpu $(GPU)
 
 soak: .venv/installed-dev
 	$(BIN)/python -m backend setup

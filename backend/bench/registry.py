@@ -1,32 +1,11 @@
 """All experiments, by the names that the command line takes."""
 
-from backend.bench.baselines import ASSISTED, PEERS
-from backend.bench.costs import COSTS
-from backend.bench.coverage import COVERAGE
 from backend.bench.experiment import Experiment
-from backend.bench.grammar import GRAMMAR
-from backend.bench.interleaved import INTERLEAVED
 from backend.bench.load import LOAD
-from backend.bench.program import PROGRAM
 from backend.bench.solo import SOLO
-from backend.bench.structure import STRUCTURE
 from backend.errors import DerbyError
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        SOLO,
-        INTERLEAVED,
-        COVERAGE,
-        COSTS,
-        LOAD,
-        PROGRAM,
-        STRUCTURE,
-        GRAMMAR,
-        PEERS,
-        ASSISTED,
-    )
-}
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (SOLO, LOAD)}
 
 
 def experiment_named(name: str) -> Experiment:

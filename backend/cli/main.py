@@ -27,11 +27,9 @@ COMMANDS = {
     "grammar": "Check a grammar, and how far a text fits it.",
     "verify": "Check that every lossless column writes what KV reuse writes; exit code 1 if one "
     "does not.",
-    "bench": "Measure: solo and warmed up, interleaved against solo, or against the engine's own "
-    "loop.",
+    "bench": "Measure columns alone and warmed up, or many requests at once.",
     "tune": "Find the settings to use here: pass costs, predicted and measured speed-ups "
     "(minutes).",
-    "gpu": "Measure all that a CUDA device can show, the most valuable first, within a time.",
     "train": "Train a draft for a model on conversations that the model writes; goes on if "
     "interrupted.",
     "models": "Models fetched from the Hub: what is here, and removing it.",

@@ -22,7 +22,6 @@ from backend.strategies.column import parse_column
 from backend.strategies.registry import strategies
 
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
-EXACT = ("--engine", "openvino", "--precision", "int4-exact")
 
 
 def run(*arguments: str) -> Result:
@@ -157,8 +156,6 @@ def test_an_unknown_column_is_one_sentence_that_names_all(command: tuple[str, ..
         (("bench", "--engine", "warp", "-c", "kv"), "'warp'"),
         (("verify", "--engine", "fake"), "built-in"),
         (("bench", *FAKE, "--prompts", "no.such.file"), "no.such.file"),
-        (("bench", *FAKE, "--wait", "0", "--experiment", "peers"), "fake"),
-        (("bench", *EXACT, "--wait", "0", "--experiment", "peers"), "GGUF"),
         (("bench", *FAKE, "--limit", "-1"), "-1"),
         (("tune", *FAKE, "--limit", "-1"), "-1"),
         (("verify", "--prompts", "0"), "0"),

@@ -14,6 +14,7 @@ from backend.bench.registry import EXPERIMENTS
 from backend.cli.main import app as backend
 from backend.grammar.sources import GrammarSource
 from backend.strategies.column import parse_column
+from experiments.__main__ import app as experiments
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
@@ -61,6 +62,7 @@ def typed(start: str) -> list[tuple[str, list[str]]]:
 
 BACKEND_LINES = typed("python -m backend")
 PAGE_LINES = typed(r"python app\.py")
+EXPERIMENT_LINES = typed("python -m experiments")
 MAKE_LINES = typed("make")
 
 
@@ -104,6 +106,14 @@ def test_what_is_typed_is_a_command_with_such_options(line: str, arguments: list
         for column in [columns] if isinstance(columns, str) else columns:
             parse_column(column, OWN)
         assert parameters.get("experiment", "solo") in EXPERIMENTS
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"), EXPERIMENT_LINES, ids=[e[0] for e in EXPERIMENT_LINES]
+)
+def test_an_experiment_takes_such_options(line: str, arguments: list[str]) -> None:
+    if arguments[0] != "NAME":
+        context_of(typer.main.get_command(experiments), arguments)
 
 
 @pytest.mark.parametrize(("line", "arguments"), PAGE_LINES, ids=[e[0] for e in PAGE_LINES])

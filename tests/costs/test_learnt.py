@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Machine, busy, race
 
-from backend.bench.costs import CURVES
 from backend.costs import measure as measuring
 from backend.costs.learnt import ASSUMED, ENOUGH, WIDTHS, Correction, LearntCosts
 from backend.costs.measure import costs_of
@@ -26,6 +25,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
+from experiments.costs import CURVES
 
 #: A machine where each row costs much, so that what is drafted must be chosen well.
 STEEP = PassCosts(

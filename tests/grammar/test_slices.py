@@ -9,13 +9,13 @@ from functools import cache
 import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 
-from backend.bench.grammar import measure_grammar, rule_count
-from backend.bench.mask_texts import long_c, long_sql, texts_of
 from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
 from backend.grammar.vocabulary import build
 from backend.text import ByteTokenizer
+from experiments.mask_texts import long_c, long_sql, texts_of
+from experiments.masks import measure_grammar, rule_count
 
 OTHERS = [
     '"',

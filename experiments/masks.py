@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from backend.bench.experiment import Experiment, Plan
-from backend.bench.mask_texts import texts_of
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.files import BUILT_IN, model_files
 from backend.text import HfTokenizer
+from experiments.mask_texts import texts_of
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -54,8 +54,8 @@ class MaskTimes:
 
 def time_masks(plan: Plan) -> list[MaskTimes]:
     """Time the masks of every shipped grammar along texts that it accepts."""
-    from backend.bench.big_vocabulary import big_tokenizer
     from backend.grammar.vocabulary import build
+    from experiments.big_vocabulary import big_tokenizer
 
     say = plan.say
     say("building two vocabularies")
@@ -141,8 +141,8 @@ def _naive(
         yield perf_counter() - start
 
 
-GRAMMAR = Experiment(
-    "grammar",
+MASKS = Experiment(
+    "masks",
     "what masks cost: every shipped grammar on two vocabularies",
     time_masks,
     lambda _plan: "masks alone, no model",

@@ -11,15 +11,14 @@ from typing import Any
 import chat_model
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from backend.bench.gpu import FULL, PARTS, SHORT, Part, Task, run_part
-from backend.bench.gpu_results import DONE, RUNNING, Line, read_record, record_path, summary
 from backend.bench.prompts import PROMPTS
-from backend.cli import gpu as command
-from backend.cli.main import app
+from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
+from experiments import gpu as command
+from experiments.gpu_parts import FULL, PARTS, SHORT, Part, Task, require_device, run_part
+from experiments.gpu_results import DONE, RUNNING, Line, read_record, record_path, summary
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +52,8 @@ def a_part(*results: Any, name: str = "passes") -> Part:
 
 def test_all_parts_run_in_miniature(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count(step=0.05)  # a slow machine stops nothing
-    monkeypatch.setattr("backend.bench.gpu.monotonic", lambda: next(clock))
-    monkeypatch.setattr("backend.bench.gpu.SYNTHESIS", 0.05)
+    monkeypatch.setattr("experiments.gpu_parts.monotonic", lambda: next(clock))
+    monkeypatch.setattr("experiments.gpu_parts.SYNTHESIS", 0.05)
     records = [run_part(part, task, 4) for part in PARTS]
     assert {record.part: record.state for record in records} == {p.name: DONE for p in PARTS}
     equality, passes, plain, columns, training = ({line["of"]: line for line in r.lines}
@@ -141,9 +140,8 @@ def test_a_part_that_crashes_or_hangs_is_recorded_and_the_next_one_runs(
 
 def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(app, ["gpu"])
-    assert done.exit_code == 2
-    assert "no CUDA device" in done.output
-    assert len(done.output.strip().splitlines()) == 1
-    monkeypatch.setattr("backend.bench.gpu.find_spec", lambda _: None)
-    assert "no PyTorch" in CliRunner().invoke(app, ["gpu"]).output
+    with pytest.raises(DerbyError, match="no CUDA device"):
+        require_device("CUDA")
+    monkeypatch.setattr("experiments.gpu_parts.find_spec", lambda _: None)
+    with pytest.raises(DerbyError, match="no PyTorch"):
+        require_device("CUDA")

@@ -13,16 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from backend.bench.baselines import (
-    DTYPES,
-    Answer,
-    Answering,
-    Block,
-    generated,
-    our_answer,
-    peer_result,
-)
-from backend.bench.gpu_results import DONE, RUNNING, Line, Record, read_record
 from backend.bench.prompts import Prompt
 from backend.bench.rotation import one_round, rounds
 from backend.bench.runs import race_on, solo_runs
@@ -35,6 +25,16 @@ from backend.results.metrics import Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
+from experiments.baselines import (
+    DTYPES,
+    Answer,
+    Answering,
+    Block,
+    generated,
+    our_answer,
+    peer_result,
+)
+from experiments.gpu_results import DONE, RUNNING, Line, Record, read_record
 
 if TYPE_CHECKING:
     from backend.training.chats import Caps
@@ -271,7 +271,7 @@ def _plain_loop(task: Task, spec: ModelSpec, longest: int) -> Answering:
     from backend.engines.torch.plain_loop import PlainLoop
 
     engine = task.models.get(spec, task.say)
-    assert isinstance(engine, TorchEngine)  # noqa: S101
+    assert isinstance(engine, TorchEngine)
     loop, count = PlainLoop(engine.fixed_widths(), longest), task.size.answer
     ends = engine.tokenizer.eos_ids
 

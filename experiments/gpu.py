@@ -1,4 +1,4 @@
-"""python -m backend gpu: each part in a process of its own, which may crash or hang alone."""
+"""python -m experiments gpu: each part in a process of its own, which may crash or hang alone."""
 
 import subprocess
 import sys
@@ -8,13 +8,22 @@ from typing import Annotated
 
 import typer
 
-from backend.bench.gpu import FULL, PARTS, SHORT, Part, Task, part_named, require_device, run_part
-from backend.bench.gpu_results import DONE, RUNNING, Record, read_record, summary
 from backend.bench.prompts import PROMPTS, read_prompts
 from backend.cli.console import say
 from backend.cli.options import Model
 from backend.errors import check_range
 from backend.types import ModelSpec
+from experiments.gpu_parts import (
+    FULL,
+    PARTS,
+    SHORT,
+    Part,
+    Task,
+    part_named,
+    require_device,
+    run_part,
+)
+from experiments.gpu_results import DONE, RUNNING, Record, read_record, summary
 
 #: Seconds beyond a part's time after which its process is ended: it may just be in a long answer.
 PATIENCE = 90
@@ -55,7 +64,7 @@ def gpu(
         record = run_part(part, task, 60 * minutes)
         raise typer.Exit(0 if record.state == DONE else 1)
     run_all(task, prompts)
-    print(summary([read_record(folder, part.name, task.conditions) for part in PARTS]))  # noqa: T201
+    print(summary([read_record(folder, part.name, task.conditions) for part in PARTS]))
 
 
 def run_all(task: Task, prompts: Path | None) -> None:
@@ -75,7 +84,7 @@ def run_all(task: Task, prompts: Path | None) -> None:
 
 def run_alone(part: Part, task: Task, prompts: Path | None, seconds: float) -> None:
     """Run a part in a process, which is ended when its time is over; how it ended is recorded."""
-    command = [sys.executable, "-m", "backend", "gpu", "--only", part.name]
+    command = [sys.executable, "-m", "experiments", "gpu", "--only", part.name]
     command += ["--folder", str(task.folder), "--minutes", str(seconds / 60)]
     command += ["--model", task.target.name, "--device", task.target.device]
     command += [*(["--prompts", str(prompts)] if prompts else [])]

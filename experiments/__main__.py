@@ -1,0 +1,96 @@
+"""python -m experiments NAME: one command an experiment, and `gpu`."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.bench.experiment import Experiment, Plan
+from backend.bench.prompts import PROMPTS, read_prompts, sample
+from backend.bench.quiet import wait_for_quiet
+from backend.cli.console import complain, out, say
+from backend.cli.options import (
+    Columns,
+    Device,
+    EngineName,
+    MaxNewTokens,
+    Model,
+    Precision,
+    Temperature,
+    target_model,
+)
+from backend.errors import DerbyError
+from backend.racing.ledger import Ledger
+from backend.racing.models import LoadedModels
+from backend.results.sentences import taken_by_others
+from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.types import Request, Sampling
+from experiments.gpu import gpu
+from experiments.registry import EXPERIMENTS
+
+app = typer.Typer(
+    help="What developers measure now and then.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def command(experiment: Experiment) -> Callable[..., None]:
+    """The command that runs this experiment, prints its table, and at last its JSON."""
+
+    def measure(
+        prompts: Annotated[
+            Path | None, typer.Option(help="JSON Lines with category and turns; default: our own.")
+        ] = None,
+        limit: Annotated[
+            int, typer.Option(min=0, help="So many prompts, or rounds; 0: all, or three.")
+        ] = 0,
+        column: Columns = list(DEFAULT_COLUMNS),
+        model: Model = "built-in",
+        engine: EngineName = "openvino",
+        precision: Precision = "",
+        device: Device = "CPU",
+        max_new_tokens: MaxNewTokens = 128,
+        temperature: Temperature = 0.0,
+        wait: Annotated[int, typer.Option(min=0, help="Seconds to wait for quiet, at most.")] = 30,
+    ) -> None:
+        plan = Plan(
+            sample(read_prompts(prompts) if prompts else PROMPTS, limit),
+            tuple(map(parse_column, column)),
+            Request("-", max_new_tokens, Sampling(temperature)),
+            target_model(model, engine, precision, device),
+            LoadedModels(),
+            say,
+            limit or 3,
+        )
+        wait_for_quiet(wait, say)
+        ledger = Ledger()
+        found = experiment.run(plan)
+        say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
+        out.print(experiment.table(plan, found))
+        print(json.dumps([asdict(result) for result in found]))
+
+    return measure
+
+
+for each in EXPERIMENTS.values():
+    app.command(each.name, help=each.help)(command(each))
+app.command("gpu", help="Measure all that a CUDA device can show, the most valuable first.")(gpu)
+
+
+def main() -> None:
+    try:
+        app()
+    except DerbyError as error:
+        complain(error.with_place)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
