@@ -1,11 +1,10 @@
-"""The replay page, opened from disk in Firefox, which is spoken to by its own remote protocol."""
+"""The replay page, opened from disk in Firefox, by Mozilla's own driver: playwright drives only
+builds of its own, which no package registry has.
+"""
 
-import json
 import os
-import socket
-import subprocess
+import warnings
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,12 @@ from recordings import race_of
 
 from backend.web.replay_page import replay_page
 
-pytestmark = pytest.mark.browser
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.thorough,
+    # The driver leaves sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 FIREFOX = Path("/usr/bin/firefox-esr")
 
@@ -26,81 +30,46 @@ const until = async (test) => {
 const find = (selector) => document.querySelector(selector);
 """
 
+#: A proxy that is not there: this Firefox reaches no server.
+NO_NETWORK = {
+    "network.proxy.type": 1,
+    "network.proxy.http": "127.0.0.1",
+    "network.proxy.http_port": 9,
+    "network.proxy.ssl": "127.0.0.1",
+    "network.proxy.ssl_port": 9,
+}
+
 
 class Firefox:
-    """A headless one. Messages are JSON behind their length and a colon (Marionette)."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._stream = self._socket.makefile("rb")
-        self._number = 0
-        self._message()  # a greeting
-        self._ask("WebDriver:NewSession")
-
-    def close(self) -> None:
-        self._stream.close()
-        self._socket.close()
-
-    def open(self, address: str) -> None:
-        self._ask("WebDriver:Navigate", url=address)
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.open = driver.navigate
 
     def run(self, script: str) -> Any:
         """What the body of an asynchronous function returns on the page."""
         inside = f"(async () => {{\n{WAIT}\n{script}\n}})()"
         whole = f"const done = arguments[0];\n{inside}.then(done, done);"
-        return self._ask("WebDriver:ExecuteAsyncScript", script=whole, args=[])["value"]
-
-    def _ask(self, command: str, **values: Any) -> Any:
-        self._number += 1
-        message = json.dumps([0, self._number, command, values])
-        self._socket.sendall(f"{len(message)}:{message}".encode())
-        _, _, error, result = self._message()
-        assert error is None, error
-        return result
-
-    def _message(self) -> Any:
-        length = b""
-        while (byte := self._stream.read(1)) != b":":
-            assert byte, "Firefox has ended"
-            length += byte
-        return json.loads(self._stream.read(int(length)))
+        return self._driver.execute_async_script(whole, sandbox=None)
 
 
 @pytest.fixture(scope="module")
-def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
-    """One that reaches no server: it is told of a proxy that is not there."""
+def firefox() -> Iterator[Firefox]:
     if not FIREFOX.exists():
         reason = f"there is no browser at {FIREFOX}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    profile = tmp_path_factory.mktemp("firefox")
-    settings = {
-        "marionette.port": 0,
-        "network.proxy.type": 1,
-        "network.proxy.http": "127.0.0.1",
-        "network.proxy.http_port": 9,
-        "network.proxy.ssl": "127.0.0.1",
-        "network.proxy.ssl_port": 9,
-    }
-    lines = [f'user_pref("{name}", {json.dumps(value)});' for name, value in settings.items()]
-    (profile / "user.js").write_text("\n".join(lines), encoding="utf-8")
-    command = [str(FIREFOX), "--headless", "--marionette", "--profile", str(profile), "--no-remote"]
-    environment = os.environ | {"HOME": str(profile)}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if "Listening on port" in line:
-                    with closing(Firefox(int(line.split()[-1]))) as found:
-                        yield found
-                    break
-            else:
-                pytest.fail("Firefox ended before it listened")
-        finally:
-            process.terminate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it imports what Python 3.13 no longer has
+        from marionette_driver.marionette import Marionette
+    driver = Marionette(
+        bin=str(FIREFOX), headless=True, port=0, prefs=NO_NETWORK, gecko_log=os.devnull
+    )
+    try:
+        driver.start_session()
+        yield Firefox(driver)
+    finally:
+        driver.cleanup()
 
 
 def test_a_replay_page_plays_without_a_server(firefox: Firefox, tmp_path: Path) -> None:
