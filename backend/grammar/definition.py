@@ -18,6 +18,8 @@ from backend.grammar.sources import GrammarSource, shipped
 #: At most one space, or a line break and an indent, wherever JSON allows whitespace: a small model
 #: that may write one more space for ever will. A schema's own `x-guidance` layout wins.
 JSON_WHITESPACE = r" |\n {0,12}"
+#: A name that linking gives to no part.
+_LED = "led"
 _LAYOUT_KEYS = {"whitespace_flexible", "whitespace_pattern"}
 
 
@@ -42,6 +44,14 @@ def definition_of(source: GrammarSource) -> str:
     Raises DerbyError as `parts_of` does.
     """
     return definition(parts_of(source))
+
+
+def led_by(lead: str, definition: str) -> str:
+    """The definition of the same texts with `lead` in front of each. Reads no grammar's text."""
+    first, *others = json.loads(definition)["grammars"]
+    start = f"start: {json.dumps(lead, ensure_ascii=False)} @{_LED}"
+    grammars = [{"lark_grammar": start}, {**first, "name": _LED}, *others]
+    return json.dumps({"grammars": grammars})
 
 
 def lark_texts(definition: str) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from backend.decoding.constraint import Constraint
 from backend.grammar.checks.validity import Judgement
 from backend.grammar.constraint import GrammarConstraint
+from backend.grammar.definition import led_by
 from backend.grammar.matchers import MatcherCache
 from backend.grammar.native_calls import NativeCalls
 from backend.grammar.sandbox.judging import Judging
@@ -54,14 +55,15 @@ class GrammarCompiler:
             definition = self._grammars.vetting.vet(source, self._tokenizer, stopped)
             self._definitions[source] = definition
 
-    def compile(self, source: GrammarSource) -> Constraint:
-        """Make a constraint at the start of a text. Raises DerbyError for a wrong grammar.
-
-        One that was not prepared is linked in this process: a slot's own, written by this app.
+    def compile(self, source: GrammarSource, lead: str = "") -> Constraint:
+        """Make a constraint at the start of a text that begins with `lead` and goes on with a text
+        of a grammar that was prepared. Raises DerbyError for a wrong grammar.
         """
         vocabulary = self._grammars.vocabularies.get(self._tokenizer, slices_of(source))
-        known = self._definitions.get(source, "")
-        return GrammarConstraint(source, vocabulary, self._matchers, self._grammars.calls, known)
+        known = self._definitions[source]
+        definition = led_by(lead, known) if lead else known
+        calls = self._grammars.calls
+        return GrammarConstraint(source, vocabulary, self._matchers, calls, definition)
 
     def judge(
         self, source: GrammarSource, text: str, stopped: Callable[[], bool] = never

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from backend.decoding.constraint import Constraint
+from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Context
 from backend.decoding.digits import told
 from backend.decoding.loop import Answer, Parts, with_decisions
@@ -19,11 +19,11 @@ from backend.events import Event, Fed, Filled, Finished, Reason
 from backend.grammar.lark.text import regex_literal
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
-from backend.programs.parser import Gen, Program, Slot, Text, Value
+from backend.programs.parser import Gen, Program, Select, Slot, Text, Value
 from backend.types import Request, Sampling
 
-#: Makes the constraint of a slot from its grammar.
-Compile = Callable[[GrammarSource], Constraint]
+#: Makes the constraint of a slot whose text begins with the given one, then is one of the grammar.
+Compile = Callable[[GrammarSource, str], Constraint]
 
 #: Reasons for which a slot's end is the end of the column.
 FATAL = ("context full",)
@@ -33,10 +33,12 @@ FATAL = ("context full",)
 class ProgramMode:
     """How a column runs a program. `restart`: every slot begins with an empty cache, as if it were
     a call of its own. `single`: the fixed text is not fed; all of it is generated in one go.
+    `grammar` is the column's own: it binds each slot that has none, from its start.
     """
 
     restart: bool = False
     single: bool = False
+    grammar: GrammarSource | None = None
 
 
 def run_program(
@@ -180,15 +182,15 @@ class _Runner:
     def _plan(self, slot: Slot, healed: str) -> tuple[Request, Parts]:
         """The request and the parts with which a slot is decoded."""
         parts, sampling = self._parts, self._request.sampling
-        grammar = slot_grammar(slot, healed)
+        grammar = slot_grammar(slot) or self._mode.grammar
         if grammar:
-            constraint = self._compile(GrammarSource("lark", grammar, slot.name))
+            constraint = self._compile(grammar, healed)
         elif healed:
             tokens = parts.tokenizer.encode_plain(healed)
             allowed = parts.tokenizer.extending(tokens[-1])
             constraint = Healing(allowed, parts.tokenizer.vocab_size)
         else:
-            constraint = parts.constraint
+            constraint = NullConstraint()
         limit, stop = 256, ()
         if isinstance(slot, Gen):
             limit, stop = slot.max_tokens + bool(healed), slot.stop
@@ -220,14 +222,15 @@ def hottest(sampling: Sampling, program: Program | None) -> float:
 
 def slot_grammars(program: Program) -> list[GrammarSource]:
     """The grammars of a program's slots."""
-    slots = [(node, slot_grammar(node, "")) for node in program.nodes if isinstance(node, Slot)]
-    return [GrammarSource("lark", grammar, slot.name) for slot, grammar in slots if grammar]
+    found = [slot_grammar(node) for node in program.nodes if isinstance(node, Slot)]
+    return [grammar for grammar in found if grammar]
 
 
-def slot_grammar(slot: Slot, healed: str) -> str:
-    """The Lark grammar of a slot that begins with the text `healed`; "" if anything may follow."""
-    start = f"{json.dumps(healed, ensure_ascii=False)} " if healed else ""
-    if isinstance(slot, Gen):
-        return f"start: {start}SLOT\nSLOT: {regex_literal(slot.regex)}" if slot.regex else ""
-    options = " | ".join(json.dumps(option, ensure_ascii=False) for option in slot.options)
-    return f"start: {start}({options})"
+def slot_grammar(slot: Slot) -> GrammarSource | None:
+    """The grammar of a slot that has one of its own."""
+    if isinstance(slot, Select):
+        options = " | ".join(json.dumps(option, ensure_ascii=False) for option in slot.options)
+        return GrammarSource("lark", f"start: {options}", slot.name)
+    if not slot.regex:
+        return None
+    return GrammarSource("lark", f"start: SLOT\nSLOT: {regex_literal(slot.regex)}", slot.name)

@@ -179,7 +179,8 @@ class _LocalRun:
             if program is None:
                 events = self._judged(decode(self._run.index, prompt, request, parts, answer))
             else:
-                mode = ProgramMode(column.strategy.restart, column.strategy.single)
+                strategy = column.strategy
+                mode = ProgramMode(strategy.restart, strategy.single, column.grammar)
                 compile_slot = self._grammars.compile
                 events = run_program(
                     self._run.index, program, prompt, request, parts, compile_slot, mode

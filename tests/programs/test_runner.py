@@ -4,9 +4,11 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from lib import compile_grammar
+from small_tokenizer import small_tokenizer
 
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
@@ -14,11 +16,12 @@ from backend.decoding.loop import Parts
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
-from backend.events import Decided, Event, Fed, Step
+from backend.events import Decided, Event, Fed, Filled, Step
+from backend.grammar.grammars import GrammarCompiler, Grammars
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
-from backend.programs.parser import Gen, Select, parse_program
-from backend.programs.runner import run_program, slot_grammar
+from backend.programs.parser import Gen, parse_program
+from backend.programs.runner import ProgramMode, run_program, slot_grammar, slot_grammars
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -152,7 +155,7 @@ def test_a_vocabulary_without_a_beginning_says_what_to_do() -> None:
     engine, request = FakeEngine(), Request('{{gen "a"}}', 4)
     parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
 
-    def compile_nothing(_: object) -> Constraint:
+    def compile_nothing(_: object, __: str) -> Constraint:
         raise AssertionError
 
     events = run_program(0, parse_program(request.prompt), [], request, parts, compile_nothing)
@@ -174,7 +177,8 @@ def test_a_slash_in_a_slot_s_regex_is_a_slash(regex: str, texts: Sequence[str]) 
     r"""A slot's regex `a\/b` was written into the Lark grammar as `/a\\/b/`: the escape that it
     had was escaped, the slash ended the literal, and the column failed.
     """
-    source = GrammarSource("lark", slot_grammar(Gen("g", regex=regex), ""), "g")
+    source = slot_grammar(Gen("g", regex=regex))
+    assert source is not None
     for text in texts:
         constraint = compile_grammar(source, ByteTokenizer())
         constraint.advance(list(text.encode()))
@@ -221,10 +225,33 @@ def test_a_text_without_end_never_allows_one() -> None:
     assert masks.tolist() == [[True, True, False, True]] * 3
 
 
-def test_a_slot_begins_with_what_was_healed() -> None:
-    assert slot_grammar(Select("s", ("a", 'b"')), " x") == 'start: " x" ("a" | "b\\"")'
-    assert slot_grammar(Gen("g", regex="a/b"), "") == "start: SLOT\nSLOT: /a\\/b/"
-    assert slot_grammar(Gen("g"), "x") == ""
+def test_a_column_s_grammar_binds_every_slot_that_has_none_from_its_start() -> None:
+    """The slots shared one constraint, which the first of them had walked to its end: the others
+    came out empty.
+    """
+    program = '{{gen "a" max_tokens=12}}, {{select "b" "x|y"}}, {{gen "a" max_tokens=12}}.'
+    score = play(program, ("grammar:grammar=date",))[0].scores[0]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for date in score.values["a"])
+    assert len(score.values["a"]) == 2
+    assert score.values["b"] in ("x", "y")
+
+
+@pytest.mark.parametrize("slot", ['gen "v" max_tokens=5', 'select "v" "bc|cc"'])
+def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None:
+    """Healing took the place of the column's own grammar, so that a slot held anything at all."""
+    tokenizer = small_tokenizer(tmp_path)
+    engine, program = FakeEngine(vocab_size=16), parse_program(f"ca{{{{{slot}}}}}a{{{{{slot}}}}}")
+    for seed in range(8):
+        request = Request("any", 8, Sampling(0.9, seed=seed))
+        parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
+        compiler = GrammarCompiler(Grammars(), tokenizer)
+        own = GrammarSource("regex", "[bc]c", "own")
+        compiler.prepare(own, *slot_grammars(program))
+        mode = ProgramMode(grammar=own)
+        events = run_program(0, program, [], request, parts, compiler.compile, mode)
+        values = [event.value for event in events if isinstance(event, Filled)]
+        assert len(values) == 2
+        assert set(values) <= {"bc", "cc"}
 
 
 @pytest.mark.model

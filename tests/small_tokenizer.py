@@ -1,0 +1,36 @@
+"""A tokenizer of a few letters, for tests that need tokens longer than a byte."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.text import HfTokenizer
+
+#: "ab" and "abc" are merges.
+TOKENS = ("<eos>", *"abc", "ab", "abc")
+WIDTH = 16
+
+
+def small_tokenizer(
+    folder: Path, tokens: Sequence[str] = TOKENS, *, eos: bool = True, known: bool = True
+) -> HfTokenizer:
+    """Byte-level, for logits WIDTH wide; `eos`: it has an end, `known`: it names its class."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    ids = {token: i for i, token in enumerate(tokens)}
+    made: Any = Tokenizer(models.BPE(ids, [("a", "b"), ("ab", "c")]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return saved(made, folder, eos=eos, known=known)
+
+
+def saved(made: Any, folder: Path, *, eos: bool = True, known: bool = True) -> HfTokenizer:
+    """What the app reads of a tokenizer of the library's."""
+    if eos:
+        made.add_special_tokens(["<eos>"])
+    made.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": "<eos>"} if eos else {}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} if known else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return HfTokenizer(folder, frozenset(), WIDTH)
