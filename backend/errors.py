@@ -1,15 +1,19 @@
-"""What a user can fix, as one sentence; anything else, as a reference to the log."""
+"""What a user can fix, as one sentence; anything else, as a reference to the log. Both with their
+cause, as a value.
+"""
 
 import errno
 import logging
-import re
 import secrets
 from collections.abc import Iterator
+from typing import Literal
 
 log = logging.getLogger(__name__)
 
-#: How a sentence ends on what broke here, whatever was asked.
-_INTERNAL = re.compile(r"reference [0-9a-f]{8}\)\.$")
+#: Whose fault an error is: of what was asked for, which the user can fix; of this program; of the
+#: worker process, which died or ends with the app; of a machine that was lost. The same request may
+#: well succeed after the last two.
+Cause = Literal["request", "program", "worker", "machine"]
 
 #: What an operating system says when a file may not grow: no room, a quota, a limit on files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -21,12 +25,14 @@ NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 class DerbyError(Exception):
     """Something the user can fix, said in one sentence: the value, the limit and the remedy.
 
-    `place` is where on this machine, which only the command line and the log tell.
+    `place` is where on this machine, which only the command line and the log tell. `cause` is
+    "request" unless the user can only try again.
     """
 
-    def __init__(self, sentence: str, place: object = "") -> None:
+    def __init__(self, sentence: str, place: object = "", cause: Cause = "request") -> None:
         super().__init__(sentence)
         self.place = str(place)
+        self.cause: Cause = cause
 
     @property
     def with_place(self) -> str:
@@ -40,7 +46,7 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         raise DerbyError(f"{name} is {value}; it must lie between {low} and {high}.")
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     """The error, what it was raised from or during, and so on."""
     seen: set[int] = set()
     each: BaseException | None = error
@@ -60,15 +66,15 @@ def explain(error: BaseException) -> str:
     # What the system says of a file names it; where in the program would say no more.
     told = isinstance(error, OSError) and error.errno in NO_ROOM | NOT_ALLOWED
     log.error("internal error %s: %s", reference, error, exc_info=None if told else error)
-    return f"{_cause(error)}, reference {reference})."
+    return f"{_reason(error)}, reference {reference})."
 
 
-def is_internal(sentence: str) -> bool:
-    """Whether `explain` made this sentence of an error that is nobody's to fix but ours."""
-    return _INTERNAL.search(sentence) is not None
+def cause_of(error: BaseException) -> Cause:
+    """Whose fault an error is; of this program, if nothing else is known."""
+    return error.cause if isinstance(error, DerbyError) else "program"
 
 
-def _cause(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """What went wrong and, as far as the type tells, what to do; it ends within a parenthesis."""
     kind = type(error).__name__
     if isinstance(error, MemoryError):

@@ -4,9 +4,12 @@ Every event names its column by index; the page, the command line, the bench and
 read this one stream.
 """
 
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
 from typing import Any, Literal, get_args
+
+from backend.errors import Cause, cause_of, explain
 
 Reason = Literal[
     "end of text",
@@ -336,10 +339,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The column ended with an error, told in one sentence."""
+    """The column ended with an error, told in one sentence, and whose fault that is."""
 
     column: int
     message: str
+    cause: Cause = "request"
 
 
 Event = (
@@ -364,6 +368,13 @@ Event = (
     | Finished
     | Failed
 )
+
+
+def failures(columns: Iterable[int], error: BaseException) -> list[Failed]:
+    """How these columns end with an error; one that users cannot fix is logged."""
+    sentence, cause = explain(error), cause_of(error)
+    return [Failed(column, sentence, cause) for column in columns]
+
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from backend.errors import DerbyError, causes, explain
+from backend.errors import DerbyError, chain, explain
+from backend.events import Failed, failures, from_json, to_json
 
 PLACE = "/srv/derby/cache"
 
@@ -51,7 +52,27 @@ def test_where_on_the_machine_is_for_the_log_alone(caplog: pytest.LogCaptureFixt
     assert DerbyError("Plain.").with_place == "Plain."
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (DerbyError("Choose less."), "request"),
+        (DerbyError("It died (reference 00000000).", cause="worker"), "worker"),
+        (ValueError("The worker process died"), "program"),
+        (OSError(errno.ENOSPC, "full"), "program"),
+    ],
+)
+def test_whose_fault_an_error_is_travels_with_its_event_whatever_its_sentence_says(
+    error: Exception, cause: str
+) -> None:
+    """Retries and status codes were decided by how a sentence began or ended."""
+    ends = failures((2, 5), pickle.loads(pickle.dumps(error)))  # noqa: S301
+    assert [(end.column, end.cause) for end in ends] == [(2, cause), (5, cause)]
+    assert [from_json(to_json(end)) for end in ends] == ends
+    older = {"kind": "Failed", "column": 1, "message": "It broke."}
+    assert from_json(older) == Failed(1, "It broke.")
+
+
 def test_the_causes_of_an_error_end_even_where_they_form_a_circle() -> None:
     first, second = ValueError("a"), KeyError("b")
     first.__cause__, second.__context__ = second, first
-    assert list(causes(first)) == [first, second]
+    assert list(chain(first)) == [first, second]

@@ -12,7 +12,7 @@ from typing import Any
 from backend.cluster.choice import Machine, Wanted, choose, machine_of, wanted
 from backend.cluster.link import Link
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Placed, from_json
+from backend.events import Event, Failed, Finished, Placed, failures, from_json
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
 from backend.racing.hosts.host import POLL, HostFacts, Lease
 from backend.racing.race import Race
@@ -24,9 +24,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
 
 #: Seconds that a machine has to end a race that is stopped: its own host's, and the way there.
 STOP_GRACE = 2.0
-
-#: How the sentence ends that a column fails with because of its machine.
-_AGAIN = "run the race again, on another machine."
 
 #: Visitors of whom it is known where their caches lie.
 MOST_HOMES = 10_000
@@ -98,7 +95,7 @@ class ClusterHost:
             try:
                 machine = choose(self._machines, self._busy, asked, home)
             except DerbyError as error:
-                return _Refusal(str(error))
+                return _Refusal(error)
             if machine is None:
                 return None
             self._busy.add(machine.key)
@@ -128,7 +125,7 @@ class ClusterHost:
         """Have a machine carry out a command. Raises DerbyError if the cluster is not reached."""
         with self._lock:
             if self._link is None:
-                raise DerbyError(_lost(machine.name, "the cluster's head is gone"))
+                raise _lost(machine.name, "the cluster's head is gone")
             number = next(self._numbers)
             heard = self._heard[number] = SimpleQueue[Mapping[str, Any]]()
             self._link.begin(number, machine.key, command)
@@ -204,14 +201,11 @@ class ClusterHost:
         self._keeper.join()
 
 
-def _lost(name: str, why: str) -> str:
+def _lost(name: str, why: str) -> DerbyError:
     """What a race's columns end with that were open when their machine was lost."""
-    return f"{name} was lost ({why}): {_AGAIN}"
-
-
-def machine_lost(sentence: str) -> bool:
-    """Whether a column that failed with this sentence did so because its machine was lost."""
-    return sentence.endswith(_AGAIN)
+    return DerbyError(
+        f"{name} was lost ({why}): run the race again, on another machine.", cause="machine"
+    )
 
 
 class _Talk:
@@ -252,7 +246,7 @@ class _Running:
         try:
             yield from self._heard(self._host.begin(machine, command), stopped, open_columns)
         except DerbyError as error:
-            yield from (Failed(column, str(error)) for column in open_columns)
+            yield from failures(open_columns, error)
 
     def _heard(
         self, talk: _Talk, stopped: Callable[[], bool], open_columns: dict[int, None]
@@ -275,7 +269,7 @@ class _Running:
                         open_columns.pop(event.column, None)
                     yield event
             if said["ended"]:
-                raise DerbyError(_lost(self._machine.name, said["ended"]))
+                raise _lost(self._machine.name, said["ended"])
         finally:
             if "ended" not in said:
                 talk.stop()
@@ -301,10 +295,10 @@ class _Leaving:
 class _Refusal:
     """Where no machine of the cluster can do what is asked for."""
 
-    def __init__(self, sentence: str) -> None:
-        self._sentence = sentence
+    def __init__(self, error: DerbyError) -> None:
+        self._error = error
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        yield from (Failed(column, self._sentence) for column in range(command.width))
+        yield from failures(range(command.width), self._error)
 
     def release(self) -> None: ...

@@ -13,7 +13,6 @@ from typing import Any
 from backend.bench.prompts import Prompt
 from backend.bench.runs import with_baseline
 from backend.bench.solo import ColumnResult, Measured, measured, numbered, results
-from backend.cluster.host import machine_lost
 from backend.errors import DerbyError
 from backend.events import Event, Failed
 from backend.racing.hosts.host import POLL, Lease, Machines
@@ -191,7 +190,7 @@ def _raced(each: Comparison, lease: Lease) -> Joined | None:
     for event in lease.stream(race, lambda: False):
         events.append(event)
         board.add(event)
-    if any(isinstance(event, Failed) and machine_lost(event.message) for event in events):
+    if any(isinstance(event, Failed) and event.cause == "machine" for event in events):
         return None
     base, pairs = board.scores[0], zip(board.columns, board.scores, strict=True)
     found = tuple(

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError, causes
+from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError, chain
 
 MANIFEST = "manifest.json"
 
@@ -156,7 +156,7 @@ def _sufficient_disk(name: str, needs: int) -> Iterator[None]:
         yield
     except Exception as error:
         ran_full = not isinstance(error, DerbyError) and _free() < max(needs, NEARLY_FULL)
-        if ran_full or any(map(_says_full, causes(error))):
+        if ran_full or any(map(_says_full, chain(error))):
             raise _full(name, needs) from error
         if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
             raise _forbidden(error) from error

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from backend.errors import explain
-from backend.events import Event, Failed, Finished, Preparing
+from backend.events import Event, Failed, Finished, Preparing, failures
 from backend.kvcache.snapshots import default_folder
 from backend.kvcache.sources import Visitor
 from backend.racing.column_run import ColumnRun
@@ -120,9 +119,8 @@ def run_to_end(
     try:
         command.run(models, pass_on, stopped)
     except Exception as error:
-        sentence = explain(error)
-        for column in running:
-            emit(Failed(column, sentence))
+        for event in failures(running, error):
+            emit(event)
 
 
 def all_stopped(command: Command) -> Sequence[Event]:

@@ -10,7 +10,7 @@ from time import sleep
 
 from backend.decoding.lane import Lane
 from backend.errors import explain
-from backend.events import Event, Failed, Finished
+from backend.events import Event, Failed, Finished, failures
 
 #: An engine that has just computed another number of rows for another column is slower for one
 #: pass (by 2-3 ms of 18 on the OpenVINO CPU plugin). A turn of a few steps shares that out, and is
@@ -76,7 +76,7 @@ def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:
     except StopIteration:
         event, ended = None, True
     except Exception as error:
-        event = Failed(lane.column, explain(error))
+        (event,) = failures((lane.column,), error)
     if lane.clock.running:
         raise RuntimeError("a column's clock ran while its lane was not on turn")
     if ended or isinstance(event, Failed | Finished):

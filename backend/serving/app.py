@@ -15,11 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from backend.errors import DerbyError, explain, is_internal
+from backend.errors import Cause, DerbyError, explain
 from backend.events import Event, Failed
 from backend.kvcache.sources import Visitor
 from backend.racing.hosts.host import Host
-from backend.racing.hosts.process import no_fault_of_the_race
 from backend.racing.race import Race
 from backend.serving.line import Line
 from backend.serving.models import Offered
@@ -29,6 +28,9 @@ from backend.web.address import LOOPBACK, host_name
 
 #: Seconds in which a request's body must have come.
 PATIENCE = 30
+
+#: The status of an answer that failed before it began.
+STATUS: dict[Cause, int] = {"request": 400, "program": 500, "worker": 503, "machine": 503}
 
 #: Seconds after which a client may try again that found the line full.
 RETRY_AFTER = 5
@@ -193,11 +195,7 @@ class _Answer:
     def _require_health(self, event: Event) -> None:
         """Raises RefusedError if the column has failed."""
         if isinstance(event, Failed):
-            sentence = self._public(event.message)
-            status = (
-                503 if no_fault_of_the_race(sentence) else 500 if is_internal(sentence) else 400
-            )
-            raise RefusedError(sentence, status)
+            raise RefusedError(self._public(event.message), STATUS[event.cause])
 
     async def _say(self, send: Send, data: bytes) -> None:
         if not self._begun:

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from backend.errors import explain
-from backend.events import Event, Failed
+from backend.events import Event, failures
 from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
@@ -75,4 +74,5 @@ class Line:
             for event in self._host.stream(race, stopped):
                 emit(event)
         except Exception as error:
-            emit(Failed(0, explain(error)))
+            for event in failures((0,), error):
+                emit(event)

@@ -19,7 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from backend.errors import DerbyError, explain
-from backend.events import Event, Failed, Preparing
+from backend.events import Event, Preparing, failures
 from backend.kvcache.sources import Visitor
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
@@ -459,9 +459,7 @@ class Visitors:
         try:
             yield from lease.stream(command, stopped.is_set)
         except Exception as error:
-            sentence = explain(error)
-            for column in range(command.width):
-                yield Failed(column, sentence)
+            yield from failures(range(command.width), error)
 
     async def _fold(self, run: _Run) -> None:
         """Fold what happens into the run's board until it is over, whoever looks."""

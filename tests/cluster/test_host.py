@@ -139,6 +139,7 @@ def test_a_lost_machine_ends_its_race_alone_and_what_had_ended_stays() -> None:
     assert failed.message == (
         "node a was lost (it does not answer): run the race again, on another machine."
     )
+    assert failed.cause == "machine"
     assert host.lease((RACE,)) is None, "b races still, and a does not come back by itself"
     fleet.tell(runs["b"], END)
     fleet.end(runs["b"])

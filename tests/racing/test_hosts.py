@@ -214,6 +214,7 @@ def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
     for event in found.values():
         assert isinstance(event, Failed)
         assert death.name in event.message
+        assert event.cause == "worker"
     assert_works(worker)
 
 

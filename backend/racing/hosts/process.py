@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Preparing, from_json
+from backend.events import Event, Failed, Finished, Preparing, failures, from_json
 from backend.kvcache.prefix_files import PrefixFolder
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, all_stopped
@@ -40,16 +40,6 @@ STARTING = "Starting the process that runs races..."
 
 #: Workers that may die before they take a race, before it is refused.
 TRIES = 2
-
-#: How the sentence begins that a column fails with because of its worker.
-_WORKER = "The worker process"
-
-
-def no_fault_of_the_race(sentence: str) -> bool:
-    """Whether a column that failed with this sentence did so because of its worker, or because the
-    app ended, so that the same race may well succeed.
-    """
-    return sentence.startswith(_WORKER) or sentence == ENDING
 
 
 def pause(vain: int) -> float:
@@ -119,7 +109,7 @@ class ProcessHost:
             try:
                 yield from self._run(command, stopped, open_columns)
             except DerbyError as error:
-                yield from (Failed(column, str(error)) for column in open_columns)
+                yield from failures(open_columns, error)
 
     def _run(
         self, command: Command, stopped: Callable[[], bool], open_columns: dict[int, None]
@@ -137,11 +127,13 @@ class ProcessHost:
                 yield from self._talk(worker, command, stopped, open_columns)
             except WorkerDiedError:
                 if self._closed.is_set():
-                    raise DerbyError(ENDING) from None
+                    raise DerbyError(ENDING, cause="worker") from None
                 if worker.begun or last:
                     why = worker.death.why if worker.death else "unknown"
                     raise DerbyError(
-                        f"{_WORKER} died ({why}); a new one is starting, so run the race again."
+                        f"The worker process died ({why}); a new one is starting, so run the race "
+                        "again.",
+                        cause="worker",
                     ) from None
             else:
                 return
@@ -156,11 +148,13 @@ class ProcessHost:
         while not stopped():
             worker = self._worker
             if self._closed.is_set():
-                raise DerbyError(ENDING)
+                raise DerbyError(ENDING, cause="worker")
             if self._stillborn - stillborn >= TRIES:
                 raise DerbyError(
-                    f"{_WORKER} dies at its start ({self._vain} times in a row, the last "
-                    f"time of {self._why}): see the app's log for the cause, or run the race later."
+                    f"The worker process dies at its start ({self._vain} times in a row, the last "
+                    f"time of {self._why}): see the app's log for the cause, or run the race "
+                    "later.",
+                    cause="worker",
                 )
             if worker.lost.is_set():
                 self._wanted.set()

@@ -21,7 +21,7 @@ from secrets import token_hex
 from tempfile import gettempdir
 from typing import Any, Protocol
 
-from backend.errors import DerbyError, explain
+from backend.errors import DerbyError, cause_of, explain
 from backend.events import (
     Conditions,
     CostsKnown,
@@ -29,6 +29,7 @@ from backend.events import (
     Failed,
     Finished,
     Preparing,
+    failures,
     from_json,
     to_json,
 )
@@ -202,9 +203,8 @@ class ZeroGpuHost:
                     running.pop(event.column, None)
                 emit(event)
         except Exception as error:
-            sentence = explain(error)
-            for column in running:
-                emit(Failed(column, sentence))
+            for event in failures(running, error):
+                emit(event)
         finally:
             emit(None)
 
@@ -289,7 +289,7 @@ def _refused(error: Exception) -> DerbyError:
     """What Spaces say: their errors are gradio's, with a title and a message."""
     message = getattr(error, "message", "")
     if not message:
-        return DerbyError(explain(error))
+        return DerbyError(explain(error), cause=cause_of(error))
     title = getattr(error, "title", "") or "ZeroGPU"
     return DerbyError(
         f"{title}: {str(message).strip().rstrip('.')}. Columns on the CPU need no GPU: choose the "
