@@ -146,6 +146,10 @@ class LearntCosts:
         self._plain, self._wide = self._plain + (rows == 1), self._wide + (rows > 1)
         self.now, self.hoped = self._curves()
 
+    def observe_prompt(self, rows: int) -> None:
+        """Learn that the latest pass, which read a prompt, was so wide."""
+        self._last_rows = rows
+
     def _expected(self, rows: int, context: int, *, changed: bool) -> tuple[float, Floats]:
         """Seconds of such a pass, and how their logarithm goes with each part of the state."""
         now = self.now

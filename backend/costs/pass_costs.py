@@ -69,6 +69,9 @@ class PassCosts:
     def observe(self, rows: int, context: int, seconds: float) -> None:
         """Learn nothing."""
 
+    def observe_prompt(self, rows: int) -> None:
+        """Learn nothing."""
+
     @property
     def one_row(self) -> float:
         """Seconds of a pass over one row: a plain decode step."""
@@ -94,6 +97,12 @@ class Costs(Protocol):
 
     def observe(self, rows: int, context: int, seconds: float) -> None:
         """Learn what the latest pass took, over so many rows behind so many tokens."""
+        ...
+
+    def observe_prompt(self, rows: int) -> None:
+        """Learn that the latest pass read so many rows of a prompt: such a pass wants few logits
+        or none, so its seconds tell nothing, but the pass behind it changes the width.
+        """
         ...
 
 

@@ -48,11 +48,19 @@ class PassObserver(Protocol):
         """Learn what the latest pass took, over so many rows behind so many tokens."""
         ...
 
+    def observe_prompt(self, rows: int) -> None:
+        """Learn that the latest pass read so many rows of a prompt: the next one's width differs
+        from that.
+        """
+        ...
+
 
 class NullObserver:
     """Learns nothing."""
 
     def observe(self, rows: int, context: int, seconds: float) -> None: ...
+
+    def observe_prompt(self, rows: int) -> None: ...
 
 
 @dataclass
@@ -73,7 +81,7 @@ class Parts:
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     bounds: Bounds = field(default_factory=Bounds)
     declined: tuple[str, ...] = ()  # what was wanted of the drafter and could not be had
-    passes: PassObserver = field(default_factory=NullObserver)  # of steps, not of prefill
+    passes: PassObserver = field(default_factory=NullObserver)
 
     def context(self, tokens: Sequence[int]) -> Context:
         return Context(tokens, self.session, self.drafter, cache=self.cache)
@@ -207,6 +215,7 @@ class Answer:
                 with parts.clock.part("draft"):
                     parts.drafter.prefill(context.tokens, done)
         self._rows += len(chunk)
+        parts.passes.observe_prompt(len(chunk))
         return Prefilled(self._column, done, len(context.tokens), told(parts.clock.last["total"]))
 
     def _step(self) -> tuple[Step, Proposed]:
@@ -234,8 +243,11 @@ class Answer:
                 outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
                 self._parts.drafter.observe(outcome)
         self.tokens += tokens
+        width = len(pending) + len(proposal.tokens)
         if len(pending) == 1:  # off the clock: it is nobody's work
-            self._parts.passes.observe(1 + len(proposal.tokens), before - 1, clock.last["forward"])
+            self._parts.passes.observe(width, before - 1, clock.last["forward"])
+        else:
+            self._parts.passes.observe_prompt(width)
         rows, self._rows, self._first = self._rows, 0, False
         step = Step(
             self._column,

@@ -44,7 +44,9 @@ class DraftLength(Protocol):
         ...
 
     def padding_rows(self, drafted: int) -> int:
-        """Rows to send along for nothing, for a pass of another width than the last costs more."""
+        """Rows to send along for nothing, for a pass of another width than the last costs more.
+        They hang from the root, so there are none where the target takes no trees.
+        """
         ...
 
     def extends(self, drafted: int, path_probability: float) -> bool:
@@ -141,7 +143,7 @@ class AdaptiveDraftLength:
 
     def padding_rows(self, drafted: int) -> int:
         more = self._rows - (1 + drafted)
-        if drafted == 0 or more <= 0:
+        if not self.branches or drafted == 0 or more <= 0:
             return 0
         return more if self._cost(drafted + more) < self._cost(drafted) else 0
 

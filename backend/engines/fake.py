@@ -18,7 +18,14 @@ from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.tree import depths
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
-from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
+from backend.types import (
+    Arrays,
+    Capabilities,
+    HiddenStates,
+    Logits,
+    ModelSpec,
+    chain_parents,
+)
 
 CAPABILITIES = Capabilities(max_context=4096, batch=True)
 
@@ -113,6 +120,8 @@ class FakeSession:
             raise RuntimeError("forward on a closed session, before keep, or without tokens")
         if any(not -1 <= parent < i for i, parent in enumerate(parents)):
             raise RuntimeError(f"parents out of order: {parents}")
+        if not self._engine.capabilities.tree and tuple(parents) != chain_parents(len(parents)):
+            raise RuntimeError("this model takes no tree")
         self._check_room(parents)
         self._pending = (tuple(tokens), tuple(parents))
         self._engine.forwards += 1

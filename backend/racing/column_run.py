@@ -284,11 +284,16 @@ class _LocalRun:
             require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
             inner, held = self._caches.open(draft, "draft", context, file, self._clock)
             opened = OpenDraft(inner, held, loading.costs(draft).now.one_row)
-        head, texts = loading.head(target, weights), self._caches.texts(target)
-        costs = loading.costs(target)
-        return strategy.build(
-            DrafterInputs(values, session, target, costs, sampler, head, opened, missing, texts)
-        )
+        try:
+            head, texts = loading.head(target, weights), self._caches.texts(target)
+            costs = loading.costs(target)
+            return strategy.build(
+                DrafterInputs(values, session, target, costs, sampler, head, opened, missing, texts)
+            )
+        except BaseException:
+            if opened is not None:
+                opened.session.close()
+            raise
 
     def _known_costs(self, draft: float) -> Iterator[Event]:
         """What passes are known to cost by now, a call of the draft `draft` seconds."""

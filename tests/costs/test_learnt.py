@@ -10,21 +10,26 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Machine, busy, race
+from lib import PROMPT
+from simulated import Machine, busy, race, timed
 
 from backend.costs import measure as measuring
 from backend.costs.learnt import ASSUMED, ENOUGH, WIDTHS, Correction, LearntCosts
 from backend.costs.measure import costs_of
 from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, Costs, PassCosts
 from backend.costs.store import keep, kept_costs
+from backend.decoding import clock as clock_module
+from backend.decoding.clock import Clock
 from backend.decoding.digits import told_value
+from backend.decoding.loop import Parts, decode
+from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import CostsKnown, Event, Finished, Step
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
-from backend.types import ModelSpec, Request
+from backend.types import ModelSpec, Request, Sampling
 from experiments.costs import CURVES
 
 #: A machine where each row costs much, so that what is drafted must be chosen well.
@@ -140,6 +145,21 @@ def test_what_is_assumed_counts_as_known_after_enough_passes_of_both_kinds() -> 
     for _ in range(ENOUGH):
         costs.observe(4, CONTEXT, 0.12)
     assert costs.now.known
+
+
+def test_the_pass_behind_a_prompt_changes_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes that read a prompt were not heard of: the step behind them counted as one that keeps
+    the width, so what the change cost it was believed of the machine.
+    """
+    machine, costs = Machine(STEEP), LearntCosts(STEEP)
+    monkeypatch.setattr(clock_module, "perf_counter", lambda: machine.now)
+    engine, request = FakeEngine(vocab_size=256), Request("x", max_new_tokens=3)
+    for _ in range(20):
+        session = timed(engine.open(), lambda rows, context: machine.run(0, rows, context))
+        parts = Parts(session, engine.tokenizer, Sampler(Sampling()), Clock(), passes=costs)
+        list(decode(0, PROMPT, request, parts))
+    assert costs.now.width_change == pytest.approx(STEEP.width_change, rel=0.05)
+    assert costs.now.one_row == pytest.approx(STEEP.one_row, rel=0.01)
 
 
 def test_a_clock_too_coarse_to_tell_teaches_nothing() -> None:

@@ -8,13 +8,18 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import run
+from lib import PROMPT, Noisy, naive, run
 
 from backend.costs.learnt import LearntCosts
 from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED
 from backend.decoding.sampling import Pair, Sampler
-from backend.drafters.acceptance import PROBE_EVERY, AcceptanceEstimates, Calibration
+from backend.drafters.acceptance import (
+    MEMORY,
+    PROBE_EVERY,
+    AcceptanceEstimates,
+    Calibration,
+)
 from backend.drafters.draft_length import (
     PATIENCE,
     AdaptiveDraftLength,
@@ -27,7 +32,7 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.events import Decided
-from backend.types import Outcome, Proposal, Request, Sampling
+from backend.types import Capabilities, Outcome, Proposal, Request, Sampling
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 NO_LOGITS: object = ()
@@ -98,12 +103,25 @@ def test_what_a_token_cost_counts_a_change_of_width_once() -> None:
 
 @given(st.lists(st.booleans(), max_size=400), st.floats(0, 1))
 def test_beliefs_move_towards_what_happens(found: list[bool], prior: float) -> None:
-    chances = AcceptanceEstimates([prior], weight=8.0)
+    chances = AcceptanceEstimates([prior], weight=8.0, memory=1000)
     for right in found:
         chances.learn(0, right=right)
     expected = (8 * prior + sum(found)) / (8 + len(found))
     assert chances[0] == pytest.approx(expected)
     assert 0 <= chances[0] <= 1
+
+
+@pytest.mark.parametrize("before", [100, 5000])
+def test_what_was_long_ago_is_forgotten(before: int) -> None:
+    """ "Lately" was ever since the text began: behind a long stretch in which the draft was never
+    right, one in which it always was went unnoticed for as long again.
+    """
+    chances = AcceptanceEstimates([0.5])
+    for _ in range(before):
+        chances.learn(0, right=False)
+    for _ in range(2 * MEMORY):
+        chances.learn(0, right=True)
+    assert chances[0] > 0.8
 
 
 def test_a_draft_that_is_never_right_is_asked_once_in_a_while_only() -> None:
@@ -310,3 +328,24 @@ def test_what_drafting_takes_is_learnt_from_its_calls() -> None:
     before = draft_length._draft
     draft_length.learn(replace(outcome(2, 1, calls=2), draft_seconds=500.0))
     assert draft_length._draft < 1.06 * before, "a hiccup"
+
+
+@pytest.mark.parametrize("draft", ["lookup", "model"])
+def test_a_target_without_trees_gets_chains_alone(draft: str) -> None:
+    """Rows that pad a pass hang from the root, so `auto` sent BLOOM, MPT and their like a tree: the
+    engine refused, and the column failed.
+    """
+    engine = FakeEngine(period=2, sharpness=4.0, capabilities=Capabilities(tree=False))
+    request = Request("x", max_new_tokens=120)
+    steep = PassCosts(CURVE.widths, CURVE.seconds, width_change=5.0)
+    length = AdaptiveDraftLength(steep, 0.0, 8, branches=False)
+    model = Noisy(engine, 0.5)
+    found = run(
+        engine,
+        request,
+        PromptLookup(length, 3)
+        if draft == "lookup"
+        else DraftModel(model.open(), Sampler(Sampling()), length, frozenset()),
+    )
+    assert found.tokens == naive(engine, PROMPT, request)
+    assert any(step.drafted for step in found.steps)
