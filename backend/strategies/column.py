@@ -19,11 +19,12 @@ from backend.strategies.settings import (
     CacheChoice,
     GrammarChoice,
     ModelChoice,
+    Name,
     Setting,
     WholeNumber,
-    parse_name,
 )
 from backend.types import ModelSpec
+from backend.untrusted import read_as
 
 #: The most tokens that a column may be limited to on its own.
 MAX_LIMIT = 4096
@@ -256,7 +257,7 @@ def parse_column(
         values[key.strip()] = value.strip()
     model = _place(place, text) if at else RACE_MODEL
     if "model" in values and column.strategy.lane is None:
-        named = name_model(parse_name(values.pop("model"), f"{column.title}: model"))
+        named = name_model(read_as(Name, values.pop("model"), f"{column.title}: model"))
         model = replace(model, name=named)
     if own and column.grammar:
         values.setdefault("grammar", OWN)

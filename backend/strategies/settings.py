@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from backend.errors import DerbyError, check_range
+from annotated_types import Ge, Le, Len
+
+from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
 from backend.kvcache.sources import (
     EARLIER_ANSWERS,
@@ -13,6 +15,7 @@ from backend.kvcache.sources import (
     SnapshotFile,
     is_snapshot_id,
 )
+from backend.untrusted import read_as
 
 #: A grammar setting without a grammar, and with the user's own.
 NO_GRAMMAR, OWN = "none", "own"
@@ -21,8 +24,8 @@ NO_GRAMMAR, OWN = "none", "own"
 #: file.
 CACHE_WORDS: Mapping[str, CacheSource] = {"call": THIS_ANSWER, "session": EARLIER_ANSWERS}
 
-#: The longest name of a model, a file or an address that a setting takes.
-MAX_NAME = 200
+#: The name of a model, a file or an address.
+Name = Annotated[str, Len(1, 200)]
 
 
 class Setting(Protocol):
@@ -59,7 +62,7 @@ class Setting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What every setting declares."""
+    """What every setting declares. `kind` is the type of its values, as pydantic reads them."""
 
     name: str
     label: str
@@ -67,13 +70,15 @@ class _Declared:
     default: Any
     fixes: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)
 
+    @property
+    def kind(self) -> Any:
+        return Name
 
-@dataclass(frozen=True, slots=True)
-class _Written(_Declared):
-    """A setting whose value is the text that is written for it."""
+    def parse(self, value: Any, title: str) -> Any:
+        return read_as(self.kind, value, f"{title}: {self.label}")
 
-    def text(self, value: str) -> str:
-        return value
+    def text(self, value: Any) -> str:
+        return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,37 +88,25 @@ class WholeNumber(_Declared):
     low: int
     high: int
 
-    def parse(self, value: Any, title: str) -> int:
-        name = f"{title}: {self.label}"
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is None or (not isinstance(value, str) and number != value):
-            raise DerbyError(f"{name} is {value!r:.60}; it must be a whole number.")
-        check_range(name, number, self.low, self.high)
-        return number
-
-    def text(self, value: int) -> str:
-        return str(value)
+    @property
+    def kind(self) -> Any:
+        return Annotated[int, Ge(self.low), Le(self.high)]
 
 
 @dataclass(frozen=True, slots=True)
 class Flag(_Declared):
     """On or off."""
 
-    def parse(self, value: Any, title: str) -> bool:
-        written = str(value).lower()
-        if written not in ("true", "false", "1", "0"):
-            raise DerbyError(f"{title}: {self.label} is {value!r:.60}; it must be true or false.")
-        return written in ("true", "1")
+    @property
+    def kind(self) -> Any:
+        return bool
 
     def text(self, value: bool) -> str:  # noqa: FBT001 (the value itself)
         return str(value).lower()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(_Written):
+class Choice(_Declared):
     """One of `options`: the value as it is written, and the label to show for it. `aliases` are
     other words for some of them.
     """
@@ -121,40 +114,29 @@ class Choice(_Written):
     options: tuple[tuple[str, str], ...]
     aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    @property
+    def kind(self) -> Any:
+        return Literal[tuple(value for value, _ in self.options)]
+
     def parse(self, value: Any, title: str) -> str:
-        values = [option for option, _ in self.options]
-        value = self.aliases.get(str(value).lower(), value)
-        if value not in values:
-            raise DerbyError(
-                f"{title}: {self.label} is {value!r:.60}; choose from {', '.join(values)}."
-            )
-        return value
+        return _Declared.parse(self, self.aliases.get(str(value).lower(), value), title)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice(_Written):
+class ModelChoice(_Declared):
     """One of `options`, or the name of a model."""
 
     options: tuple[tuple[str, str], ...]
 
-    def parse(self, value: Any, title: str) -> str:
-        return parse_name(value, f"{title}: {self.label}")
-
 
 @dataclass(frozen=True, slots=True)
-class TextLine(_Written):
+class TextLine(_Declared):
     """A line of text, such as an address."""
 
-    def parse(self, value: Any, title: str) -> str:
-        return parse_name(value, f"{title}: {self.label}")
-
 
 @dataclass(frozen=True, slots=True)
-class ServerChoice(_Written):
+class ServerChoice(_Declared):
     """A server by its name among those that are offered, or by its address."""
-
-    def parse(self, value: Any, title: str) -> str:
-        return parse_name(value, f"{title}: {self.label}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +208,3 @@ class CacheChoice:
         if isinstance(value, SnapshotFile):
             return value.id
         return next(word for word, source in CACHE_WORDS.items() if source == value)
-
-
-def parse_name(value: Any, name: str) -> str:
-    """`value` if it is a text of 1 to MAX_NAME characters. Raises DerbyError otherwise."""
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME:
-        raise DerbyError(f"{name} must be a name of 1 to {MAX_NAME} characters.")
-    return value

@@ -70,7 +70,7 @@ def test_a_number_is_taken_within_its_range_only(column: Column, setting: WholeN
         with pytest.raises(DerbyError, match=f"between {low} and {high}"):
             column.with_settings({setting.name: value})
     for rubbish in ("", "x", "1.5", 1.5, None, [3], float("nan"), float("inf"), "9" * 5000, {}):
-        with pytest.raises(DerbyError, match="whole number"):
+        with pytest.raises(DerbyError, match=r"must be a (whole|finite) number"):
             column.with_settings({setting.name: rubbish})
 
 
@@ -103,7 +103,7 @@ def test_naming_a_size_switches_auto_off_unless_it_is_named_too(
 def test_a_flag_is_true_or_false(column: Column, setting: Flag) -> None:
     for written, value in (("true", True), ("False", False), ("1", True), (0, False), (True, True)):
         assert column.with_settings({setting.name: written}).settings()[setting.name] is value
-    for rubbish in ("", "yes", 2, None, []):
+    for rubbish in ("", "maybe", 2, None, []):
         with pytest.raises(DerbyError, match="true or false"):
             column.with_settings({setting.name: rubbish})
 
@@ -161,14 +161,14 @@ def test_a_name_is_any_text_that_is_neither_empty_nor_long(kind: Any, text: str)
     if 0 < len(text) <= 200:
         assert setting.text(setting.parse(text, "Column")) == text
     else:
-        with pytest.raises(DerbyError, match="Column: Name must be a name of 1 to 200 characters"):
+        with pytest.raises(DerbyError, match=r"^Column: Name has \d+ characters; it must"):
             setting.parse(text, "Column")
 
 
 @pytest.mark.parametrize(("column", "setting"), named(ModelChoice))
 def test_a_model_is_a_name_of_some_length(column: Column, setting: ModelChoice) -> None:
     for draft in ("", "x" * 201, 3, None, ["int4"]):
-        with pytest.raises(DerbyError, match="1 to 200 characters"):
+        with pytest.raises(DerbyError, match="it must"):
             column.with_settings({setting.name: draft})
     drafting = parse_column(f"{column.name}:{setting.name}=someone/model-1.5").settings()
     assert drafting[setting.name] == "someone/model-1.5"
