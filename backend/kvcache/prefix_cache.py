@@ -1,20 +1,19 @@
 """KV caches of earlier texts, lent to texts that begin alike."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.kvcache.sources import Scope, Visitor
+from backend.types import Arrays
 
 log = logging.getLogger(__name__)
 
-#: By name, [batch, heads, tokens, width]. Empty for an engine that keeps no arrays.
-Arrays = Mapping[str, NDArray[Any]]
 Tokens = NDArray[np.int64]
 
 
@@ -22,9 +21,9 @@ Tokens = NDArray[np.int64]
 class Prefix:
     """What is known of a text's first `length` tokens.
 
-    `arrays` are read-only views, [batch, heads, length, width]. They stay valid after the
-    cache has dropped the entry; until they are let go, so does its memory, which no budget counts
-    then.
+    `arrays` are [batch, heads, length, width], not to be written to; there are none for an engine
+    that keeps none. They stay valid after the cache has dropped the entry; until they are let go,
+    so does their memory, which no budget counts then.
     """
 
     length: int
@@ -34,8 +33,10 @@ class Prefix:
 class Held(Protocol):
     """The arrays of one entry, wherever they are."""
 
-    def arrays(self) -> Arrays:
-        """Read-only, of all the entry's tokens. Raises OSError or ValueError if they are lost."""
+    def rows(self, length: int) -> Arrays:
+        """Those of the first `length` tokens, not to be written to. Raises OSError or ValueError if
+        they are lost.
+        """
         ...
 
     def used(self) -> None:
@@ -76,8 +77,8 @@ class InMemory:
 
     _arrays: Arrays
 
-    def arrays(self) -> Arrays:
-        return self._arrays
+    def rows(self, length: int) -> Arrays:
+        return {name: array[:, :, :length] for name, array in self._arrays.items()}
 
     def used(self) -> None: ...
 
@@ -179,13 +180,13 @@ class PrefixCache:
         if lender is None:
             return Prefix(0, {})
         try:
-            whole = lender.held.arrays()
+            rows = lender.held.rows(longest)
         except (OSError, ValueError):
             log.exception("a prefix of %d tokens is lost", len(lender.tokens))
             self._drop(lender)
             return Prefix(0, {})
         self._refresh(lender)
-        return Prefix(longest, {name: array[:, :, :longest] for name, array in whole.items()})
+        return Prefix(longest, rows)
 
     def covers(self, scope: Scope, model: str, tokens: Sequence[int]) -> bool:
         """Tell whether this scope has all of `tokens`; then `put` has no need of arrays."""

@@ -1,11 +1,9 @@
 """Prefixes as files in memory, so that they outlive the worker process that computed them."""
 
 import logging
-import mmap
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 import weakref
@@ -16,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from backend.kvcache.prefix_cache import Arrays, Entry, Held, Memory, Store, Tokens
-from backend.kvcache.snapshot_file import is_whole, open_file, read, read_header, render, write_file
+from backend.kvcache.cache_file import open_file, text_of, write_file
+from backend.kvcache.prefix_cache import Entry, Held, Memory, Store, Tokens
 from backend.kvcache.sources import Visitor
+from backend.models.prepared import PARTIAL
+from backend.types import Arrays
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -29,12 +29,6 @@ log = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made in it)
 
 _PREFIX = "decode-derby-prefixes-"
-#: On Linux all pages are mapped at once, so that reading them later costs what memory does.
-_MAP: dict[str, int] = (
-    {"flags": mmap.MAP_SHARED | mmap.MAP_POPULATE, "prot": mmap.PROT_READ}
-    if sys.platform == "linux"
-    else {"access": mmap.ACCESS_READ}
-)
 
 
 class PrefixFolder:
@@ -106,24 +100,28 @@ def store_in(folder: Path | None) -> Store:
 
 
 class PrefixFiles:
-    """Keeps each entry in a file of `folder`, laid out like a snapshot without its digest of the
-    arrays. One process at a time writes there.
-    """
+    """Keeps each entry in a file of `folder`. One process at a time writes there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays) -> Held:
         path = self._folder / f"{secrets.token_hex(8)}.safetensors"
-        content = {"visitor": scope.id, "model": model, "tokens": tokens.tolist()}
-        named = {f"prefix/{name}": array for name, array in arrays.items()}
+        size = sum(array.nbytes for array in arrays.values())
+        content = {
+            "visitor": scope.id,
+            "model": model,
+            "tokens": tokens.tolist(),
+            "bytes": size,
+        }
         try:
-            header, chunks = render(content, named, digest=False)
-            write_file(path, [header, *chunks], durable=False)
+            write_file(path, text_of(content), arrays, durable=False)
         except (OSError, ValueError):
             log.warning("a prefix is kept in the worker alone", exc_info=True)
             return Memory().keep(scope, model, tokens, arrays)
-        return InFile(path)
+        held = InFile(path)
+        held.used()  # the system's own clock for files ticks too slowly to tell which came last
+        return held
 
     def found(self) -> Sequence[Entry]:
         """Entries of an earlier worker. What it was writing when it died is removed."""
@@ -131,22 +129,21 @@ class PrefixFiles:
         for path in list(self._folder.iterdir()):
             try:
                 entries.append((path.stat().st_mtime_ns, _entry(path)))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, TypeError, KeyError) as error:
                 log.info("a prefix is removed: %s", error)
                 InFile(path).drop()
         return [entry for _, entry in sorted(entries, key=lambda each: each[0])]
 
 
 class InFile:
-    """Arrays in a file, which is mapped into memory only while they are lent."""
+    """Arrays in a file, which is mapped into memory only while they are read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def arrays(self) -> Arrays:
+    def rows(self, length: int) -> Arrays:
         with open_file(self._path) as file:
-            view = memoryview(mmap.mmap(file.fileno(), 0, **_MAP))
-        return read(view, len(view), digest=False)[1].get("prefix", {})
+            return file.rows(length)
 
     def used(self) -> None:
         now = time.time_ns()
@@ -159,20 +156,13 @@ class InFile:
 
 
 def _entry(path: Path) -> Entry:
-    """What a file's header tells. Raises OSError or ValueError if it is not a whole prefix."""
-    if path.suffix != ".safetensors":
+    """What a file's header tells. Raises OSError, ValueError, TypeError or KeyError if it is not a
+    whole prefix.
+    """
+    if path.suffix == PARTIAL:
         raise ValueError("it is partial")
     with open_file(path) as file:
-        content, arrays = read(read_header(file), path.stat().st_size, digest=False)
-    match content:
-        case {"visitor": str(visitor), "model": str(model), "tokens": [_, *_] as listed} if all(
-            is_whole(token, 0) for token in listed
-        ):
-            tokens = np.array(listed, np.int64)
-        case _:
-            raise ValueError("its content has fields missing or of the wrong type")
-    held = arrays.get("prefix", {})
-    if any(array.shape[2] != len(tokens) for array in held.values()):
-        raise ValueError(f"its arrays are not of {len(tokens)} tokens")
-    size = tokens.nbytes + sum(array.nbytes for array in held.values())
-    return Entry(Visitor(visitor), model, tokens, size, InFile(path))
+        content = file.content
+    tokens = np.array(content["tokens"], np.int64)
+    size = content["bytes"] + tokens.nbytes
+    return Entry(Visitor(content["visitor"]), content["model"], tokens, size, InFile(path))

@@ -1,10 +1,9 @@
 """A column's state in a file: what was asked, its tokens, and the KV caches to go on from.
 
-A file is either exactly what was saved or a DerbyError; `snapshot_file` says how it is laid out.
+A file is either exactly what was saved or a DerbyError; `cache_file` says how it is laid out.
 """
 
 import builtins
-import errno
 import operator
 import os
 import re
@@ -16,28 +15,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from backend.errors import DerbyError
-from backend.kvcache.snapshot_file import (
-    Arrays,
-    hash_tokens,
-    is_whole,
-    open_file,
-    read,
-    read_header,
-    refusing,
-    render,
-    write_file,
-)
-from backend.kvcache.sources import is_snapshot_id
+from backend.kvcache.cache_file import CacheFile, digest_of, open_file, text_of, write_file
 from backend.limits import PRIVATE, Limits
-from backend.models.prepared import cache_dir
+from backend.models.prepared import PARTIAL, cache_dir
+from backend.types import Arrays
 
 #: The folder of snapshots, for machines that share one.
 VARIABLE = "DECODE_DERBY_SNAPSHOTS"
@@ -46,8 +33,6 @@ VARIABLE = "DECODE_DERBY_SNAPSHOTS"
 ABANDONED = 3600.0
 
 _NAME = re.compile(r"([0-9a-f]{16})(?:-([0-9a-f]{32}))?\.safetensors")
-_CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
-_DAMAGED = "remove it and save it anew."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +47,13 @@ class Binding:
 
 @dataclass(frozen=True, eq=False)
 class StoredCache:
-    """The KV cache of a text's first `length` tokens.
-
-    `arrays` are 4-D with `length` entries along axis 2, and laid out as `binding` says; there may
-    be none.
+    """The KV cache of a text's first `length` tokens: 4-D arrays with `length` entries along
+    axis 2, laid out as `binding` says; there may be none.
     """
 
     binding: Binding
     length: int
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +95,6 @@ class _File:
         """Seconds since the epoch."""
         return self.facts.st_mtime
 
-    @property
-    def open_to_others(self) -> bool:
-        return stat.S_ISREG(self.facts.st_mode) and bool(self.facts.st_mode & 0o077)
-
 
 def require_fit(what: str, stored: Binding, present: Binding) -> None:
     """Raise DerbyError for the first field in which `present` is not what the cache fits to."""
@@ -128,23 +107,13 @@ def require_fit(what: str, stored: Binding, present: Binding) -> None:
             )
 
 
-def layout_of(arrays: Mapping[str, NDArray[Any]]) -> str:
+def layout_of(arrays: Arrays) -> str:
     """Count, dtype and shape of 4-D arrays, n for axis 2, such as "60 x float32 [1, 3, n, 64]"."""
     kinds = Counter(
         f"{a.dtype.name} [{', '.join('n' if i == 2 else str(n) for i, n in enumerate(a.shape))}]"
         for a in arrays.values()
     )
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
-
-
-def parse(data: bytes | memoryview, what: str = "This snapshot") -> Snapshot:
-    """The snapshot in a file's content, its arrays read-only views of `data`.
-
-    Raises DerbyError, which begins with `what`, for anything but the very bytes that were saved.
-    """
-    view = memoryview(data).cast("B").toreadonly()
-    with refusing(f"{what} cannot be used", _DAMAGED):
-        return _content(*read(view, len(view)))[1]
 
 
 class SnapshotFolder:
@@ -166,11 +135,16 @@ class SnapshotFolder:
         Removes what is too old first. Raises DerbyError, also if the owner keeps too many snapshots
         or all of them would take too much room.
         """
-        with refusing("This state cannot be saved", "correct it and save again."):
-            header, arrays = _render(snapshot)
-            size = len(header) + sum(a.nbytes for a in arrays)
-            # What load would refuse must not be written.
-            _content(*read(memoryview(header), size))
+        arrays = {
+            f"{cache}/{name}": array
+            for cache, stored in snapshot.caches.items()
+            for name, array in stored.arrays.items()
+        }
+        try:
+            text = text_of(_content_of(snapshot, arrays))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DerbyError(f"This state cannot be saved: {error}.") from error
+        size = len(text) + sum(array.nbytes for array in arrays.values())
         if size > self.max_bytes:
             raise _too_large("This state", size, self.max_bytes)
         self.tidy()
@@ -180,13 +154,12 @@ class SnapshotFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             with suppress(PermissionError):  # it may be another user's
                 self.folder.chmod(0o700)
-            write_file(self.folder / _file_name(name, owner), [header, *arrays])
+            write_file(self.folder / _file_name(name, owner), text, arrays)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "make room in" if full else "check the permissions of"
             raise DerbyError(
-                f"Cannot save a snapshot of {size} bytes ({error.strerror}): {remedy} the cache "
-                "folder, or set DECODE_DERBY_CACHE to another one.",
+                f"Cannot save a snapshot of {size:,} bytes ({error.strerror or error}): make room "
+                "in the cache folder, check its permissions, or set DECODE_DERBY_CACHE to another "
+                "one.",
                 self.folder,
             ) from error
         return name
@@ -208,48 +181,38 @@ class SnapshotFolder:
             )
 
     def tidy(self) -> None:
-        """Remove visitors' snapshots that are too old, and what writers that died left behind;
-        close the files that earlier versions left open to others. What cannot be is left as it is.
+        """Remove visitors' snapshots that are too old, and what writers that died left behind. What
+        cannot be is left as it is.
         """
         now = time.time()
         oldest = now - self.limits.snapshot_hours * 3600
         with suppress(OSError, DerbyError):
-            for path in self.folder.glob("*.partial"):
+            for path in self.folder.glob(f"*{PARTIAL}"):
                 if path.lstat().st_mtime < now - ABANDONED:
                     path.unlink()
             for file in self._files():
                 if file.owner and file.written < oldest:
                     file.path.unlink()
-                elif file.open_to_others:
-                    file.path.chmod(0o600)
             if self.folder.is_dir():
-                self.folder.chmod(0o700)
+                self.folder.chmod(0o700)  # earlier versions left it open to others
 
     def load(self, name: str) -> Snapshot:
-        """The snapshot of an id, arrays read-only. Raises DerbyError if missing or damaged."""
-        with self._open(name) as (file, size):
-            # First, so that a sparse file, say, is refused before memory is taken for it.
-            self._read_header(name, file, size)
-            file.seek(0)
-            # Unlike bytes, NumPy's large blocks sit in huge pages: a quarter of the time.
-            block = np.empty(size, np.uint8)
-            count = file.readinto(block.data)
-        return parse(block[:count].data, f"Snapshot {name}")
+        """The snapshot of an id. Raises DerbyError if missing or damaged."""
+        with self._opened(name) as (_, file):
+            return _snapshot(file)
 
     def info(self, name: str) -> Info:
         """What the header tells; damaged arrays go unnoticed. Raises DerbyError like load."""
-        with self._open(name) as (file, size):
-            created, found = self._read_header(name, file, size)
-        bindings = {key: cache.binding for key, cache in found.caches.items()}
-        counts = len(found.prompt), len(found.answer)
-        return Info(name, size, created, *counts, found.record, bindings)
+        with self._opened(name) as (size, file):
+            found = file.content
+            bindings = {key: Binding(**cache["binding"]) for key, cache in found["caches"].items()}
+            counts = len(found["prompt"]), len(found["answer"])
+            return Info(name, size, found["created"], *counts, found["record"], bindings)
 
     def remove(self, name: str) -> None:
         """Delete a snapshot, damaged or not. Raises DerbyError if there is none."""
         try:
             self._path(name).unlink()
-        except FileNotFoundError:
-            raise _missing(name) from None
         except OSError as error:
             raise _unusable("remove", name, error) from error
 
@@ -290,34 +253,36 @@ class SnapshotFolder:
             ) from error
 
     def _path(self, name: str) -> Path:
-        if not is_snapshot_id(name):
-            raise _missing(name)
-        paths = (file.path for file in self._files() if file.id == name)
-        return next(paths, self.folder / _file_name(name, ""))
-
-    def _read_header(self, name: str, file: BufferedReader, size: int) -> tuple[str, Snapshot]:
-        header = read_header(file)
-        with refusing(f"Snapshot {name} cannot be used", _DAMAGED):
-            return _content(*read(header, size))
+        """Raises DerbyError if there is no such snapshot."""
+        for file in self._files():
+            if file.id == name:
+                return file.path
+        raise DerbyError(
+            f"There is no snapshot {str(name)[:40]!r}: give the id of 16 hexadecimal digits that "
+            "saving a column showed."
+        )
 
     @contextmanager
-    def _open(self, name: str) -> Iterator[tuple[BufferedReader, int]]:
-        """A regular file of bearable size, and that size in bytes; links are not followed."""
+    def _opened(self, name: str) -> Iterator[tuple[int, CacheFile]]:
+        """A regular file of bearable size, and that size in bytes; links are not followed. What is
+        found to be wrong with it meanwhile is a DerbyError.
+        """
         path = self._path(name)
         try:
+            facts = path.lstat()
+            if not stat.S_ISREG(facts.st_mode):
+                raise DerbyError(f"Snapshot {name} is not a file: remove it.", path)
+            if facts.st_size > self.max_bytes:
+                raise _too_large(f"Snapshot {name}", facts.st_size, self.max_bytes)
             with open_file(path) as file:
-                facts = os.fstat(file.fileno())
-                if not stat.S_ISREG(facts.st_mode):
-                    raise DerbyError(f"Snapshot {name} is not a file: remove it.", path)
-                if facts.st_size > self.max_bytes:
-                    raise _too_large(f"Snapshot {name}", facts.st_size, self.max_bytes)
-                yield file, facts.st_size
-        except FileNotFoundError:
-            raise _missing(name) from None
+                yield facts.st_size, file
         except OSError as error:
             raise _unusable("read", name, error) from error
-        except MemoryError as error:
-            raise DerbyError(f"Snapshot {name} does not fit into memory: make room.") from error
+        except (ValueError, TypeError, KeyError) as error:
+            # A name in a forged file may be megabytes long.
+            raise DerbyError(
+                f"Snapshot {name} cannot be used: {str(error)[:300]}; remove it and save it anew."
+            ) from error
 
 
 def default_folder(limits: Limits = PRIVATE) -> SnapshotFolder:
@@ -327,91 +292,49 @@ def default_folder(limits: Limits = PRIVATE) -> SnapshotFolder:
     return SnapshotFolder(folder, limits)
 
 
-def _render(snapshot: Snapshot) -> tuple[bytes, list[memoryview]]:
-    """A snapshot's header, and the bytes of its arrays in the order they follow it."""
-    prompt, answer = ([operator.index(t) for t in x] for x in (snapshot.prompt, snapshot.answer))
-    content = {
+def _content_of(snapshot: Snapshot, arrays: Arrays) -> dict[str, Any]:
+    """All of a snapshot but its arrays, with their digest."""
+    return {
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "record": snapshot.record,
-        "prompt": prompt,
-        "answer": answer,
-        "tokens": hash_tokens(prompt, answer),
+        "prompt": list(map(operator.index, snapshot.prompt)),
+        "answer": list(map(operator.index, snapshot.answer)),
         "caches": {
-            name: {"binding": asdict(cache.binding), "length": operator.index(cache.length)}
+            name: {"binding": asdict(cache.binding), "length": cache.length}
             for name, cache in snapshot.caches.items()
         },
+        "arrays": digest_of(arrays),
     }
-    arrays = {
-        f"{cache}/{key}": array
-        for cache, stored in snapshot.caches.items()
-        for key, array in stored.arrays.items()
+
+
+def _snapshot(file: CacheFile) -> Snapshot:
+    """What a file holds. Raises ValueError, TypeError or KeyError if it is damaged."""
+    content, arrays = file.content, file.arrays()
+    if digest_of(arrays) != content["arrays"]:
+        raise ValueError("its arrays are not those that were saved")
+    by_cache: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in content["caches"]}
+    for path, array in arrays.items():
+        cache, _, name = path.partition("/")
+        by_cache[cache][name] = array
+    caches = {
+        name: StoredCache(Binding(**cache["binding"]), cache["length"], by_cache[name])
+        for name, cache in content["caches"].items()
     }
-    return render(content, arrays)
-
-
-def _content(content: dict[str, Any], arrays: Arrays) -> tuple[str, Snapshot]:
-    """Creation time and snapshot from the header's JSON string, checked against the arrays."""
-    match content:
-        case {
-            "created": str(created),
-            "record": dict(record),
-            "prompt": list(prompt),
-            "answer": list(answer),
-            "tokens": str(token_hash),
-            "caches": dict(caches),
-        } if _CREATED.fullmatch(created):
-            pass
-        case _:
-            raise ValueError("its content has fields missing or of the wrong type")
-    for token in (*prompt, *answer):
-        if not is_whole(token, 0):
-            raise ValueError(f"token id {token!r} is not an integer from 0 to {2**31 - 1}")
-    if token_hash != hash_tokens(prompt, answer):
-        raise ValueError("its tokens are not those that were saved")
-    if not arrays.keys() <= caches.keys():
-        raise ValueError(f"it has arrays of {sorted(arrays)}, and caches {sorted(caches)}")
-    total = len(prompt) + len(answer)
-    stored = {name: _cache(name, x, arrays.get(name, {}), total) for name, x in caches.items()}
-    return created, Snapshot(record, tuple(prompt), tuple(answer), stored)
-
-
-def _cache(name: str, value: object, arrays: dict[str, NDArray[Any]], total: int) -> StoredCache:
-    """One cache, checked against its arrays and the text's number of tokens."""
-    match value:
-        case {"length": length, "binding": dict(described)} if (
-            is_whole(length, 0) and "/" not in name
-        ):
-            binding = Binding(**described)
-        case _:
-            raise ValueError(f"cache {name!r} has a field missing or of the wrong type")
-    if not all(isinstance(text, str) for text in described.values()):
-        raise ValueError(f"cache {name!r} is bound to something other than text")
-    if length > total:
-        raise ValueError(f"cache {name!r} is of {length} tokens, and the text has {total}")
-    for key, array in arrays.items():
-        if array.shape[2] != length:
-            raise ValueError(f"array {key!r} is of {array.shape[2]} tokens, its cache of {length}")
-    if layout_of(arrays) != binding.layout:
-        raise ValueError(f"cache {name!r} has {layout_of(arrays)!r}, not {binding.layout!r}")
-    return StoredCache(binding, length, dict(sorted(arrays.items())))
+    return Snapshot(content["record"], tuple(content["prompt"]), tuple(content["answer"]), caches)
 
 
 def _file_name(name: str, owner: str) -> str:
     return f"{name}-{owner}.safetensors" if owner else f"{name}.safetensors"
 
 
-def _missing(name: str) -> DerbyError:
-    return DerbyError(
-        f"There is no snapshot {str(name)[:40]!r}: give the id of 16 hexadecimal digits that "
-        "saving a column showed."
-    )
-
-
 def _unusable(verb: str, name: str, error: OSError) -> DerbyError:
+    reason = error.strerror or type(error).__name__
     return DerbyError(
-        f"Cannot {verb} snapshot {name} ({error.strerror}): check the file and its permissions."
+        f"Cannot {verb} snapshot {name} ({reason}): check the file and its permissions."
     )
 
 
 def _too_large(what: str, size: int, limit: int) -> DerbyError:
-    return DerbyError(f"{what} takes {size} bytes, and the limit is {limit}: use a shorter text.")
+    return DerbyError(
+        f"{what} takes {size:,} bytes, and the limit is {limit:,}: use a shorter text."
+    )

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from backend.cli.main import app
-from backend.kvcache import snapshot_file, snapshots
+from backend.kvcache import cache_file, snapshots
 from backend.limits import Limits
 
 SAVE = ("snapshot", "save", "xx", "--engine", "fake", "--model", "fake", "--max-new-tokens", "5")
@@ -33,7 +33,7 @@ def test_a_disk_that_does_not_take_it_is_a_sentence_and_exit_code_2(
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(snapshot_file.os, step, fail)
+    monkeypatch.setattr(cache_file.os, step, fail)
     result = run(*SAVE)
     monkeypatch.undo()
     assert result.exit_code == 2

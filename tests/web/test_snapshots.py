@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backend.kvcache import snapshot_file
+from backend.kvcache import cache_file
 from backend.limits import Limits
 from backend.racing.hosts.inline import InlineHost
 from backend.web.browsers import visitor_named
@@ -126,7 +126,7 @@ def test_a_full_disk_names_no_folder_to_a_visitor(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache))
 
-    monkeypatch.setattr(snapshot_file.os, "fsync", fail)
+    monkeypatch.setattr(cache_file.os, "fsync", fail)
     name, sentence = saved(page(), "ann")
     assert name == ""
     assert "No space left on device" in sentence
