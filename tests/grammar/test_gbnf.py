@@ -6,16 +6,18 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark as its_own
 
 from backend.errors import DerbyError
 from backend.grammar.gbnf.convert import MAX_COUNT, MAX_DEPTH, gbnf_to_lark
-from backend.grammar.sources import MAX_BYTES, examples, shipped
+from backend.grammar.sources import MAX_BYTES
 
 BYTES = LLTokenizer("byte")
 LETTERS = "abc"
@@ -196,10 +198,33 @@ def test_long_texts_stay_one_lexeme_where_nothing_hides_behind_them() -> None:
     assert not accepts(matcher(JSON), text.replace("1.5", "01.5"))
 
 
-def test_shipped_lists_are_told_from_other_texts() -> None:
-    made = matcher(shipped()["list"].text)
-    assert [text for text in examples("list").accept if not accepts(made, text)] == []
-    assert [text for text in examples("list").reject if accepts(made, text)] == []
+@pytest.mark.parametrize(
+    ("gbnf", "text"),
+    [
+        ('root ::= x "ab"\nx ::= "a"*', "aaab"),
+        ('root ::= word " "* "in"\nword ::= [a-z ]+', "a in"),
+        ("root ::= .", "\n"),
+        ("root ::= [!--]", "-"),
+        ("root ::= [&&x]", "&"),
+        ("root ::= [a\\-c]", "-"),
+        (r'root ::= "\u00e9"', "é"),
+        ('root ::= "a"{1,}', "aa"),
+        ('root ::= start\nstart ::= "a"', "a"),
+        ('root ::= a-b\na-b ::= "a"\na_b ::= "b"', "a"),
+    ],
+)
+def test_the_engine_s_own_converter_loses_these_texts_and_ours_does_not(
+    gbnf: str, text: str
+) -> None:
+    """Of llguidance 1.9.1: rules become lexemes whatever follows them, classes are taken over as
+    Rust's, and some names and escapes are refused. Once it has all of these, it can replace ours.
+    """
+    assert accepts(matcher(gbnf), text)
+    lark = ""  # which does not compile either
+    with suppress(Exception):
+        lark = its_own(gbnf)
+    theirs = LLMatcher(BYTES, LLMatcher.grammar_from_lark(lark), log_level=0)
+    assert theirs.is_error() or not accepts(theirs, text), "mended: take it out here"
 
 
 def test_rules_stay_on_their_lines() -> None:
