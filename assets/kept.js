@@ -77,7 +77,7 @@ window.resumeBenchmark = (_, ...now) => {
   const before = kept.benchmark;
   const fits = before?.asked?.length === now.length;
   benchmarkAsked = fits ? before.asked : now;
-  return [fits ? JSON.stringify(before.view?.kept ?? null) : "null", ...benchmarkAsked];
+  return [fits ? String(before.view?.kept ?? "null") : "null", ...benchmarkAsked];
 };
 
 window.keepForm = (...values) => {

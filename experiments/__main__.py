@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from backend.bench.experiment import Experiment, Plan
 from backend.bench.prompts import PROMPTS, read_prompts, sample
 from backend.bench.quiet import wait_for_quiet
 from backend.cli.console import complain, out, say
@@ -30,6 +29,7 @@ from backend.results.sentences import taken_by_others
 from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request, Sampling
+from experiments.experiment import Experiment, Setup
 from experiments.gpu import gpu
 from experiments.registry import EXPERIMENTS
 
@@ -60,7 +60,7 @@ def command(experiment: Experiment) -> Callable[..., None]:
         temperature: Temperature = 0.0,
         wait: Annotated[int, typer.Option(min=0, help="Seconds to wait for quiet, at most.")] = 30,
     ) -> None:
-        plan = Plan(
+        setup = Setup(
             sample(read_prompts(prompts) if prompts else PROMPTS, limit),
             tuple(map(parse_column, column)),
             Request("-", max_new_tokens, Sampling(temperature)),
@@ -71,9 +71,9 @@ def command(experiment: Experiment) -> Callable[..., None]:
         )
         wait_for_quiet(wait, say)
         ledger = Ledger()
-        found = experiment.run(plan)
+        found = experiment.run(setup)
         say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
-        out.print(experiment.table(plan, found))
+        out.print(experiment.table(setup, found))
         print(json.dumps([asdict(result) for result in found]))
 
     return measure

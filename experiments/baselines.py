@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from backend.bench.experiment import Experiment, Plan, Say
-from backend.bench.rotation import rounds
-from backend.bench.runs import Ratios, ratios_of
 from backend.errors import DerbyError
 from backend.events import Event, Step
 from backend.machine import threads
@@ -37,6 +34,9 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
+from experiments.experiment import Experiment, Say, Setup
+from experiments.rotation import rounds
+from experiments.runs import Ratios, ratios_of
 
 if TYPE_CHECKING:
     import torch
@@ -226,10 +226,10 @@ class _Arrivals:
     def end(self) -> None: ...
 
 
-def alternate(plan: Plan, ours: Answering, theirs: Answering) -> list[tuple[Answer, Answer]]:
+def alternate(setup: Setup, ours: Answering, theirs: Answering) -> list[tuple[Answer, Answer]]:
     """Both answers to every prompt, after a discarded warm-up; who begins alternates."""
-    texts = [prompt.text for prompt in plan.prompts]
-    runs = rounds((ours, theirs), texts, plan.say_prompt, warm_up=2)
+    texts = [prompt.text for prompt in setup.prompts]
+    runs = rounds((ours, theirs), texts, setup.say_prompt, warm_up=2)
     return [(own, other) for own, other in runs]
 
 
@@ -256,15 +256,15 @@ def equal_texts(pairs: Sequence[tuple[Answer, Answer]]) -> int:
     return sum(ours.tokens == theirs.tokens for ours, theirs in pairs)
 
 
-def peers(plan: Plan) -> list[PeerResult]:
+def peers(setup: Setup) -> list[PeerResult]:
     """Our columns against loops of others at the same settings."""
-    count, target, models = plan.request.max_new_tokens, plan.target, plan.models
+    count, target, models = setup.request.max_new_tokens, setup.target, setup.models
     results: list[PeerResult] = []
     for name, spelled, open_loop in _peers_of(target):
-        answer_ids = open_loop(target, count, plan.say)
-        encode, column = models.get(target, plan.say).tokenizer.encode, parse_column(spelled)
+        answer_ids = open_loop(target, count, setup.say)
+        encode, column = models.get(target, setup.say).tokenizer.encode, parse_column(spelled)
         pairs = alternate(
-            plan,
+            setup,
             lambda text, column=column: our_answer(text, column, count, target, models),
             lambda text, encode=encode, ids=answer_ids: ids(encode(text, chat=True)),
         )
@@ -419,7 +419,7 @@ LLAMA_CPP: list[tuple[str, str, Open]] = [
 ]
 
 
-def assisted(plan: Plan) -> list[AssistedResult]:
+def assisted(setup: Setup) -> list[AssistedResult]:
     """Prompt lookup, then with ours free to verify fewer than K tokens, then a draft model.
 
     The draft is the built-in model with coarser weights: too large to gain anything over plain
@@ -427,7 +427,7 @@ def assisted(plan: Plan) -> list[AssistedResult]:
     """
     from transformers import AutoModelForCausalLM
 
-    say, count, models = plan.say, plan.request.max_new_tokens, plan.models
+    say, count, models = setup.say, setup.request.max_new_tokens, setup.models
     # Ours comes first: it also sets the number of torch's threads, for both sides.
     encode = models.get(TARGET, say).tokenizer.encode
     model = AutoModelForCausalLM.from_pretrained(built_in_folder(say), dtype="float32")
@@ -437,7 +437,7 @@ def assisted(plan: Plan) -> list[AssistedResult]:
     def compare(name: str, column: Column, k: int, options: Mapping[str, Any]) -> AssistedResult:
         say(f"{name} against transformers")
         pairs = alternate(
-            plan,
+            setup,
             lambda text: our_answer(text, column, count, TARGET, models),
             lambda text: generated(model, encode(text, chat=True), count, options),
         )
@@ -556,6 +556,6 @@ ASSISTED = Experiment(
     "assisted",
     "drafting columns against transformers' assisted generation, torch at fp32",
     assisted,
-    lambda plan: f"{TARGET}, {plan.request.max_new_tokens} new tokens, greedy",
+    lambda setup: f"{TARGET}, {setup.request.max_new_tokens} new tokens, greedy",
     assisted_table,
 )

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
-from backend.bench.experiment import Experiment, Plan
-from backend.bench.rotation import rounds
-from backend.bench.runs import race_on, ratios_of, run_together, with_baseline
+from backend.bench.plan import with_baseline
 from backend.costs.learnt import ASSUMED, LearntCosts
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
@@ -21,6 +19,9 @@ from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.strategies.column import parse_column
 from backend.strategies.registry import BASELINE
+from experiments.experiment import Experiment, Setup
+from experiments.rotation import rounds
+from experiments.runs import race_on, ratios_of, run_together
 
 #: Races in a row that begin with one curve: it is learnt from the earlier for the later.
 RACES = 3
@@ -98,23 +99,23 @@ class _Raced:
         return self.score.predicted
 
 
-def costs(plan: Plan) -> list[CostsResult]:
+def costs(setup: Setup) -> list[CostsResult]:
     """RACES races from each curve, beginning at each prompt; who begins rotates.
 
     Raises DerbyError where no costs are known that could be wrong.
     """
     columns = with_baseline([parse_column("speculative")])
-    races = [race_on(prompt, columns, plan.request, plan.target) for prompt in plan.prompts]
+    races = [race_on(prompt, columns, setup.request, setup.target) for prompt in setup.prompts]
     series = [[races[(i + j) % len(races)] for j in range(RACES)] for i in range(len(races))]
-    loading = Loading(plan.models, plan.say)
-    loading.prepare(columns, plan.target)
-    engine = loading.engine(plan.target)
-    run_together(races[0], plan.models)  # warms up, and corrects what is stored
+    loading = Loading(setup.models, setup.say)
+    loading.prepare(columns, setup.target)
+    engine = loading.engine(setup.target)
+    run_together(races[0], setup.models)  # warms up, and corrects what is stored
     good = loading.costs(engine).now
     if not good.known:
-        raise DerbyError(f"What passes of {plan.target} cost is not known: measure it with tune.")
-    sides = [partial(_run, plan.models, engine, bend(good)) for bend in CURVES.values()]
-    runs = rounds(sides, series, plan.say_prompt, warm_up=0)
+        raise DerbyError(f"What passes of {setup.target} cost is not known: measure it with tune.")
+    sides = [partial(_run, setup.models, engine, bend(good)) for bend in CURVES.values()]
+    runs = rounds(sides, series, setup.say_prompt, warm_up=0)
     return [
         _result(name, number, [[side[number] for side in subject] for subject in runs], index)
         for index, name in enumerate(CURVES)

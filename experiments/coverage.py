@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from statistics import median
 
-from backend.bench.experiment import Experiment, Plan
-from backend.bench.runs import run_together
 from backend.racing.race import Race
 from backend.results.intervals import Ratio
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE
+from experiments.experiment import Experiment, Setup
+from experiments.runs import run_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class CoverageResult:
     furthest: float
 
 
-def coverage(plan: Plan) -> list[CoverageResult]:
-    """`plan.rounds` races, on the prompts in turn."""
+def coverage(setup: Setup) -> list[CoverageResult]:
+    """`setup.rounds` races, on the prompts in turn."""
     column = default_column(BASELINE)
     found: list[Ratio] = []
-    for number in range(plan.rounds):
-        plan.say_round(number)
-        prompt = plan.prompts[number % len(plan.prompts)].text
-        race = Race(replace(plan.request, prompt=prompt), (column, column), plan.target)
-        first, second = run_together(race, plan.models)
+    for number in range(setup.rounds):
+        setup.say_round(number)
+        prompt = setup.prompts[number % len(setup.prompts)].text
+        race = Race(replace(setup.request, prompt=prompt), (column, column), setup.target)
+        first, second = run_together(race, setup.models)
         found.append(second.gain_over(first))
     return [summed_up(column.label, found)]
 

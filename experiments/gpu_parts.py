@@ -14,8 +14,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from backend.bench.prompts import Prompt
-from backend.bench.rotation import one_round, rounds
-from backend.bench.runs import race_on, solo_runs
 from backend.bench.verify import Case, verified_columns, verify
 from backend.costs.measure import measure
 from backend.errors import DerbyError, explain
@@ -35,6 +33,8 @@ from experiments.baselines import (
     peer_result,
 )
 from experiments.gpu_results import DONE, RUNNING, Line, Record, read_record
+from experiments.rotation import one_round, rounds
+from experiments.runs import race_on, solo_runs
 
 if TYPE_CHECKING:
     from backend.training.chats import Caps

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from backend.bench.runs import ratios_of
+from experiments.runs import ratios_of
 
 #: One result of a part: plain values; "of" says of what, and is its own in the part.
 Line = dict[str, Any]

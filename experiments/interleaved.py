@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from statistics import median
 
-from backend.bench.experiment import Experiment, Plan
-from backend.bench.rotation import rounds
-from backend.bench.runs import race_on, ratios_of, run_solo, run_together, with_baseline
+from backend.bench.plan import with_baseline
+from backend.bench.runner import run_solo
 from backend.racing.race import Race
 from backend.results.metrics import Score
+from experiments.experiment import Experiment, Setup
+from experiments.rotation import rounds
+from experiments.runs import race_on, ratios_of, run_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +27,18 @@ class ClockResult:
     spread: tuple[float, float]
 
 
-def interleaved(plan: Plan) -> list[ClockResult]:
+def interleaved(setup: Setup) -> list[ClockResult]:
     """All columns together and each alone on every prompt, alternating which comes first."""
-    columns = with_baseline(plan.columns)
-    races = [race_on(prompt, columns, plan.request, plan.target) for prompt in plan.prompts]
+    columns = with_baseline(setup.columns)
+    races = [race_on(prompt, columns, setup.request, setup.target) for prompt in setup.prompts]
 
     def together(race: Race) -> list[Score]:
-        return run_together(race, plan.models)
+        return run_together(race, setup.models)
 
     def alone(race: Race) -> list[Score]:
-        return [run_solo(race, index, plan.models) for index in range(len(columns))]
+        return [run_solo(race, index, setup.models) for index in range(len(columns))]
 
-    runs = rounds((together, alone), races, plan.say_prompt, warm_up=1)
+    runs = rounds((together, alone), races, setup.say_prompt, warm_up=1)
     results: list[ClockResult] = []
     for index, column in enumerate(columns):
         measured = [i for i, (_, own) in enumerate(runs) if own[index].tpot]
@@ -44,7 +46,7 @@ def interleaved(plan: Plan) -> list[ClockResult]:
         if pairs:
             steps = ratios_of(
                 [own.overlap(mixed).speedup for mixed, own in pairs],
-                [plan.prompts[i].text for i in measured],
+                [setup.prompts[i].text for i in measured],
             )
             starts = median(mixed.ttft / own.ttft for mixed, own in pairs)
             results.append(

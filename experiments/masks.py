@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from backend.bench.experiment import Experiment, Plan
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.files import BUILT_IN, model_files
 from backend.text import HfTokenizer
+from experiments.experiment import Experiment, Setup
 from experiments.mask_texts import texts_of
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class MaskTimes:
     naive_ms: float
 
 
-def time_masks(plan: Plan) -> list[MaskTimes]:
+def time_masks(setup: Setup) -> list[MaskTimes]:
     """Time the masks of every shipped grammar along texts that it accepts."""
     from backend.grammar.vocabulary import build
     from experiments.big_vocabulary import big_tokenizer
 
-    say = plan.say
+    say = setup.say
     say("building two vocabularies")
     files = model_files(BUILT_IN, say)
     own = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
@@ -145,5 +145,5 @@ MASKS = Experiment(
     "masks",
     "what masks cost: every shipped grammar on two vocabularies",
     time_masks,
-    lambda _plan: "masks alone, no model",
+    lambda _setup: "masks alone, no model",
 )

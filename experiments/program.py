@@ -7,11 +7,11 @@ without, 20.7 s as one generation.
 from dataclasses import dataclass, replace
 from statistics import median
 
-from backend.bench.experiment import Experiment, Plan
-from backend.bench.rotation import rounds
-from backend.bench.runs import ratios_of, solo_runs
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
+from experiments.experiment import Experiment, Setup
+from experiments.rotation import rounds
+from experiments.runs import ratios_of, solo_runs
 
 #: Twelve sentences, fed ten times, each time followed by four tokens of the model's own.
 PASSAGE = (
@@ -45,12 +45,12 @@ class ProgramResult:
     fed: int
 
 
-def program(plan: Plan) -> list[ProgramResult]:
+def program(setup: Setup) -> list[ProgramResult]:
     """Run the program with reuse, without, and as one generation."""
     columns = tuple(map(parse_column, COLUMNS))
-    race = Race(replace(plan.request, prompt=TEXT, chat=False), columns, plan.target)
+    race = Race(replace(setup.request, prompt=TEXT, chat=False), columns, setup.target)
     runs = rounds(
-        solo_runs(len(columns), plan.models), [race] * plan.rounds, plan.say_round, warm_up=1
+        solo_runs(len(columns), setup.models), [race] * setup.rounds, setup.say_round, warm_up=1
     )
     results: list[ProgramResult] = []
     for index, column in enumerate(columns):

@@ -1,9 +1,9 @@
 """All experiments, by the names that `python -m experiments` takes."""
 
-from backend.bench.experiment import Experiment
 from experiments.baselines import ASSISTED, PEERS
 from experiments.costs import COSTS
 from experiments.coverage import COVERAGE
+from experiments.experiment import Experiment
 from experiments.interleaved import INTERLEAVED
 from experiments.masks import MASKS
 from experiments.program import PROGRAM

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Annotated
 
-from backend.bench.experiment import Experiment, Plan
-from backend.bench.rotation import rounds
-from backend.bench.runs import median_figure, ratios_of, solo_runs
 from backend.grammar.sources import examples, shipped
 from backend.racing.race import Race
 from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.strategies.column import parse_column
 from backend.strategies.registry import BASELINE
+from experiments.experiment import Experiment, Setup
+from experiments.rotation import rounds
+from experiments.runs import median_figure, ratios_of, solo_runs
 
 #: The grammar alone, and drafting on top of it.
 COLUMNS = ("grammar", "lookup", "lookahead", "speculative")
@@ -47,22 +47,22 @@ class SchemaResult:
     equal: bool
 
 
-def structure(plan: Plan) -> list[SchemaResult]:
+def structure(setup: Setup) -> list[SchemaResult]:
     """Every shipped JSON Schema with its own prompt."""
     names = [name for name, source in shipped().items() if source.kind == "json_schema"]
-    return [result for name in names for result in measure_schema(name, plan)]
+    return [result for name in names for result in measure_schema(name, setup)]
 
 
-def measure_schema(name: str, plan: Plan) -> list[SchemaResult]:
+def measure_schema(name: str, setup: Setup) -> list[SchemaResult]:
     """One shipped schema in every column."""
     bound = [parse_column(f"{column}:grammar={name}") for column in COLUMNS]
     columns = (parse_column(BASELINE), *bound)
-    race = Race(replace(plan.request, prompt=examples(name).prompt), columns, plan.target)
-    plan.say(name)
+    race = Race(replace(setup.request, prompt=examples(name).prompt), columns, setup.target)
+    setup.say(name)
     runs = rounds(
-        solo_runs(len(columns), plan.models),
-        [race] * plan.rounds,
-        plan.say_round,
+        solo_runs(len(columns), setup.models),
+        [race] * setup.rounds,
+        setup.say_round,
         warm_up=len(columns),
     )
     results: list[SchemaResult] = []

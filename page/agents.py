@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from backend.errors import DerbyError, explain
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.web.api import Api, Report, explained, terms, tuned
+from backend.web.api import Api, Report, explained, summed_up, terms
 from backend.web.presence import Presence
 from page.guard import AGENTS
 from page.identity import session_of
@@ -88,7 +88,7 @@ class Agents:
             }
             return explained(await self._last(context, lambda who: self._api.race(who, asked)))
 
-        async def tune(
+        async def benchmark(
             context: Context,  # pyright: ignore[reportMissingTypeArgument]
             prompts: list[str],
             max_new_tokens: int = 96,
@@ -96,8 +96,9 @@ class Agents:
             """Find the strategy to use on prompts like these: each that may pay runs alone on every
             prompt, of which there should be four or more. Takes minutes.
             """
-            tune = self._api.tune
-            return tuned(await self._last(context, lambda who: tune(who, prompts, max_new_tokens)))
+            ask = self._api.benchmark
+            found = await self._last(context, lambda who: ask(who, prompts, max_new_tokens))
+            return summed_up(found)
 
         async def explain_race(race: str = "") -> str:
             """Explain a recorded race: who was faster, by how much and why. `race` is a link to
@@ -109,7 +110,7 @@ class Agents:
                 raise ToolError(self._api.public(explain(error))) from error
 
         self._server.add_tool(race)
-        self._server.add_tool(tune)
+        self._server.add_tool(benchmark)
         self._server.add_tool(explain_race, "explain")
 
     async def _last(

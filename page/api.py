@@ -19,7 +19,7 @@ OPEN: dict[str, Any] = {"concurrency_limit": None, "api_visibility": "public"}
 
 def offer_api(api: Api, offer: Offer) -> None:
     """Add the endpoints to the page that is being built."""
-    for named in (_race, _tune, _replay, _check_grammar):
+    for named in (_race, _benchmark, _replay, _check_grammar):
         function = named(api, offer)
         endpoint(function, api_name=function.__name__, **OPEN)
 
@@ -93,10 +93,10 @@ def _race(api: Api, offer: Offer) -> Callable[..., Any]:
     return race
 
 
-def _tune(api: Api, offer: Offer) -> Callable[..., Any]:
+def _benchmark(api: Api, offer: Offer) -> Callable[..., Any]:
     most = offer.limits.tokens
 
-    async def tune(
+    async def benchmark(
         request: gr.Request, prompts: list[str], max_new_tokens: int = min(96, most)
     ) -> AsyncIterator[Report]:
         """Find the strategy to use on prompts like these, with this page's first model: each runs
@@ -106,11 +106,11 @@ def _tune(api: Api, offer: Offer) -> Callable[..., Any]:
             prompts: At least four, for an interval.
             max_new_tokens: Tokens that each column writes at most.
         """
-        found = api.tune(visitor_of(request), prompts, max_new_tokens)
+        found = api.benchmark(visitor_of(request), prompts, max_new_tokens)
         async for report in _told(found, offer):
             yield report
 
-    return tune
+    return benchmark
 
 
 def _replay(api: Api, offer: Offer) -> Callable[..., Any]:

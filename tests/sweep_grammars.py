@@ -15,7 +15,7 @@ from pathlib import Path
 from judges import JUDGES
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runs import run_solo
+from backend.bench.runner import run_solo
 from backend.grammar.sources import examples, shipped
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

@@ -1,4 +1,7 @@
-"""Measures columns: experiments, the equality matrix, and the search for settings to use.
+"""Measures columns: the benchmark, many requests at once, the equality matrix, and the search for
+settings to use.
 
-Each experiment declares itself in its own module and is listed in `registry`.
+A benchmark is a plan (`plan`), rows of what was measured (`rows`), a runner that makes those that
+are left (`runner`), and tables that are folds over rows (`summary`). The page's, the command line's
+and a cluster's benchmark are this one.
 """

@@ -1,16 +1,14 @@
 """Does speculation pay under load? Many requests at once, in lockstep, and what was predicted."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, sqrt
 from statistics import mean
 from time import perf_counter
 
-from backend.bench.experiment import Experiment, Plan
-from backend.bench.rotation import rounds
-from backend.bench.runs import with_baseline
+from backend.bench.plan import Plan
 from backend.costs.load import LoadCosts
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
@@ -25,6 +23,8 @@ from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
+
+Say = Callable[[str], None]
 
 #: Passes in which every request takes part that make a throughput worth telling.
 FEWEST_PASSES = 8
@@ -149,33 +149,33 @@ class InLockstep(Loading):
         return super().costs(engine, remeasure=remeasure)
 
 
-def load(plan: Plan) -> list[LoadResult]:
-    """Every column at each number of requests that was measured; the first rotates.
+def load(plan: Plan, models: LoadedModels, say: Say) -> list[LoadResult]:
+    """Every column at each number of requests that was measured; who begins rotates.
 
     Raises DerbyError for columns that do not run here, and engines that compute no batches.
     """
-    columns = with_baseline(plan.columns)
-    for column in columns:
+    (target,) = plan.targets
+    for column in plan.columns:
         if column.strategy.lane is not None:
             raise DerbyError(f"{column.label} runs elsewhere: what load costs is measured here.")
-        if column.target(plan.target) != plan.target:
+        if column.target(target) != target:
             raise DerbyError(
                 f"{column.label} has a model of its own: name it for all with --model."
             )
-    loading = Loading(plan.models, plan.say)
-    loading.prepare(columns, plan.target)
-    engine = loading.engine(plan.target)
-    costs = plan.models.measure_load(engine, plan.say)
-    sides = [partial(_side, plan, engine, costs, column) for column in columns]
-
-    def begin(number: int) -> None:
-        plan.say(f"{costs.requests[number]} at once")
-
-    found = rounds(sides, costs.requests, begin, warm_up=0)
+    loading = Loading(models, say)
+    loading.prepare(plan.columns, target)
+    crowd = Crowd(plan, target, models, loading.engine(target))
+    costs = models.measure_load(crowd.engine, say)
+    found: dict[tuple[int, int], Side] = {}
+    for turn, requests in enumerate(costs.requests):
+        say(f"{requests} at once")
+        for place in range(len(plan.columns)):
+            index = (turn + place) % len(plan.columns)
+            found[index, requests] = crowd.side(plan.columns[index], requests, costs)
     return [
-        _result(column, requests, of_columns[index], of_columns[0], costs)
-        for index, column in enumerate(columns)
-        for requests, of_columns in zip(costs.requests, found, strict=True)
+        _result(column, requests, found[index, requests], found[0, requests], costs)
+        for index, column in enumerate(plan.columns)
+        for requests in costs.requests
     ]
 
 
@@ -195,30 +195,39 @@ class Side:
         )
 
 
-def _side(plan: Plan, engine: Engine, costs: LoadCosts, column: Column, requests: int) -> Side:
-    """The column alone on each of the prompts, and so many requests in lockstep."""
-    texts = [plan.prompts[i % len(plan.prompts)].text for i in range(requests)]
-    share = costs.share(requests)
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Runs a plan's columns on one model, alone and many at once."""
 
-    def run(text: str, member: Engine) -> Run:
-        loading = InLockstep(plan.models, member, share)
-        return Run(column, replace(plan.request, prompt=text), loading, plan.target)
+    plan: Plan
+    target: ModelSpec
+    models: LoadedModels
+    engine: Engine
 
-    alone = {text: run(text, engine) for text in dict.fromkeys(texts)}
-    lockstep, found = Lockstep(engine, requests), dict[int, Run]()
+    def side(self, column: Column, requests: int, costs: LoadCosts) -> Side:
+        """The column alone on each of the prompts, and so many requests in lockstep."""
+        prompts = self.plan.prompts
+        texts = [prompts[i % len(prompts)].text for i in range(requests)]
+        share = costs.share(requests)
+        alone = {text: self._run(column, text, self.engine, share) for text in dict.fromkeys(texts)}
+        lockstep, found = Lockstep(self.engine, requests), dict[int, Run]()
 
-    def work(number: int, member: Engine) -> None:
-        found[number] = run(texts[number], member)
+        def work(number: int, member: Engine) -> None:
+            found[number] = self._run(column, texts[number], member, share)
 
-    lockstep.run([partial(work, number) for number in range(requests)])
-    runs = [found[number] for number in range(requests)]
-    together = Together(
-        lockstep.passes,
-        texts,
-        [each.score.prompt_tokens for each in runs],
-        [each.score.tokens for each in runs],
-    )
-    return Side(_alone([alone[text] for text in texts], alone), together)
+        lockstep.run([partial(work, number) for number in range(requests)])
+        runs = [found[number] for number in range(requests)]
+        together = Together(
+            lockstep.passes,
+            texts,
+            [each.score.prompt_tokens for each in runs],
+            [each.score.tokens for each in runs],
+        )
+        return Side(_alone([alone[text] for text in texts], alone), together)
+
+    def _run(self, column: Column, text: str, member: Engine, share: Costs) -> "Run":
+        loading = InLockstep(self.models, member, share)
+        return Run(column, replace(self.plan.request, prompt=text), loading, self.target)
 
 
 class Run:
@@ -276,8 +285,3 @@ def _result(column: Column, requests: int, side: Side, plain: Side, costs: LoadC
         side.together.rows,
         f"{side.equal} of {requests}",
     )
-
-
-LOAD = Experiment(
-    "load", "columns with 1 to 32 requests at once: predicted, and run in lockstep", load
-)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 
-from backend.bench.experiment import Say
 from backend.events import Conditions
 from backend.racing.ledger import Ledger
 from backend.results.sentences import taken_by_others
@@ -22,7 +21,9 @@ def look(seconds: float = LOOK) -> Conditions:
     return ledger.conditions()
 
 
-def wait_for_quiet(seconds: int, say: Say, look: Callable[[], Conditions] = look) -> None:
+def wait_for_quiet(
+    seconds: int, say: Callable[[str], None], look: Callable[[], Conditions] = look
+) -> None:
     """Wait until the machine is quiet, so many seconds at most, and say so if it does not."""
     for number in range(seconds):
         found = look()

@@ -8,10 +8,21 @@ from rich.table import Table
 from backend.results.figures import NONE, Figure
 
 #: Fields that are words; figures stand at the right.
-WORDS = ("column", "clock", "grammar", "schema", "setting", "category", "peer", "curve")
+WORDS = (
+    "column",
+    "clock",
+    "grammar",
+    "schema",
+    "setting",
+    "category",
+    "peer",
+    "curve",
+    "model",
+    "machine",
+)
 
 #: Fields that are left out where all hold this.
-USUAL = {"clock": "own"}
+USUAL = {"clock": "own", "machine": "all"}
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:
@@ -36,12 +47,14 @@ def results_table(title: str, results: Sequence[Any]) -> Table:
 
 
 def unshown(results: Sequence[Any]) -> set[str]:
-    """The fields that say the same of all results, and what they usually say."""
-    return {
+    """The fields that say of all results what they usually say; the model where there is one."""
+    left_out = {
         name
         for name, usual in USUAL.items()
         if all(getattr(result, name, usual) == usual for result in results)
     }
+    one_model = len({getattr(result, "model", "") for result in results}) == 1
+    return left_out | ({"model"} if one_model else set())
 
 
 def headings(kind: type) -> list[str]:

@@ -7,9 +7,9 @@ read off a run with a large one, since a round's guesses do not depend on how ma
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
-from backend.bench.rotation import one_round
-from backend.bench.runs import solo_runs, with_baseline
+from backend.bench.runner import raced, whole
 from backend.costs.pass_costs import PassCosts
 from backend.errors import DerbyError
 from backend.racing.loading import Loading
@@ -160,13 +160,15 @@ class _Runs:
             self._say(f"running {text}")
             columns = with_baseline((parse_column(text),))
             self._known[text] = [
-                self._pair(columns, prompt, turn) for turn, prompt in enumerate(self._prompts)
+                self._pair(columns, prompt, place) for place, prompt in enumerate(self._prompts)
             ]
         return self._known[text]
 
-    def _pair(self, columns: tuple[Column, ...], prompt: Prompt, turn: int) -> tuple[Score, Score]:
-        race = Race(Request(prompt.text, self._tokens), columns, self._target)
-        base, score = one_round(solo_runs(2, self._models), race, turn)
+    def _pair(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> tuple[Score, Score]:
+        """Each alone; who begins rotates."""
+        request = Request(prompt.text, self._tokens)
+        race = Race(request, columns, self._target, first=place % len(columns))
+        base, score = whole(raced(race, self._models)).scores
         return base, score
 
     def speedup(self, text: str) -> float:

@@ -27,7 +27,8 @@ COMMANDS = {
     "grammar": "Check a grammar, and how far a text fits it.",
     "verify": "Check that every lossless column writes what KV reuse writes; exit code 1 if one "
     "does not.",
-    "bench": "Measure columns alone and warmed up, or many requests at once.",
+    "bench": "Measure every column alone and warmed up, prompt by prompt; goes on if interrupted.",
+    "load": "Measure many requests at once, run in lockstep, and what was predicted of them.",
     "tune": "Find the settings to use here: pass costs, predicted and measured speed-ups "
     "(minutes).",
     "train": "Train a draft for a model on conversations that the model writes; goes on if "
@@ -38,7 +39,7 @@ COMMANDS = {
 
 
 #: What is not a fault of ours: how commands end, and a reader of our output that has gone.
-EXPECTED = (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError)
+EXPECTED = (click.exceptions.Exit, click.Abort, click.exceptions.NoArgsIsHelpError, BrokenPipeError)
 
 
 def load_command(name: str) -> click.Command:
@@ -52,8 +53,8 @@ def load_command(name: str) -> click.Command:
 
 
 class Commands(TyperGroup):
-    """Lists the commands by name, imports the one that runs; a DerbyError of it is one sentence and
-    exit code 2, any other error one sentence, the traceback in the log, and exit code 1.
+    """Lists the commands by name, imports the one that runs. What a user can fix is one sentence
+    and exit code 2; any other error one sentence, the traceback in the log, and exit code 1.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,6 +79,9 @@ class Commands(TyperGroup):
             raise typer.Exit(2) from None
         except EXPECTED:
             raise
+        except click.ClickException as error:
+            complain(f"{error.format_message().rstrip('.')}.")
+            raise typer.Exit(error.exit_code) from None
         except Exception as error:
             complain(explain(error))
             raise typer.Exit(1) from None

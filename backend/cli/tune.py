@@ -20,7 +20,6 @@ from backend.cli.options import (
     target_model,
 )
 from backend.cli.tables import curve
-from backend.errors import check_range
 from backend.racing.models import LoadedModels
 
 
@@ -28,7 +27,9 @@ def tune(
     prompts: Annotated[
         Path | None, typer.Option(help="JSON Lines as for bench; default: six of our own.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Use so many prompts.")] = 4,
+    limit: Annotated[
+        int, typer.Option(help="Use so many prompts; 0: all.", min=0, max=MOST_PROMPTS)
+    ] = 4,
     model: Model = "built-in",
     engine: EngineName = "openvino",
     precision: Precision = "",
@@ -38,7 +39,6 @@ def tune(
 ) -> None:
     from backend.bench.tune import tune as measure_and_predict
 
-    check_range("limit", limit, 0, MOST_PROMPTS)
     chosen = sample(read_prompts(prompts) if prompts else PROMPTS, limit)
     target = target_model(model, engine, precision, device)
     tuning = measure_and_predict(target, chosen, max_new_tokens, LoadedModels(), say)

@@ -8,20 +8,20 @@ from backend.bench.prompts import PROMPTS
 from backend.cli.console import out
 from backend.cli.options import MaxNewTokens
 from backend.engines.registry import offered_engines
-from backend.errors import check_range
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
 
 def verify(
     engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = list(offered_engines()),  # noqa: B006, B008
-    prompts: Annotated[int, typer.Option(help="How many of the six prompts.")] = len(PROMPTS),
+    prompts: Annotated[
+        int, typer.Option(help="How many of the six prompts.", min=1, max=len(PROMPTS))
+    ] = len(PROMPTS),
     max_new_tokens: MaxNewTokens = 96,
 ) -> None:
     from backend.bench.verify import TARGETS, cases
     from backend.bench.verify import verify as run_cases
 
-    check_range("prompts", prompts, 1, len(PROMPTS))
     targets = tuple(
         target
         for name in engine

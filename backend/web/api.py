@@ -12,7 +12,7 @@ from backend.results.figures import FIGURES, glossary
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
-from backend.web.benchmark import Benchmarks
+from backend.web.benchmark import Benchmarks, Standing
 from backend.web.carry import read_carried
 from backend.web.editor import Editor
 from backend.web.form import Values, read_race
@@ -77,28 +77,27 @@ class Api:
         written = sum(score.written for score in frame.board.scores)
         return self._offer.public(frame.board.preparing) or f"{written} tokens written"
 
-    async def tune(
+    async def benchmark(
         self, visitor: str, prompts: Sequence[str], tokens: int
     ) -> AsyncIterator[Report]:
-        """Reports on a benchmark of every strategy that may pay, and in the last one the winner:
-        the setting with the highest median whose interval excludes 1, else KV reuse.
+        """Reports on a benchmark of every strategy that may pay; the last one holds all that was
+        measured, and the winner: the setting with the highest median whose interval excludes 1,
+        else KV reuse; "" for a benchmark that was stopped or measured nothing.
         """
         columns = _candidates(most_columns(self._offer) - 1)
         values = values_of(self._offer, {"columns": columns, "max_new_tokens": tokens})
         questions = [json.dumps({"category": "own", "turns": [prompt]}) for prompt in prompts]
-        started = self._benchmarks.start(visitor, values, "\n".join(questions), 1)
-        async for view in started:
-            if "alert" in view:
-                raise DerbyError(view["alert"])
-            done = view["phase"] in ("ended", "stopped")
-            yield {"status": view["status"]} | (self._winner(visitor) if done else {})
+        found = self._benchmarks.measure(visitor, values, "\n".join(questions), 1)
+        async for standing in found:
+            yield {"status": standing.status} | (self._winner(standing) if standing.over else {})
 
-    def _winner(self, visitor: str) -> Report:
-        rows = self._benchmarks.results(visitor)
+    def _winner(self, standing: Standing) -> Report:
+        rows = standing.results
         sure = [row for row in rows if row.interval is not None and row.interval[0] > 1]
         best = max(sure, key=lambda row: row.speedup or 0.0, default=None)
+        named = best.column if best else default_column(BASELINE).label
         return {
-            "best": self._offer.public(best.column if best else default_column(BASELINE).label),
+            "best": self._offer.public(named) if rows and standing.phase == "ended" else "",
             "settings": [
                 {
                     "column": self._offer.public(row.column),
@@ -196,9 +195,10 @@ def explained(report: Report) -> str:
     return "\n".join([*lines, report["ledger"]])
 
 
-def tuned(report: Report) -> str:
-    """The last report of a tuning as text."""
-    lines = [f"{report['status']} Best here: {report['best']}."]
+def summed_up(report: Report) -> str:
+    """The last report of a benchmark as text."""
+    best = f" Best here: {report['best']}." if report["best"] else " No best one is known."
+    lines = [f"{report['status']}{best}"]
     for each in report["settings"]:
         low, high = each["interval"] or (None, None)
         sure = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""

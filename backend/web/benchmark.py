@@ -1,6 +1,8 @@
 """The benchmark of a line-up: every column alone on every prompt, as the command line's `bench`.
 
-Each prompt is a race of its own in line, so that other visitors' races run in between.
+Each prompt is a race of its own in line, so that other visitors' races run in between. The server
+keeps nothing: a visitor who comes back, to another process even, goes on from the rows that the
+browser kept.
 """
 
 import asyncio
@@ -8,20 +10,20 @@ import csv
 import io
 import json
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
+from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
-from backend.bench.runs import with_baseline
-from backend.bench.solo import ColumnResult, Measured, results
+from backend.bench.rows import Figures, OtherPlanError, Row, left_of, row_of, rows_in
+from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
 from backend.results.figures import DASH, factor
-from backend.web.benchmark_run import Benchmark, go_on, kept
 from backend.web.form import Values, read_race, read_whole
 from backend.web.offer import Offer
 from backend.web.view import View
@@ -29,6 +31,9 @@ from backend.web.visitors import Visitors
 
 #: Characters of a prompt set.
 MOST_TEXT = 200_000
+
+#: Characters of what a browser kept.
+MOST_KEPT = 1 << 22
 
 #: Fields of a result that the page's table shows; the rest is in the file.
 _SHOWN = (
@@ -46,6 +51,48 @@ _SHOWN = (
     "mask",
 )
 
+#: With these a spreadsheet takes a cell for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+Phase = Literal["warming up", "running", "stopped", "ended"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A benchmark at a moment: what is to be measured, and the rows of what has been."""
+
+    plan: Plan
+    rows: Sequence[Row] = field(default=())
+    phase: Phase = "warming up"
+
+    @cached_property
+    def found(self) -> list[Measured]:
+        return measured(self.plan, self.rows)
+
+    @cached_property
+    def results(self) -> list[ColumnResult]:
+        return results(self.found)
+
+    @property
+    def over(self) -> bool:
+        return self.phase in ("stopped", "ended")
+
+    @property
+    def status(self) -> str:
+        """How far it is, in a sentence."""
+        total, done = len(self.plan.jobs), len(self.rows)
+        match self.phase:
+            case "ended":
+                return f"{total} of {total} prompts measured, every column alone."
+            case "stopped":
+                return f"Stopped after {done} of {total} prompts: Resume goes on."
+            case "warming up":
+                return "Warming up: the first prompt is run once, unheeded."
+        left = sum(row.seconds for row in self.rows) / max(done, 1) * (total - done)
+        minutes = f", some {max(1, round(left / 60))} min left" if left >= 60 else ""
+        seconds = f", some {max(1, round(left))} s left" if 0 < left < 60 else ""
+        return f"Prompt {done + 1} of {total}{minutes or seconds}."
+
 
 class Benchmarks:
     """The visitors' benchmarks. Nothing that they send is trusted."""
@@ -53,64 +100,47 @@ class Benchmarks:
     def __init__(self, visitors: Visitors, offer: Offer) -> None:
         self._visitors = visitors
         self._offer = offer
-        self._kept: OrderedDict[str, Benchmark] = OrderedDict()  # the latest one last
 
     async def start(
         self, visitor: str, values: Values, prompts: Any, repeats: Any, before: Any = ""
     ) -> AsyncIterator[View]:
-        """The views of a benchmark of the form's line-up; `prompts` as text, "": ours. It goes on
-        from `before`, the JSON text of an earlier view's "kept"; "": it is a new one.
-        """
-
-        def made() -> Benchmark:
-            chosen = _read_prompts(prompts, repeats, self._offer)
-            race = read_race({**values, "prompt": chosen[0].text}, self._offer)
-            bench = Benchmark(replace(race, columns=with_baseline(race.columns)), chosen)
-            if before != "":
-                go_on(bench, before)
-            return bench
-
+        """The views of a benchmark, as `measure` has it; one with "alert" for what is refused."""
         try:
-            bench = await asyncio.to_thread(made)  # the page does not wait meanwhile
-            self._keep(visitor, bench)
-            async for view in self._measured(visitor, bench):
-                yield view
+            async for standing in self.measure(visitor, values, prompts, repeats, before):
+                yield benchmark_view(standing, self._offer.public)
         except Exception as error:
             yield {"alert": self._offer.public(explain(error))}
 
-    def results(self, visitor: str) -> list[ColumnResult]:
-        """What the visitor's benchmark has come to, on all prompts together; the baseline first."""
-        kept = self._kept.get(visitor)
-        found = results(kept.found) if kept and kept.found else []
-        return [result for result in found if result.category == "all"]
-
-    def _keep(self, visitor: str, bench: Benchmark) -> None:
-        self._kept[visitor] = bench
-        self._kept.move_to_end(visitor)
-        while len(self._kept) > self._offer.limits.visitors:
-            self._kept.popitem(last=False)
-
-    async def _measured(self, visitor: str, bench: Benchmark) -> AsyncIterator[View]:
-        """Measure what is left, each view after a prompt; the first one is run once beforehand,
-        unheeded, as a cold machine is slower.
+    async def measure(
+        self, visitor: str, values: Values, prompts: Any, repeats: Any, before: Any = ""
+    ) -> AsyncIterator[Standing]:
+        """Measure the form's line-up, and tell how it stands after each prompt; `prompts` as text,
+        "": ours. It goes on from `before`, an earlier view's "kept"; "": it is a new one. The first
+        prompt is run once beforehand, unheeded, as a cold machine is slower. Raises DerbyError.
         """
-        public, warm = self._offer.public, False
-        while bench.done < len(bench.prompts):
-            yield benchmark_view(bench, "running" if warm else "warming up", public)
-            prompt = bench.prompts[bench.done].text
-            first = bench.done % len(bench.race.columns)
-            race = replace(
-                bench.race, request=replace(bench.race.request, prompt=prompt), first=first
-            )
+
+        def made() -> tuple[Plan, list[Row]]:
+            plan = self._plan(values, prompts, repeats)
+            return plan, _go_on(plan, before) if before != "" else []
+
+        plan, rows = await asyncio.to_thread(made)  # the page does not wait meanwhile
+        left = left_of(plan, rows)
+        for number, job in enumerate([*left[:1], *left]):
+            yield Standing(plan, tuple(rows), "running" if number else "warming up")
             begun = time.monotonic()
-            board = await self._visitors.measure(visitor, race)
+            board = await self._visitors.measure(visitor, job.race)
             if any(score.state == "stopped" for score in board.scores):
-                yield benchmark_view(bench, "stopped", public)
+                yield Standing(plan, tuple(rows), "stopped")
                 return
-            if warm:
-                bench.add(board, time.monotonic() - begun)
-            warm = True
-        yield benchmark_view(bench, "ended", public)
+            if number:
+                seconds = time.monotonic() - begun
+                rows.append(row_of(plan, job, board, seconds, self._offer.public))
+        yield Standing(plan, tuple(rows), "ended")
+
+    def _plan(self, values: Values, prompts: Any, repeats: Any) -> Plan:
+        chosen = _read_prompts(prompts, repeats, self._offer)
+        race = read_race({**values, "prompt": chosen[0].text}, self._offer)
+        return Plan(chosen, race.columns, race.request, (race.target,))
 
 
 def _read_prompts(text: Any, repeats: Any, offer: Offer) -> tuple[Prompt, ...]:
@@ -131,57 +161,62 @@ def _read_prompts(text: Any, repeats: Any, offer: Offer) -> tuple[Prompt, ...]:
     return chosen * times
 
 
-def benchmark_view(bench: Benchmark, phase: str, public: Callable[[str], str] = str) -> View:
-    """A benchmark as plain JSON for the page: every word and figure ready to be shown. "left" is
-    its status if it is left now, "kept" what it can then go on from.
+def _go_on(plan: Plan, text: Any) -> list[Row]:
+    """The rows that a browser kept of this benchmark. Raises DerbyError for anything else, and if
+    nothing is left to be measured.
     """
-    known = results(bench.found) if bench.found else []
-    lines = [(result, _line(result, known, public)) for result in known]
-    ended = phase in ("ended", "stopped")
-    failures = [public(sentence) for sentence in bench.failures]
+    nothing = DerbyError("There is no benchmark to go on with: start one.")
+    if not isinstance(text, str) or len(text) > MOST_KEPT:
+        raise nothing
+    try:
+        rows = rows_in(text, plan)
+    except OtherPlanError as error:
+        raise DerbyError(
+            "What was measured is of another line-up, prompt set, machine or version: start anew."
+        ) from error
+    except DerbyError as error:
+        raise nothing from error
+    if not left_of(plan, rows):
+        raise DerbyError("This benchmark has ended: start a new one.")
+    return rows
+
+
+def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> View:
+    """A benchmark as plain JSON for the page: every word and figure ready to be shown. "left" is
+    its status if it is left now, "kept" the rows that it can then go on from.
+    """
+    plan, rows, known = standing.plan, standing.rows, standing.results
+    left_out = unshown(known)
+    shown = [name for name in _SHOWN if name not in left_out]
+    left = standing if standing.phase == "ended" else Standing(plan, rows, "stopped")
     return {
-        "phase": phase,
-        "status": _status(bench, phase),
-        "left": _status(bench, "ended" if phase == "ended" else "stopped"),
-        "share": round(bench.done / len(bench.prompts), 4),
-        "headings": _headings(known),
+        "phase": standing.phase,
+        "status": standing.status,
+        "left": left.status,
+        "share": round(len(rows) / len(plan.jobs), 4),
+        "headings": _chosen(shown, headings(ColumnResult)) if known else [],
         "groups": [
-            [category, [line for result, line in lines if result.category == category]]
+            [
+                category,
+                [
+                    list(map(public, _chosen(shown, cells(result))))
+                    for result in known
+                    if (result.category, result.machine) == (category, ALL)
+                ],
+            ]
             for category in dict.fromkeys(result.category for result in known)
         ],
-        "boxes": _boxes(bench.found, public),
-        "failures": failures,
-        "kept": {**kept(bench), "failures": failures},
-        "files": _files(bench.found, known, public) if ended and known else None,
+        "boxes": _boxes(standing.found, public),
+        "failures": failures(plan, rows),
+        "kept": "".join(row.line for row in rows),
+        "files": _files(standing, public) if standing.over and known else None,
     }
 
 
-def _status(bench: Benchmark, phase: str) -> str:
-    total, done = len(bench.prompts), bench.done
-    match phase:
-        case "ended":
-            return f"{total} of {total} prompts measured, every column alone."
-        case "stopped":
-            return f"Stopped after {done} of {total} prompts: Resume goes on."
-        case "warming up":
-            return "Warming up: the first prompt is run once, unheeded."
-        case _:
-            left = bench.left
-            minutes = f", some {max(1, round(left / 60))} min left" if left >= 60 else ""
-            seconds = f", some {max(1, round(left))} s left" if 0 < left < 60 else ""
-            return f"Prompt {done + 1} of {total}{minutes or seconds}."
-
-
-def _headings(known: Sequence[ColumnResult]) -> list[str]:
-    every = dict(zip(ColumnResult.__dataclass_fields__, headings(ColumnResult), strict=True))
-    return [every[name] for name in _SHOWN if name not in unshown(known)]
-
-
-def _line(
-    result: ColumnResult, known: Sequence[ColumnResult], public: Callable[[str], str]
-) -> list[str]:
-    every = dict(zip(ColumnResult.__dataclass_fields__, cells(result), strict=True))
-    return [public(every[name]) for name in _SHOWN if name not in unshown(known)]
+def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:
+    """What stands for these fields of a result."""
+    every = dict(zip(ColumnResult.__dataclass_fields__, of_all_fields, strict=True))
+    return [every[name] for name in names]
 
 
 def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str, Any] | None:
@@ -189,7 +224,10 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
     highest) and every dot, as shares of the axis; None while there are none.
     """
     columns = list(dict.fromkeys(each.column for each in found))[1:]  # without the baseline
-    ratios = {c: [m.speedup for m in found if m.column == c and m.speedup] for c in columns}
+    ratios = {
+        c: [m.figures.speedup for m in found if m.column == c and m.figures.speedup]
+        for c in columns
+    }
     every = [ratio for values in ratios.values() for ratio in values]
     if not every:
         return None
@@ -214,18 +252,22 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
     }
 
 
-def _files(
-    found: Sequence[Measured], known: Sequence[ColumnResult], public: Callable[[str], str]
-) -> dict[str, str]:
+def _files(standing: Standing, public: Callable[[str], str]) -> dict[str, str]:
     """What the page offers to save: results as the command line's `bench --json` prints them, and
     every measurement as CSV.
     """
     table = io.StringIO()
     writer = csv.writer(table)
-    writer.writerow(Measured.__dataclass_fields__)
-    for each in found:
-        writer.writerow(asdict(each).values())
+    writer.writerow(("column", "category", "prompt", *Figures.model_fields))
+    for each in standing.found:
+        row = each.column, each.category, each.prompt, *each.figures.model_dump().values()
+        writer.writerow(map(_harmless, row))
     return {
-        "json": public(json.dumps([asdict(result) for result in known])),
+        "json": public(json.dumps([asdict(result) for result in standing.results])),
         "csv": public(table.getvalue()),
     }
+
+
+def _harmless(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

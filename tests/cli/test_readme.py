@@ -10,7 +10,6 @@ import pytest
 import typer
 
 import app as launch
-from backend.bench.registry import EXPERIMENTS
 from backend.cli.main import app as backend
 from backend.grammar.sources import GrammarSource
 from backend.strategies.column import parse_column
@@ -105,7 +104,6 @@ def test_what_is_typed_is_a_command_with_such_options(line: str, arguments: list
         columns = parameters.get("column") or ()
         for column in [columns] if isinstance(columns, str) else columns:
             parse_column(column, OWN)
-        assert parameters.get("experiment", "solo") in EXPERIMENTS
 
 
 @pytest.mark.parametrize(
@@ -143,8 +141,6 @@ def test_options_that_stand_alone_are_some_command_s() -> None:
             assert words[0] in known, line
             if words[0] == "-c":
                 parse_column(words[1], OWN)
-            if words[0] == "--experiment":
-                assert words[1] in EXPERIMENTS
     assert used > 5
 
 

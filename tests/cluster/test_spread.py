@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from pathlib import Path
 
 import pytest
 
+from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
-from backend.cluster.spread import Comparison, Results, comparisons, joined_results, spread
+from backend.bench.summary import measured, results
+from backend.cluster.spread import spread
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Placed
 from backend.racing.commands import Command
@@ -52,24 +53,18 @@ class Machines:
         return next((machine for machine in self._machines if machine.hold()), None)
 
 
-def wanted() -> list[Comparison]:
-    columns = [parse_column("lookup:k=3")]
-    return comparisons(PROMPTS[:4], columns, Request("-", 24), TARGETS)
+def plan() -> Plan:
+    columns = (parse_column("lookup:k=3"),)
+    return Plan(PROMPTS[:4], columns, Request("-", 24), TARGETS, anywhere=True)
 
 
-def test_every_comparison_counts_once_though_machines_are_lost(tmp_path: Path) -> None:
+def test_every_job_counts_once_though_machines_are_lost() -> None:
     said: list[str] = []
-    file = tmp_path / "found.jsonl"
     machines = Machines(Machine("a", lambda _: False), Machine("b", lambda race: race in (1, 4)))
-    results = Results(file, wanted())
-    spread(machines, wanted(), results, said.append)
-    assert sorted((each.model, each.place) for each in results.joined) == sorted(
-        each.key for each in wanted()
-    )
+    rows = list(spread(machines, plan(), [], said.append))
+    assert sorted(row.job for row in rows) == list(range(8))
     assert sum("was lost" in line for line in said) >= 1
-    again = Results(file, wanted())
-    assert sorted(map(repr, again.joined)) == sorted(map(repr, results.joined))
-    lines = joined_results(again.joined)
+    lines = [line for line in results(measured(plan(), rows)) if line.category == "all"]
     assert {(line.model, line.machine) for line in lines} == {
         (str(target), machine) for target in TARGETS for machine in ("all", "a", "b")
     }
@@ -80,22 +75,17 @@ def test_every_comparison_counts_once_though_machines_are_lost(tmp_path: Path) -
         assert own[0].equal == 4
 
 
-def test_it_goes_on_from_a_file_whose_writer_was_killed(tmp_path: Path) -> None:
-    file = tmp_path / "found.jsonl"
-    spread(Machines(Machine("a", lambda _: False)), wanted(), Results(file, wanted()), str)
-    whole = file.read_text(encoding="utf-8")
-    file.write_text(whole[:-40], encoding="utf-8")  # within the last line
-    results = Results(file, wanted())
-    assert len(results.joined) == len(wanted()) - 1
+def test_what_is_measured_already_is_left_out_and_a_cold_machine_runs_once_more() -> None:
     races: list[int] = []
     machine = Machine("a", lambda race: bool(races.append(race)))
-    spread(Machines(machine), wanted(), results, str)
-    assert races == [0, 1], "what was left, and once to warm up"
-    assert len(file.read_text(encoding="utf-8").splitlines()) == len(wanted())
-    with pytest.raises(DerbyError, match="of another benchmark"):
-        Results(file, wanted()[1:])
+    rows = list(spread(Machines(machine), plan(), [], str))
+    assert len(races) == 9
+    races.clear()
+    machine = Machine("a", lambda race: bool(races.append(race)))
+    assert [row.job for row in spread(Machines(machine), plan(), rows[:-1], str)] == [rows[-1].job]
+    assert len(races) == 2
 
 
-def test_a_comparison_that_loses_three_machines_is_no_longer_tried() -> None:
+def test_a_job_that_loses_three_machines_is_no_longer_tried() -> None:
     with pytest.raises(DerbyError, match="3 machines were lost at prompt 1"):
-        spread(Machines(Machine("a", lambda _: True)), wanted()[:1], Results(None, wanted()), str)
+        list(spread(Machines(Machine("a", lambda _: True)), plan(), [], str))

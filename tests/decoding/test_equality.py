@@ -3,7 +3,7 @@
 import pytest
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runs import run_solo
+from backend.bench.runner import run_solo
 from backend.bench.verify import cases, verified_columns, verify
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runs import run_solo
+from backend.bench.runner import run_solo
 from backend.decoding import verification
 from backend.decoding.clock import Clock, Part
 from backend.decoding.constraint import Constraint, Masks, NullConstraint

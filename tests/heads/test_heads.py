@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from backend.bench.prompts import PROMPTS
-from backend.bench.runs import run_solo
+from backend.bench.runner import run_solo
 from backend.heads.file import SHIPPED, read_head
 from backend.heads.openvino_head import open_openvino_head
 from backend.heads.torch_weights import INPUT, tensor, torch_head

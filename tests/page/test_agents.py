@@ -46,7 +46,7 @@ def test_an_agent_finds_the_tools_races_and_reads_the_result(address: str) -> No
 
     async def scene(session: ClientSession) -> Any:
         tools = (await session.list_tools()).tools
-        assert {tool.name for tool in tools} == {"race", "tune", "explain"}
+        assert {tool.name for tool in tools} == {"race", "benchmark", "explain"}
         assert all(tool.description for tool in tools)
         arguments = {"prompt": "Who?", "columns": ["kv", "lookup"], "max_new_tokens": 24}
         return await session.call_tool("race", arguments, progress_callback=told)
@@ -58,10 +58,10 @@ def test_an_agent_finds_the_tools_races_and_reads_the_result(address: str) -> No
     assert progress[-1] == "ended"
 
 
-def test_tuning_names_the_best_setting(address: str) -> None:
+def test_a_benchmark_names_the_best_setting(address: str) -> None:
     async def scene(session: ClientSession) -> Any:
         arguments = {"prompts": ["One", "Two", "Three", "Four"], "max_new_tokens": 8}
-        return await session.call_tool("tune", arguments)
+        return await session.call_tool("benchmark", arguments)
 
     assert "Best here: " in said(asked(address, scene))
 

@@ -18,7 +18,7 @@ def client():
 
 def test_only_the_named_endpoints_are_shown(client: Client) -> None:
     shown = client.view_api(return_format="dict")
-    assert set(shown["named_endpoints"]) == {"/race", "/tune", "/replay", "/check_grammar"}
+    assert set(shown["named_endpoints"]) == {"/race", "/benchmark", "/replay", "/check_grammar"}
     assert shown["unnamed_endpoints"] == {}
     names = [each["parameter_name"] for each in shown["named_endpoints"]["/race"]["parameters"]]
     assert names[:3] == ["prompt", "columns", "max_new_tokens"]

@@ -27,8 +27,9 @@ from server_streams import (
     usage,
 )
 
-from backend.bench.runs import run_solo
-from backend.bench.solo import measured, results
+from backend.bench.rows import figures_of
+from backend.bench.runner import run_solo
+from backend.bench.summary import Measured, results
 from backend.bench.tables import results_table
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Served, Started, Step
@@ -423,11 +424,11 @@ def test_a_bench_takes_a_server() -> None:
             columns = (parse_column("kv"), parse_column(f"@{address}"))
             race, models = Race(REQUEST, columns, FAKE), LoadedModels()
             base, score = (run_solo(race, index, models) for index in (0, 1))
-        found = [measured(columns[1], "", number, base, score) for number in range(9)]
-        assert found[0].equal == equal
-        assert found[0].speedup > 0
-        assert found[0].ttft is not None
-        (result,) = results(found)
+        found = figures_of(columns[1], base, score)
+        assert found.equal == equal
+        assert found.speedup > 0
+        assert found.ttft is not None
+        (result,) = results([Measured("served", "", number, found) for number in range(9)])
         assert (result.clock, result.equal) == ("network", 9 * equal)
         assert result.interval is None, "the clocks are not the same"
         assert (result.tokens_per_forward, result.acceptance, result.overhead) == (None, None, None)
@@ -443,7 +444,7 @@ def test_a_bench_takes_a_server_that_tells_no_counts() -> None:
         with scripted(Script(said(*messages))) as address:
             column = parse_column(f"@{address}")
             score = run_solo(Race(REQUEST, (column,), FAKE), 0, LoadedModels())
-        (result,) = results([measured(column, "", 0, base, score)])
+        (result,) = results([Measured("served", "", 0, figures_of(column, base, score))])
         assert (result.tpot, result.equal) == (None, 1)
         assert result.ttft is not None
         if not score.tokens:

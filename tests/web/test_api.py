@@ -11,7 +11,7 @@ from backend.errors import DerbyError
 from backend.limits import Limits
 from backend.racing.hosts.inline import InlineHost
 from backend.text import ByteTokenizer
-from backend.web.api import Api, Report, explained
+from backend.web.api import Api, Report, explained, summed_up
 from backend.web.benchmark import Benchmarks
 from backend.web.editor import Editor
 from backend.web.offer import offer_of
@@ -72,10 +72,12 @@ def test_programs_stand_under_the_same_limits() -> None:
         raced({"prompt": "a", "max_new_tokens": 9}, Limits(tokens=8))
 
 
-def test_tuning_measures_the_strategies_and_names_the_best() -> None:
+QUESTIONS = ["One is\none", "Two", "Three", "Four"]
+
+
+def test_a_benchmark_measures_the_strategies_and_names_the_best() -> None:
     async def scene() -> list[Report]:
-        found = api(Limits()).tune("v", ["One is\none", "Two", "Three", "Four"], 16)
-        return [report async for report in found]
+        return [report async for report in api(Limits()).benchmark("v", QUESTIONS, 16)]
 
     *during, last = asyncio.run(scene())
     assert all(set(report) == {"status"} for report in during)
@@ -86,9 +88,53 @@ def test_tuning_measures_the_strategies_and_names_the_best() -> None:
     assert {setting["prompts"] for setting in last["settings"]} == {4}
 
 
-def test_tuning_refuses_in_a_sentence() -> None:
+@pytest.mark.parametrize("prompts", [0, 2])
+def test_a_stopped_benchmark_names_no_best(prompts: int) -> None:
+    """It said "best: KV reuse" with nothing measured."""
+    limits = Limits()
+    offer = offer_of(["fake"], limits=limits)
+    visitors = Visitors(InlineHost(), limits)
+    asked = Api(visitors, offer, Editor(ByteTokenizer), Benchmarks(visitors, offer))
+
+    async def scene() -> Report:
+        last = Report()
+        async for report in asked.benchmark("v", QUESTIONS, 16):
+            last = report
+            if report["status"].startswith(f"Prompt {prompts + 1} of" if prompts else "Warming"):
+                asyncio.get_running_loop().call_soon(visitors.stop, "v")
+        return last
+
+    last = asyncio.run(scene())
+    assert last["best"] == ""
+    assert {setting["prompts"] for setting in last["settings"]} == ({prompts} if prompts else set())
+    assert summed_up(last).startswith(
+        f"Stopped after {prompts} of 4 prompts: Resume goes on. No best one is known."
+    )
+
+
+def test_a_benchmark_reports_its_own_figures() -> None:
+    """It reported the visitor's newest benchmark, which may be another one by then."""
+
+    async def scene() -> Report:
+        asked = api(Limits())
+        ours = asked.benchmark("v", QUESTIONS, 16)
+        last = Report()
+        async for report in ours:
+            last = report
+            if report["status"].startswith("Prompt 4 of 4"):
+                break
+        other = asked.benchmark("v", ["Another one"], 16)
+        await anext(other)  # begun, and nothing measured
+        async for report in ours:
+            last = report
+        return last
+
+    assert {setting["prompts"] for setting in asyncio.run(scene())["settings"]} == {4}
+
+
+def test_a_benchmark_refuses_in_a_sentence() -> None:
     async def scene() -> None:
-        async for _ in api(Limits(benchmark_races=3)).tune("v", ["a"] * 4, 16):
+        async for _ in api(Limits(benchmark_races=3)).benchmark("v", ["a"] * 4, 16):
             pass
 
     with pytest.raises(DerbyError, match="4 prompts, 1 times each, are more than the 3"):

@@ -6,42 +6,24 @@ from functools import partial
 from statistics import median
 
 from backend.bench.prompts import Prompt
-from backend.errors import DerbyError
+from backend.bench.runner import raced, run_solo, whole
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.figures import figure
 from backend.results.intervals import median_ratio
 from backend.results.metrics import Score
-from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column, parse_column
-from backend.strategies.registry import BASELINE
+from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
-
-
-def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
-    """Run one of the race's columns alone. Raises DerbyError if it fails."""
-    return run_together(Race(race.request, (race.columns[index],), race.target), models)[0]
 
 
 def run_together(race: Race, models: LoadedModels) -> list[Score]:
     """Run all columns interleaved. Raises DerbyError if one fails."""
-    board = Scoreboard(race.columns)
-    race.run(models, board.add, lambda: False)
-    for column, score in zip(board.columns, board.scores, strict=True):
-        if score.state != "done":
-            raise DerbyError(f"{column.label} did not finish: {score.message}")
-    return board.scores
+    return whole(raced(race, models)).scores
 
 
 def solo_runs(columns: int, models: LoadedModels) -> list[Callable[[Race], Score]]:
     """What runs the first column of a race alone, the second one, and so on."""
     return [partial(run_solo, index=index, models=models) for index in range(columns)]
-
-
-def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns, KV reuse first."""
-    baseline = parse_column(BASELINE)
-    return (baseline, *(column for column in columns if column != baseline))
 
 
 def race_on(prompt: Prompt, columns: Sequence[Column], request: Request, target: ModelSpec) -> Race:

@@ -1,4 +1,4 @@
-"""What an experiment is: something to measure, by a plan, and how its results are printed."""
+"""What an experiment is: something to measure, by a setup, and how its results are printed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Setup:
     """What is to be measured, on what. An experiment reads what it needs of it.
 
     `request` holds the limit and the sampling; its prompt is replaced. `rounds`: how often an
@@ -55,10 +55,10 @@ class Experiment:
 
     name: str
     help: str
-    run: Callable[[Plan], Sequence[Any]]
-    conditions: Callable[[Plan], str] = attrgetter("conditions")
+    run: Callable[[Setup], Sequence[Any]]
+    conditions: Callable[[Setup], str] = attrgetter("conditions")
     tabulate: Callable[[str, Sequence[Any]], Table] = results_table
 
-    def table(self, plan: Plan, results: Sequence[Any]) -> Table:
+    def table(self, setup: Setup, results: Sequence[Any]) -> Table:
         """The results as they are printed."""
-        return self.tabulate(f"{self.name}: {self.conditions(plan)}", results)
+        return self.tabulate(f"{self.name}: {self.conditions(setup)}", results)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.bench.rotation import rounds
+from experiments.rotation import rounds
 
 
 @given(st.integers(1, 5), st.integers(1, 12), st.data())

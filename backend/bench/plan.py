@@ -1,0 +1,86 @@
+"""What a benchmark measures: every prompt on every model, each column alone, in a fixed order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from itertools import product
+
+from backend.bench.prompts import Prompt
+from backend.racing.race import Race
+from backend.records.place import this_machine, versions
+from backend.strategies.column import Column, parse_column
+from backend.strategies.registry import BASELINE
+from backend.types import ModelSpec, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt on one model. `number` is its place in the plan and `place` the prompt's among the
+    prompts, from 0; `prompt` is the same number for the same text.
+    """
+
+    number: int
+    race: Race
+    category: str
+    place: int
+    prompt: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The columns on each of the prompts, as often as they are listed, and on each of the models.
+
+    `request` holds the limit and the sampling; its prompt is replaced. KV reuse always comes first
+    among the columns. `anywhere`: what was measured on other machines counts as well.
+    """
+
+    prompts: Sequence[Prompt]
+    columns: tuple[Column, ...]
+    request: Request
+    targets: tuple[ModelSpec, ...]
+    anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", with_baseline(self.columns))
+
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """In each, the columns run alone, one after another; who begins rotates, so that none gains
+        from its place.
+        """
+        numbers: dict[str, int] = {}
+        every = product(self.targets, enumerate(self.prompts))
+        return tuple(
+            Job(
+                number,
+                Race(
+                    replace(self.request, prompt=prompt.text),
+                    self.columns,
+                    target,
+                    first=number % len(self.columns),
+                ),
+                prompt.category,
+                place,
+                numbers.setdefault(prompt.text, len(numbers)),
+            )
+            for number, (target, (place, prompt)) in enumerate(every)
+        )
+
+    @cached_property
+    def identity(self) -> str:
+        """The same for the same prompts, columns, models, settings, versions and machine."""
+        settings = self.columns, replace(self.request, prompt="-"), self.targets
+        place = () if self.anywhere else this_machine()
+        said = repr((settings, tuple(self.prompts), versions(), place))
+        return sha256(said.encode(errors="surrogatepass")).hexdigest()[:32]
+
+    def __str__(self) -> str:
+        """What the results hold for but the models, in a few words."""
+        return f"{self.request.max_new_tokens} new tokens, T={self.request.sampling.temperature}"
+
+
+def with_baseline(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns, KV reuse first."""
+    baseline = parse_column(BASELINE)
+    return (baseline, *(column for column in columns if column != baseline))

@@ -1,0 +1,202 @@
+"""What was measured, a row a job: the one format of files, browsers and clusters, JSON Lines.
+
+A row tells places and figures; what they are of stands in the plan, whose identity it names. Rows
+that come back from a file or a browser are untrusted.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Len
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from backend.bench.plan import Job, Plan
+from backend.errors import DerbyError
+from backend.results.figures import figure
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import Column
+from backend.untrusted import read_json
+
+#: Bytes and JSON values of the longest row: twelve columns, each of which may have failed with a
+#: long sentence.
+LONGEST, MOST_VALUES = 200_000, 10_000
+
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Amount = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Figures(_Read):
+    """One column on one prompt, beside KV reuse alone on the same.
+
+    speedup: KV reuse's decode time over this column's, for the same tokens; end_to_end: the same
+    from the beginning, prefill included; 0 where the prompt was answered by a single step, and
+    where nobody knows how many tokens a step wrote. ttft, tpot, tokens_per_forward and mask are in
+    their figures' units, overhead, a step's time outside draft, mask and forward, in milliseconds;
+    None where unknown. drafted and accepted are counts. equal: the text is KV reuse's. clock: whose
+    time it is, as a score has it.
+    """
+
+    speedup: Amount
+    end_to_end: Amount
+    ttft: Amount | None
+    tpot: Amount | None
+    tokens_per_forward: Amount | None
+    mask: Amount | None
+    drafted: Count
+    accepted: Count
+    overhead: Annotated[float, Field(ge=-1e9, le=1e9)] | None
+    equal: bool
+    clock: Annotated[str, Field(pattern="^(own|server|network)$")]
+
+
+#: Why a column has no figures; "": KV reuse has none to compare with.
+Reason = Annotated[str, Field(max_length=2_000)]
+
+
+class Row(_Read):
+    """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran, `seconds`
+    what it took, waiting included; `columns` are in the plan's order.
+    """
+
+    of: str
+    job: Count
+    machine: Annotated[str, Field(max_length=200)] = ""
+    seconds: Amount
+    columns: Annotated[tuple[Figures | Reason, ...], Len(1, 12)]
+
+    @property
+    def line(self) -> str:
+        return self.model_dump_json() + "\n"
+
+
+def row_of(
+    plan: Plan, job: Job, board: Scoreboard, seconds: float, public: Callable[[str], str] = str
+) -> Row:
+    """What a job's race came to; `public` is how sentences name models."""
+    base = board.scores[0]
+    columns = tuple(
+        figures_of(column, base, score)
+        if base.steps and score.steps and not (base.message or score.message)
+        else public(score.message)[:2_000]
+        for column, score in zip(board.columns, board.scores, strict=True)
+    )
+    machine = board.placed.name if board.placed else ""
+    return Row(
+        of=plan.identity,
+        job=job.number,
+        machine=machine[:200],
+        seconds=round(seconds, 3),
+        columns=columns,
+    )
+
+
+def figures_of(column: Column, base: Score, score: Score) -> Figures:
+    """What a column's run says beside the baseline's on the same prompt."""
+    ttft, tpot, tokens_per_forward, mask = (
+        _rounded(figure(name).value(score, base))
+        for name in ("ttft", "tpot", "tokens_per_forward", "mask_wait")
+    )
+    limit = column.limit or len(base.tokens)
+    ours = score.clock == "own"  # a token's id means nothing on a server
+    rest = score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3
+    return Figures(
+        speedup=_rounded(score.speedup_over(base)) or 0.0,
+        end_to_end=_rounded(_end_to_end(base, score)) or 0.0,
+        ttft=ttft,
+        tpot=tpot,
+        tokens_per_forward=tokens_per_forward,
+        mask=mask,
+        drafted=score.drafted,
+        accepted=score.accepted,
+        overhead=_rounded(rest) if ours else None,
+        equal=score.tokens == base.tokens[:limit] if ours else score.text == base.text,
+        clock=score.clock,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    """In digits that mean something."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _end_to_end(base: Score, score: Score) -> float:
+    """The baseline's time over the column's, from the beginning of either to the last token that
+    both have written; 0 where that is not known.
+    """
+    last = min(len(base.times), len(score.times)) - 1
+    return base.times[last] / score.times[last] if last >= 0 else 0.0
+
+
+@cache
+def _reader() -> TypeAdapter[Row]:
+    return TypeAdapter(Row)
+
+
+def rows_in(text: str, plan: Plan) -> list[Row]:
+    """The rows of a text in JSON Lines, the last one of each job. Raises DerbyError, whose sentence
+    begins with "line 3" or the like, for a line that is none, or a row of another plan.
+    """
+    rows: dict[int, Row] = {}
+    number = 0
+
+    def refusal(clause: str) -> DerbyError:
+        return DerbyError(f"line {number} is no row of a benchmark: {clause}")
+
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        row = read_json(_reader(), line.encode(errors="replace")[:LONGEST], refusal, MOST_VALUES)
+        if row.of != plan.identity:
+            raise OtherPlanError(f"line {number} is of another benchmark")
+        if row.job >= len(plan.jobs) or len(row.columns) != len(plan.columns):
+            raise DerbyError(f"line {number} is of a prompt or a column that is not there")
+        rows[row.job] = row
+    return list(rows.values())
+
+
+class OtherPlanError(DerbyError):
+    """Rows are of other prompts, columns, models or settings, another machine or version."""
+
+
+class RowFile:
+    """A file of rows, to which each new one is added; None: they are kept in memory alone."""
+
+    def __init__(self, path: Path | None, plan: Plan) -> None:
+        """Raises DerbyError if the file is of another benchmark, or cannot be read."""
+        self._path = path
+        self.rows: list[Row] = []
+        if path is not None and path.exists():
+            self._read(path, plan)
+
+    def _read(self, path: Path, plan: Plan) -> None:
+        try:
+            whole, _, partial = path.read_text(encoding="utf-8").rpartition("\n")
+            self.rows = rows_in(whole, plan)
+            if partial:  # its writer was killed
+                path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+        except OtherPlanError as error:
+            raise DerbyError(
+                f"The results in {path} are of another benchmark, machine or version: name another "
+                "file."
+            ) from error
+        except (OSError, UnicodeDecodeError, DerbyError) as error:
+            raise DerbyError(f"The results in {path} cannot be read: {error}.") from error
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(row.line)
+
+
+def left_of(plan: Plan, rows: Sequence[Row]) -> list[Job]:
+    """The jobs that no row tells of yet."""
+    done = {row.job for row in rows}
+    return [job for job in plan.jobs if job.number not in done]

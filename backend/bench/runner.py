@@ -1,0 +1,50 @@
+"""Runs the jobs of a plan that are left, one after another, each row as soon as it is there."""
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+
+from backend.bench.plan import Plan
+from backend.bench.rows import Row, left_of, row_of
+from backend.errors import DerbyError
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+
+
+def run(
+    plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Callable[[str], None]
+) -> Iterator[Row]:
+    """The rows that `done` lacks; `race` runs one race. The first one is run once beforehand,
+    unheeded, as a cold machine is slower.
+    """
+    left = left_of(plan, done)
+    for job in left[:1]:
+        say("warming up")
+        race(job.race)
+    for job in left:
+        say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
+        begun = monotonic()
+        board = race(job.race)
+        yield row_of(plan, job, board, monotonic() - begun)
+
+
+def raced(race: Race, models: LoadedModels) -> Scoreboard:
+    """The board of a race that was run in this process, on this thread."""
+    board = Scoreboard(race.columns)
+    race.run(models, board.add, lambda: False)
+    return board
+
+
+def whole(board: Scoreboard) -> Scoreboard:
+    """The same board. Raises DerbyError if a column failed."""
+    for column, score in zip(board.columns, board.scores, strict=True):
+        if score.state != "done":
+            raise DerbyError(f"{column.label} did not finish: {score.message}")
+    return board
+
+
+def run_solo(race: Race, index: int, models: LoadedModels) -> Score:
+    """Run one of the race's columns alone. Raises DerbyError if it fails."""
+    alone = Race(race.request, (race.columns[index],), race.target)
+    return whole(raced(alone, models)).scores[0]

@@ -1,0 +1,150 @@
+"""What rows come to: every column's medians over the prompts.
+
+Columns are compared within one job, because absolute times drift on shared machines and ratios do
+not.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated
+
+from backend.bench.plan import Plan
+from backend.bench.rows import Figures, Row
+from backend.results.figures import figure
+from backend.results.intervals import median_ratio
+
+#: Stands for all categories, and for all machines.
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One column's figures on one prompt, the one of that number."""
+
+    column: str
+    category: str
+    prompt: int
+    figures: Figures
+    model: str = ""
+    machine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnResult:
+    """One column's medians over all prompts. Times in milliseconds.
+
+    clock: whose time it is, as a score has it. speedup: median of per-prompt ratios of decode time,
+    KV reuse over this column, for the same tokens, with its 95 % interval, which only one clock
+    has, and the lowest and highest ratio in `spread`. end_to_end: the same from the beginning,
+    prefill included. overhead: a step's time outside draft, mask and forward. equal: prompts whose
+    text was that of KV reuse, each time, of those compared. None: unknown, as much is of servers.
+    """
+
+    column: str
+    clock: str
+    category: str
+    prompts: int
+    ttft: Annotated[float | None, figure("ttft")]
+    tpot: Annotated[float | None, figure("tpot")]
+    speedup: Annotated[float | None, figure("speedup")]
+    interval: tuple[float, float] | None
+    spread: tuple[float, float] | None
+    end_to_end: float | None
+    tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
+    acceptance: Annotated[float | None, figure("accepted")]
+    overhead: float | None
+    mask: Annotated[float | None, figure("mask_wait")]
+    equal: int
+    model: str = ""
+    machine: str = ALL
+
+
+def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
+    """The figures of all rows, named by the plan, in its order."""
+    return [
+        Measured(column.label, job.category, job.prompt, found, str(job.race.target), row.machine)
+        for row in sorted(rows, key=lambda row: row.job)
+        for job in [plan.jobs[row.job]]
+        for column, found in zip(plan.columns, row.columns, strict=True)
+        if isinstance(found, Figures)
+    ]
+
+
+def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
+    """A sentence on each column that failed, and at which prompt."""
+    return [
+        f"{column.label}, prompt {plan.jobs[row.job].place + 1}: {found}"
+        for row in sorted(rows, key=lambda row: row.job)
+        for column, found in zip(plan.columns, row.columns, strict=True)
+        if isinstance(found, str) and found
+    ]
+
+
+def results(found: Sequence[Measured]) -> list[ColumnResult]:
+    """Every column's results by model: on all prompts, by category where there is more than one,
+    and by machine where there is more than one.
+    """
+    lines: list[ColumnResult] = []
+    for model in _distinct(found, lambda each: each.model):
+        own = [each for each in found if each.model == model]
+        categories = _distinct(own, lambda each: each.category)
+        machines = sorted(_distinct(own, lambda each: each.machine))
+        parts = [
+            (ALL, ALL),
+            *((category, ALL) for category in categories if len(categories) > 1),
+            *((ALL, machine) for machine in machines if len(machines) > 1),
+        ]
+        for category, machine in parts:
+            some = [
+                each
+                for each in own
+                if category in (ALL, each.category) and machine in (ALL, each.machine)
+            ]
+            for column in _distinct(own, lambda each: each.column):
+                of_column = [each for each in some if each.column == column]
+                if of_column:
+                    lines.append(_result(of_column, category, machine))
+    return lines
+
+
+def _distinct(found: Sequence[Measured], of: Callable[[Measured], str]) -> list[str]:
+    """The values of a field, each once, as they come."""
+    return list(dict.fromkeys(map(of, found)))
+
+
+def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnResult:
+    """One column's medians. A prompt may come more than once; those answered by a single step say
+    nothing of speed.
+    """
+    figures = [each.figures for each in found]
+    fast = [each for each in found if each.figures.speedup]
+    speedups = [each.figures.speedup for each in fast]
+    ratio = median_ratio(speedups, [each.prompt for each in fast])
+    prompts = {each.prompt for each in found}
+    clocks, drafted = {each.clock for each in figures}, sum(each.drafted for each in figures)
+    return ColumnResult(
+        column=found[0].column,
+        clock=" and ".join(sorted(clocks)),
+        category=category,
+        prompts=len(prompts),
+        ttft=_median(each.ttft for each in figures),
+        tpot=_median(each.tpot for each in figures),
+        speedup=ratio.value or None,
+        interval=ratio.interval if clocks == {"own"} else None,
+        spread=(min(speedups), max(speedups)) if fast else None,
+        end_to_end=_median(each.end_to_end or None for each in figures),
+        tokens_per_forward=_median(each.tokens_per_forward for each in figures),
+        acceptance=sum(each.accepted for each in figures) / drafted if drafted else None,
+        overhead=_median(each.overhead for each in figures),
+        mask=_median(each.mask for each in figures),
+        equal=len(prompts - {each.prompt for each in found if not each.figures.equal}),
+        model=found[0].model,
+        machine=machine,
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
