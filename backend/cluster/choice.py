@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from backend.errors import DerbyError
+from backend.events import Placed
 from backend.racing.commands import Command, MeasureCosts, MeasureLoad, SaveColumn
 from backend.racing.race import Race
 from backend.types import ModelSpec
@@ -30,6 +30,10 @@ class Machine:
     models: Sequence[str] = ()
     preparing: str = ""
 
+    def placed(self, note: str) -> Placed:
+        """The event that says where a race runs."""
+        return Placed(self.name, self.processor, self.cores, self.memory, self.system, note)
+
     def lacks(self, spec: ModelSpec) -> str:
         """What the model wants that is not on this machine; "" if all is."""
         if spec.engine not in self.devices:
@@ -41,11 +45,6 @@ class Machine:
         if spec.name.startswith((".", "~", "/")) and spec.name not in self.models:
             return f"the model {spec.name}"
         return ""
-
-
-def machine_of(said: Mapping[str, Any]) -> Machine:
-    """The machine of what a driver says. Raises TypeError for anything else."""
-    return Machine(**said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from backend.cluster.choice import Machine, Wanted, choose, machine_of, wanted
+from backend.cluster.choice import Machine, Wanted, choose, wanted
 from backend.cluster.link import Link
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Placed, failures, from_json
+from backend.events import Event, Failed, Finished, failures, from_json
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
 from backend.racing.hosts.host import POLL, HostFacts, Lease
 from backend.racing.race import Race
@@ -27,6 +30,22 @@ STOP_GRACE = 2.0
 
 #: Visitors of whom it is known where their caches lie.
 MOST_HOMES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A Lease: what makes a command's events, and what frees the machine."""
+
+    run: Callable[[Command, Callable[[], bool]], Iterator[Event]]
+    release: Callable[[], None] = lambda: None
+
+    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+        return self.run(command, stopped)
+
+
+def _refused(error: DerbyError, command: Command, _stopped: Callable[[], bool]) -> Iterator[Event]:
+    """Where no machine of the cluster can do what is asked for."""
+    yield from failures(range(command.width), error)
 
 
 class ClusterHost:
@@ -64,8 +83,8 @@ class ClusterHost:
             for machine in self._machines:
                 for engine, names in machine.devices.items():
                     devices.setdefault(engine, {}).update(dict.fromkeys(names))
-            told = {engine: tuple(names) for engine, names in devices.items()}
-            return HostFacts(dict(self._lost), 0, self._preparing(), told)
+            found = {engine: tuple(names) for engine, names in devices.items()}
+            return HostFacts(dict(self._lost), 0, self._preparing(), found)
 
     def _preparing(self) -> str:
         """What no race can begin for; "" if a machine takes races."""
@@ -89,13 +108,13 @@ class ClusterHost:
         asked = wanted(commands)
         with self._lock:
             if isinstance(commands[0], ForgetVisitor):
-                return _Leaving(self, self._homes.pop(commands[0].visitor, []))
+                return _Held(partial(self._forget, self._homes.pop(commands[0].visitor, [])))
             homes = self._homes.get(asked.scope, [])
             home = homes[-1].key if homes else ""
             try:
                 machine = choose(self._machines, self._busy, asked, home)
             except DerbyError as error:
-                return _Refusal(error)
+                return _Held(partial(_refused, error))
             if machine is None:
                 return None
             self._busy.add(machine.key)
@@ -105,7 +124,7 @@ class ClusterHost:
         if homes and asked.goes_on and home != machine.key:
             why = "cannot run this" if there else "is gone"
             note = f"{homes[-1].name} {why}, and what it held of yours is computed anew."
-        return _Running(self, machine, note)
+        return _Held(partial(self._run, machine, note), partial(self._release, machine))
 
     def _remember(self, asked: Wanted, machine: Machine) -> None:
         """Where the visitor's caches will lie."""
@@ -116,20 +135,71 @@ class ClusterHost:
             while len(self._homes) > MOST_HOMES:
                 self._homes.popitem(last=False)
 
-    def release(self, machine: Machine) -> None:
+    def _release(self, machine: Machine) -> None:
         """The machine is free for others."""
         with self._lock:
             self._busy.discard(machine.key)
 
-    def begin(self, machine: Machine, command: Command) -> "_Talk":
-        """Have a machine carry out a command. Raises DerbyError if the cluster is not reached."""
+    def _begin(self, machine: Machine, command: Command) -> tuple[int, Link, "SimpleQueue[Any]"]:
+        """Have a machine carry out a command: its number, the link to stop it by, and a queue of
+        what `driver.drive` says of it. Raises DerbyError if the cluster is not reached.
+        """
         with self._lock:
             if self._link is None:
                 raise _lost(machine.name, "the cluster's head is gone")
             number = next(self._numbers)
-            heard = self._heard[number] = SimpleQueue[Mapping[str, Any]]()
+            heard = self._heard[number] = SimpleQueue[Any]()
             self._link.begin(number, machine.key, command)
-            return _Talk(number, self._link, heard)
+            return number, self._link, heard
+
+    def _run(
+        self, machine: Machine, note: str, command: Command, stopped: Callable[[], bool]
+    ) -> Iterator[Event]:
+        """Carry out a command on the machine. `note` is said with a race."""
+        if isinstance(command, Race):
+            yield machine.placed(note)
+        running = dict.fromkeys(range(command.width))
+        try:
+            for event in self._events(machine, command, stopped):
+                if isinstance(event, Finished | Failed):
+                    running.pop(event.column, None)
+                yield event
+        except TimeoutError:
+            yield from (Finished(column, "stopped", []) for column in running)
+        except DerbyError as error:
+            yield from failures(running, error)
+
+    def _events(
+        self, machine: Machine, command: Command, stopped: Callable[[], bool]
+    ) -> Iterator[Event]:
+        """What comes of a command. Raises DerbyError if the machine is lost, TimeoutError if it
+        does not end STOP_GRACE after it was stopped.
+        """
+        number, link, heard = self._begin(machine, command)
+        deadline, said = float("inf"), dict[str, Any]()
+        try:
+            while "ended" not in said:
+                if deadline == float("inf") and stopped():
+                    deadline = time.monotonic() + STOP_GRACE
+                    link.stop(number)
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                with suppress(Empty):
+                    said = heard.get(timeout=POLL)
+                    yield from map(from_json, said.get("events", ()))
+        finally:
+            if "ended" not in said:
+                link.stop(number)
+        if said["ended"]:
+            raise _lost(machine.name, said["ended"])
+
+    def _forget(
+        self, machines: Sequence[Machine], command: Command, _stopped: Callable[[], bool]
+    ) -> Iterator[Event]:
+        """Tell each machine where a visitor raced to forget them, and wait for none of them."""
+        for machine in machines:
+            self._begin(machine, command)
+        yield from ()
 
     def _keep_connected(self) -> None:
         vain = 0
@@ -182,7 +252,7 @@ class ClusterHost:
             if "problem" in said:
                 self._problem = str(said["problem"])
             elif "machines" in said:
-                found = [machine_of(fields) for fields in said["machines"]]
+                found = [Machine(**fields) for fields in said["machines"]]
                 gone = {m.key for m in self._machines} - {m.key for m in found}
                 self._lost["machine"] += len(gone)
                 self._machines, self._problem = found, ""
@@ -206,99 +276,3 @@ def _lost(name: str, why: str) -> DerbyError:
     return DerbyError(
         f"{name} was lost ({why}): run the race again, on another machine.", cause="machine"
     )
-
-
-class _Talk:
-    """A command that a machine carries out, as the page hears of it."""
-
-    def __init__(self, number: int, link: Link, heard: "SimpleQueue[Mapping[str, Any]]") -> None:
-        self._number, self._link, self._heard = number, link, heard
-
-    def stop(self) -> None:
-        self._link.stop(self._number)
-
-    def hear(self, seconds: float) -> Mapping[str, Any]:
-        """What is said next, as `driver.drive` says it; {} if nothing comes in that time."""
-        try:
-            return self._heard.get(timeout=max(0.0, seconds))
-        except Empty:
-            return {}
-
-
-class _Running:
-    """A machine held for a visitor's commands. `note` is told with the first race."""
-
-    def __init__(self, host: ClusterHost, machine: Machine, note: str) -> None:
-        self._host, self._machine, self._note = host, machine, note
-
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        machine = self._machine
-        if isinstance(command, Race):
-            yield Placed(
-                machine.name,
-                machine.processor,
-                machine.cores,
-                machine.memory,
-                machine.system,
-                self._note,
-            )
-        open_columns = dict.fromkeys(range(command.width))
-        try:
-            yield from self._heard(self._host.begin(machine, command), stopped, open_columns)
-        except DerbyError as error:
-            yield from failures(open_columns, error)
-
-    def _heard(
-        self, talk: _Talk, stopped: Callable[[], bool], open_columns: dict[int, None]
-    ) -> Iterator[Event]:
-        """What comes of a command; closes the columns that end. Raises DerbyError if the machine is
-        lost.
-        """
-        deadline, said = float("inf"), {}
-        try:
-            while "ended" not in said:
-                if deadline == float("inf") and stopped():
-                    deadline = time.monotonic() + STOP_GRACE
-                    talk.stop()
-                if time.monotonic() > deadline:
-                    yield from (Finished(column, "stopped", []) for column in open_columns)
-                    return
-                said = talk.hear(POLL)
-                for event in map(from_json, said.get("events", ())):
-                    if isinstance(event, Finished | Failed):
-                        open_columns.pop(event.column, None)
-                    yield event
-            if said["ended"]:
-                raise _lost(self._machine.name, said["ended"])
-        finally:
-            if "ended" not in said:
-                talk.stop()
-
-    def release(self) -> None:
-        self._host.release(self._machine)
-
-
-class _Leaving:
-    """Tells each machine where a visitor raced to forget them, and waits for none of them."""
-
-    def __init__(self, host: ClusterHost, machines: Sequence[Machine]) -> None:
-        self._host, self._machines = host, machines
-
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        for machine in self._machines:
-            self._host.begin(machine, command)
-        yield from ()
-
-    def release(self) -> None: ...
-
-
-class _Refusal:
-    """Where no machine of the cluster can do what is asked for."""
-
-    def __init__(self, error: DerbyError) -> None:
-        self._error = error
-
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        yield from failures(range(command.width), self._error)
-
-    def release(self) -> None: ...
