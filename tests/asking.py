@@ -12,7 +12,7 @@ from hosting import PATIENCE
 from backend.limits import PRIVATE, Limits
 from backend.racing.hosts.process import ProcessHost
 from backend.results.metrics import Score
-from backend.serving.app import Server
+from backend.serving.app import CompletionApi
 from backend.serving.models import Offered
 from backend.serving.server import server_of
 from backend.types import ModelSpec, Request
@@ -32,7 +32,7 @@ def fakes(limits: Limits = PRIVATE) -> Offered:
 class Site:
     """A running server, and a client of it."""
 
-    server: Server
+    server: CompletionApi
     races: ProcessHost
     client: httpx.Client
 
@@ -42,7 +42,7 @@ class Site:
     @property
     def length(self) -> int:
         """Requests that run or wait."""
-        return self.server._line._length
+        return self.server._queue._length
 
 
 #: Runs a race of one column on a fake model: (model, column, request) to its score.
@@ -52,7 +52,7 @@ Raced = Callable[[str, str, Request], Score]
 @contextmanager
 def serving(races: ProcessHost, offered: Offered, key: str = "") -> Iterator[Site]:
     """A server at a free port, until left."""
-    server = Server(races, offered, key)
+    server = CompletionApi(races, offered, key)
     with bound("127.0.0.1", 0) as listening:
         listening.listen()
         running = server_of(server.app(), offered.offer.limits.waiting, lambda: None)

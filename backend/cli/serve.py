@@ -17,7 +17,7 @@ from backend.limits import limits_of
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.preparation import fetch_offered
-from backend.serving.app import Server
+from backend.serving.app import CompletionApi
 from backend.serving.models import Offered
 from backend.serving.server import server_of
 from backend.web.address import LOOPBACK, bound
@@ -70,7 +70,7 @@ def serve(
         races = ProcessHost(() if demo else (target,), limits)
         closing = threading.Thread(target=races.close, daemon=True)
         try:
-            app = Server(races, Offered(offer, target), key).app()
+            app = CompletionApi(races, Offered(offer, target), key).app()
             listening.listen()  # from now on nobody is turned away
             where = f"http://{host}:{listening.getsockname()[1]}/v1"
             print(f"Decode Derby answers at {where}", flush=True)  # noqa: T201

@@ -3,27 +3,26 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from backend.errors import Cause, DerbyError, explain
 from backend.events import Event, Failed
 from backend.kvcache.sources import Visitor
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
-from backend.serving.line import Line
+from backend.serving.completion import Completion, as_event, as_json, error_of
 from backend.serving.models import Offered
-from backend.serving.replies import Reply, as_event, as_json, error_of
-from backend.serving.requests import Asked, RefusedError, read_asked, read_body
+from backend.serving.queue import RaceQueue
+from backend.serving.requests import Asked, RefusedError, read_asked
 from backend.web.address import LOOPBACK, host_name
 
 #: Seconds in which a request's body must have come.
@@ -35,49 +34,37 @@ STATUS: dict[Cause, int] = {"request": 400, "program": 500, "worker": 503, "mach
 #: Seconds after which a client may try again that found the line full.
 RETRY_AFTER = 5
 
-_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
 
-
-@dataclass(frozen=True, slots=True)
-class Doors:
-    """Who may ask: whoever knows the `key`. "": programs of this machine, by its own names, so that
-    no website can have a browser ask under a name of its own that points here.
+def require_entry(request: Request, key: str) -> None:
+    """Raise RefusedError unless the request knows the `key`. "": programs of this machine may ask,
+    by its own names, so that no website can have a browser ask under a name that points here.
     """
-
-    key: str = ""
-
-    def require_entry(self, request: Request) -> None:
-        """Raises RefusedError for whoever may not ask."""
-        if self.key:
-            given = request.headers.get("authorization", "").encode()
-            if not secrets.compare_digest(given, f"Bearer {self.key}".encode()):
-                raise RefusedError(
-                    "The API key is missing or wrong: send it as Authorization: Bearer KEY.",
-                    401,
-                    code="invalid_api_key",
-                )
-            return
-        host = request.headers.get("host", "")
-        if host_name(host) not in LOOPBACK:
+    if key:
+        given = request.headers.get("authorization", "").encode()
+        if not secrets.compare_digest(given, f"Bearer {key}".encode()):
             raise RefusedError(
-                f"This server is not served as {host!r:.80}: ask for it as 127.0.0.1, or have its "
-                "operator start it with an API key.",
-                421,
+                "The API key is missing or wrong: send it as Authorization: Bearer KEY.",
+                401,
+                code="invalid_api_key",
             )
+        return
+    host = request.headers.get("host", "")
+    if host_name(host) not in LOOPBACK:
+        raise RefusedError(
+            f"This server is not served as {host!r:.80}: ask for it as 127.0.0.1, or have its "
+            "operator start it with an API key.",
+            421,
+        )
 
 
-class Server:
+class CompletionApi:
     """Completions on a host that it does not close. One scope of KV caches for all clients."""
 
     def __init__(self, host: Host, offered: Offered, key: str = "") -> None:
         self._host = host
         self._offered = offered
-        self._doors = Doors(key)
-        self._line = Line(host, offered.offer.limits)
+        self._key = key
+        self._queue = RaceQueue(host, offered.offer.limits)
         self._scope = Visitor(secrets.token_hex(16))
         self._started = int(time.time())
 
@@ -99,23 +86,23 @@ class Server:
         return JSONResponse({"status": "ok"})
 
     async def _models(self, request: Request) -> Response:
-        self._doors.require_entry(request)
+        require_entry(request, self._key)
         named = {"object": "model", "created": self._started, "owned_by": "decode-derby"}
         models = [{"id": name, **named} for name in self._offered.names()]
         return JSONResponse({"object": "list", "data": models})
 
-    async def _completion(self, request: Request) -> "_Answer":
+    async def _completion(self, request: Request) -> Response:
         return await self._answer(request, chat=False)
 
-    async def _chat(self, request: Request) -> "_Answer":
+    async def _chat(self, request: Request) -> Response:
         return await self._answer(request, chat=True)
 
-    async def _answer(self, request: Request, *, chat: bool) -> "_Answer":
-        self._doors.require_entry(request)
+    async def _answer(self, request: Request, *, chat: bool) -> Response:
+        require_entry(request, self._key)
         body = await _body(request, self._offered.offer.limits.request_bytes)
-        asked = read_asked(read_body(body), self._offered, chat=chat)
+        asked = await asyncio.to_thread(read_asked, body, self._offered, chat=chat)
         race = Race(asked.request, (asked.column,), asked.target, scope=self._scope)
-        return _Answer(asked, self._line.events(race), self._offered.offer.public)
+        return _Response(asked, self._queue.events(race), self._offered.offer.public)
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -144,8 +131,10 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-class _Answer:
-    """What is sent for a request: an ASGI response. The race ends if its client goes away."""
+class _Response(StreamingResponse):
+    """What is sent for a request: one piece, or chunks as they come. The race ends if its client
+    goes away, for which the base class listens.
+    """
 
     def __init__(
         self,
@@ -154,72 +143,51 @@ class _Answer:
         public: Callable[[str], str],
     ) -> None:
         """`public` takes the operator's paths out of a sentence."""
-        self._asked = asked
+        stream = asked.call.stream
+        super().__init__(
+            (),
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+            media_type="text/event-stream" if stream else "application/json",
+        )
+        self._stream = stream
         self._events = events
         self._public = public
-        self._reply = Reply(asked)
-        self._begun = False
+        self._completion = Completion(asked)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _while_there(receive, self._send(scope, receive, send))
-
-    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._events) as events:
-            if self._asked.stream:
-                await self._stream(events, send)
-                return
-            async for event in events:
-                self._reply.add(event)
-                self._require_health(event)
-        await Response(as_json(self._reply.whole()), media_type="application/json")(
-            scope, receive, send
-        )
-
-    async def _stream(self, events: AsyncGenerator[Event, None], send: Send) -> None:
-        """Send chunks as they come. What fails before the first one is answered with a status."""
+    async def stream_response(self, send: Send) -> None:
+        """What fails before the first piece is answered with a status, behind it in the stream."""
+        begun = False
         try:
-            async for event in events:
-                chunk = self._reply.add(event)
-                self._require_health(event)
-                if chunk is not None:
-                    await self._say(send, as_json(chunk))
-            for chunk in self._reply.last():
-                await self._say(send, as_json(chunk))
+            async with aclosing(self._events), aclosing(self._pieces()) as pieces:
+                async for piece in pieces:
+                    await self._say(send, piece, begin=not begun)
+                    begun = True
         except RefusedError as error:
-            if not self._begun:
+            if not begun:
                 raise
-            await self._say(send, as_json(error_of(error)))
-        await self._say(send, b"[DONE]")
+            await self._say(send, as_event(as_json(error_of(error))))
+        if self._stream:
+            await self._say(send, as_event(b"[DONE]"))
         await send({"type": "http.response.body", "body": b""})
 
-    def _require_health(self, event: Event) -> None:
-        """Raises RefusedError if the column has failed."""
-        if isinstance(event, Failed):
-            raise RefusedError(self._public(event.message), STATUS[event.cause])
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        async for event in self._events:
+            if isinstance(event, Failed):
+                raise RefusedError(self._public(event.message), STATUS[event.cause])
+            chunk = self._completion.add(event)
+            if self._stream and chunk is not None:
+                yield as_event(as_json(chunk))
+        if not self._stream:
+            yield as_json(self._completion.whole())
+            return
+        for chunk in self._completion.last():
+            yield as_event(as_json(chunk))
 
-    async def _say(self, send: Send, data: bytes) -> None:
-        if not self._begun:
-            self._begun = True
-            await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
-        await send({"type": "http.response.body", "body": as_event(data), "more_body": True})
-
-
-async def _while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, but end it once the client has gone."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async def _say(self, send: Send, data: bytes, *, begin: bool = False) -> None:
+        if begin:
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
+        await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -23,12 +23,12 @@ _STOPS = ("end of text", "stop string")
 _KINDS = {401: "authentication_error", 500: "server_error", 503: "server_error"}
 
 
-class Reply:
+class Completion:
     """One answer, as its column's events come in."""
 
     def __init__(self, asked: Asked) -> None:
         self.score = Score()
-        self._asked = asked
+        self._call = asked.call
         self._chat = asked.request.chat
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._created = int(time.time())
@@ -45,10 +45,10 @@ class Reply:
             return None
         tokens = event.tokens if isinstance(event, Step) else []
         text = "".join(piece for _, piece in event.spans)
-        if not text and not (tokens and (self._asked.token_ids or self._asked.timings)):
+        if not text and not (tokens and (self._call.token_ids or self._call.timings_per_token)):
             return None
         chunk = self._chunk(self._piece(text, tokens))
-        return chunk | ({"timings": timings(self.score)} if self._asked.timings else {})
+        return chunk | ({"timings": timings(self.score)} if self._call.timings_per_token else {})
 
     def last(self) -> Iterator[Json]:
         """The chunks behind a text that has ended: why it did and, if asked for, its usage. The
@@ -56,7 +56,7 @@ class Reply:
         """
         ended = self._chunk(self._piece("", [], finish=finish_reason(self.score)))
         told = {"timings": timings(self.score)}
-        if not self._asked.usage:
+        if not self._call.stream_options.include_usage:
             yield ended | told
             return
         yield ended
@@ -72,7 +72,7 @@ class Reply:
             "logprobs": None,
             "finish_reason": finish_reason(score),
         }
-        if self._asked.token_ids:
+        if self._call.token_ids:
             choice["token_ids"] = score.tokens
         counted = {"usage": usage(score), "timings": timings(score)}
         return {**self._frame(chunk=False), "choices": [choice], **counted}
@@ -81,11 +81,11 @@ class Reply:
         kind = "text_completion"
         if self._chat:
             kind = "chat.completion.chunk" if chunk else "chat.completion"
-        asked = self._asked
-        return {"id": self._id, "object": kind, "created": self._created, "model": asked.model}
+        named = {"created": self._created, "model": self._call.model}
+        return {"id": self._id, "object": kind, **named}
 
     def _chunk(self, choice: Json) -> Json:
-        counted = {"usage": None} if self._asked.usage else {}
+        counted = {"usage": None} if self._call.stream_options.include_usage else {}
         return {**self._frame(chunk=True), "choices": [choice], **counted}
 
     def _piece(self, text: str, tokens: list[int], finish: str | None = None) -> Json:
@@ -96,7 +96,7 @@ class Reply:
             choice["delta"] = role | ({} if finish else {"content": text})
         else:
             choice["text"] = text
-        if self._asked.token_ids:
+        if self._call.token_ids:
             choice["token_ids"] = tokens
         self._begun = True
         return choice

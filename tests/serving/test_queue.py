@@ -10,7 +10,7 @@ from backend.events import Finished
 from backend.limits import PRIVATE
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
-from backend.serving.line import Line
+from backend.serving.queue import RaceQueue
 from backend.strategies.column import parse_column
 from backend.types import Request
 
@@ -30,7 +30,7 @@ def test_a_slow_reader_keeps_nobody_waiting() -> None:
     """The line moved on once an answer had been sent, which its reader decided."""
 
     async def serve() -> None:
-        line, order = Line(InlineHost(), PRIVATE), list[str]()
+        line, order = RaceQueue(InlineHost(), PRIVATE), list[str]()
         slow = line.events(race_of(50))
         await anext(slow)
         await ended(line.events(race_of(3)), order, "quick")
@@ -42,7 +42,7 @@ def test_a_slow_reader_keeps_nobody_waiting() -> None:
 
 def test_who_came_first_is_first() -> None:
     async def serve() -> None:
-        line, order = Line(InlineHost(), PRIVATE), list[str]()
+        line, order = RaceQueue(InlineHost(), PRIVATE), list[str]()
         names = [str(number) for number in range(20)]
         await asyncio.gather(*(ended(line.events(race_of(2)), order, name) for name in names))
         assert order == names

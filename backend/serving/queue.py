@@ -17,7 +17,7 @@ from backend.serving.requests import RefusedError
 log = logging.getLogger(__name__)
 
 
-class Line:
+class RaceQueue:
     """First come, first served. Belongs to one event loop; races run in a thread of its own."""
 
     def __init__(self, host: Host, limits: Limits) -> None:
