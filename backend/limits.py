@@ -1,13 +1,18 @@
 """What one visitor may take of a server: limits that its operator can set.
 
-May import `errors`.
+May import `errors`, `untrusted`.
 """
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from backend.errors import DerbyError
+from backend.untrusted import UntrustedError, read_as
 
 #: Limits for whoever cannot give options, as on a Space: "NAME=VALUE,NAME=VALUE".
 VARIABLE = "DECODE_DERBY_LIMITS"
@@ -18,15 +23,14 @@ LARGEST = 2**53
 GIB = 2**30
 
 
-def _limit(value: int, help_text: str, least: int = 1) -> int:
-    return field(default=value, metadata={"help": help_text, "least": least})
+def _limit(value: int, help_text: str, least: int = 1) -> Any:
+    return Field(value, ge=least, le=LARGEST, description=help_text)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Whole numbers. The defaults suit a page of one's own; `PUBLIC` is for everybody's.
-
-    Each field's metadata has `help`, a line on what it bounds, and `least`, its smallest value.
+    """Whole numbers. The defaults suit a page of one's own; `PUBLIC` is for everybody's. Each
+    field's description is a line on what it bounds. Raises pydantic's ValidationError.
     """
 
     columns: int = _limit(12, "columns of one race")
@@ -52,31 +56,21 @@ class Limits:
     snapshot_hours: int = _limit(24 * 365, "hours after which a snapshot is removed")
     request_bytes: int = _limit(2**20, "bytes of one request's body", 2**17)
 
-    def __post_init__(self) -> None:
-        for limit in fields(self):
-            value, least = getattr(self, limit.name), limit.metadata["least"]
-            if not least <= value <= LARGEST:
-                raise DerbyError(
-                    f"The limit {limit.name} is {value}; it must lie between {least} and {LARGEST}."
-                )
-
     def changed(self, texts: Iterable[str]) -> "Limits":
         """These limits with some of them set anew, each text NAME=VALUE. Raises DerbyError."""
-        names = [limit.name for limit in fields(self)]
-        values: dict[str, int] = {}
+        limits = asdict(self)
         for text in filter(None, (text.strip() for text in texts)):
             name, _, value = (part.strip() for part in text.partition("="))
-            if name not in names:
+            if name not in limits:
                 raise DerbyError(
                     f"There is no limit {name!r:.60}; write NAME=VALUE with one of "
-                    f"{', '.join(names)}."
+                    f"{', '.join(limits)}."
                 )
-            if not value.isdecimal() or len(value) > len(str(LARGEST)):
-                raise DerbyError(
-                    f"The limit {name} is {value!r:.60}; it must be a whole number, 0 or more."
-                )
-            values[name] = int(value)
-        return replace(self, **values)
+            limits[name] = value
+        try:
+            return read_as(Limits, limits)
+        except UntrustedError as error:
+            raise DerbyError(f"A limit is wrong: {error}") from error
 
 
 #: For one's own machine.

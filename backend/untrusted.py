@@ -184,7 +184,7 @@ def _called(place: tuple[int | str, ...], name: str, kind: Any) -> str:
 
 
 def _field(kind: Any, name: int | str) -> Any:
-    fields = getattr(kind, "model_fields", {})
+    fields = getattr(kind, "__pydantic_fields__", {})
     aliases = (field for field in fields.values() if field.alias == name)
     return fields.get(name) or next(aliases, None)
 

@@ -11,6 +11,7 @@ import pytest
 from asking import fakes
 
 from backend.errors import DerbyError
+from backend.limits import limits_of
 from backend.serving.requests import RefusedError, read_asked
 
 #: The fields of a request to `serve` that are wrong, the one that is named, and the sentence.
@@ -136,6 +137,27 @@ BODIES = {
     b"[" * 10**5: "The request's body is not JSON (recursion limit exceeded",
     b'{"prompt": "\\ud800"}': "The request's body is not JSON (",
 }
+
+
+#: What an operator may write for a limit, and how the sentence begins.
+LIMITS = {
+    "columns": "A limit is wrong: 'columns' is ''; it must be a whole number.",
+    "colums=3": "There is no limit 'colums'; write NAME=VALUE with one of columns, tokens, ",
+    "columns=": "A limit is wrong: 'columns' is ''; it must be a whole number.",
+    "columns=-1": "A limit is wrong: 'columns' is -1; it must lie between 1 and 9007199254740992.",
+    "columns=0": "A limit is wrong: 'columns' is 0; it must lie between 1 and 9007199254740992.",
+    "tokens=1e3": "A limit is wrong: 'tokens' is '1e3'; it must be a whole number.",
+    "=3": "There is no limit ''; write NAME=VALUE with one of columns, tokens, ",
+    f"columns={'9' * 1_000_000}": "A limit is wrong: 'columns' is '99999",
+}
+
+
+@pytest.mark.parametrize(("text", "beginning"), LIMITS.items(), ids=range(len(LIMITS)))
+def test_a_limit_is_refused(text: str, beginning: str) -> None:
+    with pytest.raises(DerbyError) as refused:
+        limits_of([text], public=False)
+    assert str(refused.value).startswith(beginning)
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(("wrong", "param", "sentence"), SERVED)
