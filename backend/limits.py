@@ -5,14 +5,14 @@ May import `errors`, `untrusted`.
 
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from backend.errors import DerbyError
-from backend.untrusted import UntrustedError, read_as
+from backend.untrusted import read_as
 
 #: Limits for whoever cannot give options, as on a Space: "NAME=VALUE,NAME=VALUE".
 VARIABLE = "DECODE_DERBY_LIMITS"
@@ -58,19 +58,17 @@ class Limits:
 
     def changed(self, texts: Iterable[str]) -> "Limits":
         """These limits with some of them set anew, each text NAME=VALUE. Raises DerbyError."""
-        limits = asdict(self)
+        declared, values = Limits.__pydantic_fields__, dict[str, int]()
         for text in filter(None, (text.strip() for text in texts)):
             name, _, value = (part.strip() for part in text.partition("="))
-            if name not in limits:
+            if name not in declared:
                 raise DerbyError(
                     f"There is no limit {name!r:.60}; write NAME=VALUE with one of "
-                    f"{', '.join(limits)}."
+                    f"{', '.join(declared)}."
                 )
-            limits[name] = value
-        try:
-            return read_as(Limits, limits)
-        except UntrustedError as error:
-            raise DerbyError(f"A limit is wrong: {error}") from error
+            kind = Annotated[(int, *declared[name].metadata)]
+            values[name] = read_as(kind, value, f"The limit {name}")
+        return replace(self, **values)
 
 
 #: For one's own machine.

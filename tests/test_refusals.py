@@ -141,14 +141,14 @@ BODIES = {
 
 #: What an operator may write for a limit, and how the sentence begins.
 LIMITS = {
-    "columns": "A limit is wrong: 'columns' is ''; it must be a whole number.",
+    "columns": "The limit columns is ''; it must be a whole number.",
     "colums=3": "There is no limit 'colums'; write NAME=VALUE with one of columns, tokens, ",
-    "columns=": "A limit is wrong: 'columns' is ''; it must be a whole number.",
-    "columns=-1": "A limit is wrong: 'columns' is -1; it must lie between 1 and 9007199254740992.",
-    "columns=0": "A limit is wrong: 'columns' is 0; it must lie between 1 and 9007199254740992.",
-    "tokens=1e3": "A limit is wrong: 'tokens' is '1e3'; it must be a whole number.",
+    "columns=": "The limit columns is ''; it must be a whole number.",
+    "columns=-1": "The limit columns is -1; it must lie between 1 and 9007199254740992.",
+    "columns=0": "The limit columns is 0; it must lie between 1 and 9007199254740992.",
+    "tokens=1e3": "The limit tokens is '1e3'; it must be a whole number.",
     "=3": "There is no limit ''; write NAME=VALUE with one of columns, tokens, ",
-    f"columns={'9' * 1_000_000}": "A limit is wrong: 'columns' is '99999",
+    f"columns={'9' * 1_000_000}": "The limit columns is '99999",
 }
 
 
