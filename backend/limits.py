@@ -4,12 +4,13 @@ May import `errors`, `untrusted`.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from backend.errors import DerbyError
 from backend.untrusted import read_as
@@ -58,7 +59,7 @@ class Limits:
 
     def changed(self, texts: Iterable[str]) -> "Limits":
         """These limits with some of them set anew, each text NAME=VALUE. Raises DerbyError."""
-        declared, values = Limits.__pydantic_fields__, dict[str, int]()
+        declared, values = DECLARED, dict[str, int]()
         for text in filter(None, (text.strip() for text in texts)):
             name, _, value = (part.strip() for part in text.partition("="))
             if name not in declared:
@@ -70,6 +71,9 @@ class Limits:
             values[name] = read_as(kind, value, f"The limit {name}")
         return replace(self, **values)
 
+
+#: What each limit is declared as, by name.
+DECLARED: Mapping[str, FieldInfo] = vars(Limits)["__pydantic_fields__"]
 
 #: For one's own machine.
 PRIVATE = Limits()
