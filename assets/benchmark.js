@@ -57,9 +57,12 @@ function drawFiles(files) {
   place.append(save("benchmark.json", files.json, "application/json"), save("benchmark.csv", files.csv, "text/csv"));
 }
 
-function draw() {
-  const view = props.value;
-  if (!view) return;
+function answered() {
+  if (props.value?.begun) window.listenTo(props.value);
+  else if (props.value) draw(props.value);
+}
+
+function draw(view) {
   find(".dd-alert").textContent = view.alert || "";
   if (view.alert) return;
   window.kept.keepBenchmark(view);
@@ -104,6 +107,6 @@ find("input[type=file]").addEventListener("change", async ({ target }) => {
   find(".dd-alert").textContent = "";
   target.value = "";
 });
-watch("value", draw);
-draw();
+watch("value", answered);
+document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));
 recall();

@@ -14,6 +14,7 @@ let latest = -1; // the number of the race on show; views of earlier races come 
 let cards = [];
 let seen = new Set(); // origins of the text on show
 let about = ""; // what the line-up on show is for
+let undrawn = null; // the newest view, where nobody looks
 
 // The legend tells of what there is to see, where colours tell anything apart.
 function drawLegend() {
@@ -86,7 +87,6 @@ function begin(board, view) {
   latest = view.race;
   seen = new Set();
   about = view.race ? about : view.status;
-  if (view.race && !view.recorded) window.kept?.holdRace();
   put(find(".dd-alert"), "");
   cards = view.columns.map(card);
   find(".dd-columns").replaceChildren(...cards.map((it) => it.root));
@@ -105,33 +105,33 @@ function drawRecorded({ recorded, compared, fragment }) {
   (compared ?? []).forEach((sentence, i) => put(box.children[i], sentence));
 }
 
-// True of what is no race's view: a sentence, or word of what is being prepared.
-function told(view, board) {
-  if (view.alert) {
-    put(find(".dd-alert"), view.alert);
-    return true;
-  }
-  if (view.preparing !== undefined) {
-    if (board.dataset.phase === "idle") put(find(".dd-status"), view.preparing || about);
-    return true;
-  }
-  board.drawn = Date.now(); // connection.js asks for a view if none comes
-  if (!view.gone) return false;
-  if (RUNNING.includes(board.dataset.phase)) {
-    put(find(".dd-alert"), view.gone);
-    put(find(".dd-status"), "");
-    setPhase(board, "ended");
-  }
-  return true;
+// What the server answered: a line-up, a race from elsewhere, a sentence, or that something has begun.
+function answered() {
+  const answer = props.value;
+  if (answer?.begun) window.listenTo(answer);
+  else if (answer?.alert) put(find(".dd-alert"), answer.alert);
+  else if (answer) show(answer);
 }
 
-function draw() {
-  const view = props.value;
+function showPreparation({ preparing }) {
+  if (find(".dd-board").dataset.phase === "idle") put(find(".dd-status"), preparing || about);
+}
+
+// Nothing runs any more: a race that still does so here is not there, and the sentence says so.
+function showEnd(sentence) {
   const board = find(".dd-board");
-  if (!view || told(view, board)) return;
+  if (!RUNNING.includes(board.dataset.phase)) return;
+  put(find(".dd-alert"), sentence);
+  put(find(".dd-status"), "");
+  setPhase(board, "ended");
+}
+
+function show(view) {
+  const board = find(".dd-board");
   if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
   if (view.race < latest) return;
-  if (document.hidden) {
+  undrawn = document.hidden ? view : null;
+  if (undrawn) {
     setPhase(board, view.phase); // the rest once somebody looks
     return;
   }
@@ -169,6 +169,9 @@ find(".dd-load-measure").addEventListener("click", () => document.getElementById
 for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
 new ResizeObserver(drawLoadPlot).observe(find(".dd-load-plot"));
 new ResizeObserver(drawCurve).observe(find(".dd-plot"));
-watch("value", draw);
-document.addEventListener("visibilitychange", draw);
-draw();
+watch("value", answered);
+document.addEventListener("dd-race", ({ detail }) => show(detail));
+document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));
+document.addEventListener("dd-end", ({ detail }) => showEnd(detail));
+document.addEventListener("visibilitychange", () => undrawn && show(undrawn));
+answered();

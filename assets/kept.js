@@ -1,6 +1,6 @@
 // What this browser keeps, so that leaving the page loses nothing: the form, the address's fragment
-// that this page wrote itself, past races, and the session whose race is on show. A tab's own is what
-// it kept itself. Where there is no storage, nothing is kept and all else works.
+// that this page wrote itself, and past races. A tab's own is what it kept itself. Where there is no
+// storage, nothing is kept and all else works.
 const FORM = "decode-derby-form";
 const ADDRESS = "decode-derby-address";
 const TAB = "sessionStorage";
@@ -87,31 +87,10 @@ window.keepForm = (...values) => {
   return [];
 };
 
-// ---- the session whose race is on show: a page that is loaded anew asks for that race, which the
-// server gives to this browser's cookie alone. A tab keeps its own session, and leaves it to the next
-// one that is opened.
-const SESSION = "decode-derby-session";
-const before = kept.read(SESSION, TAB) || kept.read(SESSION);
-let mine = ""; // once this page shows a race of its own
-let mayComeBack = false;
-kept.write(SESSION, before, TAB);
-if (kept.read(SESSION) === before) kept.write(SESSION, "");
-window.addEventListener("pagehide", () => mine && kept.write(SESSION, mine));
-kept.holdRace = () => {
-  mine = session;
-  kept.write(SESSION, mine, TAB);
-};
-window.sessionBefore = () => [before];
-window.comeBack = () => {
-  if (before && mayComeBack) press("back");
-  return [];
-};
-
 // What there is to begin with: the form, a race in the address, and whether this page wrote that.
 window.keptForm = () => {
   const race = location.hash.startsWith("#race=") ? location.hash : "";
   const own = race !== "" && kept.read(ADDRESS, TAB) === race;
-  mayComeBack = own || !race;
   return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own })];
 };
 

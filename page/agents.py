@@ -4,7 +4,7 @@ Needs the package of requirements-mcp.txt.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
@@ -14,7 +14,7 @@ from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.web.api import Api, Report, explained, summed_up, terms
 from backend.web.presence import Presence
 from page.guard import AGENTS
-from page.identity import session_of
+from page.identity import session_of, visitor_of
 
 if TYPE_CHECKING:
     from mcp.server.fastmcp import Context
@@ -123,24 +123,15 @@ class Agents:
 
         request = context.request_context.request
         session = request.headers.get("mcp-session-id", "") if request is not None else ""
-        visitor, report, count = session_of("", f"mcp {session}"), Report(), 0
+        visitor, report, count = visitor_of(session_of("", f"mcp {session}")), Report(), 0
         try:
-            with self._there(visitor):
+            with self._presence.there(visitor):  # the agent waits
                 async for report in ask(visitor):
                     count += 1
                     await context.report_progress(count, None, report["status"])
         except Exception as error:
             raise ToolError(self._api.public(explain(error))) from error
         return report
-
-    @contextmanager
-    def _there(self, visitor: str) -> Any:
-        """The agent waits: it is present meanwhile."""
-        self._presence.opened(visitor)
-        try:
-            yield
-        finally:
-            self._presence.closed(visitor)
 
 
 class NoAgents:

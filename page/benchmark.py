@@ -1,32 +1,35 @@
 """The benchmark: the line-up on a set of prompts, each column alone."""
 
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import gradio as gr
 
 from backend.web.benchmark import Benchmarks
-from backend.web.view import View
+from backend.web.feeds import Draw, Feeds
+from backend.web.view import View, begun
 from page.components import (
     BARE,
     QUIET,
-    UNREAD,
     WORDS,
     Fields,
     asset,
+    keyed,
     script,
     visitor_of,
     whole_number,
 )
 
 
-def fill(benchmarks: Benchmarks, fields: Fields, stop: Callable[[str], None]) -> None:
-    """Lay it out and wire it. `fields` is the form; `stop` ends what the visitor runs."""
+def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
+    """Lay it out and wire it. `fields` is the form; `feeds` show what has been measured."""
     prompts = gr.Textbox(lines=4, max_lines=10, elem_id="prompt-set", **WORDS["prompt set"])
     with gr.Row(equal_height=False):
         repeats = whole_number("repeats", 1)
         begin = gr.Button("Start", variant="primary", elem_id="benchmark-start", scale=0)
-        halt = gr.Button("Stop", elem_id="benchmark-stop", scale=0)
+        gr.Button("Stop", elem_id="benchmark-stop", scale=0)
         resume = gr.Button("Resume", elem_id="benchmark-resume", scale=0)
     shown = gr.HTML(
         None,
@@ -36,18 +39,23 @@ def fill(benchmarks: Benchmarks, fields: Fields, stop: Callable[[str], None]) ->
         **BARE,
     )
 
+    async def draws(first: View, later: AsyncIterator[View]) -> AsyncIterator[Draw]:
+        yield partial(dict, first)
+        async for view in later:
+            yield partial(dict, view)
+
     async def start(
         request: gr.Request, before: Any, chosen: Any, times: Any, *values: Any
-    ) -> AsyncIterator[View]:
-        form = dict(zip(fields, values, strict=True))
-        async for view in benchmarks.start(visitor_of(request), form, chosen, times, before):
-            yield view
-
-    def end(request: gr.Request) -> None:
-        stop(visitor_of(request))
+    ) -> View:
+        form, visitor = dict(zip(fields, values, strict=True)), visitor_of(request)
+        views = benchmarks.start(visitor, form, chosen, times, before)
+        first = await anext(views)
+        if "alert" in first:
+            return first
+        feeds.of(visitor).show("benchmark", draws(first, views))
+        return keyed(request, begun(time.time_ns() // 1_000_000))
 
     before = gr.Textbox(visible="hidden")
     asked = [before, prompts, repeats, *fields.values()]
     for button, what in ((begin, "beginBenchmark"), (resume, "resumeBenchmark")):
-        button.click(start, asked, shown, js=f"(...v) => window.{what}(...v)", **UNREAD)
-    halt.click(end, trigger_mode="multiple", **QUIET)
+        button.click(start, asked, shown, js=f"(...v) => window.{what}(...v)", **QUIET)

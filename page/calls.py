@@ -16,9 +16,11 @@ MAX_SESSION = 64
 MAX_DEPTH = 16
 
 
-def read_call(body: bytes, arities: Mapping[int, int], session: Callable[[str], str]) -> bytes:
-    """The call as gradio may have it: nothing but what it needs, of the session that `session`
-    makes of the one named. Raises DerbyError for what is no call of these functions.
+def read_call(
+    body: bytes, arities: Mapping[int, int], session: Callable[[str], str]
+) -> tuple[str, bytes]:
+    """The session that `session` makes of the one named, and the call as gradio may have it:
+    nothing but what it needs. Raises DerbyError for what is no call of these functions.
     """
     sent = _parsed(body)
     if not isinstance(sent, dict):
@@ -36,7 +38,7 @@ def read_call(body: bytes, arities: Mapping[int, int], session: Callable[[str], 
         "trigger_id": trigger if isinstance(trigger, int) and 0 <= trigger < 2**31 else None,
         "session_hash": session(named_session(sent.get("session_hash"))),
     }
-    return json.dumps(call, separators=(",", ":")).encode()
+    return call["session_hash"], json.dumps(call, separators=(",", ":")).encode()
 
 
 def named_session(name: Any) -> str:

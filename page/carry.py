@@ -33,5 +33,5 @@ def fill(controller: Controller) -> None:
     def inspect(request: gr.Request, asked: Any) -> View:
         return controller.inspect(visitor_of(request), asked)
 
-    inspector.input(inspect, inspector, inspector, trigger_mode="multiple", **QUIET)
-    row.input(carry, row, row, trigger_mode="multiple", **QUIET)
+    inspector.input(inspect, inspector, inspector, **QUIET)
+    row.input(carry, row, row, **QUIET)

@@ -14,7 +14,8 @@ from backend.web.controller import Controller
 from backend.web.editor import Editor
 from backend.web.offer import Offer
 from backend.web.replay_page import BEGINNING
-from page.identity import COOKIE, session_of
+from backend.web.view import View
+from page import identity
 
 #: The components of the form by their names in backend/web/form.py.
 Fields = dict[str, Any]
@@ -22,25 +23,18 @@ Fields = dict[str, Any]
 #: Our own elements bring their own style.
 BARE: dict[str, Any] = {"apply_default_css": False, "padding": False}
 
-#: Small changes of the page are answered at once and part of no API.
+#: The page's own functions are answered at once and part of no API. What comes in is validated in
+#: one place, by backend/, which trusts nothing.
 QUIET: dict[str, Any] = {
     "preprocess": False,
     "queue": False,
-    "api_visibility": "private",
-    "show_progress": "hidden",
-}
-
-#: What comes in is validated in one place, by backend/, which trusts nothing.
-UNREAD: dict[str, Any] = {
-    "preprocess": False,
-    "concurrency_limit": None,
     "trigger_mode": "multiple",
     "show_progress": "hidden",
     "api_visibility": "private",
 }
 
 #: While one answer is awaited, only the last of the changes counts.
-NEWEST: dict[str, Any] = UNREAD | {"trigger_mode": "always_last"}
+NEWEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +76,12 @@ def unseen(name: str) -> gr.Button:
 
 def visitor_of(request: gr.Request) -> str:
     """Whose request it is: a name that is theirs alone, which the guard made (identity.py)."""
-    return request.session_hash or ""
+    return identity.visitor_of(request.session_hash or "")
 
 
-def earlier_visitor(request: gr.Request, named: Any) -> str:
-    """Who this browser's visitor was in the session that the browser named so."""
-    return session_of(request.cookies.get(COOKIE, ""), named if isinstance(named, str) else "")
+def keyed(request: gr.Request, answer: View) -> View:
+    """The answer to something that has begun, with the key to its stream where one is needed."""
+    return {**answer, "key": identity.key_of(visitor_of(request))}
 
 
 def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tuple[Any, Any]:

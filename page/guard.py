@@ -8,7 +8,6 @@ import asyncio
 import gzip
 import json
 import secrets
-from collections import Counter
 from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlencode
@@ -23,20 +22,23 @@ from backend.web.presence import Presence
 from page.calls import Functions, named_session, read_call
 from page.document import PICTURE
 from page.headers import marked, security_headers
-from page.identity import COOKIE, known_cookie, new_cookie, session_of
+from page.identity import COOKIE, known_cookie, new_cookie, session_of, visitor_of
 from page.site import Site
+from page.stream import HERE, STOP, STREAM, visitor_asking
 
 DOCUMENT = "/"
-STREAM = "/gradio_api/queue/data"
-HEARTBEAT = "/gradio_api/heartbeat/"
+#: Where programs that called a function of the API read what it yields.
+QUEUE = "/gradio_api/queue/data"
 #: Where agents call, if the page has tools for them.
 AGENTS = "/mcp"
 #: Where whoever watches over servers asks whether this one answers.
 HEALTH = "/health"
 _API = "/gradio_api/"
+_OWN = "/derby/"
 _FILES = ("/assets/", "/static/")
 _READ = {
     DOCUMENT,
+    QUEUE,
     STREAM,
     "/theme.css",
     "/favicon.ico",
@@ -55,8 +57,8 @@ PATIENCE = 30
 #: Bytes of a body from which on reading it takes longer than a thread's start.
 _LONG = 2**14
 
-#: Connections that one session may hold open; a page holds two.
-MAX_STREAMS = 6
+#: Connections that one visitor may hold open; each tab has one while something runs.
+MAX_OPEN = 24
 
 
 class RefusedError(Exception):
@@ -87,7 +89,6 @@ class Guard:
         self._functions = functions
         self._request_bytes = request_bytes
         self._presence = presence
-        self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -123,7 +124,7 @@ class Guard:
                 "starts it with --public-host NAME.",
             )
         origin = request.headers.get("origin")
-        api = request.url.path.startswith(_API)
+        api = request.url.path.startswith((_API, _OWN))
         foreign = api and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign or (origin is not None and not self._site.trusts(origin, host)):
             raise RefusedError(
@@ -138,8 +139,8 @@ class Guard:
         if path == AGENTS:
             return self._agents is not None and method in ("GET", "POST", "DELETE")
         if method == "POST":
-            return path in self._functions
-        readable = path in _READ or path.startswith((*_FILES, HEARTBEAT))
+            return path in self._functions or path in (STOP, HERE)
+        readable = path in _READ or path.startswith(_FILES)
         return method in ("GET", "HEAD") and readable
 
     async def _passed_on(self, request: Request, outgoing: "_Outgoing") -> None:
@@ -148,28 +149,28 @@ class Guard:
         if path == AGENTS and self._agents is not None:
             await self._agents(scope, receive, outgoing)
             return
+        if path.startswith(_OWN):
+            await self._held(visitor_asking(request), scope, receive, outgoing)
+            return
+        visitor = ""
         if request.method == "POST":
-            body = await self._called(request)
+            session, body = await self._called(request)
+            visitor = visitor_of(session)
             scope["headers"] = _measured(scope["headers"], len(body))
             receive = _Replay(body, receive)
-        elif path == STREAM:
+        elif path == QUEUE:
             session = self._session(request, request.query_params.get("session_hash"))
+            visitor = visitor_of(session)
             scope["query_string"] = urlencode({"session_hash": session}).encode()
-            await self._stream(session, scope, receive, outgoing)
-            return
-        elif path.startswith(HEARTBEAT):
-            session = self._session(request, path.removeprefix(HEARTBEAT))
-            scope["path"] = HEARTBEAT + session
-            scope["raw_path"] = scope["path"].encode()
-            await self._stream(session, scope, receive, outgoing)
-            return
-        await self._app(scope, receive, outgoing)
+        await self._held(visitor, scope, receive, outgoing)
 
     def _session(self, request: Request, named: Any) -> str:
         return session_of(request.cookies.get(COOKIE, ""), named_session(named))
 
-    async def _called(self, request: Request) -> bytes:
-        """The call in the request's body. Raises DerbyError or RefusedError."""
+    async def _called(self, request: Request) -> tuple[str, bytes]:
+        """The session of the call in the request's body, and the call. Raises DerbyError or
+        RefusedError.
+        """
         if not request.headers.get("content-type", "").startswith("application/json"):
             raise RefusedError(415, "A request's body must be application/json.")
         try:
@@ -199,23 +200,20 @@ class Guard:
             chunks.append(chunk)
         return b"".join(chunks)
 
-    async def _stream(
-        self, session: str, scope: Scope, receive: Receive, outgoing: "_Outgoing"
+    async def _held(
+        self, visitor: str, scope: Scope, receive: Receive, outgoing: "_Outgoing"
     ) -> None:
-        """Pass on a request that stays open, and tell who is there meanwhile."""
-        if self._open[session] >= MAX_STREAMS:
-            raise RefusedError(
-                429, f"This page holds {MAX_STREAMS} connections already: reload it."
-            )
-        self._open[session] += 1
-        self._presence.opened(session)
-        try:
+        """Pass a request on. Its visitor, if that is known, is there until it is answered."""
+        if not visitor:
             await self._app(scope, receive, outgoing)
-        finally:
-            self._presence.closed(session)
-            self._open[session] -= 1
-            if not self._open[session]:
-                del self._open[session]
+            return
+        if self._presence.count(visitor) >= MAX_OPEN:
+            raise RefusedError(
+                429, f"This page holds {MAX_OPEN} connections already: close some of its tabs."
+            )
+        called = scope["path"] in self._functions  # by a page or by a program
+        with self._presence.there(visitor, page=not called):
+            await self._app(scope, receive, outgoing)
 
 
 class _Replay:

@@ -22,4 +22,4 @@ def fill(controller: Controller) -> None:
     def compare(asked: Any) -> View:
         return controller.beside(asked.get("links") if isinstance(asked, dict) else None)
 
-    shown.input(compare, shown, shown, trigger_mode="multiple", **QUIET)
+    shown.input(compare, shown, shown, **QUIET)

@@ -1,20 +1,22 @@
-"""Whose a request is: a cookie that the server made, and the session that the browser named.
+"""Whose a request is: a cookie that the server made, and the session that gradio's page named.
 
-The browser draws the session's name with `Math.random()` and sends it in addresses, which stand in
-logs: whoever reads one could end its race and take its texts. So what gradio and the rest of the
-program know as the session is a digest of both; with another cookie it is another session. In front
-of it stands a digest of the cookie alone, by which sessions of one browser are told. Nothing is
-kept. Where a browser takes no cookies, the session's name alone counts, for both.
+All tabs of a browser are one visitor: a digest of the cookie. gradio's page draws a session's name
+with `Math.random()` and sends it in addresses, which stand in logs. So what gradio knows as the
+session is the visitor, and behind a dot a digest of both cookie and name: with another cookie it is
+another session. Nothing is kept. Where a browser takes no cookies the session's name alone counts,
+and such a visitor's page is told its key, by which it opens its stream.
 """
 
 import re
 import secrets
 from hashlib import blake2b
 
-from backend.web.browsers import visitor_named
-
 COOKIE = "decode_derby_visitor"
 _TOKEN = re.compile(r"[\w-]{43}", re.ASCII)
+
+#: What the names of visitors without a cookie begin with: these are keys.
+_BARE = "bare-"
+_KEY = re.compile(rf"{_BARE}[0-9a-f]{{32}}", re.ASCII)
 
 
 def new_cookie(*, framed: bool) -> str:
@@ -29,10 +31,27 @@ def known_cookie(value: str) -> str:
 
 
 def session_of(cookie: str, named: str) -> str:
-    """The session's name within the server, which begins with the browser's: 128 bits of each."""
+    """The session's name within the server."""
     known = known_cookie(cookie)
-    both = f"{known} {named}"
-    return visitor_named(_digest(known or both), _digest(both))
+    both = _digest(f"{known} {named}")
+    return f"{_digest(known) if known else _BARE + both}.{both}"
+
+
+def visitor_of(session: str) -> str:
+    """The visitor who holds this session of the server's."""
+    return session.partition(".")[0]
+
+
+def visitor_by(cookie: str, key: str) -> str:
+    """The visitor with this cookie; without one, whose key it is, or ""."""
+    if known := known_cookie(cookie):
+        return _digest(known)
+    return key if _KEY.fullmatch(key) else ""
+
+
+def key_of(visitor: str) -> str:
+    """What a visitor's page must know to open its stream; "" where it has a cookie."""
+    return visitor if visitor.startswith(_BARE) else ""
 
 
 def _digest(text: str) -> str:

@@ -1,7 +1,7 @@
 """What the browser kept: after a reload the form is there again, and the race goes on."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -13,7 +13,7 @@ from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
 from backend.web.offer import HUB, Offer
 from backend.web.view import View, alert
-from page.components import QUIET, UNREAD, Fields, earlier_visitor, unseen, visitor_of
+from page.components import QUIET, Fields, unseen, visitor_of
 from page.lineup import preview
 
 #: Characters of what a browser kept that are read.
@@ -24,8 +24,8 @@ def keep(
     demo: gr.Blocks, fields: Fields, offer: Offer, controller: Controller, board: gr.HTML
 ) -> None:
     """Have the browser keep the form at every change, and fill it in as the page is loaded, or from
-    a race in the address; the board shows that race, or the one that the page came back to, or else
-    the line-up.
+    a race in the address; the board shows that race, or the visitor's last one, or else the
+    line-up.
     """
     usual = {name: component.value for name, component in fields.items()}
     stored = gr.Textbox(visible="hidden")
@@ -46,18 +46,9 @@ def keep(
         return [*(_update(name, form, offer) for name in fields), shown]
 
     outputs, begun = [*fields.values(), board], "() => window.keptForm()"
-    # The race's view comes behind the line-up's: of two that come at once, one is drawn.
-    filled = demo.load(restore, stored, outputs, js=begun, **QUIET)
-    filled.then(None, js="() => window.comeBack()")
+    # What runs for the visitor is drawn behind the line-up.
+    demo.load(restore, stored, outputs, js=begun, **QUIET).then(None, js="() => window.listen()")
     unseen("open").click(restore, stored, outputs, js=begun, **QUIET)
-
-    async def come_back(request: gr.Request, session: Any) -> AsyncIterator[View]:
-        earlier = earlier_visitor(request, session)
-        async for view in controller.come_back(visitor_of(request), earlier):
-            yield view
-
-    back = unseen("back")
-    back.click(come_back, stored, board, js="() => window.sessionBefore()", **UNREAD)
     changes = [_change(component) for component in fields.values()]
     gr.on(changes, None, list(fields.values()), None, js="(...v) => window.keepForm(...v)")
 

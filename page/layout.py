@@ -1,6 +1,6 @@
 """The whole page: the prompt, the tabs, the board, and what the buttons do."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
 from backend.web.examples import Example, examples
+from backend.web.feeds import Feeds
 from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
@@ -27,11 +28,11 @@ from page.api import offer_api
 from page.components import (
     BARE,
     QUIET,
-    UNREAD,
     WORDS,
     Fields,
     Surroundings,
     asset,
+    keyed,
     script,
     unseen,
     visitor_of,
@@ -39,7 +40,6 @@ from page.components import (
 from page.document import TITLE
 from page.kept import keep
 from page.lineup import preview
-from page.sessions import Sessions
 
 #: The tabs in their order: title, and what fills the tab and returns its fields of the form.
 TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
@@ -62,20 +62,19 @@ def build(
     limits: Limits = PRIVATE,
     presence: Attendance | None = None,
     metrics: Metrics | None = None,
-) -> tuple[gr.Blocks, Api]:
-    """The page over `host`, and what programs may ask of it. `engines` and `models` are what
-    visitors may choose from, `limits` what each of them may take. `presence` knows who is
-    connected; without it, a visitor is gone for good once gradio says so. `metrics` hears of every
-    race.
+) -> tuple[gr.Blocks, Controller, Api]:
+    """The page over `host`, who serves its visitors, and what programs may ask of it. `engines` and
+    `models` are what visitors may choose from, `limits` what each of them may take. `presence`
+    knows who is connected; without it, everybody always is. `metrics` hears of every race.
     """
     devices = host.facts().devices
     offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
-        sessions = Sessions(demo)
-        visitors = Visitors(host, limits, presence, sessions.forget, metrics)
+        feeds = Feeds(limits.visitors)
+        visitors = Visitors(host, limits, presence, feeds.forget, metrics)
         if metrics is not None:
             metrics.waiting = lambda: visitors.waiting
-        controller = Controller(visitors, offer, limits, sessions.backlog)
+        controller = Controller(visitors, offer, limits, feeds)
         gr.HTML(
             html_template=asset("header.html"),
             js_on_load=asset("connection.js") + asset("kept.js") + asset("page.js"),
@@ -90,7 +89,7 @@ def build(
             fields |= prompt
             with gr.Row(elem_id="bar"):
                 run = gr.Button("Run", variant="primary", elem_id="run", min_width=90, scale=0)
-                stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=90, scale=0)
+                gr.Button("Stop", variant="stop", elem_id="stop", min_width=90, scale=0)
                 more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
                 gr.HTML(html_template=asset("bar.html"), **BARE)
             board.render()
@@ -102,18 +101,16 @@ def build(
                     with gr.Tab(title) as tab:
                         fields |= fill(tab, around)
         _set_examples(picks, fields, offer, board)
-        _wire(demo, visitors, controller, presence, fields, (run, stop, more, board))
-        _tell_preparation(demo, controller, board)
-        _run_again(controller, board)
+        _wire(controller, fields, run, more, board)
         benchmarks = Benchmarks(visitors, offer)
         with views, gr.Tab("Benchmark"):
-            benchmark.fill(benchmarks, fields, visitors.stop)
+            benchmark.fill(benchmarks, fields, feeds)
         with views, gr.Tab("History"):
             history.fill(controller)
         keep(demo, fields, offer, controller, board)
         api = Api(visitors, offer, editor, benchmarks)
         offer_api(api, offer)
-    return demo, api
+    return demo, controller, api
 
 
 def _board(view: View) -> gr.HTML:
@@ -152,68 +149,25 @@ def _set_examples(picks: Sequence[gr.Button], fields: Fields, offer: Offer, boar
 
 
 def _wire(
-    demo: gr.Blocks,
-    visitors: Visitors,
-    controller: Controller,
-    presence: Attendance | None,
-    fields: Fields,
-    parts: tuple[gr.Button, gr.Button, gr.Button, gr.HTML],
+    controller: Controller, fields: Fields, run: gr.Button, more: gr.Button, board: gr.HTML
 ) -> None:
-    run, stop, more, board = parts
+    """What begins a race. Each call is answered at once; its visitor's stream shows the race."""
 
-    async def start(request: gr.Request, *values: Any) -> AsyncIterator[View]:
+    async def start(request: gr.Request, *values: Any) -> View:
         form = dict(zip(fields, values, strict=True))
-        async for view in controller.race(visitor_of(request), form):
-            yield view
+        return keyed(request, await controller.race(visitor_of(request), form))
 
-    async def go_on(request: gr.Request, tokens: Any) -> AsyncIterator[View]:
-        async for view in controller.go_on(visitor_of(request), tokens):
-            yield view
+    async def go_on(request: gr.Request, tokens: Any) -> View:
+        return keyed(request, await controller.go_on(visitor_of(request), tokens))
 
-    async def look(request: gr.Request) -> View:
-        return controller.look(visitor_of(request))
+    async def again(request: gr.Request) -> View:
+        return keyed(request, await controller.again(visitor_of(request)))
 
-    async def here(request: gr.Request) -> None:
-        controller.seen(visitor_of(request))
+    async def under_load(request: gr.Request) -> View:
+        return keyed(request, await controller.under_load(visitor_of(request)))
 
-    def halt(request: gr.Request) -> None:
-        visitors.stop(visitor_of(request))
-
-    def leave(request: gr.Request) -> None:
-        # Gradio has a page keep a connection open only if it is told when that ends.
-        if presence is None:
-            visitors.leave(visitor_of(request))
-
-    run.click(start, list(fields.values()), board, **UNREAD)
-    more.click(go_on, fields["max_new_tokens"], board, **UNREAD)
-    stop.click(halt, trigger_mode="multiple", **QUIET)
-    unseen("look").click(look, None, board, **QUIET)
-    unseen("here").click(here, **QUIET)
-    demo.unload(leave)
-
-
-def _tell_preparation(demo: gr.Blocks, controller: Controller, board: gr.HTML) -> None:
-    """Have a page that opens early say what is still being prepared."""
-
-    async def prepare() -> AsyncIterator[View]:
-        async for view in controller.prepare():
-            yield view
-
-    demo.load(prepare, None, board, **UNREAD)
-
-
-def _run_again(controller: Controller, board: gr.HTML) -> None:
-    """What the board's own buttons do: that beside a race whose timings are spoiled, and that which
-    measures load first.
-    """
-
-    async def again(request: gr.Request) -> AsyncIterator[View]:
-        async for view in controller.again(visitor_of(request)):
-            yield view
-
-    async def under_load(request: gr.Request) -> AsyncIterator[View]:
-        async for view in controller.under_load(visitor_of(request)):
-            yield view
-
-    unseen("again").click(again, None, board, **UNREAD)
-    unseen("underload").click(under_load, None, board, **UNREAD)
+    run.click(start, list(fields.values()), board, **QUIET)
+    more.click(go_on, fields["max_new_tokens"], board, **QUIET)
+    # The board's own buttons: beside a race whose timings are spoiled, and to measure load first.
+    unseen("again").click(again, None, board, **QUIET)
+    unseen("underload").click(under_load, None, board, **QUIET)

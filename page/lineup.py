@@ -28,7 +28,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         state = answer(sent, offer)
         return state, preview(state["text"], offer) if state["columns"] else gr.skip()
 
-    editor.input(act, editor, [editor, around.board], trigger_mode="multiple", **QUIET)
+    editor.input(act, editor, [editor, around.board], **QUIET)
     return {"lineup": editor}
 
 

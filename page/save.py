@@ -1,12 +1,20 @@
 """The tab "Save": a column's state goes to disk, and a race goes on from one that was saved."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import gradio as gr
 
 from backend.web.view import View
-from page.components import NEWEST, UNREAD, WORDS, Fields, Surroundings, last_columns, visitor_of
+from page.components import (
+    NEWEST,
+    QUIET,
+    WORDS,
+    Fields,
+    Surroundings,
+    keyed,
+    last_columns,
+    visitor_of,
+)
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
@@ -37,20 +45,17 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     def drop(request: gr.Request, name: Any) -> str:
         return controller.delete(visitor_of(request), name)
 
-    async def restore(request: gr.Request, name: Any, tokens: Any) -> AsyncIterator[View]:
-        async for view in controller.restore(visitor_of(request), name, tokens):
-            yield view
+    async def restore(request: gr.Request, name: Any, tokens: Any) -> View:
+        return keyed(request, await controller.restore(visitor_of(request), name, tokens))
 
     tab.select(look, column, column, **NEWEST)
     tab.select(list_own, None, own, **NEWEST)
     # The same sentence twice in a row would look like no answer.
     for button in (save, delete):
         button.click(None, None, answer, js="() => ''")
-    save.click(keep, column, [column, snapshot, answer], **UNREAD).then(
-        list_own, None, own, **UNREAD
-    )
-    delete.click(drop, snapshot, answer, **UNREAD).then(list_own, None, own, **UNREAD)
+    save.click(keep, column, [column, snapshot, answer], **QUIET).then(list_own, None, own, **QUIET)
+    delete.click(drop, snapshot, answer, **QUIET).then(list_own, None, own, **QUIET)
     # A list that is closed without a choice says null.
     own.input(None, [own, snapshot], snapshot, js="(chosen, id) => chosen || id")
-    load.click(restore, [snapshot, around.fields["max_new_tokens"]], around.board, **UNREAD)
+    load.click(restore, [snapshot, around.fields["max_new_tokens"]], around.board, **QUIET)
     return {}

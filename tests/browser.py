@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from backend.models.files import model_title
 
@@ -29,6 +35,8 @@ ARGUMENTS = (
 # A busy machine draws late: what is expected must come, however long it takes within reason.
 expect.set_options(timeout=30_000)
 
+VIEWPORT: ViewportSize = {"width": 1920, "height": 1080}
+
 #: Tabs that the settings apply to.
 VIEWS = ("Race", "Benchmark")
 
@@ -41,11 +49,8 @@ def serving(
     *options: str, cache: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """`python app.py OPTIONS` on a free port: its address, once it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "app.py", "--port", str(port), *options]
-    environment = os.environ | {"GRADIO_HEARTBEAT_INTERVAL": "1"}
+    command = [sys.executable, "app.py", "--port", "0", *options]
+    environment = dict(os.environ)
     environment.pop("SPACE_ID", None)
     environment |= variables or {}
     if cache is not None:
@@ -65,13 +70,6 @@ def serving(
                 pytest.fail(f"the app ended before it served: {''.join(said)}")
         finally:
             process.terminate()
-
-
-@contextmanager
-def chromium() -> Iterator[BrowserContext]:
-    """A window of a headless browser of its own."""
-    with launched() as browser:
-        yield browser.new_context(viewport={"width": 1920, "height": 1080})
 
 
 @contextmanager
@@ -95,20 +93,21 @@ def launched(*arguments: str) -> Iterator[Browser]:
 
 
 class Visitor:
-    """One tab on the page, and what its owner does and sees there."""
+    """A window on the page, and what its owner does and sees there."""
 
-    def __init__(self, browser: BrowserContext, address: str, theme: str = "light") -> None:
-        self.page: Page = browser.new_page()
+    def __init__(
+        self, browser: Browser | BrowserContext, address: str, theme: str = "light"
+    ) -> None:
+        """In a window of its own, unless one is given."""
+        given = isinstance(browser, BrowserContext)
+        self.window = browser if given else browser.new_context(viewport=VIEWPORT)
+        self.page: Page = self.window.new_page()
         self.page.set_default_timeout(15_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._console)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        # What other visitors' tabs of this browser left behind is not this one's.
-        self.page.add_init_script(
-            "if (!sessionStorage.begun) { localStorage.clear(); sessionStorage.begun = 1; }"
-        )
         self.page.goto(f"{address}?__theme={theme}")
         self.page.wait_for_selector(".dd-card")
 
@@ -117,7 +116,7 @@ class Visitor:
             self.complaints.append(str(getattr(message, "text", "")))
 
     def close(self) -> None:
-        self.page.close()
+        self.window.close()
 
     def open_settings(self) -> None:
         """Open the drawer that the tabs are in."""

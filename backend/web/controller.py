@@ -1,9 +1,10 @@
-"""Where the page's requests arrive: a form is read, a race is run, and views come back."""
+"""Where the page's requests arrive: a form is read, a race is begun, and its views are shown."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from backend.errors import DerbyError, explain
@@ -31,20 +32,17 @@ from backend.web.carry import (
     settings_link,
     side_by_side,
 )
+from backend.web.feeds import Draw, Feeds
 from backend.web.form import Values, read_race, read_tokens, require_allowed, wants_measuring
 from backend.web.offer import Offer
 from backend.web.snapshots import VisitorSnapshots
-from backend.web.view import View, alert, gone, preparing, recorded_view, view
+from backend.web.view import View, alert, begun, preparing, recorded_view, view
 from backend.web.visitors import PERIOD, Frame, Visitors
-
-#: Views that may wait for one reader.
-BACKLOG = 4
 
 
 class Controller:
-    """Serves the visitors of one page. Nothing that they send is trusted.
-
-    `backlog` says how many views a visitor has not read yet.
+    """Serves the visitors of one page. Nothing that they send is trusted. What runs for them is
+    shown in their `feeds`.
     """
 
     def __init__(
@@ -52,40 +50,42 @@ class Controller:
         visitors: Visitors,
         offer: Offer,
         limits: Limits = PRIVATE,
-        backlog: Callable[[str], int] = lambda _: 0,
+        feeds: Feeds | None = None,
     ) -> None:
         self._visitors = visitors
         self._offer = offer
-        self._backlog = backlog
+        self.feeds = feeds or Feeds(limits.visitors)
         self._snapshots = VisitorSnapshots(limits)
         self._opened: OrderedDict[str, RaceRecord] = OrderedDict()  # the latest one last
         self._shown: set[str] = set()  # visitors who look at the record that they opened
 
-    def race(self, visitor: str, values: Values) -> AsyncIterator[View]:
-        """The views of the race that the form asks for."""
+    async def race(self, visitor: str, values: Values) -> View:
+        """Begin the race that the form asks for. Of this and the next four: what tells the page
+        that it has begun, or an alert, and then the visitor's earlier race goes on.
+        """
 
         def requested() -> tuple[Race, Sequence[Command]]:
             race = read_race(values, self._offer)
             measure = wants_measuring(values)
             return race, [MeasureCosts(race.columns, race.target)] if measure else []
 
-        return self._views(visitor, requested)
+        return await self._begin(visitor, requested)
 
-    def again(self, visitor: str) -> AsyncIterator[View]:
-        """The views of the visitor's last race run once more, with the same settings and seed."""
-        return self._views(visitor, lambda: (self._visitors.last(visitor)[0], ()))
+    async def again(self, visitor: str) -> View:
+        """Begin the visitor's last race once more, with the same settings and seed."""
+        return await self._begin(visitor, lambda: (self._visitors.last(visitor)[0], ()))
 
-    def under_load(self, visitor: str) -> AsyncIterator[View]:
+    async def under_load(self, visitor: str) -> View:
         """The same, once it was measured what passes cost that serve several requests."""
 
         def requested() -> tuple[Race, Sequence[Command]]:
             race, _ = self._visitors.last(visitor)
             return race, [MeasureLoad(race.columns, race.target)]
 
-        return self._views(visitor, requested)
+        return await self._begin(visitor, requested)
 
-    def go_on(self, visitor: str, tokens: Any) -> AsyncIterator[View]:
-        """The views of the visitor's last race going on for so many tokens."""
+    async def go_on(self, visitor: str, tokens: Any) -> View:
+        """Have the visitor's last race go on for so many tokens."""
 
         def continued() -> tuple[Race, Sequence[Command]]:
             race, board = self._visitors.last(visitor)
@@ -97,22 +97,10 @@ class Controller:
             answers = tuple(score.answer_so_far for score in board.scores)
             return replace(race, request=request, columns=columns, earlier=answers), ()
 
-        return self._views(visitor, continued)
+        return await self._begin(visitor, continued)
 
-    async def come_back(self, visitor: str, earlier: str) -> AsyncIterator[View]:
-        """The views of the last race of `earlier`, who the visitor was before their page was loaded
-        anew; none if there is nothing to come back to.
-        """
-        race = await self._visitors.come_back(visitor, earlier)
-        if race is None:
-            return
-        if earlier in self._opened:
-            self._opened[visitor] = self._opened.pop(earlier)
-        async for shown in self._followed(visitor, race, self._visitors.follow(visitor)):
-            yield shown
-
-    def restore(self, visitor: str, snapshot: Any, tokens: Any) -> AsyncIterator[View]:
-        """The views of a saved column going on for so many tokens."""
+    async def restore(self, visitor: str, snapshot: Any, tokens: Any) -> View:
+        """Have a saved column go on for so many tokens."""
 
         def restored() -> tuple[Race, Sequence[Command]]:
             name = snapshot.strip() if isinstance(snapshot, str) else ""
@@ -122,7 +110,7 @@ class Controller:
             request = replace(request, max_new_tokens=more)
             return Race(request, (column.limited(more),), target, (AnswerSoFar(snapshot=name),)), ()
 
-        return self._views(visitor, restored)
+        return await self._begin(visitor, restored)
 
     async def save(self, visitor: str, label: Any) -> tuple[str, str]:
         """Save the column `label` of the visitor's last race: its id, and a sentence."""
@@ -241,72 +229,63 @@ class Controller:
         except Exception as error:
             return {"note": self._offer.public(explain(error))}
 
-    def look(self, visitor: str) -> View:
-        """The visitor's last race as it stands, for a page that lost its connection."""
-        try:
-            return self._drawn(self._visitors.look(visitor))
-        except Exception as error:
-            return gone(self._offer.public(explain(error)))
-
-    async def prepare(self) -> AsyncIterator[View]:
-        """What is still being prepared before there can be a race, until nothing is; nothing if
-        nothing was.
+    def show_preparation(self, visitor: str) -> None:
+        """Show the visitor what is still being prepared before there can be a race, if anything
+        is, until nothing is.
         """
-        said = ""
+        feed = self.feeds.of(visitor)
+        if self._visitors.preparing and not feed.runs("preparing"):
+            feed.show("preparing", self._preparation())
+
+    async def _preparation(self) -> AsyncIterator[Draw]:
+        text = said = ""
         while True:
-            if (text := self._offer.public(self._visitors.preparing)) != said:
-                yield preparing(text)
+            text = self._offer.public(self._visitors.preparing)
+            if text != said:
+                yield partial(preparing, text)
             if not text:
                 return
             said = text
             await asyncio.sleep(PERIOD)
 
+    def stop(self, visitor: str) -> None:
+        """End what runs for the visitor."""
+        self._visitors.stop(visitor)
+
     def seen(self, visitor: str) -> None:
         """The visitor's page is open, whatever its connection."""
         self._visitors.seen(visitor)
 
-    async def _views(
+    async def _begin(
         self, visitor: str, make: Callable[[], tuple[Race, Sequence[Command]]]
-    ) -> AsyncIterator[View]:
-        """Views of a race, each unlike the one before it, and of the commands that go before it;
-        only so many that whoever reads slowly keeps up, and the last one in any case.
-
-        A flaw in what was asked, or a full queue, ends in one alert; the visitor's earlier race
-        then goes on.
-        """
+    ) -> View:
+        """Begin a race behind its commands, and show it to the visitor."""
         self.seen(visitor)
         try:
             race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
-            frames = self._visitors.watch(visitor, race, before)
-            async for shown in self._followed(visitor, race, frames):
-                yield shown
+            self._visitors.begin(visitor, race, before)
+            self._shown.discard(visitor)
+            fragment = await asyncio.to_thread(self._settings, race)
+            frames = self._visitors.follow(visitor)
+            self.feeds.of(visitor).show("race", self._draws(visitor, frames, fragment))
+            return begun(self._visitors.look(visitor).number)
         except Exception as error:
-            yield alert(self._offer.public(explain(error)))
+            return alert(self._offer.public(explain(error)))
 
-    async def _followed(
-        self, visitor: str, race: Race, frames: AsyncIterator[Frame]
-    ) -> AsyncIterator[View]:
-        """The views of these frames of the race."""
-        fragment = await asyncio.to_thread(self._settings, race)
-        self._shown.discard(visitor)
-        last = None
+    async def _draws(
+        self, visitor: str, frames: AsyncIterator[Frame], fragment: str
+    ) -> AsyncIterator[Draw]:
+        """How to draw these frames of a race. `fragment`: of an address at which it can be run."""
         async for frame in frames:
-            if self._backlog(visitor) >= BACKLOG and not frame.over:
-                continue
-            shown = {**self._drawn(frame), "fragment": fragment}
-            if frame.over and visitor in self._opened:
-                shown["compared"] = compared(self._opened[visitor], race.request, frame.board)
-            if shown != last:
-                yield shown
-            last = shown
+            yield partial(self._drawn, visitor, frame, fragment)
 
     def _settings(self, race: Race) -> str:
         """The fragment of an address at which this race can be run again."""
         record = recorded(race.request, race.columns, race.target, ())
         return settings_link(record.published(self._offer.public))
 
-    def _drawn(self, frame: Frame) -> View:
-        race = frame.race
+    def _drawn(self, visitor: str, frame: Frame, fragment: str) -> View:
+        race, opened = frame.race, self._opened.get(visitor)
         written = max((len(answer.tokens) for answer in race.earlier), default=0)
         shown = view(
             frame.board,
@@ -316,7 +295,9 @@ class Controller:
             most_seconds=self._offer.limits.race_seconds,
             public=self._offer.public,
         )
-        return {**shown, "status": f"{frame.note} {shown['status']}".strip()}
+        status = f"{frame.note} {shown['status']}".strip()
+        there = compared(opened, race.request, frame.board) if frame.over and opened else []
+        return {**shown, "status": status, "fragment": fragment, "compared": there}
 
 
 def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -42,10 +43,12 @@ class Presence:
         self._absent: OrderedDict[str, float] = OrderedDict()
         self._met: set[str] = set()
 
-    def opened(self, visitor: str) -> None:
+    def opened(self, visitor: str, *, page: bool = True) -> None:
+        """`page`: the connection is one that only a page holds, which so is met."""
         with self._lock:
             self._open[visitor] += 1
-            self._met.add(visitor)
+            if page:
+                self._met.add(visitor)
             self._absent.pop(visitor, None)
 
     def closed(self, visitor: str) -> None:
@@ -54,6 +57,20 @@ class Presence:
             if self._open[visitor] <= 0:
                 del self._open[visitor]
                 self._begin_absence(visitor)
+
+    @contextmanager
+    def there(self, visitor: str, *, page: bool = True) -> Iterator[None]:
+        """A connection of the visitor, for as long as it is entered."""
+        self.opened(visitor, page=page)
+        try:
+            yield
+        finally:
+            self.closed(visitor)
+
+    def count(self, visitor: str) -> int:
+        """How many connections the visitor has."""
+        with self._lock:
+            return self._open[visitor]
 
     def now(self) -> float:
         return self._clock()

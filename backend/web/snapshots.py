@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from backend.kvcache.snapshots import Info, SnapshotFolder, default_folder
 from backend.limits import PRIVATE, Limits
-from backend.web.browsers import browser_of
 
 
 class VisitorSnapshots:
@@ -23,10 +22,8 @@ class VisitorSnapshots:
         self._folder().tidy()
 
     def owner(self, visitor: str) -> str:
-        """The secret hash of the visitor's browser, 32 hexadecimal digits: a reloaded page is
-        another session, which may still delete what fills the quota.
-        """
-        return hmac.new(self._key, browser_of(visitor).encode(), hashlib.sha256).hexdigest()[:32]
+        """The secret hash of the visitor, 32 hexadecimal digits."""
+        return hmac.new(self._key, visitor.encode(), hashlib.sha256).hexdigest()[:32]
 
     def list(self, visitor: str) -> Sequence[Info]:
         """What the visitor saved, newest first. Raises DerbyError if it cannot be read."""

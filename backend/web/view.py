@@ -95,14 +95,14 @@ def alert(sentence: str) -> View:
     return {"alert": sentence}
 
 
+def begun(number: int) -> View:
+    """Something runs, which the visitor's stream shows. Each has a number of its own."""
+    return {"begun": number}
+
+
 def preparing(sentence: str) -> View:
     """What is still being prepared before there can be a race; "": nothing."""
     return {"preparing": sentence}
-
-
-def gone(sentence: str) -> View:
-    """A race that the page still shows as running is not there any more: the sentence says why."""
-    return {"gone": sentence}
 
 
 def _phase(board: Scoreboard, ahead: int) -> str:

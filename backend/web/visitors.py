@@ -96,6 +96,7 @@ class _Run:
     race: Race | None = None  # whose events are kept
     events_seen: list[Event] = field(default_factory=list)  # until it is over
     record: bytes = b""  # once it is over, compressed
+    broken: bool = False  # its board could not take what happened
     over: bool = False
     folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
     context: Context = field(default_factory=copy_context)
@@ -219,14 +220,11 @@ class Visitors:
                 self._end(run)  # whoever awaited it has gone
         return run.board
 
-    async def watch(
-        self, visitor: str, race: Race, before: Sequence[Command] = ()
-    ) -> AsyncIterator[Frame]:
-        """Run a race after the commands `before`, ending the visitor's earlier one; a frame now and
-        then, and one at the end. Its scope is the visitor's own, whatever it says.
+    def begin(self, visitor: str, race: Race, before: Sequence[Command] = ()) -> None:
+        """Have a race run after the commands `before`, ending the visitor's earlier one; `follow`
+        shows it. Its scope is the visitor's own, whatever it says. Called in the event loop.
 
-        Raises DerbyError if the line is full or the visitor has had their share of races. The race
-        goes on if the iterator is closed; `look` shows how it stands.
+        Raises DerbyError if the line is full or the visitor has had their share of races.
         """
         with self._lock:
             self._require_quota(visitor)
@@ -235,8 +233,16 @@ class Visitors:
             run = _Run(visitor, (*before, race), Scoreboard(race.columns), self._tally, race=race)
             self._begin(run)
             self._quota.count(visitor, self._presence.now())
-            kept = self._keep(visitor, race, run, scope)
-        async for frame in self._frames(kept):
+            self._keep(visitor, race, run, scope)
+
+    async def watch(
+        self, visitor: str, race: Race, before: Sequence[Command] = ()
+    ) -> AsyncIterator[Frame]:
+        """Begin a race and follow it. It goes on if the iterator is closed. Raises DerbyError as
+        `begin` does.
+        """
+        self.begin(visitor, race, before)
+        async for frame in self.follow(visitor):
             yield frame
 
     def look(self, visitor: str) -> Frame:
@@ -253,34 +259,18 @@ class Visitors:
             raise DerbyError("Your race is not kept any more: run it again.")
         return kept
 
-    async def come_back(self, visitor: str, earlier: str) -> Race | None:
-        """Give the visitor the place, the last race and the caches of `earlier`, who they were
-        before their page was loaded anew: that race, which `follow` shows. None if nothing is kept
-        of `earlier`, or the visitor has begun a race of their own, or `earlier` is connected still:
-        those connections have the time of `GRACE` to end, while the visitor has one.
-        """
-        self.seen(visitor)
-        for _ in range(round(GRACE / PERIOD)):
-            if self._presence.absent_since(earlier) is not None:
-                break
-            await asyncio.sleep(PERIOD)
-            met = self._presence.met(visitor)  # before, a page only asks
-            if met and self._presence.absent_since(visitor) is not None:
-                return None  # has gone meanwhile
-        with self._lock:
-            kept, connected = self._last.get(earlier), self._presence.absent_since(earlier) is None
-            if kept is None or connected or visitor in self._last or visitor in self._runs:
-                return None
-            self._last[visitor] = self._last.pop(earlier)
-            if self._runs.get(earlier) is kept.run:
-                self._runs[visitor] = self._runs.pop(earlier)
-                kept.run.visitor = visitor
-            return kept.race
-
     async def follow(self, visitor: str) -> AsyncIterator[Frame]:
-        """The visitor's last race, as `watch` shows it. Raises DerbyError if none is kept."""
-        async for frame in self._frames(self._kept(visitor)):
-            yield frame
+        """The visitor's last race: a frame whenever something has changed, the last one once it is
+        over, whatever race they begin meanwhile. Raises DerbyError if none is kept.
+        """
+        kept, seen, over = self._kept(visitor), None, False
+        while not over:
+            over, now = kept.run.over, (kept.run.looks, self._ahead(kept.run))
+            if now != seen or over:
+                yield self._frame(kept)
+                seen = now
+            if not over:
+                await asyncio.sleep(PERIOD)
 
     def seen(self, visitor: str) -> None:
         """The visitor's page asks, whether or not it has another connection."""
@@ -373,15 +363,14 @@ class Visitors:
         kept = self._last.get(visitor)
         return kept.scope if kept else Visitor(secrets.token_hex(16))
 
-    def _keep(self, visitor: str, race: Race, run: _Run, scope: Visitor) -> _Kept:
+    def _keep(self, visitor: str, race: Race, run: _Run, scope: Visitor) -> None:
         """Remember the race as the visitor's last, and forget the oldest ones beyond the limit."""
         self._number = max(self._number + 1, time.time_ns() // 1_000_000)
-        kept = self._last[visitor] = _Kept(race, self._number, run, scope)
+        self._last[visitor] = _Kept(race, self._number, run, scope)
         self._last.move_to_end(visitor)
         for other in list(self._last)[: max(0, len(self._last) - self._limits.visitors)]:
             if other not in self._runs:
                 self.leave(other)
-        return kept
 
     def _put_out(self, run: _Run, reason: str, note: str) -> None:
         """Stop a run although its visitor did not ask for that; `note` tells them why."""
@@ -473,24 +462,30 @@ class Visitors:
                             run.record = await asyncio.to_thread(_packed, run.race, run.events_seen)
                             run.events_seen = []
                         return
-                    run.board.add(event)
-                    run.looks += 1
-                    if run.race is not None:
-                        run.events_seen.append(event)
+                    self._add(run, event)
                 await asyncio.sleep(WAITING_PERIOD if self._ahead(run) else PERIOD)
         finally:
             run.over = True
 
-    async def _frames(self, kept: _Kept) -> AsyncIterator[Frame]:
-        """A frame whenever something has changed, the last one once the run is over."""
-        seen, over = None, False
-        while not over:
-            over, now = kept.run.over, (kept.run.looks, self._ahead(kept.run))
-            if now != seen or over:
-                yield self._frame(kept)
-                seen = now
-            if not over:
-                await asyncio.sleep(PERIOD)
+    def _add(self, run: _Run, event: Event) -> None:
+        """Put an event on the run's board. One that the board cannot take ends the run: its columns
+        fail, and what else they do is not looked at.
+        """
+        if run.broken:
+            return
+        run.looks += 1
+        try:
+            run.board.add(event)
+        except Exception as error:
+            run.broken = True
+            sentence = explain(error)
+            for score in run.board.scores:
+                score.state, score.message = "failed", sentence
+            with self._lock:
+                self._end(run)
+            return
+        if run.race is not None:
+            run.events_seen.append(event)
 
     def _frame(self, kept: _Kept) -> Frame:
         run, over = kept.run, kept.run.over

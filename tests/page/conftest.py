@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from browser import Visitor, chromium, serving
-from playwright.sync_api import BrowserContext
+from browser import Visitor, launched, serving
+from playwright.sync_api import Browser
 
 Enter = Callable[..., Visitor]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[BrowserContext]:
-    with chromium() as running:
+def browser() -> Iterator[Browser]:
+    with launched() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(
         "--fake", "--model", "fake-priced", cache=tmp_path_factory.mktemp("cache")
     ) as found:
@@ -24,7 +24,7 @@ def address(browser: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def enter(browser: BrowserContext, address: str) -> Iterator[Enter]:
+def enter(browser: Browser, address: str) -> Iterator[Enter]:
     """Opens the page as one more visitor; all of them leave in the end."""
     inside: list[Visitor] = []
 

@@ -39,8 +39,8 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     assert visitor.complaints == []
 
 
-def test_a_benchmark_goes_on_after_a_reload(visitor: Visitor) -> None:
-    """Also if the form is another one by now; what was measured is on show before that."""
+def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor) -> None:
+    """Also if the form is another one by now."""
     page = visitor.page
     visitor.columns("kv", "lookup:k=3")
     visitor.tab("Sampling")
@@ -53,9 +53,15 @@ def test_a_benchmark_goes_on_after_a_reload(visitor: Visitor) -> None:
     status = page.locator(".dd-benchmark .dd-status")
     expect(status).to_contain_text("Prompt 2 of 5")
     page.reload()
-    visitor.columns("kv", "stateless")
     visitor.tab("Benchmark")
-    expect(status).to_have_text(re.compile("Stopped after [1-4] of 5 prompts: Resume goes on."))
+    expect(status).to_contain_text("Prompt 3 of 5")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    stopped = re.compile("Stopped after [2-4] of 5 prompts: Resume goes on.")
+    expect(status).to_have_text(stopped)
+    visitor.columns("kv", "stateless")
+    page.reload()
+    visitor.tab("Benchmark")
+    expect(status).to_have_text(stopped)
     names = page.locator(".dd-benchmark tbody th[scope=row]")
     expect(names).to_have_text(["KV reuse", "Prompt lookup (k=3)"])
     assert page.locator("#prompt-set textarea").input_value() == ""

@@ -9,7 +9,7 @@ import pytest
 from boards import priced
 from browser import LONG, Visitor
 from PIL import Image
-from playwright.sync_api import BrowserContext, Download, expect
+from playwright.sync_api import Browser, Download, expect
 from recordings import race_of
 
 from backend.records.file import from_bytes
@@ -165,7 +165,7 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
 
 
 def test_a_link_shows_the_race_and_fills_in_the_form(
-    ended: Visitor, browser: BrowserContext, address: str
+    ended: Visitor, browser: Browser, address: str
 ) -> None:
     """And the race that is run again there is compared with it."""
     link, whole = link_of(ended), texts(ended)
@@ -228,7 +228,7 @@ def test_the_result_is_a_picture_and_the_curve_where_it_is_known(ended: Visitor)
 
 
 def test_a_replay_page_opens_from_disk_without_a_network(
-    ended: Visitor, browser: BrowserContext, tmp_path: Path
+    ended: Visitor, browser: Browser, tmp_path: Path
 ) -> None:
     file = tmp_path / "race.html"
     saved(ended, "html").save_as(file)

@@ -9,16 +9,18 @@ from typing import Any
 
 import httpx
 import pytest
-from browser import serving
+from browser import LONG, serving
 from starlette.types import Message, Receive, Scope, Send
 
 from backend.web.presence import Presence
-from page.guard import Guard
+from page.guard import MAX_OPEN, Guard
 from page.identity import COOKIE
 from page.site import Site
 
 JOIN = "gradio_api/queue/join"
-DATA = "gradio_api/queue/data"
+CALL = "gradio_api/run/predict"
+STREAM = "derby/stream"
+PLAIN = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +57,21 @@ def starting(client: httpx.Client, element: str) -> dict[str, Any]:
     for function in config["dependencies"]:
         if [ids[element], "click"] in [list(target) for target in function["targets"]]:
             data = [values[number] for number in function["inputs"]]
-            return {"fn_index": function["id"], "data": data, "trigger_id": ids[element]}
+            called = {"fn_index": function["id"], "data": data, "trigger_id": ids[element]}
+            return called | {"session_hash": "abc"}
     raise AssertionError(element)
 
 
-def events(client: httpx.Client, session: str) -> Iterator[dict[str, Any]]:
-    with client.stream("GET", DATA, params={"session_hash": session}) as stream:
-        for line in stream.iter_lines():
-            if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
+def called(client: httpx.Client, body: dict[str, Any]) -> Any:
+    """What the function answers."""
+    answer = client.post(CALL, content=json.dumps(body), headers=PLAIN)
+    answer.raise_for_status()
+    return answer.json()["data"]
+
+
+def streamed(client: httpx.Client, **query: Any) -> str:
+    """All that the visitor's stream says until nothing runs."""
+    return client.get(STREAM, params=query).raise_for_status().text
 
 
 def sentence(answer: httpx.Response) -> str:
@@ -148,8 +156,7 @@ def test_the_pages_own_names_are_served(visitor: httpx.Client, host: str) -> Non
 
 
 def test_pages_of_other_origins_are_refused(visitor: httpx.Client, address: str) -> None:
-    body = starting(visitor, "stop") | {"session_hash": "a"}
-    path = "gradio_api/run/predict"
+    body, path = starting(visitor, "continue"), CALL
     for origin in ("https://evil.example", "null", "http://localhost:1", "file://", "http://"):
         answer = visitor.post(path, json=body, headers={"Origin": origin})
         assert answer.status_code == 403, origin
@@ -159,7 +166,8 @@ def test_pages_of_other_origins_are_refused(visitor: httpx.Client, address: str)
         assert visitor.post(path, json=body, headers=header).status_code == 200
     foreign = {"Sec-Fetch-Site": "cross-site"}
     assert visitor.post(path, json=body, headers=foreign).status_code == 403
-    assert visitor.get("gradio_api/heartbeat/a", headers=foreign).status_code == 403
+    assert visitor.get(STREAM, headers=foreign).status_code == 403
+    assert visitor.post("derby/stop", headers=foreign).status_code == 403
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(visitor: httpx.Client) -> None:
@@ -259,48 +267,42 @@ def test_what_is_no_call_of_the_page_is_one_sentence(
 
 
 def test_a_call_has_the_values_that_its_function_takes(visitor: httpx.Client) -> None:
-    run = starting(visitor, "run") | {"session_hash": "abc"}
+    run = starting(visitor, "run")
     for data in (None, [], run["data"][:-1], [*run["data"], 1], "text", {"a": 1}, 7):
-        answer = visitor.post(JOIN, json=run | {"data": data})
+        answer = visitor.post(CALL, json=run | {"data": data})
         assert answer.status_code == 400
         assert f"{len(run['data'])} are needed" in sentence(answer)
     for session in (None, "", 1, ["a"], "a" * 65):
-        answer = visitor.post(JOIN, json=run | {"session_hash": session})
+        answer = visitor.post(CALL, json=run | {"session_hash": session})
         assert answer.status_code == 400
         assert "session" in sentence(answer)
-    plain = visitor.post(JOIN, content=json.dumps(run), headers={"Content-Type": "text/plain"})
+    plain = visitor.post(CALL, content=json.dumps(run), headers={"Content-Type": "text/plain"})
     assert plain.status_code == 415
-
-
-def test_odd_values_are_told_by_the_form(visitor: httpx.Client) -> None:
-    run = starting(visitor, "run")
-    for prompt in ("\ud800", {"path": "/etc/passwd"}, 7, [[]], None):
-        data = [prompt, *run["data"][1:]]
-        body = run | {"data": data, "session_hash": "odd"}
-        answer = visitor.post(
-            JOIN, content=json.dumps(body), headers={"Content-Type": "application/json"}
-        )
-        assert answer.status_code == 200
-        told = [event for event in events(visitor, "odd") if event["msg"] == "process_completed"]
-        assert told[-1]["success"]
 
 
 def test_what_gradio_would_take_for_a_file_is_refused(visitor: httpx.Client) -> None:
     """gradio fetched the address or path in any value that looks like one of its files, whatever
     the component: a visitor could have the server ask another server for something.
     """
-    run = starting(visitor, "run") | {"session_hash": "file"}
+    run = starting(visitor, "run")
     for path in ("/etc/passwd", "http://127.0.0.1:1/secret"):
         file = {"path": path, "meta": {"_type": "gradio.FileData"}}
         for prompt in (file, [file], {"text": file}):
-            answer = visitor.post(JOIN, json=run | {"data": [prompt, *run["data"][1:]]})
+            answer = visitor.post(CALL, json=run | {"data": [prompt, *run["data"][1:]]})
             assert answer.status_code == 400
             assert sentence(answer) == "The page takes no files."
 
 
-def test_a_session_belongs_to_the_cookie_it_was_opened_with(address: str) -> None:
-    """Its name is drawn by the browser and travels in addresses: whoever read it could once end
-    the race and take its texts.
+def test_odd_values_are_told_by_the_form(visitor: httpx.Client) -> None:
+    run = starting(visitor, "run")
+    for prompt in ("\ud800", {"path": "/etc/passwd"}, 7, [[]], None):
+        [answer] = called(visitor, run | {"data": [prompt, *run["data"][1:]]})
+        assert answer.keys() & {"alert", "begun"}
+
+
+def test_a_race_belongs_to_the_cookie_it_was_begun_with(address: str) -> None:
+    """A session's name is drawn by the browser and travels in addresses: whoever read it could once
+    end the race and take its texts.
     """
     with (
         httpx.Client(base_url=address, timeout=30) as owner,
@@ -312,47 +314,58 @@ def test_a_session_belongs_to_the_cookie_it_was_opened_with(address: str) -> Non
             assert "SameSite=Lax" in cookie
         assert "set-cookie" not in owner.get("/").headers
         assert owner.cookies[COOKIE] != thief.cookies[COOKIE]
-        body = starting(owner, "run") | {"session_hash": "shared"}
-        owner.post(JOIN, json=body).raise_for_status()
-        taken = list(events(thief, "shared"))
-        assert [event["msg"] for event in taken] == ["unexpected_error"]
-        messages = [event["msg"] for event in events(owner, "shared")]
-        assert messages[-2:] == ["process_completed", "close_stream"]
-
-
-def test_only_the_cookie_of_a_session_comes_back_to_its_race(address: str) -> None:
-    """What else is sent in the place of a session's name comes back to nothing."""
-    with (
-        httpx.Client(base_url=address, timeout=30) as owner,
-        httpx.Client(base_url=address, timeout=30) as thief,
-    ):
-
-        def come_back(client: httpx.Client, name: Any, session: str) -> str:
-            """The answer's texts."""
-            body = starting(client, "back") | {"data": [name], "session_hash": session}
-            client.post(JOIN, json=body).raise_for_status()
-            told = list(events(client, session))
-            assert told[-2]["msg"] == "process_completed"
-            assert told[-2]["success"]
-            return json.dumps(told)
-
-        run = starting(owner, "run") | {"session_hash": "kept"}
-        owner.post(JOIN, json=run).raise_for_status()
-        assert list(events(owner, "kept"))
-        wrote = '"phase": "ended"'
-        for number, name in enumerate(["kept", "", "unkept", 7, None, ["kept"], "k" * 100_000]):
-            assert wrote not in come_back(thief, name, f"thief {number}"), name
+        [answer] = called(owner, starting(owner, "run"))
+        assert answer["key"] == ""
+        wrote = '"phase":"ended"'
+        assert wrote not in streamed(thief)
+        assert wrote in streamed(owner)
+        assert wrote in streamed(owner), "a page that is loaded anew"
+        [answer] = called(thief, starting(thief, "continue"))
+        assert "Nothing has run yet" in answer["alert"]
         thief.cookies.clear()
-        assert wrote not in come_back(thief, "kept", "bare")
-        assert wrote in come_back(owner, "kept", "anew")
-        assert wrote not in come_back(owner, "kept", "again")
+        for key in ("abc", owner.cookies[COOKIE], "bare-", "k" * 100_000):
+            assert wrote not in streamed(thief, key=key[:8000])
 
 
-def test_connections_of_one_session_are_bounded(visitor: httpx.Client) -> None:
-    path = "gradio_api/heartbeat/many"
-    with httpx.Client(base_url=visitor.base_url, cookies=visitor.cookies, timeout=30) as client:
-        held = [client.send(client.build_request("GET", path), stream=True) for _ in range(6)]
+def test_without_a_cookie_a_race_is_told_to_whom_its_key_was_told(address: str) -> None:
+    """Frames may forbid cookies."""
+    with httpx.Client(base_url=address, timeout=30) as page:
+        run = starting(page, "run")
+        page.cookies.clear()
+        [answer] = called(page, run)
+        assert answer["key"]
+        assert '"phase"' not in streamed(page)
+        assert '"phase":"ended"' in streamed(page, key=answer["key"])
+
+
+def test_a_reader_that_comes_back_is_sent_what_is_new(visitor: httpx.Client) -> None:
+    called(visitor, starting(visitor, "run"))
+    numbers = re.findall("^id: (\\d+)$", streamed(visitor), re.MULTILINE)
+    again = visitor.get(STREAM, headers={"Last-Event-ID": numbers[-1]}).text
+    assert "event: race" not in again
+    assert "event: end" in again
+    for odd in ("", "-1", "x", "9" * 18, "9" * 5000):
+        assert "event: race" in visitor.get(STREAM, headers={"Last-Event-ID": odd}).text
+
+
+def test_connections_of_one_visitor_are_bounded(visitor: httpx.Client) -> None:
+    config = functions(visitor)
+    [tokens] = [
+        c["id"] for c in config["components"] if c["props"].get("elem_id") == "max_new_tokens"
+    ]
+    run = starting(visitor, "run")
+    [function] = [f for f in config["dependencies"] if f["id"] == run["fn_index"]]
+    run["data"][function["inputs"].index(tokens)] = 3900
+    run["data"][0] = LONG
+    called(visitor, run)
+    with httpx.Client(
+        base_url=visitor.base_url, cookies=visitor.cookies, timeout=30, limits=httpx.Limits()
+    ) as client:
+        held = [
+            client.send(client.build_request("GET", STREAM), stream=True) for _ in range(MAX_OPEN)
+        ]
         assert {answer.status_code for answer in held} == {200}
-        assert visitor.get(path).status_code == 429
-        for answer in held:
+        refused = client.send(client.build_request("GET", STREAM), stream=True)
+        assert refused.status_code == 429
+        for answer in (*held, refused):
             answer.close()

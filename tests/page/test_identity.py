@@ -1,53 +1,44 @@
-"""Whose a request is: sessions of one cookie are told to be of one browser, and no others are."""
+"""Whose a request is: all tabs of one cookie are one visitor, whom no key opens."""
 
-import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.errors import DerbyError
-from backend.web.browsers import browser_of
-from backend.web.quota import Quota
-from page.identity import session_of
+from page.identity import key_of, session_of, visitor_by, visitor_of
 
 COOKIES = st.integers(0, 2**32).map("{:043d}".format)
 NO_COOKIE = st.sampled_from(["", "ours it is not"])
 SESSIONS = st.text(min_size=1, max_size=64)
 
 
-def require_second(first: str, second: str) -> None:
-    """Raises DerbyError if a race of `first` is one too many for `second`."""
-    quota = Quota(1)
-    quota.count(first, 0)
-    quota.require(second, 1)
-
-
-@given(COOKIES, SESSIONS, SESSIONS)
-def test_sessions_of_one_cookie_share_the_quota(cookie: str, one: str, other: str) -> None:
-    """The quota was kept by the session alone: whoever reloaded the page began with a fresh one."""
-    visitors = session_of(cookie, one), session_of(cookie, other)
-    assert (visitors[0] == visitors[1]) == (one == other)
-    with pytest.raises(DerbyError, match="1 are allowed"):
-        require_second(*visitors)
-
-
 @given(COOKIES, COOKIES, SESSIONS, SESSIONS)
-def test_two_cookies_do_not(cookie: str, another: str, one: str, other: str) -> None:
-    assume(cookie != another)
-    require_second(session_of(cookie, one), session_of(another, other))
+def test_a_cookie_is_a_visitor_and_a_session_has_the_cookie_it_was_opened_with(
+    cookie: str, another: str, one: str, other: str
+) -> None:
+    """Limits were kept by the session alone: whoever loaded the page anew had them afresh."""
+    sessions = session_of(cookie, one), session_of(cookie, other)
+    assert (sessions[0] == sessions[1]) == (one == other)
+    assert visitor_of(sessions[0]) == visitor_of(sessions[1]) == visitor_by(cookie, "")
+    same = cookie == another
+    assert (session_of(another, one) == sessions[0]) == same
+    assert (visitor_of(session_of(another, one)) == visitor_of(sessions[0])) == same
 
 
 @given(NO_COOKIE, COOKIES, SESSIONS, SESSIONS)
-def test_sessions_without_a_cookie_share_it_with_nobody(
+def test_without_a_cookie_each_session_is_a_visitor_with_a_key(
     none: str, cookie: str, one: str, other: str
 ) -> None:
-    bare = session_of(none, one)
-    require_second(bare, session_of(cookie, other))
-    require_second(session_of(cookie, other), bare)
-    if one != other:
-        require_second(bare, session_of(none, other))
+    bare, owner = (visitor_of(session_of(given, one)) for given in (none, cookie))
+    assert bare != owner
+    assert (visitor_of(session_of(none, other)) == bare) == (one == other)
+    assert visitor_by(none, key_of(bare)) == bare
+    assert len(bare.removeprefix("bare-")) * 4 >= 128
 
 
-@given(COOKIES | NO_COOKIE, SESSIONS)
-def test_the_name_holds_128_bits_that_the_browser_does_not_tell(cookie: str, named: str) -> None:
-    visitor = session_of(cookie, named)
-    assert len(visitor.removeprefix(browser_of(visitor) + ".")) * 4 >= 128
+@given(NO_COOKIE, COOKIES, SESSIONS, st.text())
+def test_a_visitor_with_a_cookie_has_no_key(
+    none: str, cookie: str, session: str, guess: str
+) -> None:
+    owner = visitor_of(session_of(cookie, session))
+    assert key_of(owner) == ""
+    assert visitor_by(none, owner) == visitor_by(none, guess) == ""
+    assert visitor_by(cookie, guess) == owner

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from browser import LONG, Visitor, serving
-from playwright.sync_api import BrowserContext, Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from backend.engines.fake import STEEP_PASSES
 from backend.export.production import snippet
@@ -380,7 +380,7 @@ def test_a_race_is_told_in_some_two_hundred_words(visitor: Visitor) -> None:
 
 
 @pytest.mark.model
-def test_the_built_in_model_races(browser: BrowserContext) -> None:
+def test_the_built_in_model_races(browser: Browser) -> None:
     """The app as it is started without options: real engine, real worker, equal texts. A step is
     looked into, and the race comes back from its link and is replayed.
     """
@@ -467,12 +467,12 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     def hold(route: Route) -> None:
         held.append(route)
 
-    visitor.page.route("**/queue/join*", hold)
+    visitor.page.route("**/run/predict*", hold)
     visitor.page.locator("#delete").click()
     expect(told).to_have_value("")
     for route in held:
         route.continue_()
-    visitor.page.unroute("**/queue/join*", hold)
+    visitor.page.unroute("**/run/predict*", hold)
     expect(told).to_have_value(re.compile("You saved no snapshot"))
     assert visitor.complaints == []
 

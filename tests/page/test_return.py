@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from browser import LONG, Visitor
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -56,32 +56,21 @@ def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
     assert waiting.states == ["done"]
 
 
-def test_a_tab_takes_over_what_another_left_and_nothing_before(
-    enter: Callable[[], Visitor], browser: BrowserContext, address: str
+def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
+    visitor: Visitor, enter: Callable[[], Visitor], address: str
 ) -> None:
-    """A second tab is another visitor, also one that has a copy of what the first one kept."""
-    first = enter()
-    first.endless()
-    first.wait_decoding()
-    with browser.expect_page() as opened:
-        first.page.evaluate("(address) => { window.open(address) }", address)
-    copy = opened.value
-    copy.wait_for_selector('.dd-board[data-phase="idle"]')
-    assert copy.evaluate("sessionStorage['decode-derby-session']")
-    copy.close()
-    second = browser.new_page()
+    """A second tab was another visitor, whose race waited behind that of the first."""
+    visitor.endless()
+    visitor.wait_decoding()
+    second = visitor.window.new_page()
     second.goto(address)
+    second.wait_for_selector('.dd-board[data-phase="racing"]')
     expect(second.get_by_label("Prompt", exact=True)).to_have_value(LONG)  # the first one's form
-    second.locator("#run").click()
-    second.wait_for_selector('.dd-board[data-phase="waiting"]')
-    with first.page.expect_event("close"):
-        first.page.close(run_before_unload=True)
-    third = browser.new_page()
-    third.goto(address)
-    third.wait_for_selector('.dd-board[data-phase="racing"]')
-    second.reload()
-    second.wait_for_selector('.dd-board[data-phase="waiting"]')
-    for page in (third, second):
-        page.locator("#stop").click()
+    other = enter()
+    other.page.wait_for_selector('.dd-board[data-phase="idle"]')
+    second.locator("#stop").click()
+    for page in (second, visitor.page):
         page.wait_for_selector('.dd-board[data-phase="ended"]')
-        page.close()
+    assert visitor.card("KV reuse").text == second.locator(".dd-flow").nth(1).inner_text()
+    other.page.reload()
+    other.page.wait_for_selector('.dd-board[data-phase="idle"]')

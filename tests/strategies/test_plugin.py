@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Visitor, chromium, serving
+from browser import Visitor, launched, serving
 from packages import install
 from playwright.sync_api import expect
 
@@ -186,7 +186,7 @@ def test_the_page_offers_it_with_its_settings_beside_broken_ones(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (packages, broken))))
-    with chromium() as browser, serving("--fake", cache=tmp_path) as address:
+    with launched() as browser, serving("--fake", cache=tmp_path) as address:
         assert_reported(capfd.readouterr().err.splitlines())
         visitor = Visitor(browser, address)
         visitor.columns("kv")

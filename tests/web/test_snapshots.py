@@ -12,7 +12,6 @@ import pytest
 from backend.kvcache import cache_file
 from backend.limits import Limits
 from backend.racing.hosts.inline import InlineHost
-from backend.web.browsers import visitor_named
 from backend.web.controller import Controller
 from backend.web.offer import offer_of
 from backend.web.view import View
@@ -105,17 +104,6 @@ def test_a_visitor_over_the_quota_is_told_what_to_do() -> None:
     assert saved(controller, "bob")[0], "another visitor has a quota of their own"
     controller.delete("ann", first)
     assert saved(controller, "ann")[0]
-
-
-def test_a_reloaded_page_keeps_the_browsers_snapshots() -> None:
-    """Each reload was another owner: it kept as many again, and could delete none kept before."""
-    controller = page(Limits(snapshots=1))
-    before, reloaded = visitor_named("ann", "1"), visitor_named("ann", "2")
-    first, _ = saved(controller, before)
-    assert saved(controller, reloaded)[1].startswith("You keep 1 snapshots")
-    assert [name for _, name in controller.saved(reloaded)] == [first]
-    assert "is deleted" in controller.delete(reloaded, first)
-    assert saved(controller, reloaded)[0]
 
 
 def test_a_full_disk_names_no_folder_to_a_visitor(

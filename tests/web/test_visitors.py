@@ -17,40 +17,15 @@ from backend.racing.commands import Command, ForgetVisitor
 from backend.racing.hosts.host import HostFacts
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request
-from backend.web.controller import BACKLOG, Controller
-from backend.web.offer import Offer, Runtime
+from backend.web.controller import Controller
+from backend.web.offer import Offer
 from backend.web.presence import Presence
 from backend.web.visitors import GRACE, Frame, Visitors
 
 RACE = Race(Request("Hi"), (default_column("kv"),), ModelSpec("fake", "fake"))
-
-
-MENU = Offer((Runtime("fake", "Fake", ("fp32",), ("CPU",)),), ("fake",))
-FORM = {
-    "prompt": "Hi",
-    "max_new_tokens": 16,
-    "temperature": 0,
-    "top_k": 0,
-    "top_p": 1,
-    "seed": 0,
-    "stop": "",
-    "chat": False,
-    "context": 0,
-    "shift": False,
-    "heal": False,
-    "top": 0,
-    "measure": False,
-    "lineup": "kv",
-    "model": "0",
-    "model.hub": "",
-    "engine": "fake",
-    "precision": "fp32",
-    "device": "CPU",
-    "grammar.kind": "lark",
-    "grammar.text": "",
-}
 
 
 class SlowHost:
@@ -287,8 +262,7 @@ def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
     async def scene() -> None:
         host = SlowHost()
         visitors = Visitors(host)
-        shown = [v async for v in Controller(visitors, Offer((), ())).race("a", {})]
-        assert [list(view) for view in shown] == [["alert"]]
+        assert list(await Controller(visitors, Offer((), ())).race("a", {})) == ["alert"]
         assert host.races == visitors.count == 0
 
     play(scene())
@@ -434,87 +408,6 @@ def test_who_is_absent_for_long_is_forgotten_with_their_caches() -> None:
     play(scene())
 
 
-def test_who_comes_back_has_their_race_wherever_it_stands() -> None:
-    """A page that was loaded anew was another visitor's, who knew of no race, and whose next one
-    waited behind it.
-    """
-
-    async def scene() -> None:
-        street = Street(here="ab")
-        visitors, presence = street.visitors, street.presence
-        running, waiting = await street.race("a"), await street.race("b")
-        for name in "ab":
-            presence.closed(name)
-            presence.opened(name * 2)
-            assert await visitors.come_back(name * 2, name) is not None
-        street.wait(GRACE)  # neither is absent
-        assert visitors.count == 2
-        assert (await anext(visitors.follow("bb"))).ahead == 1
-        with pytest.raises(DerbyError, match="not kept"):
-            visitors.look("a")
-        visitors.stop("aa")
-        assert await end(running) == await end(visitors.follow("aa")) == ("stopped", "")
-        again = await street.race("aa")
-        street.host.release.set()
-        for frames in (waiting, again):
-            await end(frames)
-        presence.closed("bb")
-        assert await visitors.come_back("bbb", "bb") is not None  # also once it is over
-        await end(visitors.watch("bbb", RACE))
-        assert len(set(street.host.scopes)) == 2  # their caches are theirs still
-
-    play(scene())
-
-
-def test_what_others_have_nobody_comes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does anybody to what is shown in another tab, or with a race of their own."""
-
-    async def scene() -> None:
-        monkeypatch.setattr("backend.web.visitors.GRACE", 0.5)
-        street = Street(here="abc")
-        running = await street.race("a")
-        come_back = street.visitors.come_back
-        assert await come_back("b", "nobody") is None
-        assert await come_back("b", "a") is None  # whose page is open
-        street.presence.opened("d")
-        later = [asyncio.create_task(come_back(name, "a")) for name in "db"]
-        await asyncio.sleep(0)
-        street.presence.closed("d")  # whoever does not wait any more gets nothing
-        await asyncio.sleep(0.3)
-        street.presence.closed("a")
-        assert await later[0] is None
-        assert await later[1] is not None
-        assert await come_back("c", "a") is None  # it has been given away
-        own = await street.race("c")
-        street.presence.closed("b")
-        assert await come_back("c", "b") is None
-        assert street.visitors.count == 2
-        street.host.release.set()
-        await end(running)
-        await end(own)
-
-    play(scene())
-
-
-def test_who_asks_before_they_are_connected_is_waited_for() -> None:
-    """A page asks first and then opens its stream: while the old page's connection stood, the new
-    one was taken to have gone, one time in eight, and its race was lost to it.
-    """
-
-    async def scene() -> None:
-        street = Street(here="a")
-        running = await street.race("a")
-        back = asyncio.create_task(street.visitors.come_back("b", "a"))
-        await asyncio.sleep(0.3)
-        street.presence.opened("b")
-        street.presence.closed("a")
-        assert await back is not None
-        street.host.release.set()
-        await end(running)
-
-    play(scene())
-
-
 class ForgetfulHost(InlineHost):
     """Loses what it is told to forget, as a host whose worker died just then."""
 
@@ -549,25 +442,6 @@ def test_what_is_told_of_the_forgotten_is_who_was_absent_too_long() -> None:
     street.visitors.seen("x")
     street.wait(300)
     assert street.forgotten == ["x"]
-
-
-def test_a_slow_reader_gets_fewer_views_and_the_last_one() -> None:
-    """Views once piled up for whoever read a kilobyte a second, without an end."""
-
-    async def scene() -> None:
-        host, backlog = SlowHost(), 0
-        visitors = Visitors(host)
-        controller = Controller(visitors, MENU, backlog=lambda _: backlog)
-        views = controller.race("a", FORM)
-        assert (await anext(views))["phase"] == "preparing"
-        backlog = BACKLOG
-        rest = asyncio.ensure_future(anext(views))
-        while visitors.look("a").board.scores[0].state != "prefill":
-            await asyncio.sleep(0.01)
-        host.release.set()
-        assert (await rest)["phase"] == "ended"
-
-    play(scene())
 
 
 def test_so_many_last_races_are_kept_and_the_oldest_go_first() -> None:
@@ -628,5 +502,28 @@ def test_a_save_ends_when_its_visitor_goes() -> None:
         assert (await saving).scores[0].reason == "stopped"
         street.host.release.set()
         await end(running)
+
+    play(scene())
+
+
+def test_a_board_that_cannot_take_an_event_ends_the_race_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The race was over, but its board never ended: the page asked on and on, and its visitor
+    could not go on with anything.
+    """
+
+    def broken(_: Scoreboard, event: Event) -> None:
+        raise ValueError(event)
+
+    async def scene() -> None:
+        street = Street(here="a")
+        monkeypatch.setattr(Scoreboard, "add", broken)
+        frames = [frame async for frame in street.visitors.watch("a", RACE)]
+        [score] = frames[-1].board.scores
+        assert frames[-1].over
+        assert (score.state, "reference" in score.message) == ("failed", True)
+        assert street.visitors.last("a")[1].ended
+        await gone(street.visitors)
 
     play(scene())
