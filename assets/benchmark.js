@@ -1,26 +1,23 @@
 // Draws the view that backend/web/benchmark.py makes, which holds every word and figure. All text goes
 // in by textContent: none of it is markup.
+import { cell, finder, make, shape, table } from "./dom.js";
+import { kept } from "./kept.js";
+import { listenTo } from "./stream.js";
+
+const find = finder("benchmark");
 const MOST = 200000; // characters of a prompt set, as the server has it
 
-function cell(tag, text, scope) {
-  const node = make(tag, "", text);
-  if (scope) node.scope = scope;
-  return node;
-}
-
+// Lines in groups, each under its category, where there are several.
 function drawTable(headings, groups) {
-  const table = make("table");
-  table.createTHead().insertRow().append(...headings.map((heading) => cell("th", heading, "col")));
+  const node = table(headings, []);
   for (const [category, lines] of groups) {
-    const body = table.createTBody();
+    const body = node.createTBody();
     const title = cell("th", category === "all" ? "all prompts" : category, "rowgroup");
     title.colSpan = headings.length;
     if (groups.length > 1) body.insertRow().append(title);
-    for (const [name, ...cells] of lines) {
-      body.insertRow().append(cell("th", name, "row"), ...cells.map((text) => cell("td", text)));
-    }
+    body.append(...table([], lines, { named: true }).tBodies[0].rows);
   }
-  find(".dd-scroll").replaceChildren(table);
+  find(".dd-scroll").replaceChildren(node);
 }
 
 // One row a column; places are shares of the width.
@@ -57,31 +54,26 @@ function drawFiles(files) {
   place.append(save("benchmark.json", files.json, "application/json"), save("benchmark.csv", files.csv, "text/csv"));
 }
 
-function answered() {
-  if (props.value?.begun) window.listenTo(props.value);
-  else if (props.value) draw(props.value);
-}
-
 function draw(view) {
   find(".dd-alert").textContent = view.alert || "";
   if (view.alert) return;
-  window.kept.keepBenchmark(view);
+  kept.keepBenchmark(view);
   show(view);
 }
 
 // What was measured before the page was loaded anew. Whatever stands in the storage, the page works.
 function recall() {
-  const view = window.kept.benchmark?.view;
-  if (props.value || !view) return;
+  const view = kept.benchmark?.view;
+  if (!view) return;
   try {
     show({ ...view, phase: view.phase === "ended" ? "ended" : "stopped", status: view.left });
   } catch {
-    element.querySelector(".dd-benchmark").dataset.phase = "idle";
+    find(".dd-benchmark").dataset.phase = "idle";
   }
 }
 
 function show(view) {
-  element.querySelector(".dd-benchmark").dataset.phase = view.phase;
+  find(".dd-benchmark").dataset.phase = view.phase;
   find(".dd-status").textContent = view.status;
   find("progress").value = view.share;
   drawTable(view.headings, view.groups);
@@ -94,7 +86,7 @@ function show(view) {
 }
 
 // The file is read here and goes into the box as if typed: nothing is uploaded.
-find("input[type=file]").addEventListener("change", async ({ target }) => {
+async function readFile({ target }) {
   const [file] = target.files;
   if (!file) return;
   const area = document.querySelector("#prompt-set textarea");
@@ -106,7 +98,11 @@ find("input[type=file]").addEventListener("change", async ({ target }) => {
   area.dispatchEvent(new Event("input", { bubbles: true }));
   find(".dd-alert").textContent = "";
   target.value = "";
-});
-watch("value", answered);
-document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));
-recall();
+}
+
+export function start({ props, watch }) {
+  find("input[type=file]").addEventListener("change", readFile);
+  watch("value", () => (props.value?.begun ? listenTo(props.value) : draw(props.value)));
+  document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));
+  recall();
+}

@@ -1,6 +1,16 @@
 // Draws the view that backend/web/view.py makes, which holds every word and figure; nothing is decided
 // here. All text goes in by textContent: none of it is markup.
-const RUNNING = ["waiting", "preparing", "racing"];
+import { card, drawColumn } from "./card.js";
+import { drawCosts, drawCurve } from "./curve.js";
+import { finder, fit, make, put, table } from "./dom.js";
+import { helped, meanings } from "./help.js";
+import { keepAddress } from "./kept.js";
+import { drawDraft, drawLoad, drawLoadPlot } from "./load.js";
+import { beginReplay, drawControls, replay, showMoment, startReplay } from "./replay.js";
+import { race, sight } from "./rounds.js";
+import { listenTo, RUNNING } from "./stream.js";
+
+const find = finder("board");
 const ENDED = ["done", "stopped", "failed"];
 const ORIGINS = {
   sampled: "by the target",
@@ -11,14 +21,13 @@ const ORIGINS = {
   earlier: "before Continue",
 };
 let latest = -1; // the number of the race on show; views of earlier races come too late
-let cards = [];
-let seen = new Set(); // origins of the text on show
+let answer = null; // the component, which holds what the server answered
 let about = ""; // what the line-up on show is for
 let undrawn = null; // the newest view, where nobody looks
 
 // The legend tells of what there is to see, where colours tell anything apart.
 function drawLegend() {
-  const shown = Object.keys(ORIGINS).filter((origin) => seen.has(origin));
+  const shown = Object.keys(ORIGINS).filter((origin) => race.seen.has(origin));
   fit(find(".dd-legend"), shown.length > 1 ? shown : [], (origin) => {
     const entry = make("li");
     entry.append(make("span", `dd-${origin}`, origin), ` ${ORIGINS[origin]}`);
@@ -27,21 +36,8 @@ function drawLegend() {
 }
 
 function drawTable({ headings, lines }) {
-  const table = make("table");
-  const cells = headings.map((title) => {
-    const cell = make("th");
-    cell.scope = "col";
-    cell.append(meanings.has(title) ? helped(title) : title);
-    return cell;
-  });
-  table.createTHead().insertRow().append(...cells);
-  const body = table.createTBody();
-  for (const [title, ...texts] of lines) {
-    const name = make("th", "", title);
-    name.scope = "row";
-    body.insertRow().append(name, ...texts.map((text) => make("td", "", text)));
-  }
-  find(".dd-scroll").replaceChildren(table);
+  const helpful = headings.map((title) => (meanings.has(title) ? helped(title) : title));
+  find(".dd-scroll").replaceChildren(table(helpful, lines, { named: true }));
 }
 
 function drawGlossary(entries) {
@@ -70,7 +66,7 @@ function setPhase(board, phase) {
 function drawNow(view) {
   if (!RUNNING.includes(view.phase)) return;
   const meter = document.querySelector(".dd-meter");
-  const shares = cards.map((it) => (ENDED.includes(it.column.state) ? 1 : it.column.state === "decoding" ? it.share : 0));
+  const shares = race.cards.map((it) => (ENDED.includes(it.column.state) ? 1 : it.column.state === "decoding" ? it.share : 0));
   if (view.phase === "racing") meter.value = shares.reduce((sum, share) => sum + share, 0) / shares.length;
   else meter.removeAttribute("value");
   put(document.querySelector(".dd-left"), view.left);
@@ -85,19 +81,19 @@ function drawEnd(view) {
 
 function begin(board, view) {
   latest = view.race;
-  seen = new Set();
+  race.seen = new Set();
   about = view.race ? about : view.status;
   put(find(".dd-alert"), "");
-  cards = view.columns.map(card);
-  find(".dd-columns").replaceChildren(...cards.map((it) => it.root));
+  race.cards = view.columns.map(card);
+  find(".dd-columns").replaceChildren(...race.cards.map((it) => it.root));
   sight.disconnect();
-  for (const it of cards) sight.observe(it.root);
+  for (const it of race.cards) sight.observe(it.root);
   beginReplay();
 }
 
 // Of a race that was run elsewhere or earlier, and how one came out that was run again here.
 function drawRecorded({ recorded, compared, fragment }) {
-  if (fragment) window.keepAddress?.(fragment);
+  if (fragment) keepAddress(fragment);
   put(find(".dd-recorded span"), recorded ?? "");
   find(".dd-recorded").hidden = !recorded;
   const box = find(".dd-compared");
@@ -107,10 +103,10 @@ function drawRecorded({ recorded, compared, fragment }) {
 
 // What the server answered: a line-up, a race from elsewhere, a sentence, or that something has begun.
 function answered() {
-  const answer = props.value;
-  if (answer?.begun) window.listenTo(answer);
-  else if (answer?.alert) put(find(".dd-alert"), answer.alert);
-  else if (answer) show(answer);
+  const { value } = answer.props;
+  if (value?.begun) listenTo(value);
+  else if (value?.alert) put(find(".dd-alert"), value.alert);
+  else if (value) show(value);
 }
 
 function showPreparation({ preparing }) {
@@ -144,7 +140,7 @@ function show(view) {
   put(find(".dd-status"), view.status);
   put(find(".dd-setup"), view.setup);
   drawRecorded(view);
-  view.columns.forEach((column, i) => drawColumn(cards[i], column, view.axis));
+  view.columns.forEach((column, i) => drawColumn(race.cards[i], column, view.axis));
   if (replay.at === null) drawControls();
   else showMoment();
   drawLegend();
@@ -157,21 +153,25 @@ function show(view) {
 // The value goes too: were it there still, the same alert would be no news.
 function clearAlert() {
   put(find(".dd-alert"), "");
-  if (props.value?.alert) props.value = null;
+  if (answer.props.value?.alert) answer.props.value = null;
 }
 
-// Why a race was refused may be gone once the form is changed.
-for (const change of ["input", "change"]) document.addEventListener(change, clearAlert, { capture: true });
-find(".dd-dismiss").addEventListener("click", clearAlert);
-find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
-find(".dd-again").addEventListener("click", () => document.getElementById("again")?.click());
-find(".dd-load-measure").addEventListener("click", () => document.getElementById("underload")?.click());
-for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
-new ResizeObserver(drawLoadPlot).observe(find(".dd-load-plot"));
-new ResizeObserver(drawCurve).observe(find(".dd-plot"));
-watch("value", answered);
-document.addEventListener("dd-race", ({ detail }) => show(detail));
-document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));
-document.addEventListener("dd-end", ({ detail }) => showEnd(detail));
-document.addEventListener("visibilitychange", () => undrawn && show(undrawn));
-answered();
+export function start(component) {
+  answer = component;
+  startReplay();
+  // Why a race was refused may be gone once the form is changed.
+  for (const change of ["input", "change"]) document.addEventListener(change, clearAlert, { capture: true });
+  find(".dd-dismiss").addEventListener("click", clearAlert);
+  find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
+  find(".dd-again").addEventListener("click", () => document.getElementById("again")?.click());
+  find(".dd-load-measure").addEventListener("click", () => document.getElementById("underload")?.click());
+  for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
+  new ResizeObserver(drawLoadPlot).observe(find(".dd-load-plot"));
+  new ResizeObserver(drawCurve).observe(find(".dd-plot"));
+  component.watch("value", answered);
+  document.addEventListener("dd-race", ({ detail }) => show(detail));
+  document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));
+  document.addEventListener("dd-end", ({ detail }) => showEnd(detail));
+  document.addEventListener("visibilitychange", () => undrawn && show(undrawn));
+  answered();
+}

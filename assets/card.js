@@ -1,16 +1,7 @@
 // One column of the board: its card, and what is drawn in it. All text goes in by textContent.
-function setData(node, name, value) {
-  if (node.dataset[name] !== value) node.dataset[name] = value;
-}
-
-function setStyle(node, name, value) {
-  if (node.style[name] !== value) node.style[name] = value;
-}
-
-// As many children as there are entries; those that stay are changed in place.
-function fit(box, entries, build) {
-  if (box.children.length !== entries.length) box.replaceChildren(...entries.map(build));
-}
+import { fit, make, put, setData, setStyle } from "./dom.js";
+import { copier, helped } from "./help.js";
+import { addRounds, drawMoment, stripOf } from "./rounds.js";
 
 function bar() {
   const root = make("div", "dd-bar");
@@ -57,7 +48,7 @@ function detailsOf(column) {
   return { root, told, parts, shares, figures };
 }
 
-function card(column) {
+export function card(column) {
   const root = make("article", "dd-card");
   const header = make("header");
   const state = make("span", "dd-state");
@@ -120,7 +111,7 @@ function drawDetails(it, { told, figures, parts, shares }) {
   });
 }
 
-function drawColumn(it, column, axis) {
+export function drawColumn(it, column, axis) {
   setData(it.root, "state", column.state);
   setData(it.root, "pace", column.pace);
   setData(it.root, "same", column.same);

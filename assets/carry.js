@@ -1,16 +1,22 @@
 // The race on show as a link or a file, which backend/web/carry.py makes. Where a frame forbids the
 // clipboard, there is a field to copy from.
-const row = element.querySelector(".dd-carry");
-const note = row.querySelector("p");
-const field = row.querySelector("input");
+import { finder } from "./dom.js";
+import { kept } from "./kept.js";
+
+const find = finder("carry");
+let component = null; // which is asked, and holds the answer
 const wanted = new Set(); // what the next link is for: "link" to be copied, "kept" to be kept
+
+function clear() {
+  find("p").textContent = "";
+  find("input").hidden = true;
+}
 
 function ask(form) {
   wanted.add(form);
-  note.textContent = "";
-  field.hidden = true;
-  props.value = { ask: form === "kept" ? "link" : form };
-  trigger("input");
+  clear();
+  component.props.value = { ask: form === "kept" ? "link" : form };
+  component.trigger("input");
 }
 
 function save([name, kind, content], coded) {
@@ -23,6 +29,7 @@ function save([name, kind, content], coded) {
 }
 
 async function copy(address, told) {
+  const [field, note] = [find("input"), find("p")];
   field.value = address;
   try {
     await navigator.clipboard.writeText(address);
@@ -36,35 +43,38 @@ async function copy(address, told) {
 }
 
 function answered() {
-  const { link, note: told, file, base64, about } = props.value ?? {};
+  const { link, note: told, file, base64, about } = component.props.value ?? {};
   if (file) save(file, base64);
   // One answer may be that to both, asked for at nearly the same time.
-  if (link && wanted.has("kept")) window.kept.add(link, about);
+  if (link && wanted.has("kept")) kept.add(link, about);
   if (link && wanted.has("link")) copy(location.href.split("#")[0] + link, told);
-  if (told && !link && !file && [...wanted].some((form) => form !== "kept")) note.textContent = told;
+  if (told && !link && !file && [...wanted].some((form) => form !== "kept")) find("p").textContent = told;
   wanted.clear();
 }
 
-row.addEventListener("click", ({ target }) => {
-  if (target.dataset.form) ask(target.dataset.form);
-});
-watch("value", answered);
-
 // A race that has ended can be taken along, and is kept in this browser.
-const phases = new MutationObserver(() => {
-  const { phase } = document.querySelector(".dd-board").dataset;
-  const ended = phase === "ended";
+function offer(board) {
+  const row = find(".dd-carry");
+  const ended = board.dataset.phase === "ended";
   if (ended && row.hidden) setTimeout(() => ask("kept"), 300);
   row.hidden = !ended;
-  const known = !document.querySelector(".dd-costs").hidden;
+  const known = !board.querySelector(".dd-costs").hidden;
   for (const button of row.querySelectorAll("[data-form^=curve]")) button.hidden = !known;
-  note.textContent = "";
-  field.hidden = true;
-});
-const attach = () => {
+  clear();
+}
+
+function attach() {
   const board = document.querySelector(".dd-board");
   if (!board) return setTimeout(attach, 200);
+  const phases = new MutationObserver(() => offer(board));
   phases.observe(board, { attributeFilter: ["data-phase"] });
   phases.observe(board.querySelector(".dd-costs"), { attributeFilter: ["hidden"] });
-};
-attach();
+  offer(board);
+}
+
+export function start(given) {
+  component = given;
+  component.watch("value", answered);
+  find(".dd-carry").addEventListener("click", ({ target }) => target.dataset.form && ask(target.dataset.form));
+  attach();
+}

@@ -1,5 +1,8 @@
 // Draws the curve of what forward passes cost, as large as its place is, so that text keeps its size.
-const PLOT = { left: 40, right: 14, top: 12, bottom: 40 };
+import { finder, make, put, shape, table } from "./dom.js";
+
+const find = finder("board");
+export const PLOT = { left: 40, right: 14, top: 12, bottom: 40 };
 const RADIUS = 8.5;
 let costs = null; // what is on show
 
@@ -12,7 +15,7 @@ function ticks(most) {
 }
 
 // The cost between two measured widths lies on a straight line, as the predictions have it.
-function between(points, rows) {
+export function between(points, rows) {
   const next = Math.max(1, points.findIndex(([k]) => k >= rows));
   const [a, low] = points[next - 1];
   const [b, high] = points[next];
@@ -55,7 +58,7 @@ function mark(svg, { x, y }, { name, rows, tokens, steps, pace, sentence }, take
   svg.append(group);
 }
 
-function drawCurve() {
+export function drawCurve() {
   const place = find(".dd-plot");
   const { clientWidth: width, clientHeight: height } = place;
   if (!costs || !width) return;
@@ -78,21 +81,7 @@ function drawCurve() {
   place.replaceChildren(svg);
 }
 
-function costsTable(cells) {
-  const table = make("table");
-  table.createCaption().textContent = "What a forward pass costs here";
-  const head = table.createTHead().insertRow();
-  for (const name of ["Rows", "Milliseconds", "Plain steps"]) {
-    const cell = make("th", "", name);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const body = table.createTBody();
-  for (const line of cells) body.insertRow().append(...line.map((text) => make("td", "", text)));
-  return table;
-}
-
-function drawCosts(measured) {
+export function drawCosts(measured) {
   costs = measured;
   find(".dd-costs").hidden = !costs;
   if (!costs) return;
@@ -104,6 +93,7 @@ function drawCosts(measured) {
     return item;
   });
   find(".dd-marks").replaceChildren(...marks);
-  find(".dd-costs-table").replaceChildren(costsTable(costs.cells));
+  const caption = "What a forward pass costs here";
+  find(".dd-costs-table").replaceChildren(table(["Rows", "Milliseconds", "Plain steps"], costs.cells, { caption }));
   drawCurve();
 }

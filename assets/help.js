@@ -1,8 +1,11 @@
 // What a figure means, at the figure: its name is a button that opens the glossary's line. And the
 // button that copies a text.
-const meanings = new Map();
+import { finder, make, put, shape } from "./dom.js";
 
-function helped(title) {
+const find = finder("board");
+export const meanings = new Map();
+
+export function helped(title) {
   const node = make("button", "dd-helped", title);
   node.type = "button";
   node.addEventListener("click", () => explain(node));
@@ -22,7 +25,7 @@ function explain(node) {
 }
 
 // A frame may forbid the clipboard: then the text is selected, to be copied by its reader.
-function copier(label, flow) {
+export function copier(label, flow) {
   const text = () => [...flow.children].map((node) => (node.hidden ? "" : node.textContent)).join("");
   const node = make("button", "dd-copy");
   node.type = "button";

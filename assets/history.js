@@ -1,7 +1,8 @@
 // The races that this browser keeps, as links that hold them. All text goes in by textContent.
-const { kept } = window;
-const list = find(".dd-races");
-const search = find("input[type=search]");
+import { finder, make, table } from "./dom.js";
+import { kept } from "./kept.js";
+
+const find = finder("history");
 const chosen = new Set(); // their links
 
 function entry(race) {
@@ -23,24 +24,15 @@ function entry(race) {
 }
 
 function draw() {
-  const wanted = search.value.toLowerCase();
+  const wanted = find("input[type=search]").value.toLowerCase();
   const found = kept.races().filter((race) => JSON.stringify(race).toLowerCase().includes(wanted));
+  const list = find(".dd-races");
   list.replaceChildren(...found.map(entry));
   if (!found.length) list.append(make("li", "dd-note", wanted ? "No race says that." : "No race yet."));
 }
 
-function table({ headings, lines }) {
-  const made = make("table");
-  made.createTHead().insertRow().append(...headings.map((text) => make("th", "", text)));
-  const body = made.createTBody();
-  for (const [name, ...cells] of lines) {
-    body.insertRow().append(make("th", "", name), ...cells.map((text) => make("td", "", text)));
-  }
-  return made;
-}
-
 const ACTS = {
-  compare() {
+  compare({ props, trigger }) {
     props.value = { links: kept.races().map((race) => race.link).filter((link) => chosen.has(link)) };
     trigger("input");
   },
@@ -51,12 +43,15 @@ const ACTS = {
   },
 };
 
-element.addEventListener("click", ({ target }) => ACTS[target.dataset.act]?.());
-search.addEventListener("input", draw);
-document.addEventListener("dd-kept", draw);
-watch("value", () => {
-  const view = props.value ?? {};
-  find("[role=status]").textContent = view.note ?? "";
-  if (view.lines) find(".dd-scroll").replaceChildren(table(view));
-});
-draw();
+export function start(component) {
+  const { element, props, watch } = component;
+  element.addEventListener("click", ({ target }) => ACTS[target.dataset.act]?.(component));
+  find("input[type=search]").addEventListener("input", draw);
+  document.addEventListener("dd-kept", draw);
+  watch("value", () => {
+    const { note, headings, lines } = props.value ?? {};
+    find("[role=status]").textContent = note ?? "";
+    if (lines) find(".dd-scroll").replaceChildren(table(headings, lines, { named: true }));
+  });
+  draw();
+}

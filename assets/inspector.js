@@ -1,14 +1,18 @@
 // Shows what backend/results/steps.py says of one step of a column: click a token of a text, or move
 // with the arrow keys. All text goes in by textContent: none of it is markup.
-const panel = find(".dd-inspector");
+import { finder, make, table } from "./dom.js";
+
+const find = finder("inspector");
+const panel = () => find(".dd-inspector");
+let component = null; // which is asked, and holds the answer
 let at = null; // column and round on show
 
 const cardsNow = () => [...document.querySelectorAll(".dd-card")];
 const nodesAt = ([column, round]) => cardsNow()[column]?.querySelectorAll(`[data-round="${round}"]`) ?? [];
 
 function ask(what) {
-  props.value = what;
-  trigger("input");
+  component.props.value = what;
+  component.trigger("input");
 }
 
 function select(column, round) {
@@ -21,26 +25,10 @@ function mark() {
   for (const node of at ? nodesAt(at) : []) node.classList.add("dd-selected");
 }
 
-// A box of lines, each of cells, under a heading; nothing where there are none.
-function table(title, headings, lines) {
-  if (!lines.length) return [];
-  const grid = make("table");
-  grid.createCaption().textContent = title;
-  const row = grid.createTHead().insertRow();
-  row.append(...headings.map((text) => Object.assign(make("th", "", text), { scope: "col" })));
-  const body = grid.createTBody();
-  for (const cells of lines) {
-    body.insertRow().append(
-      ...cells.map((cell) => (cell instanceof Node ? wrapped(cell) : make("td", "", String(cell ?? "\u2013")))),
-    );
-  }
-  return [grid];
-}
-
-function wrapped(node) {
-  const cell = make("td");
-  cell.append(node);
-  return cell;
+// A table under a heading; nothing where there are no lines.
+function section(caption, headings, lines) {
+  const known = lines.map((cells) => cells.map((content) => content ?? "\u2013"));
+  return lines.length ? [table(headings, known, { caption })] : [];
 }
 
 // Blanks can be seen.
@@ -138,13 +126,13 @@ function committed(step) {
     const line = [token(text), origin, gap];
     return asked ? [...line, shares(top)] : line;
   });
-  return table("Committed", ["token", "origin", "gap", ...(asked ? ["most probable"] : [])], lines);
+  return section("Committed", ["token", "origin", "gap", ...(asked ? ["most probable"] : [])], lines);
 }
 
 function draw() {
-  const step = props.value;
+  const step = component.props.value;
   if (!step?.at && !step?.note) return; // what was asked, not what was answered
-  panel.hidden = false;
+  panel().hidden = false;
   find(".dd-inspector-title").textContent = step.note ?? `${step.column}. ${step.title}, ${step.clock}.`;
   if (step.note) {
     find(".dd-said").replaceChildren();
@@ -155,11 +143,11 @@ function draw() {
   find(".dd-said").replaceChildren(...step.sentences.map((sentence) => make("p", "", sentence)));
   find(".dd-inspector-body").replaceChildren(
     ...tree(step),
-    ...table("Proposed", ["token", "by", "what became of it"], proposals(step)),
+    ...section("Proposed", ["token", "by", "what became of it"], proposals(step)),
     ...committed(step),
-    ...table("Time", ["part", "took"], step.parts.map(([name, , words]) => [name, words.slice(name.length)])),
-    ...table("Masks", ["behind", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
-    ...table("Window", ["level"], step.window.map((level) => [level.join(" ")])),
+    ...section("Time", ["part", "took"], step.parts.map(([name, , words]) => [name, words.slice(name.length)])),
+    ...section("Masks", ["behind", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
+    ...section("Window", ["level"], step.window.map((level) => [level.join(" ")])),
   );
   mark();
   const [node] = nodesAt(at);
@@ -168,7 +156,7 @@ function draw() {
 
 function move(step) {
   if (step === "close") {
-    panel.hidden = true;
+    panel().hidden = true;
     at = null;
     mark();
   } else if (step === "difference") {
@@ -180,24 +168,27 @@ function move(step) {
   }
 }
 
-document.addEventListener("click", (event) => {
-  const node = event.target.closest?.(".dd-flow [data-round]");
-  if (!node || !getSelection().isCollapsed) return; // what is selected is to be copied
-  select(cardsNow().indexOf(node.closest(".dd-card")), Number(node.dataset.round));
-});
+export function start(given) {
+  component = given;
+  document.addEventListener("click", (event) => {
+    const node = event.target.closest?.(".dd-flow [data-round]");
+    if (!node || !getSelection().isCollapsed) return; // what is selected is to be copied
+    select(cardsNow().indexOf(node.closest(".dd-card")), Number(node.dataset.round));
+  });
 
-// With the focus on a text, or in the panel: from step to step.
-document.addEventListener("keydown", (event) => {
-  const box = event.target.closest?.(".dd-text, .dd-inspector");
-  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const scrolls = event.target.matches?.(".dd-tree-grid") && event.target.scrollWidth > event.target.clientWidth;
-  if (!box || !step || scrolls || event.ctrlKey || event.metaKey || event.altKey) return;
-  event.preventDefault();
-  const column = cardsNow().indexOf(box.closest(".dd-card"));
-  if (column >= 0 && at?.[0] !== column) select(column, 0);
-  else move(step);
-});
-panel.addEventListener("click", ({ target }) => {
-  if (target.dataset.move) move(target.dataset.move);
-});
-watch("value", draw);
+  // With the focus on a text, or in the panel: from step to step.
+  document.addEventListener("keydown", (event) => {
+    const box = event.target.closest?.(".dd-text, .dd-inspector");
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const scrolls = event.target.matches?.(".dd-tree-grid") && event.target.scrollWidth > event.target.clientWidth;
+    if (!box || !step || scrolls || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const column = cardsNow().indexOf(box.closest(".dd-card"));
+    if (column >= 0 && at?.[0] !== column) select(column, 0);
+    else move(step);
+  });
+  panel().addEventListener("click", ({ target }) => {
+    if (target.dataset.move) move(target.dataset.move);
+  });
+  component.watch("value", draw);
+}

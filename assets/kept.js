@@ -4,9 +4,9 @@
 const FORM = "decode-derby-form";
 const ADDRESS = "decode-derby-address";
 const TAB = "sessionStorage";
-const FRAMED = window.parent !== window;
+export const FRAMED = window.parent !== window;
 
-const kept = {
+export const kept = {
   read(key, storage = "localStorage") {
     try {
       return window[storage].getItem(key) || "";
@@ -23,7 +23,6 @@ const kept = {
     }
   },
 };
-window.kept = kept;
 
 // ---- past races, newest first
 const RACES = "decode-derby-races";
@@ -67,39 +66,39 @@ kept.keepBenchmark = (view) => {
   if (!kept.write(BENCHMARK, JSON.stringify(kept.benchmark))) kept.write(BENCHMARK, "");
 };
 
-window.beginBenchmark = (_, ...now) => {
+export function beginBenchmark(_, ...now) {
   benchmarkAsked = now;
   return ["", ...benchmarkAsked];
-};
+}
 
 // What the form says now counts only where nothing was kept: then there is nothing to go on with.
-window.resumeBenchmark = (_, ...now) => {
+export function resumeBenchmark(_, ...now) {
   const before = kept.benchmark;
   const fits = before?.asked?.length === now.length;
   benchmarkAsked = fits ? before.asked : now;
   return [fits ? String(before.view?.kept ?? "null") : "null", ...benchmarkAsked];
-};
+}
 
-window.keepForm = (...values) => {
+export function keepForm(...values) {
   const form = JSON.stringify(values);
   kept.write(FORM, form);
   kept.write(FORM, form, TAB);
   return [];
-};
+}
 
 // What there is to begin with: the form, a race in the address, and whether this page wrote that.
-window.keptForm = () => {
+export function keptForm() {
   const race = location.hash.startsWith("#race=") ? location.hash : "";
   const own = race !== "" && kept.read(ADDRESS, TAB) === race;
   return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own })];
-};
+}
 
 // A Space's page is a frame of another page, which shows its address.
-window.keepAddress = (fragment) => {
+export function keepAddress(fragment) {
   kept.write(ADDRESS, fragment, TAB);
   if (location.hash === fragment) return;
   history.replaceState(null, "", fragment);
   if (FRAMED) window.parent.postMessage({ hash: fragment }, "https://huggingface.co");
-};
+}
 
 window.addEventListener("hashchange", () => document.getElementById("open")?.click());

@@ -1,9 +1,8 @@
 // Draws the line-up that backend/web/lineup_editor.py describes, and sends it what its reader does.
 // All text goes in by textContent or as a value: none of it is markup.
-const { strategies, presets, most } = props.catalogue;
-const area = find("textarea");
-const problem = find("#lineup-problem");
-const list = find(".dd-lineup-columns");
+import { button, finder, make, put } from "./dom.js";
+
+const find = finder("lineup");
 const PAUSE = 300; // ms without a key after which the text is read
 const PATIENCE = 8000; // ms after which an answer is no longer waited for
 
@@ -14,14 +13,8 @@ let typing = 0;
 let fields = 0; // made so far: each has an id of its own
 const waiting = [];
 
-function button(text, label, act) {
-  const node = make("button", "dd-chip", text);
-  node.type = "button";
-  if (label) node.title = label;
-  if (label) node.setAttribute("aria-label", label);
-  node.addEventListener("click", act);
-  return node;
-}
+let component, strategies, presets, most; // what gradio gave
+let area, problem, list; // nodes
 
 // ---- what is sent: one thing at a time, so that each is meant for the text that it finds
 
@@ -39,8 +32,8 @@ function next() {
   if (action === undefined) return next();
   pending = { action, card, settle, text: area.value, serial: ++serial };
   pending.timer = setTimeout(() => release(), PATIENCE);
-  props.value = { text: pending.text, action, serial };
-  trigger("input");
+  component.props.value = { text: pending.text, action, serial };
+  component.trigger("input");
 }
 
 function release() {
@@ -50,7 +43,7 @@ function release() {
 }
 
 function answered() {
-  const state = props.value;
+  const state = component.props.value;
   if (!pending && state.columns && area.value !== state.text) {
     area.value = state.text; // a line-up from elsewhere
     cards = [];
@@ -60,7 +53,7 @@ function answered() {
   const done = pending;
   if (area.value !== done.text) {
     // Something was typed meanwhile: this answer is to another text.
-    props.value = { text: area.value };
+    component.props.value = { text: area.value };
     if (done.action) waiting.unshift({ make: () => done.action, card: done.card, settle: done.settle });
     return release();
   }
@@ -225,34 +218,39 @@ function draw(state) {
   for (const add of find(".dd-adds").querySelectorAll("button")) add.disabled = cards.length >= most;
 }
 
-area.addEventListener("input", () => {
-  props.value = { text: area.value }; // what Run would send
-  clearTimeout(typing);
-  typing = setTimeout(() => send(() => null), PAUSE);
-});
+export function start(given) {
+  component = given;
+  ({ strategies, presets, most } = component.props.catalogue);
+  [area, problem, list] = ["textarea", "#lineup-problem", ".dd-lineup-columns"].map(find);
+  area.addEventListener("input", () => {
+    component.props.value = { text: area.value }; // what Run would send
+    clearTimeout(typing);
+    typing = setTimeout(() => send(() => null), PAUSE);
+  });
 
-find(".dd-presets").append(
-  make("span", "", "Compare"),
-  ...presets.map(([name, title, about]) => {
-    const choose = () => {
-      cards = [];
-      put(find(".dd-about"), about);
-    };
-    const node = button(title, "", () => send(() => ({ op: "preset", name }), null, choose));
-    node.title = about;
-    return node;
-  }),
-);
-find(".dd-adds").append(
-  make("span", "", "Add"),
-  ...Object.entries(strategies).map(([strategy, { title, description }]) => {
-    const node = button(title, `Add ${title}`, () => {
-      send(() => ({ op: "add", strategy }), null);
-    });
-    node.title = description;
-    return node;
-  }),
-);
-area.value = props.value.text;
-draw(props.value);
-watch("value", answered);
+  find(".dd-presets").append(
+    make("span", "", "Compare"),
+    ...presets.map(([name, title, about]) => {
+      const choose = () => {
+        cards = [];
+        put(find(".dd-about"), about);
+      };
+      const node = button(title, "", () => send(() => ({ op: "preset", name }), null, choose));
+      node.title = about;
+      return node;
+    }),
+  );
+  find(".dd-adds").append(
+    make("span", "", "Add"),
+    ...Object.entries(strategies).map(([strategy, { title, description }]) => {
+      const node = button(title, `Add ${title}`, () => {
+        send(() => ({ op: "add", strategy }), null);
+      });
+      node.title = description;
+      return node;
+    }),
+  );
+  area.value = component.props.value.text;
+  draw(component.props.value);
+  component.watch("value", answered);
+}

@@ -1,5 +1,9 @@
 // Draws what load does to speculation: the acceptance at which guesses break even, over the number of
 // requests at once, and what a draft of one's own would gain.
+import { between, PLOT } from "./curve.js";
+import { finder, make, put, shape, table } from "./dom.js";
+
+const find = finder("board");
 let load = null; // what is on show
 
 const share = (value) => `${Math.round(100 * value)}%`;
@@ -37,7 +41,7 @@ function evenLine(svg, { x, y }, [guesses, evens], shade) {
   svg.append(group);
 }
 
-function drawLoadPlot() {
+export function drawLoadPlot() {
   const place = find(".dd-load-plot");
   const { clientWidth: width, clientHeight: height } = place;
   if (!load || !width) return;
@@ -70,7 +74,7 @@ function gainOf(index, guesses, acceptance, price) {
   return (tokens * plain) / (between(points, 1 + guesses) + guesses * price * plain);
 }
 
-function drawDraft() {
+export function drawDraft() {
   if (!load) return;
   const [acceptance, price] = [".dd-draft-acceptance", ".dd-draft-price"].map((name) => find(name).value / 100);
   put(find(".dd-draft-acceptance-at"), share(acceptance));
@@ -84,21 +88,7 @@ function drawDraft() {
   find(".dd-draft-gains").replaceChildren(...lines);
 }
 
-function loadTable() {
-  const table = make("table");
-  table.createCaption().textContent = "Predicted tokens a second, of all requests together";
-  const head = table.createTHead().insertRow();
-  for (const name of load.heads) {
-    const cell = make("th", "", name);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const body = table.createTBody();
-  for (const line of load.cells) body.insertRow().append(...line.map((text) => make("td", "", text)));
-  return table;
-}
-
-function drawLoad(view) {
+export function drawLoad(view) {
   load = view.load ?? null;
   const measurable = view.phase === "ended" && view.local && !view.recorded;
   find(".dd-load").hidden = !load && !measurable;
@@ -113,7 +103,8 @@ function drawLoad(view) {
     return item;
   });
   find(".dd-load-marks").replaceChildren(...marks);
-  find(".dd-load-table").replaceChildren(loadTable());
+  const caption = "Predicted tokens a second, of all requests together";
+  find(".dd-load-table").replaceChildren(table(load.heads, load.cells, { caption }));
   drawLoadPlot();
   drawDraft();
 }

@@ -1,23 +1,38 @@
-// Theme toggle, the settings' drawer, the skip link and keyboard shortcuts. `element` is the header.
-const toggle = element.querySelector(".dd-theme");
+// Theme toggle, the settings' drawer, the skip link and keyboard shortcuts: what the header begins.
+import { FRAMED, kept } from "./kept.js";
+import { racing, startStream } from "./stream.js";
+
 const KEY = "decode-derby-theme";
 
-function show(dark) {
-  document.body.classList.toggle("dark", dark);
-  toggle.textContent = dark ? "Light mode" : "Dark mode";
+export function start({ element }) {
+  startStream();
+  startTheme(element.querySelector(".dd-theme"));
+  startDrawer();
+  // The skip link's address would load the page anew where that has a query.
+  element.querySelector(".dd-skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    document.querySelector(".dd-board").focus();
+  });
+  document.addEventListener("keydown", shortcut, true);
+  if (FRAMED) startFrame();
 }
-
-const asked = new URLSearchParams(location.search).get("__theme");
-const chosen = asked || kept.read(KEY);
-show(chosen ? chosen === "dark" : document.body.classList.contains("dark"));
-toggle.addEventListener("click", () => {
-  const dark = !document.body.classList.contains("dark");
-  kept.write(KEY, dark ? "dark" : "light");
-  show(dark);
-});
 
 function press(id) {
   document.getElementById(id)?.click();
+}
+
+function startTheme(toggle) {
+  const show = (dark) => {
+    document.body.classList.toggle("dark", dark);
+    toggle.textContent = dark ? "Light mode" : "Dark mode";
+  };
+  const chosen = new URLSearchParams(location.search).get("__theme") || kept.read(KEY);
+  show(chosen ? chosen === "dark" : document.body.classList.contains("dark"));
+  toggle.addEventListener("click", () => {
+    const dark = !document.body.classList.contains("dark");
+    kept.write(KEY, dark ? "dark" : "light");
+    show(dark);
+  });
 }
 
 // ---- the drawer, which is gradio's sidebar: its own button opens and closes it
@@ -37,20 +52,16 @@ function moveSettings(open) {
   else if (inside) button.focus();
 }
 
-document.addEventListener("click", (event) => {
-  if (event.target.closest?.(".dd-settings")) moveSettings(!opened());
-  else if (event.isTrusted && event.target.closest?.("#settings .toggle-button")) {
-    document.querySelector(".dd-settings").setAttribute("aria-expanded", false);
-    document.querySelector(".dd-settings").focus();
-  }
-});
-document.addEventListener("dd-begun", () => beside.matches || moveSettings(false));
-
-// ---- the skip link, whose address would load the page anew where that has a query
-element.querySelector(".dd-skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  document.querySelector(".dd-board").focus();
-});
+function startDrawer() {
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.(".dd-settings")) moveSettings(!opened());
+    else if (event.isTrusted && event.target.closest?.("#settings .toggle-button")) {
+      document.querySelector(".dd-settings").setAttribute("aria-expanded", false);
+      document.querySelector(".dd-settings").focus();
+    }
+  });
+  document.addEventListener("dd-begun", () => beside.matches || moveSettings(false));
+}
 
 // ---- the keyboard
 function escape(event) {
@@ -60,23 +71,19 @@ function escape(event) {
   else if (opened()) moveSettings(false);
 }
 
-document.addEventListener(
-  "keydown",
-  (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      event.stopPropagation();
-      press("run");
-    } else if (event.key === "Escape") {
-      escape(event);
-    }
-  },
-  true,
-);
+function shortcut(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    event.stopPropagation();
+    press("run");
+  } else if (event.key === "Escape") {
+    escape(event);
+  }
+}
 
 // ---- a frame may be made as high as its page: then it is no window, by whose height a page could
 // go, and its lower edge, where alerts stand, may be out of sight.
-if (FRAMED) {
+function startFrame() {
   const height = Math.min(window.innerHeight, window.screen.availHeight);
   document.documentElement.style.setProperty("--dd-window", `${height}px`);
   const watched = () => {

@@ -1,17 +1,21 @@
 // The race as it was at an earlier moment of the columns' own clocks, standing or moving: each card
 // shows the rounds that it had by then (rounds.js).
-const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
+import { finder, put, setData } from "./dom.js";
+import { race, showUntil } from "./rounds.js";
+
+const find = finder("board");
+export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
 
 const byTokens = () => find(".dd-replay-unit").value === "tokens";
 
 // How much of it there is by each round, in the unit that is chosen.
 const places = (it) => (byTokens() ? it.tokens.slice(1) : it.rounds.map(([clock]) => clock));
-const lastPlace = () => Math.max(0, ...cards.map((it) => places(it).at(-1) ?? 0));
+const lastPlace = () => Math.max(0, ...race.cards.map((it) => places(it).at(-1) ?? 0));
 
-function showMoment() {
+export function showMoment() {
   const on = replay.at !== null;
   setData(find(".dd-board"), "replay", on ? "on" : "off");
-  for (const it of cards) {
+  for (const it of race.cards) {
     const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
     it.following = !on;
     showUntil(it, after < 0 ? it.rounds.length : after);
@@ -19,7 +23,7 @@ function showMoment() {
   drawControls();
 }
 
-function drawControls() {
+export function drawControls() {
   const slider = find(".dd-replay-place");
   const end = lastPlace();
   const at = replay.at ?? end;
@@ -49,7 +53,7 @@ function goTo(place) {
 function speed() {
   const factor = Number(find(".dd-replay-speed").value);
   if (!byTokens()) return factor;
-  const rates = cards.map((it) => it.tokens.at(-1) / (it.rounds.at(-1)?.[0] ?? Infinity));
+  const rates = race.cards.map((it) => it.tokens.at(-1) / (it.rounds.at(-1)?.[0] ?? Infinity));
   return factor * Math.max(...rates);
 }
 
@@ -77,7 +81,7 @@ function play() {
 function step(forwards) {
   pause();
   const here = replay.at ?? lastPlace();
-  const every = [0, ...cards.flatMap(places)];
+  const every = [0, ...race.cards.flatMap(places)];
   const beyond = every.filter((place) => (forwards ? place > here : place < here));
   if (beyond.length) goTo(forwards ? Math.min(...beyond) : Math.max(...beyond));
 }
@@ -100,19 +104,21 @@ function replayKey(event) {
   act();
 }
 
-function beginReplay() {
+export function beginReplay() {
   pause();
   replay.at = null;
   setData(find(".dd-board"), "replay", "off");
 }
 
-find(".dd-replay-play").addEventListener("click", play);
-find(".dd-replay-back").addEventListener("click", KEYS[","]);
-find(".dd-replay-next").addEventListener("click", KEYS["."]);
-find(".dd-replay-live").addEventListener("click", KEYS.l);
-find(".dd-replay-unit").addEventListener("change", KEYS.l);
-find(".dd-replay-place").addEventListener("input", ({ target }) => {
-  pause();
-  goTo(Number(target.value));
-});
-find(".dd-board").addEventListener("keydown", replayKey);
+export function startReplay() {
+  find(".dd-replay-play").addEventListener("click", play);
+  find(".dd-replay-back").addEventListener("click", KEYS[","]);
+  find(".dd-replay-next").addEventListener("click", KEYS["."]);
+  find(".dd-replay-live").addEventListener("click", KEYS.l);
+  find(".dd-replay-unit").addEventListener("change", KEYS.l);
+  find(".dd-replay-place").addEventListener("input", ({ target }) => {
+    pause();
+    goTo(Number(target.value));
+  });
+  find(".dd-board").addEventListener("keydown", replayKey);
+}

@@ -1,5 +1,9 @@
 // The rounds of a column, a line of JSON each, [clock in ms, tokens, rows, ms, spans]: its text, its bar
 // and the strip of blocks under the text, all of them as they stood after a number of rounds.
+import { make, put, setStyle, shape } from "./dom.js";
+
+// The race on show: its cards, and the origins of its text.
+export const race = { cards: [], seen: new Set() };
 const CLOCK = 0;
 const TOKENS = 1;
 const SPANS = 4;
@@ -10,13 +14,13 @@ function nodesOf(spans, round, hidden) {
     const node = make("span", `dd-${origin}`, piece);
     node.dataset.round = round;
     node.hidden = hidden;
-    seen.add(origin);
+    race.seen.add(origin);
     return node;
   });
 }
 
 // Appends what is new; what is there already is not touched, so that a selection stays.
-function addRounds(it, text) {
+export function addRounds(it, text) {
   const lines = text.slice(it.read).split("\n");
   it.read = text.length;
   for (const line of lines.filter(Boolean)) {
@@ -32,7 +36,7 @@ function addRounds(it, text) {
 }
 
 // The card as it stood after `n` rounds.
-function showUntil(it, n) {
+export function showUntil(it, n) {
   for (let i = Math.min(n, it.shown); i < Math.max(n, it.shown); i++) {
     for (const node of it.nodes[i]) node.hidden = i >= n;
   }
@@ -49,7 +53,7 @@ function momentOf(it) {
   return { tokens, rate: ms > 0 ? (1000 * (tokens - it.tokens[first])) / ms : 0 };
 }
 
-function drawMoment(it) {
+export function drawMoment(it) {
   const { tokens, rate } = momentOf(it);
   const length = it.column.earlier + tokens;
   const read = it.column.state === "prefill";
@@ -72,7 +76,7 @@ function addBlock(it, round) {
   it.clock = clock;
 }
 
-function stripOf() {
+export function stripOf() {
   const svg = shape("svg", { class: "dd-strip", preserveAspectRatio: "none", "aria-hidden": "true" });
   const blocks = shape("path", {});
   const later = shape("rect", { class: "dd-later", height: "100%" });
@@ -82,7 +86,7 @@ function stripOf() {
 
 // What all strips of a race are as high as, in ms.
 function scaleOf() {
-  const means = cards.map((it) => it.took / Math.max(1, it.count - 1)).filter((mean) => mean > 0);
+  const means = race.cards.map((it) => it.took / Math.max(1, it.count - 1)).filter((mean) => mean > 0);
   means.sort((a, b) => a - b);
   return TALL * (means[Math.floor(means.length / 2)] || 1);
 }
@@ -101,9 +105,9 @@ function drawStrip(it) {
   for (const [name, value] of Object.entries(place)) later.setAttribute(name, value);
 }
 
-const sight = new IntersectionObserver((entries) => {
+export const sight = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    const it = cards.find((other) => other.root === target);
+    const it = race.cards.find((other) => other.root === target);
     if (!it) continue;
     it.visible = isIntersecting;
     drawStrip(it);

@@ -17,10 +17,10 @@ from page.components import (
     Fields,
     asset,
     keyed,
-    script,
     visitor_of,
     whole_number,
 )
+from page.modules import calling, starting
 
 
 def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
@@ -34,7 +34,7 @@ def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
     shown = gr.HTML(
         None,
         html_template=asset("benchmark.html"),
-        js_on_load=script("benchmark.js"),
+        js_on_load=starting("benchmark.js"),
         elem_id="benchmark",
         **BARE,
     )
@@ -58,4 +58,4 @@ def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
     before = gr.Textbox(visible="hidden")
     asked = [before, prompts, repeats, *fields.values()]
     for button, what in ((begin, "beginBenchmark"), (resume, "resumeBenchmark")):
-        button.click(start, asked, shown, js=f"(...v) => window.{what}(...v)", **QUIET)
+        button.click(start, asked, shown, js=calling("kept.js", what), **QUIET)

@@ -6,21 +6,22 @@ import gradio as gr
 
 from backend.web.controller import Controller
 from backend.web.view import View
-from page.components import BARE, QUIET, asset, script, visitor_of
+from page.components import BARE, QUIET, asset, visitor_of
+from page.modules import starting
 
 
 def fill(controller: Controller) -> None:
     inspector = gr.HTML(
         None,
         html_template=asset("inspector.html"),
-        js_on_load=script("inspector.js"),
+        js_on_load=starting("inspector.js"),
         elem_id="inspector",
         **BARE,
     )
     row = gr.HTML(
         None,
         html_template=asset("carry.html"),
-        js_on_load=asset("carry.js"),
+        js_on_load=starting("carry.js"),
         elem_id="carry",
         **BARE,
     )

@@ -13,7 +13,6 @@ from backend.strategies.registry import BASELINE
 from backend.web.controller import Controller
 from backend.web.editor import Editor
 from backend.web.offer import Offer
-from backend.web.replay_page import BEGINNING
 from backend.web.view import View
 from page import identity
 
@@ -58,11 +57,6 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 def asset(name: str) -> str:
     """The text of a file in assets/."""
     return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def script(*names: str) -> str:
-    """A component's script: what every one begins with, and these files of assets/ behind it."""
-    return "\n".join(map(asset, (BEGINNING, *names)))
 
 
 #: Labels and lines of help, by component.

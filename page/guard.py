@@ -23,6 +23,7 @@ from page.calls import Functions, named_session, read_call
 from page.document import PICTURE
 from page.headers import marked, security_headers
 from page.identity import COOKIE, known_cookie, new_cookie, session_of, visitor_of
+from page.modules import PLACE
 from page.site import Site
 from page.stream import HERE, STOP, STREAM, visitor_asking
 
@@ -35,7 +36,7 @@ AGENTS = "/mcp"
 HEALTH = "/health"
 _API = "/gradio_api/"
 _OWN = "/derby/"
-_FILES = ("/assets/", "/static/")
+_FILES = ("/assets/", "/static/", PLACE)
 _READ = {
     DOCUMENT,
     QUEUE,

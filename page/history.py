@@ -6,14 +6,15 @@ import gradio as gr
 
 from backend.web.controller import Controller
 from backend.web.view import View
-from page.components import BARE, QUIET, asset, script
+from page.components import BARE, QUIET, asset
+from page.modules import starting
 
 
 def fill(controller: Controller) -> None:
     shown = gr.HTML(
         None,
         html_template=asset("history.html"),
-        js_on_load=script("history.js"),
+        js_on_load=starting("history.js"),
         elem_id="history",
         **BARE,
     )

@@ -15,6 +15,7 @@ from backend.web.offer import HUB, Offer
 from backend.web.view import View, alert
 from page.components import QUIET, Fields, unseen, visitor_of
 from page.lineup import preview
+from page.modules import calling
 
 #: Characters of what a browser kept that are read.
 MOST = 400_000
@@ -45,12 +46,14 @@ def keep(
         shown = shown or preview(text_of(form["lineup"]), offer)
         return [*(_update(name, form, offer) for name in fields), shown]
 
-    outputs, begun = [*fields.values(), board], "() => window.keptForm()"
+    outputs, begun = [*fields.values(), board], calling("kept.js", "keptForm")
     # What runs for the visitor is drawn behind the line-up.
-    demo.load(restore, stored, outputs, js=begun, **QUIET).then(None, js="() => window.listen()")
+    demo.load(restore, stored, outputs, js=begun, **QUIET).then(
+        None, js=calling("stream.js", "listen")
+    )
     unseen("open").click(restore, stored, outputs, js=begun, **QUIET)
     changes = [_change(component) for component in fields.values()]
-    gr.on(changes, None, list(fields.values()), None, js="(...v) => window.keepForm(...v)")
+    gr.on(changes, None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
 
 
 def _change(component: Any) -> Any:

@@ -23,6 +23,7 @@ from page.components import ASSETS, asset
 from page.document import PICTURE
 from page.guard import HEALTH, Guard
 from page.layout import build
+from page.modules import ROUTE
 from page.site import Site, site_of
 from page.stream import routes
 
@@ -127,6 +128,7 @@ def launch_settings(
             "middleware": [Middleware(Guard, site, functions_of(demo), *guarded)],
             "routes": [
                 *routes(controller),
+                ROUTE,
                 Route(PICTURE, lambda _: FileResponse(ASSETS / "card.png")),
                 # It answers at all: "preparing" says what races still wait for, "" for nothing.
                 Route(HEALTH, lambda _: JSONResponse({"preparing": races.facts().preparing})),

@@ -20,7 +20,6 @@ from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
 from backend.web.presence import Attendance
-from backend.web.replay_page import SCRIPTS
 from backend.web.view import View
 from backend.web.visitors import Visitors
 from page import benchmark, carry, history, lineup, model, own_grammar, production, sampling, save
@@ -33,13 +32,13 @@ from page.components import (
     Surroundings,
     asset,
     keyed,
-    script,
     unseen,
     visitor_of,
 )
 from page.document import TITLE
 from page.kept import keep
 from page.lineup import preview
+from page.modules import starting
 
 #: The tabs in their order: title, and what fills the tab and returns its fields of the form.
 TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
@@ -77,7 +76,7 @@ def build(
         controller = Controller(visitors, offer, limits, feeds)
         gr.HTML(
             html_template=asset("header.html"),
-            js_on_load=asset("connection.js") + asset("kept.js") + asset("page.js"),
+            js_on_load=starting("page.js"),
             **BARE,
         )
         first = examples()[0]
@@ -117,7 +116,7 @@ def _board(view: View) -> gr.HTML:
     return gr.HTML(
         view,
         html_template=asset("board.html"),
-        js_on_load=script(*SCRIPTS),
+        js_on_load=starting("board.js"),
         elem_id="board",
         render=False,
         **BARE,

@@ -9,7 +9,8 @@ from backend.web.lineup import parse_lineup
 from backend.web.lineup_editor import answer, catalogue, editor_state
 from backend.web.offer import Offer
 from backend.web.view import View, idle
-from page.components import BARE, QUIET, Fields, Surroundings, asset, script
+from page.components import BARE, QUIET, Fields, Surroundings, asset
+from page.modules import starting
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
@@ -17,7 +18,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     editor = gr.HTML(
         editor_state(examples()[0].lineup(offer), offer),
         html_template=asset("lineup.html"),
-        js_on_load=script("lineup.js"),
+        js_on_load=starting("lineup.js"),
         elem_id="lineup",
         catalogue=catalogue(offer),
         **BARE,

@@ -1,12 +1,14 @@
 """A reader of a visitor's stream, as the page's script is one."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+
+from backend.web.controller import Controller
 
 
 def applied(view: Any, changes: Sequence[Sequence[Any]]) -> Any:
@@ -56,3 +58,23 @@ class Reader:
                     self.take(int(lines["id"]), name, json.loads(lines["data"]))
                     yield name, self.views[name]
         raise httpx.RemoteProtocolError("The stream ended without an end.")
+
+
+def read_all(text: str) -> Reader:
+    """What a page knows that has read this whole stream."""
+    reader = Reader()
+    for event in text.split("\n\n"):
+        said = dict(line.split(": ", 1) for line in event.split("\n") if ": " in line)
+        if said.get("id"):
+            reader.take(int(said["id"]), said["event"], json.loads(said["data"]))
+    return reader
+
+
+async def shown(controller: Controller, visitor: str, asked: Awaitable[Any]) -> Any:
+    """The last view of what was asked for, or the alert that refused it."""
+    answer, reader = await asked, Reader()
+    if "alert" in answer:
+        return answer
+    async for message in controller.feeds.of(visitor).read():
+        reader.take(message.number, message.name, message.data)
+    return reader.views["race"]

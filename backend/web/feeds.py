@@ -108,8 +108,7 @@ class Feed:
                     after = state.number
                     data = changes(sent[name].view, state.view) if name in sent else state.view
                     sent[name] = state
-                    if data:
-                        yield Message(after, name, data)
+                    yield Message(after, name, data)
                 if changed is not self._changed:
                     continue  # something came while the reader took the last message
                 if not self._tasks:

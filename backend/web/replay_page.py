@@ -19,11 +19,22 @@ from backend.web.view import recorded_view
 
 _ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
-#: What every component's script begins with.
-BEGINNING = "dom.js"
-
-#: The board's own scripts, in their order; they share one scope.
-SCRIPTS = ("help.js", "card.js", "rounds.js", "curve.js", "load.js", "replay.js", "board.js")
+#: The modules of the board and of the inspector, each behind those that it imports.
+_MODULES = (
+    "dom.js",
+    "help.js",
+    "kept.js",
+    "stream.js",
+    "rounds.js",
+    "card.js",
+    "curve.js",
+    "load.js",
+    "replay.js",
+    "board.js",
+    "inspector.js",
+)
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w.]+)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
 
 #: Reads what `_packed` wrote.
 _UNPACK = """
@@ -33,27 +44,21 @@ const inflated = bytes.stream().pipeThrough(new DecompressionStream("deflate"));
 const { view, steps, differences } = await new Response(inflated).json();
 """
 
-#: What gradio gives to a component's script.
-_SHIM = """
-const element = document.querySelector("#board");
-const props = { value: view };
-const watch = () => {};
-const trigger = () => {};
-"""
-
-#: The same to the inspector's, with an answer to what it asks.
-_INSPECTOR_SHIM = """
-const element = document.querySelector("#inspector");
-const props = { value: null };
+#: Starts them with what gradio would give to them, and answers what the inspector asks.
+_START = """
+const [board, inspector] = ["#board", "#inspector"].map((id) => document.querySelector(id));
+modules["board.js"].start({ element: board, props: { value: view }, watch: () => {} });
+const asked = { value: null };
 let answer = () => {};
-const watch = (_, draw) => (answer = draw);
-const trigger = () => {
-  const { column, index, difference } = props.value;
+const inside = () => {
+  const { column, index, difference } = asked.value;
   const at = difference ? (differences[0] ?? [-1, -1]) : [column, index];
   const step = steps[at[0]]?.[at[1]];
-  props.value = step ? { ...step, at } : { note: "There is no such step." };
+  asked.value = step ? { ...step, at } : { note: "There is no such step." };
   answer();
 };
+const watch = (_, draw) => (answer = draw);
+modules["inspector.js"].start({ element: inspector, props: asked, watch, trigger: inside });
 """
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -66,7 +71,6 @@ def replay_page(record: RaceRecord) -> str:
     made = board(record)
     shown = {"view": recorded_view(made, record.place), **_inside(made)}
     styles = "\n".join(_asset(name) for name in ("page.css", "replay.css"))
-    scripts, inspector = (_script(*names) for names in (SCRIPTS, ("inspector.js",)))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -101,14 +105,8 @@ document.body.classList.toggle("dark", matches);
 <script>
 (async () => {{
 {_UNPACK}
-(() => {{
-{_SHIM}
-{scripts}
-}})();
-(() => {{
-{_INSPECTOR_SHIM}
-{inspector}
-}})();
+{_bundled()}
+{_START}
 }})();
 </script>
 </body>
@@ -144,9 +142,15 @@ def record_in(text: str, most: int) -> bytes:
     return data
 
 
-def _script(*names: str) -> str:
-    """What each component's script begins with, and these files behind it."""
-    return "\n".join(map(_asset, (BEGINNING, *names)))
+def _bundled() -> str:
+    """The modules as one script that imports nothing: functions that give what they export."""
+    bundle = "const modules = {};\n"
+    for name in _MODULES:
+        code = _IMPORT.sub(r'const \1 = modules["\2"];', _asset(name))
+        given = ", ".join(exported for _, exported in _EXPORT.findall(code))
+        plain = _EXPORT.sub(r"\1", code)
+        bundle += f'modules["{name}"] = (() => {{\n{plain}return {{ {given} }};\n}})();\n'
+    return bundle
 
 
 def _asset(name: str) -> str:

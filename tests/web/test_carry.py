@@ -119,18 +119,18 @@ def test_a_visitor_carries_the_race_on_show_and_looks_into_it() -> None:
     async def scene() -> tuple[View, ...]:
         controller = Controller(Visitors(InlineHost()), OFFER)
         nothing = controller.carry("v", "json")
-        _, shown = controller.open("v", encode(record))
+        _, there = controller.open("v", encode(record))
         opened = controller.carry("v", "json"), controller.inspect("v", {"column": 1, "index": 0})
         form = form_of(record, OFFER) | {"prompt": "Else", "model": "0"}
-        async for view in controller.race("v", form):
-            assert view["fragment"].startswith("#race=")
+        view = await shown(controller, "v", controller.race("v", form))
+        assert view["fragment"].startswith("#race=")
         for _ in range(200):
             later = controller.carry("v", "json")
             if "file" in later:
                 break
             await asyncio.sleep(0.01)
         missing = controller.inspect("v", {"column": 9, "index": True})
-        return nothing, shown, *opened, later, missing
+        return nothing, there, *opened, later, missing
 
     nothing, shown, opened, step, later, missing = asyncio.run(scene())
     assert nothing == {"note": "Nothing has run yet: run a race first."}

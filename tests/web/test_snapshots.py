@@ -3,18 +3,17 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streams import shown
 
 from backend.kvcache import cache_file
 from backend.limits import Limits
 from backend.racing.hosts.inline import InlineHost
 from backend.web.controller import Controller
 from backend.web.offer import offer_of
-from backend.web.view import View
 from backend.web.visitors import Visitors
 
 FORM: dict[str, Any] = {
@@ -45,19 +44,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "snapshots"
 
 
-async def seen(views: AsyncIterator[View]) -> View:
-    """The last view of a race."""
-    last: View = {}
-    async for view in views:
-        last = view
-    return last
-
-
 def saved(controller: Controller, visitor: str) -> tuple[str, str]:
     """The id and the sentence of saving the column that the visitor has just run."""
 
     async def scene() -> tuple[str, str]:
-        assert "alert" not in await seen(controller.race(visitor, FORM))
+        assert "alert" not in await shown(controller, visitor, controller.race(visitor, FORM))
         return await controller.save(visitor, controller.labels(visitor)[0])
 
     return asyncio.run(asyncio.wait_for(scene(), 60))
@@ -77,7 +68,8 @@ def test_a_visitor_sees_and_deletes_only_what_they_saved(cache: Path) -> None:
     assert "kv, " in line
     assert controller.saved("hash-of-bob") == []
     assert "You saved no snapshot" in controller.delete("hash-of-bob", name)
-    loaded = asyncio.run(seen(controller.restore("hash-of-bob", name, 5)))
+    restoring = controller.restore("hash-of-bob", name, 5)
+    loaded = asyncio.run(shown(controller, "hash-of-bob", restoring))
     assert "alert" not in loaded
     assert "is deleted" in controller.delete("hash-of-ann", f" {name} ")
     assert controller.saved("hash-of-ann") == []

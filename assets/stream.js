@@ -6,13 +6,14 @@ const SILENCE = 45000; // ms after which a stream that says nothing is broken; i
 const AGAIN = 1000; // ms after which what failed is tried again
 const PRESENT = 60000; // ms after which the page says that it is open
 const LOST = "The connection is lost. What runs goes on; the page tries again every second.";
+export const RUNNING = ["waiting", "preparing", "racing"];
 const views = {};
 let source = null;
 let last = 0; // the number of the latest news
 let key = ""; // where the browser takes no cookie
 let watchdog = 0;
 
-const racing = () => ["waiting", "preparing", "racing"].includes(document.querySelector(".dd-board")?.dataset.phase);
+export const racing = () => RUNNING.includes(document.querySelector(".dd-board")?.dataset.phase);
 
 function tell(lost) {
   const alert = document.querySelector(".dd-alert");
@@ -56,7 +57,7 @@ function news({ type, data, lastEventId }) {
 }
 
 // Listens until nothing runs any more; quietly while nobody looks, and then once for what came of it.
-window.listen = (quiet = document.hidden) => {
+export function listen(quiet = document.hidden) {
   leave();
   const stream = new EventSource(address("stream", { after: last, quiet: quiet ? 1 : 0 }));
   source = stream;
@@ -65,7 +66,7 @@ window.listen = (quiet = document.hidden) => {
   stream.addEventListener("beat", heard);
   stream.addEventListener("end", ({ data }) => {
     leave();
-    if (quiet) window.listen(false);
+    if (quiet) listen(false);
     else document.dispatchEvent(new CustomEvent("dd-end", { detail: data }));
   });
   stream.addEventListener("open", () => tell(false));
@@ -73,17 +74,17 @@ window.listen = (quiet = document.hidden) => {
     tell(true);
     if (stream.readyState === EventSource.CLOSED && source === stream) setTimeout(listenAgain, AGAIN);
   });
-};
+}
 
 function listenAgain() {
-  if (!source || source.readyState === EventSource.CLOSED) window.listen();
+  if (!source || source.readyState === EventSource.CLOSED) listen();
 }
 
 // What has begun for this visitor is shown.
-window.listenTo = (begun) => {
+export function listenTo(begun) {
   key = begun.key ?? key;
-  window.listen();
-};
+  listen();
+}
 
 // Sent until it is answered: to stop twice is to stop.
 async function stop() {
@@ -98,11 +99,14 @@ async function stop() {
   }
 }
 
-document.addEventListener("click", ({ target }) => {
-  if (target.closest?.("#stop, #benchmark-stop")) stop();
-});
-document.addEventListener("visibilitychange", () => {
-  if (!document.hidden || source) window.listen();
-});
-window.addEventListener("online", () => source && window.listen());
-setInterval(() => fetch(address("here"), { method: "POST" }).catch(() => {}), PRESENT);
+// Once, for the whole page.
+export function startStream() {
+  document.addEventListener("click", ({ target }) => {
+    if (target.closest?.("#stop, #benchmark-stop")) stop();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden || source) listen();
+  });
+  window.addEventListener("online", () => source && listen());
+  setInterval(() => fetch(address("here"), { method: "POST" }).catch(() => {}), PRESENT);
+}
