@@ -1,7 +1,6 @@
-"""A visitor without a browser: gradio's queue protocol over HTTP, as its front end speaks it."""
+"""A visitor without a browser: calls of the page's functions, and the stream that follows."""
 
 import asyncio
-import contextlib
 import json
 import secrets
 import time
@@ -10,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from gradio_client.utils import apply_diff
+from streams import Reader
 
-API = "/gradio_api"
 View = dict[str, Any]
 
 
@@ -24,42 +22,12 @@ class RefusedError(Exception):
         self.status = status
 
 
-class FailedError(RuntimeError):
-    """The server said that a function failed."""
-
-
-class Resending(httpx.AsyncHTTPTransport):
-    """HTTP as a browser speaks it: a request that met the end of a connection kept from before,
-    and got no answer, is sent again. A server may close such a connection at any time; a connection
-    made for the request must answer it.
-    """
-
-    #: Requests that were sent again.
-    resent: int = 0
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        while True:
-            steps: list[str] = []
-
-            async def note(step: str, _: object, steps: list[str] = steps) -> None:
-                steps.append(step)
-
-            request.extensions = {**request.extensions, "trace": note}
-            try:
-                return await super().handle_async_request(request)
-            except (httpx.NetworkError, httpx.RemoteProtocolError):
-                if any(step.startswith("connection.") for step in steps):
-                    raise
-                self.resent += 1
-
-
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A function of the page: its index, its inputs' ids and whether it goes by the queue."""
+    """A function of the page: its index and its inputs' ids."""
 
     index: int
     inputs: tuple[int, ...]
-    queued: bool
 
 
 @dataclass(frozen=True)
@@ -84,9 +52,10 @@ class Page:
         by_id = {number: name for name, number in names.items()}
         actions = {}
         for entry in config["dependencies"]:
-            action = Action(entry["id"], tuple(entry["inputs"]), entry["queue"])
             for target, event in entry["targets"]:
-                actions[f"{by_id.get(target, target)}.{event}"] = action
+                name = f"{by_id.get(target, target)}.{event}"
+                if entry.get("backend_fn", True):
+                    actions[name] = Action(entry["id"], tuple(entry["inputs"]))
         return cls(actions, values, names)
 
     def data(self, action: Action, changes: Mapping[str, Any]) -> list[Any]:
@@ -101,115 +70,63 @@ class Client:
 
     address: str
     session: str = field(default_factory=lambda: secrets.token_hex(6))
-    trace: list[str] = field(default_factory=list)
 
     async def __aenter__(self) -> "Client":
-        # Shorter than the server keeps a connection: none is used as it is closed, but for a
-        # machine that is late by seconds.
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
-        self._transport = Resending(verify=False, limits=limits)
+        # A connection for each request: none is used that the server is just about to close.
         self.http = httpx.AsyncClient(
             base_url=self.address,
             headers={"Origin": self.address},
             timeout=httpx.Timeout(60, read=None),
-            transport=self._transport,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            verify=False,  # noqa: S501 (plain HTTP; each certificate store takes 20 ms)
             trust_env=False,
         )
-        self._waiting: dict[str, asyncio.Queue[Any]] = {}
-        self._open: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stream: asyncio.Task[None] | None = None
         try:
             await self.http.get("/")  # for the cookie
             self.page = Page.read(_content(await self.http.get("/config")))
         except BaseException:
             await self.http.aclose()
             raise
-        self._tasks.append(asyncio.create_task(self._alive()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.http.aclose()
 
-    @property
-    def resent(self) -> int:
-        """Requests that were sent again, as their connection had ended before they came."""
-        return self._transport.resent
-
-    async def press(self, what: str, **changes: Any) -> str:
-        """Start a function that goes by the queue: its event's id. Raises RefusedError."""
+    async def call(self, what: str, **changes: Any) -> list[Any]:
+        """Call a function of the page: its outputs. Raises RefusedError."""
         action = self.page.actions[what]
         return await self.post(self.body(action, self.page.data(action, changes)))
 
     def body(self, action: Action, data: Any) -> dict[str, Any]:
         return {
             "data": data,
-            "event_data": None,
             "fn_index": action.index,
             "trigger_id": None,
             "session_hash": self.session,
         }
 
-    async def post(self, body: Any) -> str:
-        """Join gradio's queue with any body: the event's id. Raises RefusedError."""
-        event = await self.join(body)
-        self._waiting.setdefault(event, asyncio.Queue())
-        self._open.add(event)
-        if self._stream is None or self._stream.done():
-            self._stream = asyncio.create_task(self._read())
-            self._tasks.append(self._stream)
-        return event
-
-    async def join(self, body: Any) -> str:
-        """Join gradio's queue, and leave it to the caller to read what comes."""
+    async def post(self, body: Any) -> list[Any]:
+        """Send any body as a call: the outputs. Raises RefusedError."""
         # Not httpx's own JSON, which refuses NaN and halves of surrogate pairs.
         sent, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
-        return _content(await self.http.post(f"{API}/queue/join", content=sent, headers=kind))[
-            "event_id"
-        ]
-
-    async def call(self, what: str, **changes: Any) -> Any:
-        """Call a function that does not go by the queue: its outputs. Raises RefusedError."""
-        action = self.page.actions[what]
-        body = self.body(action, self.page.data(action, changes))
-        return _content(await self.http.post(f"{API}/run/predict", json=body)).get("data")
-
-    async def outputs(self, event: str) -> AsyncIterator[list[Any]]:
-        """The outputs of a function as they change. Raises FailedError if the server says that it
-        failed, RuntimeError if the stream ends before.
-        """
-        queue = self._waiting.setdefault(event, asyncio.Queue())
-        shown: list[Any] = []
-        try:
-            while True:
-                message = await queue.get()
-                if message is None:
-                    raise RuntimeError("the stream of events ended before the event did")
-                kind, output = message["msg"], message.get("output") or {}
-                if kind not in ("process_generating", "process_completed"):
-                    continue
-                if not message.get("success", True):
-                    raise FailedError(f"the server says: {output}")
-                data = output.get("data") or []
-                if kind == "process_completed":
-                    if data and data[0] is not None and not shown:
-                        yield data
-                    return
-                if shown:
-                    shown = [apply_diff(a, b) for a, b in zip(shown, data, strict=True)]
-                else:
-                    shown = data
-                yield shown
-        finally:
-            self._waiting.pop(event, None)
+        answer = await self.http.post("/gradio_api/run/predict", content=sent, headers=kind)
+        return _content(answer)["data"]
 
     async def race(self, what: str = "run.click", **changes: Any) -> AsyncIterator[View]:
-        """The views of a race: of `run.click`, `continue.click` or `load.click`."""
-        async for data in self.outputs(await self.press(what, **changes)):
-            yield data[0]
+        """The views of a race: of `run.click`, `continue.click` or `load.click`. Raises
+        httpx.HTTPError if the stream ends before the race does.
+        """
+        async for view in self.shown((await self.call(what, **changes))[0]):
+            yield view
+
+    async def shown(self, answer: View) -> AsyncIterator[View]:
+        """The views of what this answer says has begun; or that it has not."""
+        if "begun" not in answer:
+            yield answer
+            return
+        async for name, view in Reader().events(self.http):
+            if name == "race" and view["race"] >= answer["begun"]:
+                yield view
 
     async def last(self, what: str = "run.click", **changes: Any) -> View:
         """The last view of a race."""
@@ -220,51 +137,7 @@ class Client:
 
     async def stop(self) -> None:
         """Press Stop, which is answered at once."""
-        await self.call("stop.click")
-
-    def deaf(self) -> None:
-        """Read no more, but leave the connection open: a laptop that has gone away."""
-        if self._stream is not None:
-            self._stream.cancel()
-
-    async def _alive(self) -> None:
-        """The connection by which the server knows that the tab is open."""
-        with contextlib.suppress(httpx.HTTPError):
-            url = f"{API}/heartbeat/{self.session}"
-            async with self.http.stream("GET", url) as answer:
-                async for _ in answer.aiter_raw():
-                    pass
-
-    async def _read(self) -> None:
-        """Hand each event's messages to whoever waits for them, until nothing is awaited."""
-        try:
-            while await self._read_stream() and self._open:
-                pass
-        except httpx.HTTPError as error:
-            self.trace.append(f"{type(error).__name__}: {error}")
-        finally:
-            for event in self._open:
-                self._waiting[event].put_nowait(None)
-            self._open.clear()
-
-    async def _read_stream(self) -> bool:
-        """Read one stream: whether the server closed it in good order."""
-        session = {"session_hash": self.session}
-        async with self.http.stream("GET", f"{API}/queue/data", params=session) as answer:
-            async for line in answer.aiter_lines():
-                if not line.startswith("data:"):
-                    continue
-                message = json.loads(line[5:])
-                if message["msg"] == "close_stream":
-                    return True
-                event = message.get("event_id")
-                if event:
-                    self._waiting.setdefault(event, asyncio.Queue()).put_nowait(message)
-                    if message["msg"] == "process_completed":
-                        self._open.discard(event)
-                elif message["msg"] == "unexpected_error":
-                    self.trace.append(str(message))
-        return False
+        (await self.http.post("/derby/stop")).raise_for_status()
 
 
 async def disturbed(

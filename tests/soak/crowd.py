@@ -15,14 +15,14 @@ import resource
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import httpx
 from lib import naive
-from soak.client import Client, FailedError, RefusedError, View, text_of
+from soak.client import Client, RefusedError, View, text_of
 from soak.report import (
     Figure,
     Result,
@@ -159,7 +159,7 @@ async def _visit(
 ) -> None:
     """One visitor's life."""
     log.counts["visitors"] += 1
-    async with Client(address) as client, _counted(client, log):
+    async with Client(address) as client:
         for number in range(chance.randint(1, 4)):
             if time.monotonic() > end:
                 return
@@ -171,20 +171,11 @@ async def _visit(
                 log.lost.append(f"{prompt}: {act.__name__[1:]} did not end in {RACE:g} s")
             except RefusedError as refusal:
                 _refused(refusal, prompt, log)
-            except RuntimeError as error:
-                log.lost.append(f"{prompt}: {act.__name__[1:]}: {error} {client.trace[-1:]}")
+            except httpx.HTTPError as error:
+                log.lost.append(f"{prompt}: {act.__name__[1:]}: {error!r}")
             await asyncio.sleep(chance.uniform(0, pause))
         if chance.random() < 0.1 and log.counts["deaf now"] < DEAF:
             await _deaf(client, f"{name}, unread", log, min(DEAF_SECONDS, pause))
-
-
-@contextlib.asynccontextmanager
-async def _counted(client: Client, log: Log) -> AsyncIterator[None]:
-    """Count what the visitor's client sent again."""
-    try:
-        yield
-    finally:
-        log.counts["requests sent again, their connection had ended"] += client.resent
 
 
 def _refused(refusal: RefusedError, prompt: str, log: Log) -> None:
@@ -229,7 +220,7 @@ async def _follow(
         if until_seen(view):
             return view
     if view.get("phase") != "ended":
-        log.lost.append(f"{prompt}: the last view is {view.get('phase')}: {client.trace[-1:]}")
+        log.lost.append(f"{prompt}: the last view is {view.get('phase')}")
     log.counts["ended"] += 1
     log.waits.append(time.monotonic() - begun)
     return view
@@ -268,11 +259,9 @@ async def _halt(client: Client, prompt: str, chance: random.Random, log: Log) ->
 
 async def _replace(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
     """A second run while the first is under way: only the second's text comes in the end."""
-    first = await client.press("run.click", **_form(f"{prompt}, replaced", chance))
+    await client.call("run.click", **_form(f"{prompt}, replaced", chance))
+    await asyncio.sleep(chance.uniform(0, 0.5))
     await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
-    async for data in client.outputs(first):
-        if "alert" not in data[0]:
-            _judge(data[0], f"{prompt}, replaced", log)
     log.counts["replaced"] += 1
 
 
@@ -285,10 +274,9 @@ async def _abandon(client: Client, prompt: str, chance: random.Random, log: Log)
 async def _edit(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
     """The grammar editor, sound and not."""
     text = chance.choice(['start: "a"', 'start: "a" ((', "start: start", "\x00", "x" * 5000])
-    event = await client.press("own.change", own=text, sample=prompt)
-    async for data in client.outputs(event):
-        if not isinstance(data[0], str) or not data[0]:
-            log.broken.append(f"{prompt}: the editor says {data!r:.200} of {text!r:.60}")
+    said, _ = await client.call("own.change", own=text, sample=prompt)
+    if not isinstance(said, str) or not said:
+        log.broken.append(f"{prompt}: the editor says {said!r:.200} of {text!r:.60}")
     log.counts["looked at a grammar"] += 1
 
 
@@ -316,14 +304,9 @@ async def _garbage(client: Client, prompt: str, chance: random.Random, log: Log)
     body = client.body(action, data)
     if chance.random() < 0.3:
         body[chance.choice(list(body))] = chance.choice(GARBAGE)
-    if body["session_hash"] != client.session:
-        # Its messages are those of the session that it names: this one never reads them.
-        await client.join(body)
-        return
-    event = await client.post(body)
-    with contextlib.suppress(FailedError):  # gradio's own refusal of such a value
-        async for _ in client.outputs(event):
-            pass
+    [answer] = await client.post(body)
+    async for _ in client.shown(answer):
+        pass
 
 
 async def _deaf(client: Client, prompt: str, log: Log, seconds: float) -> None:
@@ -331,9 +314,9 @@ async def _deaf(client: Client, prompt: str, log: Log, seconds: float) -> None:
     log.counts["deaf"] += 1
     log.counts["deaf now"] += 1
     with contextlib.suppress(RefusedError):
-        await client.press("run.click", prompt=prompt, max_new_tokens=40, lineup=LINEUP)
-    client.deaf()
-    await asyncio.sleep(seconds)
+        await client.call("run.click", prompt=prompt, max_new_tokens=40, lineup=LINEUP)
+        async with client.http.stream("GET", "/derby/stream"):
+            await asyncio.sleep(seconds)
     log.counts["deaf now"] -= 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from soak.client import Client, View, disturbed
 from soak.forms import asked, decoding, ended, endless, form, racing
 from soak.report import Result, at_most, none_of, noted, result, within
@@ -125,7 +126,7 @@ async def _stopped(
         view, seconds = await asyncio.wait_for(
             disturbed(client, moment.seen, delay, client.stop, **moment.form), 60
         )
-    except (TimeoutError, RuntimeError) as error:
+    except (TimeoutError, httpx.HTTPError) as error:
         log.odd.append(f"{moment.name}, after {delay:.2f} s: {error!r}")
         return
     log.idle.setdefault(moment.name, []).append(seconds)

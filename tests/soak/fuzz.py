@@ -176,15 +176,15 @@ def _drawn(examples: "st.SearchStrategy[Any]", count: int, seed: int) -> list[An
     return (found * (count // len(found) + 1))[:count]
 
 
-async def _raced(client: Client, event: str) -> str:
+async def _raced(client: Client, answer: View) -> str:
     """Watch a race, stopping it if it is long: what became of it. Raises ValueError if that is
     neither a race nor one sentence.
     """
     stopping = asyncio.create_task(_stop_late(client))
     view = View()
     try:
-        async for data in client.outputs(event):
-            view = data[0]
+        async for each in client.shown(answer):
+            view = each
     finally:
         stopping.cancel()
     if "alert" in view:
@@ -215,13 +215,14 @@ async def _form(bench: Bench, changes: Mapping[int, Any]) -> str:
     data = bench.client.page.data(action, form("A form", 4, "kv", "lookup"))
     for place, value in changes.items():
         data[place % len(data)] = value
-    return await _raced(bench.client, await bench.client.post(bench.client.body(action, data)))
+    [answer] = await bench.client.post(bench.client.body(action, data))
+    return await _raced(bench.client, answer)
 
 
 async def _prompt(bench: Bench, example: tuple[str, str]) -> str:
     prompt, lineup = example
-    form_of = form(prompt, 4, lineup or "kv")
-    return await _raced(bench.client, await bench.client.press("run.click", **form_of))
+    [answer] = await bench.client.call("run.click", **form(prompt, 4, lineup or "kv"))
+    return await _raced(bench.client, answer)
 
 
 async def _grammar(bench: Bench, example: tuple[str, str, str]) -> str:
@@ -230,10 +231,9 @@ async def _grammar(bench: Bench, example: tuple[str, str, str]) -> str:
     bench.count += 1
     if bench.count % 2:
         asked = form("A grammar", 4, "grammar:grammar=own", kind=kind, own=text)
-        return await _raced(bench.client, await bench.client.press("run.click", **asked))
-    event = await bench.client.press("own.change", kind=kind, own=text, sample=sample)
-    async for data in bench.client.outputs(event):
-        _sentence(data[0])
+        [answer] = await bench.client.call("run.click", **asked)
+        return await _raced(bench.client, answer)
+    _sentence((await bench.client.call("own.change", kind=kind, own=text, sample=sample))[0])
     return "looked at"
 
 
@@ -241,15 +241,15 @@ async def _snapshot(bench: Bench, example: tuple[int, bytes, int]) -> str:
     """A saved column's file with some of its bytes replaced, cut or added to."""
     if not bench.snapshot:
         await bench.client.last(**form("To be saved", 8, "kv"))
-        async for told in bench.client.outputs(await bench.client.press("save.click")):
-            bench.snapshot = told[1]
+        bench.snapshot = (await bench.client.call("save.click"))[1]
         bench.original = _file(bench).read_bytes()
     place, replaced, cut = example
     place %= len(bench.original)
     harmed = bench.original[:place] + replaced + bench.original[place + cut :]
     _file(bench).write_bytes(harmed)
     asked = {"snapshot": bench.snapshot, "max_new_tokens": 2}
-    return await _raced(bench.client, await bench.client.press("load.click", **asked))
+    [answer] = await bench.client.call("load.click", **asked)
+    return await _raced(bench.client, answer)
 
 
 def _file(bench: Bench) -> Path:
@@ -262,7 +262,8 @@ async def _request(bench: Bench, changes: Mapping[str, Any]) -> str:
     """A request that gradio itself may refuse; nothing of ours may break by it."""
     action = bench.client.page.actions["run.click"]
     body = bench.client.body(action, bench.client.page.data(action, form("A request", 2)))
-    return "accepted" if await bench.client.join({**body, **changes}) else "no event"
+    await bench.client.post({**body, **changes})
+    return "accepted"
 
 
 KINDS: dict[str, tuple["st.SearchStrategy[Any]", Trial]] = {

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import httpx
 import psutil
 from soak.client import Client, View, disturbed, text_of
 from soak.forms import ended, endless, form, racing
@@ -111,7 +112,7 @@ async def _harm(server: Server, racer: Client, name: str, chance: random.Random,
         log.wrong.append(f"{name} after {delay:.2f} s: nothing was said within {PATIENCE:g} s")
         worker.kill()  # so that the others go on
         return
-    except RuntimeError as error:
+    except httpx.HTTPError as error:
         log.wrong.append(f"{name} after {delay:.2f} s: {error}")
         return
     log.seconds.setdefault(name, []).append(seconds)
@@ -142,7 +143,7 @@ async def _goes_on(other: Client, kept: View, name: str, log: Log) -> View:
     """The other visitor continues their race: it begins with all that it had."""
     try:
         view = await asyncio.wait_for(other.last("continue.click", max_new_tokens=2), PATIENCE)
-    except (TimeoutError, RuntimeError) as error:
+    except (TimeoutError, httpx.HTTPError) as error:
         log.unkept.append(f"after {name}, the other's race did not go on: {error!r}")
         return kept
     before, after = ([text_of(c) for c in v.get("columns", ())] for v in (kept, view))

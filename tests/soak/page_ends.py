@@ -64,7 +64,7 @@ async def _until_racing(server: Server, delay: float) -> None:
         first = await client.last(**form("A race before", 8))
         if not ended(first):
             raise RuntimeError(f"no race after the start: {str(first)[:200]}")
-        await client.press("save.click")
+        await client.call("save.click")
         async for view in client.race(**endless("kv", "lookup")):
             if racing(view):
                 break

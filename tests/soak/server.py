@@ -60,8 +60,7 @@ class Server:
     ) -> None:
         """Start `PREFIX python app.py OPTIONS` in `root`; `started` waits for its answer."""
         self.port = port or free_port()
-        # Prompt signs of absence, as the tests of the page have them.
-        around = os.environ | {"GRADIO_HEARTBEAT_INTERVAL": "1", "PYTHONUNBUFFERED": "1"}
+        around = os.environ | {"PYTHONUNBUFFERED": "1"}
         around.pop("SPACE_ID", None)
         if cache is not None:
             around["DECODE_DERBY_CACHE"] = str(cache)

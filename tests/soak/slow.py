@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from soak.client import API, Client, RefusedError
+from soak.client import Client, RefusedError
 from soak.forms import ended, form
 from soak.report import Result, at_least, at_most, none_of, noted, result, within
 from soak.server import Server, private_cache
@@ -89,11 +89,9 @@ async def _reader(
     period = min(PERIOD, (end - time.monotonic()) / 3)
     await asyncio.sleep(period * number / readers)
     async with Client(server.address) as client:
-        action = client.page.actions["run.click"]
         while time.monotonic() < end:
-            data = client.page.data(action, form(f"reader {number}", 1200, "kv", "lookup"))
             with contextlib.suppress(RefusedError):
-                await client.join(client.body(action, data))
+                await client.call("run.click", **form(f"reader {number}", 1200, "kv", "lookup"))
             reading = asyncio.create_task(_read(server, client, rate, seen))
             await asyncio.wait([reading], timeout=max(0.1, min(period, end - time.monotonic())))
             # A slow one is not through with it; what it has not read is left to the server.
@@ -110,7 +108,7 @@ async def _read(server: Server, client: Client, rate: int, seen: Phase) -> None:
         await loop.sock_connect(plain, ("127.0.0.1", server.port))
         cookies = "; ".join(f"{c.name}={c.value}" for c in client.http.cookies.jar)
         head: Sequence[str] = (
-            f"GET {API}/queue/data?session_hash={client.session} HTTP/1.1",
+            "GET /derby/stream HTTP/1.1",
             f"Host: 127.0.0.1:{server.port}",
             *([f"Cookie: {cookies}"] if cookies else []),
             "",
@@ -119,7 +117,7 @@ async def _read(server: Server, client: Client, rate: int, seen: Phase) -> None:
         await loop.sock_sendall(plain, "\r\n".join(head).encode())
         while chunk := await loop.sock_recv(plain, rate // 10 or 65_536):
             seen.read += len(chunk) if rate else 0
-            if b"close_stream" in chunk:
+            if b"event: end" in chunk:
                 return
             if rate:
                 await asyncio.sleep(0.1)

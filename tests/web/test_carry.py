@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from recordings import EVERY, race_of
+from streams import shown
 
 from backend.cli.replay import Form
 from backend.errors import DerbyError
@@ -132,9 +133,9 @@ def test_a_visitor_carries_the_race_on_show_and_looks_into_it() -> None:
         missing = controller.inspect("v", {"column": 9, "index": True})
         return nothing, there, *opened, later, missing
 
-    nothing, shown, opened, step, later, missing = asyncio.run(scene())
+    nothing, there, opened, step, later, missing = asyncio.run(scene())
     assert nothing == {"note": "Nothing has run yet: run a race first."}
-    assert shown["recorded"].startswith("Recorded: ")
+    assert there["recorded"].startswith("Recorded: ")
     assert read_carried(opened["file"][2]) == record
     assert (step["at"], step["column"]) == ([1, 0], "Prompt lookup")
     assert read_carried(later["file"][2]).request.prompt == "Else"
