@@ -95,20 +95,23 @@ function drawPairs(box, pairs) {
   });
 }
 
+// As a part of the time is coloured: see --dd-forward and the others in page.css.
+function inColour(node, part) {
+  node.style.setProperty("--part", `var(--dd-${part})`);
+  return node;
+}
+
 function drawDetails(it, { told, figures, parts, shares }) {
   fit(it.told, told, () => make("p"));
   told.forEach((text, i) => put(it.told.children[i], text));
   drawPairs(it.figures, figures);
-  fit(it.parts, parts, ([part]) => make("i", `dd-part-${part}`));
+  fit(it.parts, parts, ([part]) => inColour(make("i"), part));
   parts.forEach(([, share, text], i) => {
     setStyle(it.parts.children[i], "flexGrow", String(share));
     it.parts.children[i].title = text;
   });
-  fit(it.shares, shares, () => make("span"));
-  shares.forEach(([part, text], i) => {
-    it.shares.children[i].className = `dd-key-${part}`;
-    put(it.shares.children[i], text);
-  });
+  fit(it.shares, shares, ([part]) => inColour(make("span"), part));
+  shares.forEach(([, text], i) => put(it.shares.children[i], text));
 }
 
 export function drawColumn(it, column, axis) {

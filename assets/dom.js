@@ -37,7 +37,7 @@ export function cell(tag, content, scope) {
 
 // A table of texts or nodes. `named`: a line's first cell is its heading.
 export function table(headings, lines, { caption, named = false } = {}) {
-  const node = make("table");
+  const node = make("table", "dd-table");
   if (caption) node.createCaption().textContent = caption;
   node.createTHead().insertRow().append(...headings.map((content) => cell("th", content, "col")));
   const body = node.createTBody();

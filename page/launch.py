@@ -17,6 +17,7 @@ from backend.web.address import host_name
 from backend.web.controller import Controller
 from backend.web.metrics import Metrics
 from backend.web.presence import Presence
+from backend.web.theme import theme_values
 from page.agents import Agents, NoAgents
 from page.calls import Functions
 from page.components import ASSETS, asset
@@ -109,7 +110,9 @@ def launch_settings(
     guarded = limits.request_bytes, presence, agents.app
     mono = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
     return {
-        "theme": themes.Base(primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono),
+        "theme": themes.Base(
+            primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono
+        ).set(**theme_values()),
         "favicon_path": str(ASSETS / "favicon.svg"),
         "css": "".join(map(asset, STYLES)),
         "footer_links": ["api"],

@@ -15,6 +15,7 @@ from backend.records.file import as_bytes
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
+from backend.web.theme import variables
 from backend.web.view import recorded_view
 
 _ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -80,7 +81,8 @@ def replay_page(record: RaceRecord) -> str:
 <title>{html.escape(title)}</title>
 <style>
 body {{ margin: 0; padding: 16px 24px; font-family: system-ui, sans-serif; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #121924; }} }}
+:root {{ {variables(dark=False)} }}
+.dark {{ {variables(dark=True)} background: var(--background-fill-secondary); }}
 {styles}
 .dd-recorded button {{ display: none; }}
 </style>
