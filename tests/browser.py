@@ -40,6 +40,9 @@ VIEWPORT: ViewportSize = {"width": 1920, "height": 1080}
 #: Tabs that the settings apply to.
 VIEWS = ("Race", "Benchmark")
 
+#: The races that this browser keeps.
+RACES = "JSON.parse(localStorage['decode-derby-races'] || '[]')"
+
 #: A prompt to which the fake model writes a text of more than 3,900 tokens.
 LONG = "Long one 7"
 

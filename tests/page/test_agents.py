@@ -66,15 +66,6 @@ def test_a_benchmark_names_the_best_setting(address: str) -> None:
     assert "Best here: " in said(asked(address, scene))
 
 
-def test_explaining_names_every_strategy(address: str) -> None:
-    async def scene(session: ClientSession) -> Any:
-        return await session.call_tool("explain", {})
-
-    text = said(asked(address, scene))
-    assert "- speculative (Speculative)" in text
-    assert "TTFT" in text
-
-
 def test_a_recorded_race_is_explained(address: str) -> None:
     async def scene(session: ClientSession) -> Any:
         arguments = {"race": encode(race_of("kv lookup"))}
@@ -87,15 +78,6 @@ def test_a_recorded_race_is_explained(address: str) -> None:
     assert "Prompt lookup (lookup)" in said(told)
     assert wrong.isError
     assert "race" in said(wrong)
-
-
-def test_what_is_wrong_is_an_error_in_its_sentence(address: str) -> None:
-    async def scene(session: ClientSession) -> Any:
-        return await session.call_tool("race", {"prompt": " "})
-
-    result = asked(address, scene)
-    assert result.isError
-    assert "The prompt is empty" in said(result)
 
 
 def test_two_agents_do_not_end_one_anothers_races(address: str) -> None:
@@ -123,8 +105,3 @@ def test_a_foreign_page_may_not_call(address: str) -> None:
     headers = {"Origin": "https://example.org", "Accept": "application/json, text/event-stream"}
     answer = httpx.post(f"{address.rstrip('/')}/mcp", json=body, headers=headers)
     assert answer.status_code == 403
-
-
-def test_without_the_option_there_is_no_such_address() -> None:
-    with serving("--fake") as plain:
-        assert httpx.post(f"{plain.rstrip('/')}/mcp", json={}).status_code == 404

@@ -77,14 +77,6 @@ def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor)
     assert visitor.complaints == []
 
 
-def test_a_benchmark_that_is_refused_says_why(visitor: Visitor) -> None:
-    visitor.tab("Benchmark")
-    visitor.page.locator("#prompt-set textarea").fill('{"category": 1}')
-    visitor.page.get_by_role("button", name="Start", exact=True).click()
-    alert = visitor.page.locator(".dd-benchmark .dd-alert")
-    expect(alert).to_contain_text("line 1 is not a question")
-
-
 def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> None:
     """A reload reset everything once."""
     page = visitor.page

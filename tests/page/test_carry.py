@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from boards import priced
-from browser import LONG, Visitor
+from browser import LONG, RACES, Visitor
 from PIL import Image
 from playwright.sync_api import Browser, Download, expect
 from recordings import race_of
@@ -40,8 +40,8 @@ def picture(download: Download) -> Image.Image:
 
 
 def link_of(visitor: Visitor) -> str:
-    visitor.page.wait_for_function("() => window.kept.races().length > 0")
-    return visitor.page.evaluate("window.kept.races()[0].link")
+    visitor.page.wait_for_function(f"{RACES}.length > 0")
+    return visitor.page.evaluate(f"{RACES}[0].link")
 
 
 def texts(visitor: Visitor) -> list[str]:
@@ -253,7 +253,7 @@ def test_the_history_lists_compares_and_forgets(ended: Visitor) -> None:
     page = ended.page
     first = link_of(ended)
     ended.ask("Another question", tokens=24)
-    page.wait_for_function("() => window.kept.races().length > 1")
+    page.wait_for_function(f"{RACES}.length > 1")
     ended.tab("History")
     rows = page.locator(".dd-races li")
     expect(rows).to_have_count(2)

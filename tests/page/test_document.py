@@ -7,7 +7,6 @@ import httpx
 import pytest
 from PIL import Image
 
-from page.components import ASSETS
 from page.document import DESCRIPTION, TITLE
 from page.site import site_of
 
@@ -56,13 +55,3 @@ def test_behind_a_proxy_the_picture_is_where_the_page_is(
 def test_a_space_is_reached_by_https_whatever_its_proxy_says() -> None:
     site = site_of("0.0.0.0", (), "me-derby.hf.space", space=True)  # noqa: S104
     assert site.root("http", {"host": "me-derby.hf.space"}) == "https://me-derby.hf.space"
-
-
-def test_the_picture_is_small() -> None:
-    assert (ASSETS / "card.png").stat().st_size < 100_000
-
-
-def test_the_icon_is_ours(address: str) -> None:
-    answer = httpx.get(f"{address}favicon.ico")
-    assert answer.content == (ASSETS / "favicon.svg").read_bytes()
-    assert answer.headers["content-type"].startswith("image/svg")

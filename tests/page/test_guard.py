@@ -201,13 +201,6 @@ def test_the_documents_scripts_bear_its_mark(visitor: httpx.Client) -> None:
     assert len(plain.content) > 4 * answer.num_bytes_downloaded
 
 
-def test_a_body_that_is_too_long_is_refused(visitor: httpx.Client) -> None:
-    body = b'{"data":[' + b"1," * 2**20
-    answer = visitor.post(JOIN, content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 413
-    assert "262,144 bytes" in sentence(answer)
-
-
 def test_no_more_of_a_body_is_read_than_is_allowed() -> None:
     """One of 200 MB took 700 MB of memory. Of one whose length is not told, each part counts."""
     taken, sent = list[int](), list[Any]()

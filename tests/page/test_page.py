@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from browser import LONG, Visitor, serving
+from browser import LONG, RACES, Visitor, serving
 from playwright.sync_api import Browser, Route, expect
 
 from backend.engines.fake import STEEP_PASSES
@@ -74,17 +74,6 @@ def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
     texts = [card.inner_text() for card in page.locator(".dd-flow").all()]
     assert all(text.startswith('{"name": "') for text in texts[1:])
     assert not texts[0].startswith("{")
-
-
-def test_stop_ends_a_race_that_would_take_minutes(visitor: Visitor) -> None:
-    visitor.endless()
-    visitor.wait_decoding()
-    visitor.stop()
-    visitor.wait_phase("ended")
-    # Stateless may have come to its own limit before the click.
-    assert set(visitor.states) <= {"stopped", "done"}
-    assert "stopped" in visitor.states
-    assert visitor.status.startswith("Stopped early.")
 
 
 def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
@@ -188,20 +177,6 @@ def test_everything_can_be_reached_by_tab(visitor: Visitor) -> None:
     assert {"Add Prompt lookup", "lineup-text"} <= opened
 
 
-def test_a_wrong_grammar_fails_its_column_alone(visitor: Visitor) -> None:
-    """The sentence names line and column, and nothing typed is lost."""
-    visitor.columns("kv", "grammar:grammar=own")
-    visitor.tab("Own grammar")
-    wrong = 'start: "a"\nrule: (("b"'
-    visitor.page.get_by_label("My own grammar").fill(wrong)
-    visitor.ask("Hello", tokens=16)
-    visitor.wait_phase("ended")
-    assert visitor.states == ["done", "failed"]
-    assert re.search(r"line 2, column \d+", visitor.card("Grammar").part("problem"))
-    visitor.tab("Own grammar")
-    assert visitor.page.get_by_label("My own grammar").input_value() == wrong
-
-
 def test_a_grammar_is_looked_at_while_it_is_written(visitor: Visitor) -> None:
     """From a shipped one, to what is wrong with a change, to how far a text fits."""
     visitor.tab("Own grammar")
@@ -283,13 +258,6 @@ def test_a_second_run_replaces_the_first(visitor: Visitor) -> None:
     assert len(visitor.card("KV reuse").text) <= 16
 
 
-def test_columns_stand_in_the_order_of_their_choice(visitor: Visitor) -> None:
-    visitor.columns("lookup", "kv", "stateless")
-    expect(visitor.page.locator(".dd-card h3")).to_have_text(
-        ["Prompt lookup", "KV reuse", "Stateless"]
-    )
-
-
 HOSTILE = '<img src=x onerror="window.hacked=1"></script>${alert(1)}{{constructor}}&lt;b&gt;'
 
 
@@ -367,18 +335,6 @@ WORDS = """() => {
 }"""
 
 
-def test_a_race_is_told_in_some_two_hundred_words(visitor: Visitor) -> None:
-    """There were eight hundred, speed-ups five times among them, half of the figures dashes."""
-    visitor.ask(examples()[0].prompt)
-    visitor.wait_phase("ended")
-    assert len(visitor.states) == 5
-    words = visitor.page.evaluate(WORDS)
-    assert 120 < len(words) <= 230, " ".join(words)
-    for card in visitor.page.locator(".dd-card").all():
-        assert card.locator(".dd-sentence").inner_text().count(".") <= 3, "one sentence"
-        assert card.locator(".dd-numbers :is(strong, dd)").filter(visible=True).count() == 3
-
-
 @pytest.mark.model
 def test_the_built_in_model_races(browser: Browser) -> None:
     """The app as it is started without options: real engine, real worker, equal texts. A step is
@@ -399,8 +355,8 @@ def test_the_built_in_model_races(browser: Browser) -> None:
             assert visitor.card(title).text == plain
         look_into(visitor)
         texts = visitor.page.locator(".dd-flow").all_text_contents()
-        visitor.page.wait_for_function("() => window.kept.races().length > 0")
-        link = visitor.page.evaluate("window.kept.races()[0].link")
+        visitor.page.wait_for_function(f"{RACES}.length > 0")
+        link = visitor.page.evaluate(f"{RACES}[0].link")
         visitor.close()
         visitor = Visitor(browser, address)
         visitor.page.evaluate("(hash) => { location.hash = hash; }", link)
@@ -477,13 +433,6 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
-def test_a_snapshot_that_is_none_is_told_and_harms_nothing(visitor: Visitor) -> None:
-    visitor.tab("Save")
-    visitor.page.locator("#snapshot input, #snapshot textarea").first.fill("../../etc/passwd")
-    visitor.page.locator("#load").click()
-    expect(visitor.page.locator(".dd-alert")).to_contain_text("no snapshot")
-
-
 def test_a_program_shows_fixed_text_and_values(visitor: Visitor) -> None:
     visitor.columns("kv", "lookahead")
     visitor.ask('Colour: {{select "colour" "red|blue"}}. Done {{colour}}.')
@@ -554,42 +503,6 @@ def test_the_code_of_a_column_can_be_copied(visitor: Visitor) -> None:
     assert page.evaluate("window.hacked") is None
     page.locator("#run").click()
     visitor.wait_phase("ended")
-    assert visitor.complaints == []
-
-
-def test_the_columns_to_save_or_to_take_away_are_those_of_the_last_race(visitor: Visitor) -> None:
-    """Each by a name of its own, however often its strategy stands in the line-up."""
-    page = visitor.page
-    visitor.columns("kv", "lookup:k=2", "lookup:k=4")
-    visitor.ask("Hello", tokens=16)
-    visitor.wait_phase("ended")
-    names = visitor.titles
-    assert len(set(names)) == 3
-    visitor.tab("Save")
-    box = page.get_by_role("combobox", name="Column to save", exact=True)
-    expect(box).to_have_value("KV reuse")  # once the tab knows of the race
-    box.click()
-    expect(page.get_by_role("option")).to_contain_text(names)
-    page.keyboard.press("Escape")
-    visitor.tab("Production")
-    expect(page.get_by_role("combobox", name="Column", exact=True)).to_have_value("KV reuse")
-    visitor.choose("Column", names[2])
-    # Another race, and a choice that still shows the earlier one's columns.
-    visitor.columns("kv", "lookup:k=3")
-    page.locator("#run").click()
-    expect(page.locator(".dd-card")).to_have_count(2)
-    visitor.wait_phase("ended")
-    visitor.tab("Production")
-    expect(page.get_by_role("combobox", name="Column", exact=True)).to_have_value("KV reuse")
-    assert visitor.complaints == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pages_policy_forbids_nothing_that_it_needs(enter: Enter, theme: str) -> None:
-    """Chromium tells each violation of it as an error."""
-    visitor = enter(theme)
-    for name in ("Own grammar", "Sampling", "Model", "Save", "Production", "Columns"):
-        visitor.tab(name)
     assert visitor.complaints == []
 
 
@@ -685,23 +598,6 @@ def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> No
         assert rate == "\u2013" or float(rate) > 1
     assert shown(rounds)[0] == whole[0]
     assert shown(None) == whole
-
-
-def test_a_hidden_page_draws_nothing_until_it_is_looked_at(visitor: Visitor) -> None:
-    """Drawing takes time from the race, on the machine that races."""
-    visitor.page.evaluate(
-        "() => Object.defineProperty(document, 'hidden', { get: () => window.away, "
-        "configurable: true })"
-    )
-    visitor.page.evaluate("window.away = true")
-    visitor.columns("kv")
-    visitor.ask("Tell me of the sea", tokens=20)
-    visitor.wait_phase("ended")
-    assert visitor.page.locator(".dd-card .dd-sampled").count() == 0
-    visitor.page.evaluate("window.away = false")
-    visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    expect(visitor.page.locator(".dd-card .dd-sampled").first).to_be_visible()
-    assert visitor.states == ["done"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(1366, 768), (380, 800), (1920, 1080)])

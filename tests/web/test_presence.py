@@ -6,7 +6,7 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.web.presence import Everybody, Presence
+from backend.web.presence import Presence
 
 
 @given(st.lists(st.sampled_from(("open", "close", "seen")), max_size=30))
@@ -67,11 +67,3 @@ def test_connections_of_many_threads_are_counted() -> None:
     assert presence.absent_since("a") is None
     presence.closed("a")
     assert presence.absent_since("a") is not None
-
-
-def test_where_connections_are_not_followed_everybody_is_there() -> None:
-    everybody = Everybody()
-    everybody.seen("a")
-    assert everybody.absent_since("a") is None
-    assert everybody.met("a")
-    assert everybody.forget_absent(0) == ()

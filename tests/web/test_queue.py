@@ -1,7 +1,5 @@
 """The queue: first come, first served, whoever leaves."""
 
-import threading
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,22 +22,3 @@ def test_places_are_kept_in_order_whoever_joins_or_leaves(moves: list[int]) -> N
             expected = waiting.index(number) if number in waiting else 0
             assert line.ahead(place) == expected
         assert [id(place) for place in line.places] == [id(places[number]) for number in waiting]
-
-
-def test_many_threads_get_different_places() -> None:
-    line, barrier = RaceQueue[object](), threading.Barrier(8)
-    places: list[object] = []
-
-    def join() -> None:
-        barrier.wait()
-        for _ in range(50):
-            place = object()
-            line.join(place)
-            places.append(place)
-
-    threads = [threading.Thread(target=join) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(line.ahead(place) for place in places) == list(range(400))

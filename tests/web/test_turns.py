@@ -55,18 +55,6 @@ def test_turns_come_in_order_and_a_visitor_has_one_at_a_time() -> None:
     assert played(scene) == ["a", "b", "c", "a"]
 
 
-def test_whoever_took_long_goes_behind_others() -> None:
-    async def scene(line: Line) -> None:
-        await line.come("slow", "b")
-        await line.leave("slow", late=True)
-        await line.come("c", "slow", "d")
-        await line.leave("b")
-        assert line.had == ["slow", "b", "c", "d"]
-        await line.leave("c")
-
-    assert played(scene) == ["slow", "b", "c", "d", "slow"]
-
-
 def test_those_who_took_long_share_one_place() -> None:
     async def scene(line: Line) -> None:
         for visitor in ("slow", "slower"):
@@ -79,19 +67,6 @@ def test_those_who_took_long_share_one_place() -> None:
         await line.leave("slow")
 
     assert played(scene)[4:] == ["slower"]
-
-
-def test_a_quick_turn_makes_good() -> None:
-    async def scene(line: Line) -> None:
-        await line.come("slow", "b")
-        await line.leave("slow", late=True)
-        await line.come("slow")
-        await line.leave("slow")
-        await line.leave("b")
-        await line.come("x", "y", "slow", "z")
-        await line.leave("x")
-
-    assert played(scene)[-1] == "slow"
 
 
 def test_a_newer_turn_replaces_one_that_waits() -> None:

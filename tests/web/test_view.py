@@ -1,7 +1,7 @@
 """The view: pure JSON, growing only, and sentences that say what the figures say."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,15 +11,15 @@ from lib import LOCAL
 from rich.console import Console
 
 from backend.cli.tables import texts
-from backend.events import Failed, Finished, Judged, Prefilled, Preparing, Resumed, Started
+from backend.events import Failed, Finished, Judged, Prefilled, Preparing, Started
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.charts import cost_curve
-from backend.results.figures import NONE, figures, glossary
+from backend.results.figures import NONE, figures
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import default_column, parse_column
+from backend.strategies.column import default_column
 from backend.types import ModelSpec, Request, Sampling
-from backend.web.view import idle, view
+from backend.web.view import view
 
 ALL = tuple(map(default_column, LOCAL))
 
@@ -124,22 +124,6 @@ def test_public_hides_what_it_should_everywhere() -> None:
     assert hidden not in json.dumps(shown)
 
 
-@pytest.mark.parametrize("row", ALL, ids=lambda row: row.name)
-def test_a_columns_setting_is_the_command_lines_word_for_it(row: Any) -> None:
-    assert parse_column(str(row)) == row
-    if row.name == "lookahead":
-        changed = row.with_settings({"seeded": False, "window": 7})
-        assert parse_column(str(changed)) == changed
-
-
-def test_the_idle_page_explains_every_column() -> None:
-    shown = idle(ALL)
-    assert shown["phase"] == "idle"
-    assert all(column["description"] for column in shown["columns"])
-    assert {title for title, _, _ in glossary()} < {title for title, _ in shown["glossary"]}
-    assert json.loads(json.dumps(shown)) == shown
-
-
 def test_the_page_gets_every_word_and_decides_nothing() -> None:
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
     shown = view(board, race=1, goal=61)
@@ -163,29 +147,6 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     ]
 
 
-def test_a_speed_up_that_is_shown_is_told_twice_and_not_five_times() -> None:
-    """In the headline and on its card; the table with all figures is closed at first."""
-    board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    shown = view(board, race=1, goal=61)
-    told = {**shown, "result": None, "costs": None}
-    for column in told["columns"]:
-        column["details"] = None
-    assert json.dumps(told).count("1.33") == 2
-
-
-def test_the_setup_names_each_target_once() -> None:
-    board = board_of("kv lookup speculative", started(0), started(1))
-    board.add(Started(2, 0, "remote"))
-    assert view(board, race=1, goal=7)["setup"] == "m, 5 prompt tokens; remote"
-
-
-def test_the_built_in_model_goes_by_its_own_name() -> None:
-    spec = ModelSpec()
-    board = board_of("kv", Started(0, 5, str(spec), "one", asdict(spec)))
-    setup = "SmolLM2-135M-Instruct on openvino fp32 (CPU), 5 prompt tokens"
-    assert view(board, race=1, goal=7)["setup"] == setup
-
-
 def test_table_and_details_hold_the_figures_that_are_known() -> None:
     """Half of them were dashes: nine figures a card, sixteen columns of the table."""
     shown = view(board_of("kv lookup", *written(0, SINGLE, 0.1), started(1)), race=1, goal=7)
@@ -202,19 +163,6 @@ def test_table_and_details_hold_the_figures_that_are_known() -> None:
         known = dict(column["details"]["figures"])
         assert set(known) < titles
         assert NONE not in known.values()
-
-
-def test_a_speed_that_is_not_known_is_a_dash() -> None:
-    shown = view(board_of("lookup", *written(0, SINGLE, 0.1)), race=1, goal=7)
-    [column] = shown["columns"]
-    assert (column["speed"], column["interval"], column["pace_text"]) == (NONE, "", "")
-    assert column["figures"][0] == ["tokens/s", "10.0"]
-
-
-def test_a_failed_column_is_told_with_its_sentence() -> None:
-    shown = view(board_of("kv lookup", Failed(0, "why"), Failed(1, "why")), race=1, goal=7)
-    assert [column["message"] for column in shown["columns"]] == ["why", "why"]
-    assert [line[1] for line in shown["result"]["lines"]] == ["failed", "failed"]
 
 
 def test_a_lane_of_text_alone_has_a_card() -> None:
@@ -235,25 +183,12 @@ def test_a_lane_of_text_alone_has_a_card() -> None:
     assert [spans for *_, spans in rounds_of(column)] == [[["sampled", "a"]]] * 7
 
 
-def test_a_continued_column_goes_on_along_its_lane() -> None:
-    events = [started(0), Resumed(0, [1, 2, 3], [], [], 0.1), step(0, [4], 0.4)]
-    shown = view(board_of("kv", *events), race=1, goal=8)
-    [column] = shown["columns"]
-    assert (shown["axis"], column["earlier"]) == (8, 3)
-    assert sum(tokens for _, tokens, *_ in rounds_of(column)) == 1
-
-
 def test_the_curve_comes_with_the_end() -> None:
     events = [*priced(0, 1, 1), *priced(1, 5, 4)]
     shown = view(board_of("kv lookup", *events), race=1, goal=7)
     assert shown["costs"] == cost_curve(board_of("kv lookup", *events))
     assert json.loads(json.dumps(shown)) == shown
     assert view(board_of("kv lookup", *events[:-1]), race=1, goal=7)["costs"] is None
-
-
-def test_without_measured_costs_there_is_no_curve(views: list[dict[str, Any]]) -> None:
-    assert all(shown["costs"] is None for shown in views)
-    assert idle(ALL)["costs"] is None
 
 
 def test_a_finished_text_s_verdict_is_on_the_card_in_the_table_and_on_the_command_line() -> None:

@@ -20,8 +20,6 @@ from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request
-from backend.web.controller import Controller
-from backend.web.offer import Offer
 from backend.web.presence import Presence
 from backend.web.visitors import GRACE, Frame, Visitors
 
@@ -126,27 +124,6 @@ def play(scene: Coroutine[None, None, None]) -> None:
     asyncio.run(asyncio.wait_for(scene, 30))
 
 
-def test_one_race_at_a_time_in_order() -> None:
-    async def scene() -> None:
-        host = SlowHost()
-        visitors = Visitors(host)
-        first, second, third = (visitors.watch(name, RACE) for name in "abc")
-        await frame_where(first, racing)
-        assert (await anext(second)).ahead == 1
-        assert (await anext(third)).ahead == 2
-        visitors.stop("b")
-        assert await last(second) == "stopped"
-        assert host.races == 1
-        await frame_where(third, lambda frame: frame.ahead == 1)
-        host.release.set()
-        assert await last(first) == "end of text"
-        assert await last(third) == "end of text"
-        assert host.most == 1
-        await gone(visitors)
-
-    play(scene())
-
-
 def test_a_second_run_ends_the_visitors_first_one_only() -> None:
     async def scene() -> None:
         host = SlowHost()
@@ -162,24 +139,6 @@ def test_a_second_run_ends_the_visitors_first_one_only() -> None:
         assert await last(second) == "end of text"
         assert await last(other) == "end of text"
         await gone(visitors)
-
-    play(scene())
-
-
-def test_a_reader_who_stops_reading_does_not_hold_up_the_line() -> None:
-    """A closed tab: its frames are never asked for again, only `stop` is called."""
-
-    async def scene() -> None:
-        host = SlowHost()
-        visitors = Visitors(host)
-        racer, waiter = visitors.watch("racer", RACE), visitors.watch("waiter", RACE)
-        await frame_where(racer, racing)
-        await anext(waiter)
-        visitors.stop("waiter")
-        visitors.stop("racer")
-        await gone(visitors)
-        host.release.set()
-        assert await last(visitors.watch("next", RACE)) == "end of text"
 
     play(scene())
 
@@ -201,16 +160,6 @@ def test_a_race_goes_on_without_its_reader_and_can_be_looked_at_again() -> None:
         assert visitors.look("a").board.scores[0].reason == "end of text"
         with pytest.raises(DerbyError, match="not kept"):
             visitors.look("b")
-
-    play(scene())
-
-
-def test_a_host_that_breaks_fails_the_columns_with_its_sentence() -> None:
-    async def scene() -> None:
-        visitors = Visitors(BrokenHost())
-        scores = [frame.board.scores[0] async for frame in visitors.watch("a", RACE)]
-        assert (scores[-1].state, scores[-1].message) == ("failed", "It is broken.")
-        await gone(visitors)
 
     play(scene())
 
@@ -239,33 +188,6 @@ def test_a_race_is_carried_out_in_the_context_of_the_request_that_asked_for_it()
     host.release.set()
     asyncio.run(main())
     assert sorted(served) == ["a", "b"]
-
-
-def test_a_line_that_is_full_says_so() -> None:
-    async def scene() -> None:
-        host = SlowHost()
-        visitors = Visitors(host, Limits(waiting=1))
-        inside = [visitors.watch(name, RACE) for name in "ab"]
-        for frames in inside:
-            await anext(frames)
-        with pytest.raises(DerbyError, match="1 races are waiting"):
-            await anext(visitors.watch("c", RACE))
-        host.release.set()
-        for frames in inside:
-            await last(frames)
-        await gone(visitors)
-
-    play(scene())
-
-
-def test_a_flawed_form_is_an_alert_and_starts_nothing() -> None:
-    async def scene() -> None:
-        host = SlowHost()
-        visitors = Visitors(host)
-        assert list(await Controller(visitors, Offer((), ())).race("a", {})) == ["alert"]
-        assert host.races == visitors.count == 0
-
-    play(scene())
 
 
 def test_a_race_in_line_is_dropped_once_its_page_has_no_connection_for_ten_seconds() -> None:
@@ -368,18 +290,6 @@ def test_a_visitor_begins_so_many_races_an_hour_and_no_more() -> None:
     play(scene())
 
 
-def test_a_refused_race_leaves_the_earlier_one_alone() -> None:
-    async def scene() -> None:
-        street = Street(Limits(races_per_hour=1), here="a")
-        running = await street.race("a")
-        with pytest.raises(DerbyError, match="1 are allowed"):
-            await anext(street.visitors.watch("a", RACE))
-        street.host.release.set()
-        assert await end(running) == ("end of text", "")
-
-    play(scene())
-
-
 def test_who_is_absent_for_long_is_forgotten_with_their_caches() -> None:
     """A visitor's last race was kept until gradio noticed that the page was closed, for ever
     if it never had one: 400 requests with long prompts took 310 MB, and kept them.
@@ -433,30 +343,6 @@ def test_who_takes_the_name_of_one_who_left_finds_none_of_their_caches() -> None
         visitors.leave("a")
         assert await reused("a") == 0
         assert await reused("b") == 0
-
-    play(scene())
-
-
-def test_what_is_told_of_the_forgotten_is_who_was_absent_too_long() -> None:
-    street = Street(Limits(absence_seconds=300), here="a")
-    street.visitors.seen("x")
-    street.wait(300)
-    assert street.forgotten == ["x"]
-
-
-def test_so_many_last_races_are_kept_and_the_oldest_go_first() -> None:
-    async def scene() -> None:
-        street = Street(Limits(visitors=2), here="abc")
-        street.host.release.set()
-        for name in "abac":
-            await end(street.visitors.watch(name, RACE))
-        await gone(street.visitors)
-        with pytest.raises(DerbyError, match="not kept"):
-            street.visitors.look("b")
-        for name in "ac":
-            assert street.visitors.look(name).board.ended
-        while street.host.forgotten != [street.host.scopes[1]]:
-            await asyncio.sleep(0.01)
 
     play(scene())
 
