@@ -4,29 +4,26 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from backend.bench.prompts import PROMPTS, read_prompts, sample
 from backend.bench.quiet import wait_for_quiet
 from backend.cli.console import complain, out, say
 from backend.cli.options import (
     Columns,
-    Device,
-    EngineName,
     MaxNewTokens,
-    Model,
-    Precision,
+    PromptSet,
+    Target,
     Temperature,
-    target_model,
+    Wait,
+    parsed,
+    unbundled,
 )
 from backend.errors import DerbyError
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
-from backend.strategies.column import parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request, Sampling
 from experiments.experiment import Experiment, Setup
@@ -45,29 +42,22 @@ def command(experiment: Experiment) -> Callable[..., None]:
     """The command that runs this experiment, prints its table, and at last its JSON."""
 
     def measure(
-        prompts: Annotated[
-            Path | None, typer.Option(help="JSON Lines with category and turns; default: our own.")
-        ] = None,
-        limit: Annotated[
-            int, typer.Option(min=0, help="So many prompts, or rounds; 0: all, or three.")
-        ] = 0,
+        prompts: PromptSet,
+        target: Target,
         column: Columns = list(DEFAULT_COLUMNS),
-        model: Model = "built-in",
-        engine: EngineName = "openvino",
-        precision: Precision = "",
-        device: Device = "CPU",
         max_new_tokens: MaxNewTokens = 128,
         temperature: Temperature = 0.0,
-        wait: Annotated[int, typer.Option(min=0, help="Seconds to wait for quiet, at most.")] = 30,
+        rounds: Annotated[int, typer.Option(min=1, help="Of what has prompts of its own.")] = 3,
+        wait: Wait = 30,
     ) -> None:
         setup = Setup(
-            sample(read_prompts(prompts) if prompts else PROMPTS, limit),
-            tuple(map(parse_column, column)),
+            prompts.read(),
+            parsed(column),
             Request("-", max_new_tokens, Sampling(temperature)),
-            target_model(model, engine, precision, device),
+            target.spec,
             LoadedModels(),
             say,
-            limit or 3,
+            rounds,
         )
         wait_for_quiet(wait, say)
         ledger = Ledger()
@@ -76,7 +66,7 @@ def command(experiment: Experiment) -> Callable[..., None]:
         out.print(experiment.table(setup, found))
         print(json.dumps([asdict(result) for result in found]))
 
-    return measure
+    return unbundled(measure)
 
 
 for each in EXPERIMENTS.values():

@@ -1,4 +1,4 @@
-"""Runs what is to be compared in turns, so that none gains from its place or from a cold machine.
+"""Runs what is to be compared in turns: no side gains from its place or from a cold machine.
 
 A shared machine's speed drifts: figures compare only with those of the same round, and over many
 rounds every side must have been first, second and last equally often.
@@ -29,8 +29,8 @@ def rounds(
 ) -> list[list[Result]]:
     """The sides' results by subject; who runs first rotates from subject to subject.
 
-    The first `warm_up` sides run once on the first subject beforehand, unheeded. `begin` is given
-    the number of each round before it runs.
+    The first `warm_up` sides run once more on the first subject at the start, which does not count.
+    `begin` is given the number of each round before it runs.
     """
     for side in sides[:warm_up]:
         side(subjects[0])

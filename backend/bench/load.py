@@ -274,14 +274,14 @@ def _result(column: Column, requests: int, side: Side, plain: Side, costs: LoadC
     predicted, measured = side.alone.predicted(costs, requests), side.together.throughput
     base = plain.together.throughput
     return LoadResult(
-        column.label,
-        requests,
-        measured,
-        predicted,
-        predicted / measured if measured else None,
-        measured / base if measured and base else None,
-        predicted / plain.alone.predicted(costs, requests),
-        side.alone.committed,
-        side.together.rows,
-        f"{side.equal} of {requests}",
+        column=column.label,
+        requests=requests,
+        throughput=measured,
+        predicted=predicted,
+        ratio=predicted / measured if measured else None,
+        speedup=measured / base if measured and base else None,
+        predicted_speedup=predicted / plain.alone.predicted(costs, requests),
+        tokens_per_forward=side.alone.committed,
+        rows=side.together.rows,
+        equal=f"{side.equal} of {requests}",
     )

@@ -46,8 +46,8 @@ class Plan:
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
-        """In each, the columns run alone, one after another; who begins rotates, so that none gains
-        from its place.
+        """In each, the columns run alone, one after another. Who begins rotates, so that no column
+        gains from its place.
         """
         numbers: dict[str, int] = {}
         every = product(self.targets, enumerate(self.prompts))

@@ -15,8 +15,8 @@ from backend.results.scoreboard import Scoreboard
 def run(
     plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows that `done` lacks; `race` runs one race. The first one is run once beforehand,
-    unheeded, as a cold machine is slower.
+    """The rows that `done` lacks; `race` runs one race. The first one runs once more at the start
+    and is not counted, as a cold machine is slower.
     """
     left = left_of(plan, done)
     for job in left[:1]:

@@ -75,7 +75,7 @@ def predict(scores: Iterable[Score], k: int, costs: PassCosts) -> tuple[float, f
 def tune(
     target: ModelSpec, prompts: Sequence[Prompt], tokens: int, models: LoadedModels, say: Say
 ) -> Tuning:
-    """Measure pass costs anew, run every family on `prompts`, greedy, `tokens` each.
+    """Measure pass costs again, run every family on `prompts`, greedy, `tokens` each.
 
     Each prediction is made by what passes are known to cost by then: the runs correct it.
     """

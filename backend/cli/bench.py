@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from backend.bench.plan import Plan
-from backend.bench.prompts import MOST_PROMPTS, PROMPTS, read_prompts, sample
 from backend.bench.quiet import wait_for_quiet
 from backend.bench.rows import RowFile, left_of
 from backend.bench.runner import raced, run
@@ -19,14 +18,14 @@ from backend.cli.console import out, say
 from backend.cli.options import (
     AsJson,
     Columns,
-    Device,
-    EngineName,
     MaxNewTokens,
-    Model,
-    Precision,
+    PromptSet,
     Seed,
+    Target,
     Temperature,
-    target_model,
+    Wait,
+    default_columns,
+    parsed,
 )
 from backend.cluster.spread import spread
 from backend.cluster.start import cluster_host
@@ -35,37 +34,21 @@ from backend.errors import DerbyError
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
-from backend.strategies.column import parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request, Sampling
 
 
 def bench(
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="JSON Lines with category and turns; default: six of our own."),
-    ] = None,
-    limit: Annotated[
-        int,
-        typer.Option(
-            help="Use so many prompts, spread over the file; 0: all.", min=0, max=MOST_PROMPTS
-        ),
-    ] = 0,
+    prompts: PromptSet,
+    target: Target,
+    column: Columns = default_columns(),  # noqa: B008 (typer copies it)
     repeats: Annotated[
         int, typer.Option(help="Use every prompt so many times, one after all others.", min=1)
     ] = 1,
-    column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
-    model: Model = "built-in",
     also_model: Annotated[list[str], typer.Option(help="Measure this model too; repeatable.")] = [],  # noqa: B006 (typer copies it)
-    engine: EngineName = "openvino",
-    precision: Precision = "",
-    device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
-    wait: Annotated[
-        int, typer.Option(help="Wait so many seconds at most for the machine to be quiet.", min=0)
-    ] = 30,
+    wait: Wait = 30,
     cluster: Annotated[
         str,
         typer.Option(help="Spread the prompts over a Ray cluster: auto, or its head's address."),
@@ -78,12 +61,11 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    target = target_model(model, engine, precision, device)
     plan = Plan(
-        [*sample(read_prompts(prompts) if prompts else PROMPTS, limit)] * repeats,
-        tuple(map(parse_column, column)),
+        [*prompts.read()] * repeats,
+        parsed(column),
         Request("-", max_new_tokens, Sampling(temperature, seed=seed)),
-        tuple(replace(target, name=name) for name in (model, *also_model)),
+        tuple(replace(target.spec, name=name) for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )
     kept = RowFile(rows, plan)
@@ -95,7 +77,7 @@ def bench(
     for name in dict.fromkeys(result.model for result in found if not as_json):
         own = [result for result in found if result.model == name]
         out.print(results_table(f"bench: {name}, {plan}", own))
-    print(json.dumps([asdict(result) for result in found]))  # noqa: T201 (for programs)
+    print(json.dumps([asdict(result) for result in found]))
     if failed := failures(plan, kept.rows):
         raise DerbyError("\n".join(failed))
 

@@ -44,11 +44,13 @@ EXPECTED = (click.exceptions.Exit, click.Abort, click.exceptions.NoArgsIsHelpErr
 
 def load_command(name: str) -> click.Command:
     """Import a command: the function of that name in its module, or that module's own commands."""
+    from backend.cli.options import unbundled
+
     module = import_module(f"backend.cli.{name}")
     if hasattr(module, "app"):
         return typer.main.get_command(module.app)
     single = typer.Typer(add_completion=False)
-    single.command(name, help=COMMANDS[name])(getattr(module, name))
+    single.command(name, help=COMMANDS[name])(unbundled(getattr(module, name)))
     return typer.main.get_command(single)
 
 

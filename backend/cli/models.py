@@ -21,7 +21,7 @@ def list_all(as_json: AsJson = False) -> None:
     models = fetched_models()
     if as_json:
         found = [{"name": m.name, "bytes": m.size, "used": m.used} for m in models]
-        print(json.dumps(found))  # noqa: T201 (the output)
+        print(json.dumps(found))
         return
     table = Table(TableColumn("model", no_wrap=True), "MB", "last used")
     for model in models:

@@ -1,12 +1,21 @@
-"""Options that several commands share. What can be chosen is read from the registries."""
+"""Options that several commands share. What can be chosen is read from the registries.
 
-from typing import Annotated
+A command takes options that belong together as one dataclass; `unbundled` shows typer each of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from backend.bench.prompts import MOST_PROMPTS, PROMPTS, Prompt, read_prompts, sample
 from backend.engines.registry import device_help, engine_help, precision_help
-from backend.strategies.column import OwnModel
-from backend.strategies.registry import strategies
+from backend.strategies.column import Column, OwnModel, parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec
 
 Columns = Annotated[
@@ -18,9 +27,6 @@ Columns = Annotated[
         "Names: " + ", ".join(strategies()),
     ),
 ]
-Model = Annotated[
-    str, typer.Option(help="built-in, a folder or GGUF file (/..., ./..., ~/...), or a Hub id.")
-]
 EngineName = Annotated[str, typer.Option(help=engine_help())]
 Precision = Annotated[str, typer.Option(help=precision_help() + " Default: each one's first.")]
 Device = Annotated[str, typer.Option(help=device_help())]
@@ -29,8 +35,85 @@ Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int, typer.Option(help="Noise is keyed by seed and position.")]
 Raw = Annotated[bool, typer.Option("--raw", help="No chat template.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Model = Annotated[
+    str, typer.Option(help="built-in, a folder or GGUF file (/..., ./..., ~/...), or a Hub id.")
+]
+Wait = Annotated[
+    int, typer.Option(help="Wait so many seconds at most for the machine to be quiet.", min=0)
+]
+
+Limit = Annotated[
+    int,
+    typer.Option(
+        help="Use so many prompts, spread over the file; 0: all.", min=0, max=MOST_PROMPTS
+    ),
+]
 
 
-def target_model(model: str, engine: str, precision: str, device: str) -> ModelSpec:
-    """The model that these options name. Raises DerbyError for an unknown engine."""
-    return OwnModel(model, engine, precision, device).over(ModelSpec())
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model that columns run on."""
+
+    model: Model = "built-in"
+    engine: EngineName = "openvino"
+    precision: Precision = ""
+    device: Device = "CPU"
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Raises DerbyError for an unknown engine."""
+        own = OwnModel(self.model, self.engine, self.precision, self.device)
+        return own.over(ModelSpec())
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts to measure with."""
+
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="JSON Lines with category and turns; default: six of our own."),
+    ] = None
+    limit: Limit = 0
+
+    def read(self) -> tuple[Prompt, ...]:
+        """Raises DerbyError for a file that holds none."""
+        return sample(read_prompts(self.prompts) if self.prompts else PROMPTS, self.limit)
+
+
+def default_columns() -> list[str]:
+    return list(DEFAULT_COLUMNS)
+
+
+def parsed(columns: list[str]) -> tuple[Column, ...]:
+    """Raises DerbyError for an unknown column, or one with wrong settings."""
+    return tuple(map(parse_column, columns))
+
+
+def unbundled(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer reads it: each field of a dataclass among its parameters is an option of
+    its own, and all parameters go by name.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    bundles = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    shown: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if name in bundles:
+            of = get_type_hints(bundles[name], include_extras=True)
+            own = [(f.name, f.default, of[f.name]) for f in fields(bundles[name])]
+        else:
+            own = [(name, parameter.default, hints[name])]
+        shown += [
+            Parameter(each, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for each, default, hint in own
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, kind in bundles.items():
+            given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+        command(**given)
+
+    run.__signature__ = Signature(shown)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return run

@@ -11,15 +11,12 @@ from backend.cli.console import as_utf8, read_input
 from backend.cli.options import (
     AsJson,
     Columns,
-    Device,
-    EngineName,
     MaxNewTokens,
-    Model,
-    Precision,
     Raw,
     Seed,
+    Target,
     Temperature,
-    target_model,
+    default_columns,
 )
 from backend.cli.tables import show
 from backend.errors import DerbyError
@@ -31,17 +28,13 @@ from backend.records.file import require_folder, save
 from backend.records.record import recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request, Sampling
 
 
 def race(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from standard input.')],
-    column: Columns = list(DEFAULT_COLUMNS),  # noqa: B006 (typer copies it)
-    model: Model = "built-in",
-    engine: EngineName = "openvino",
-    precision: Precision = "",
-    device: Device = "CPU",
+    target: Target,
+    column: Columns = default_columns(),  # noqa: B008 (typer copies it)
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
@@ -73,7 +66,7 @@ def race(
     request = Request(
         text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, shift, top=top
     )
-    entered = Race(request, columns, target_model(model, engine, precision, device))
+    entered = Race(request, columns, target.spec)
     if record is not None:
         require_folder(record)
     board, kept = Scoreboard(columns), list[Event]()
@@ -81,7 +74,7 @@ def race(
     if as_json:
         for event in events:
             board.add(event)
-            print(json.dumps(to_json(event)), flush=True)  # noqa: T201 (this is the output)
+            print(json.dumps(to_json(event)), flush=True)
     else:
         show(board, events)
     if record is not None:

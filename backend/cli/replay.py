@@ -68,10 +68,10 @@ def replay(
     record = _read(file)
     if as_json:
         for event in record.events:
-            print(json.dumps(to_json(event)))  # noqa: T201 (this is the output)
+            print(json.dumps(to_json(event)))
         return
     if form is Form.link:
-        print(_linked(record))  # noqa: T201 (this is the output)
+        print(_linked(record))
         return
     record = record.published(visible)
     if form is not None:
@@ -84,7 +84,7 @@ def replay(
 def _print(content: str | bytes) -> None:
     """Raises DerbyError for bytes on a terminal, which shows no pictures."""
     if isinstance(content, str):
-        print(content, end="")  # noqa: T201 (this is the output)
+        print(content, end="")
     elif _on_a_terminal():
         raise DerbyError("A PNG is no text for a terminal: put `> race.png` behind the command.")
     else:
@@ -96,7 +96,7 @@ def _on_a_terminal() -> bool:
 
 
 def _linked(record: RaceRecord) -> str:
-    """What to put behind a page's address; what did not fit is told apart."""
+    """What to put behind a page's address; a line on stderr says what did not fit."""
     made = link(record)
     if made.holds != "all":
         say(f"The link holds {HOLDS[made.holds]}; the file holds all.")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from backend.cli.console import say
-from backend.cli.options import Device, EngineName, Precision, target_model
+from backend.cli.options import Device, EngineName, Precision, Target
 from backend.engines.registry import engine_named, offered_engines
 from backend.errors import DerbyError
 from backend.limits import limits_of
@@ -62,7 +62,7 @@ def serve(
     models = named if demo else (BUILT_IN, *named)
     # No request has anything fetched: what is offered is here before the first one.
     offer = offer_of(engines, models, replace(limits, hub_bytes=0))
-    target = target_model(offer.models[0], engine, precision, device)
+    target = Target(offer.models[0], engine, precision, device).spec
     require_offered(target, offer)
     with bound(host, port) as listening:
         if not demo:
@@ -73,7 +73,7 @@ def serve(
             app = CompletionApi(races, Offered(offer, target), key).app()
             listening.listen()  # from now on nobody is turned away
             where = f"http://{host}:{listening.getsockname()[1]}/v1"
-            print(f"Decode Derby answers at {where}", flush=True)  # noqa: T201
+            print(f"Decode Derby answers at {where}", flush=True)
             server_of(app, limits.waiting, closing.start).run([listening])
         except KeyboardInterrupt:
             pass

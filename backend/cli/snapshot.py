@@ -12,15 +12,12 @@ from rich.table import Table
 from backend.cli.console import as_utf8, out
 from backend.cli.options import (
     AsJson,
-    Device,
-    EngineName,
     MaxNewTokens,
-    Model,
-    Precision,
     Raw,
     Seed,
+    Target,
     Temperature,
-    target_model,
+    unbundled,
 )
 from backend.cli.tables import summary, texts
 from backend.errors import DerbyError
@@ -46,13 +43,11 @@ Id = Annotated[str, typer.Argument(help="A snapshot's id.")]
 
 
 @app.command()
+@unbundled
 def save(
     prompt: Annotated[str, typer.Argument(help="The prompt.")],
+    target: Target,
     column: Annotated[str, typer.Option("--column", "-c", help="name[:setting=value,...]")] = "kv",
-    model: Model = "built-in",
-    engine: EngineName = "openvino",
-    precision: Precision = "",
-    device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 32,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -61,8 +56,7 @@ def save(
 ) -> None:
     """Run one column and save it where it stops."""
     request = Request(as_utf8(prompt), max_new_tokens, Sampling(temperature, seed=seed), not raw)
-    target = target_model(model, engine, precision, device)
-    _run(Race(request, (parse_column(column),), target), as_json=as_json, save=True)
+    _run(Race(request, (parse_column(column),), target.spec), as_json=as_json, save=True)
 
 
 @app.command()
@@ -82,7 +76,7 @@ def load(
 @app.command()
 def info(name: Id) -> None:
     """Print what a snapshot holds, as JSON."""
-    print(json.dumps(asdict(default_folder().info(name)), indent=1))  # noqa: T201 (the output)
+    print(json.dumps(asdict(default_folder().info(name)), indent=1))
 
 
 @app.command(name="list")
@@ -90,7 +84,7 @@ def list_all(as_json: AsJson = False) -> None:
     """List the snapshots, newest first."""
     entries = default_folder().list()
     if as_json:
-        print(json.dumps([asdict(entry) for entry in entries]))  # noqa: T201 (the output)
+        print(json.dumps([asdict(entry) for entry in entries]))
         return
     table = Table(TableColumn("id", no_wrap=True), "saved", "MB", "tokens", "column", "prompt")
     for entry in entries:
@@ -120,7 +114,7 @@ def _run(race: Race, *, as_json: bool, save: bool) -> None:
     if save:
         snapshot = save_column(race, score, engines)
     if as_json:
-        print(json.dumps(_result(race.columns[0], score, snapshot)))  # noqa: T201 (the output)
+        print(json.dumps(_result(race.columns[0], score, snapshot)))
         return
     out.print(texts(board))
     out.print(summary(board))

@@ -59,10 +59,10 @@ def _clocks(board: Scoreboard) -> str:
     of: dict[str, list[str]] = {}
     for column, score in zip(board.columns, board.scores, strict=True):
         of.setdefault(score.clock, []).append(column.label)
-    told = ["own clocks, interleaved"] if "own" in of else []
+    said = ["own clocks, interleaved"] if "own" in of else []
     for clock, whose in (("server", "by its own clock"), ("network", "over the network")):
-        told += [f"{label} {whose}" for label in of.get(clock, ())]
-    return "; ".join(told)
+        said += [f"{label} {whose}" for label in of.get(clock, ())]
+    return "; ".join(said)
 
 
 def _state(score: Score) -> str:

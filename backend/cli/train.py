@@ -29,8 +29,8 @@ def train(
     ] = False,
 ) -> None:
     check_range("minutes", minutes, 0.01, 60 * 24 * 365)
-    # Torch's idle threads should sleep, not spin beside OpenVINO's. The variable is read when torch
-    # is first imported, hence up here.
+    # Torch's idle threads should sleep, not spin beside OpenVINO's. Torch reads the variable when
+    # it is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from backend.training.targets import open_target
     from backend.training.train import Work, recipe_for

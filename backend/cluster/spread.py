@@ -24,8 +24,8 @@ MOST = 256
 def spread(machines: Machines, plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
     """The rows that `done` lacks, from whichever machines are free.
 
-    A job whose machine is lost is begun anew on another one, which is said. Raises DerbyError if
-    that happens to one too often.
+    A job whose machine is lost starts again on another one, which is said. Raises DerbyError if
+    that happens to one job too often.
     """
     waiting = deque((job, 1) for job in left_of(plan, done))
     running: dict[Future[Row | None], tuple[Job, int]] = {}

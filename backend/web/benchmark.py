@@ -87,7 +87,7 @@ class Standing:
             case "stopped":
                 return f"Stopped after {done} of {total} prompts: Resume goes on."
             case "warming up":
-                return "Warming up: the first prompt is run once, unheeded."
+                return "Warming up: the first prompt runs once and is not counted."
         left = sum(row.seconds for row in self.rows) / max(done, 1) * (total - done)
         minutes = f", some {max(1, round(left / 60))} min left" if left >= 60 else ""
         seconds = f", some {max(1, round(left))} s left" if 0 < left < 60 else ""
@@ -116,7 +116,8 @@ class Benchmarks:
     ) -> AsyncIterator[Standing]:
         """Measure the form's line-up, and tell how it stands after each prompt; `prompts` as text,
         "": ours. It goes on from `before`, an earlier view's "kept"; "": it is a new one. The first
-        prompt is run once beforehand, unheeded, as a cold machine is slower. Raises DerbyError.
+        prompt runs once more at the start and is not counted, as a cold machine is slower. Raises
+        DerbyError.
         """
 
         def made() -> tuple[Plan, list[Row]]:
@@ -172,7 +173,8 @@ def _go_on(plan: Plan, text: Any) -> list[Row]:
         rows = rows_in(text, plan)
     except OtherPlanError as error:
         raise DerbyError(
-            "What was measured is of another line-up, prompt set, machine or version: start anew."
+            "What was measured is of another line-up, prompt set, machine or version: start a new "
+            "benchmark."
         ) from error
     except DerbyError as error:
         raise nothing from error

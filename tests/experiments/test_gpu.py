@@ -1,8 +1,7 @@
 """The programme for CUDA devices, in miniature on the CPU: every part runs, is kept, goes on."""
 
-import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -16,9 +15,8 @@ from backend.bench.prompts import PROMPTS
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
-from experiments import gpu as command
-from experiments.gpu_parts import FULL, PARTS, SHORT, Part, Task, require_device, run_part
-from experiments.gpu_results import DONE, RUNNING, Line, read_record, record_path, summary
+from experiments import gpu
+from experiments.gpu import DONE, FULL, PARTS, SHORT, Journal, Line, Part, Task, ended, run_part
 
 
 @pytest.fixture(scope="module")
@@ -32,86 +30,59 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Task]:
         model = chat_model.make(tmp_path_factory.mktemp("chat"))
         target = ModelSpec(str(model), "torch", "fp32", "CPU")
         folder = tmp_path_factory.mktemp("results")
-        models = LoadedModels(idle_warm_up=True)
-        yield Task(target, PROMPTS[:1], folder, SHORT, 1.0, lambda _: None, models)
+        yield Task(target, PROMPTS[:1], folder, SHORT, LoadedModels(idle_warm_up=True))
     torch.set_num_threads(before)
 
 
-def a_part(*results: Any, name: str = "passes") -> Part:
-    """One that yields these lines but those that are known, and raises what is an error."""
+def a_part(*jobs: Any) -> Part:
+    """One that measures these jobs but those that are known; an error among them ends it."""
 
-    def lines(_task: Task, earlier: Sequence[Line], _seconds: float) -> Iterator[Line]:
-        for each in results:
-            if isinstance(each, Exception):
-                raise each
-            if each not in earlier:
-                yield each
+    def lines(task: Task, journal: Journal, _seconds: float) -> Iterator[Line]:
+        for job in jobs:
+            if isinstance(job, Exception):
+                raise job
+            if job not in journal.of(task.digest):
+                yield {"of": task.digest, "job": job}
 
-    return Part(name, "for a test", 1.0, lines)
+    return Part("passes", "for a test", 1.0, lines, lambda *_: None)
 
 
-def test_all_parts_run_in_miniature(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_run_in_miniature(
+    task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     clock = count(step=0.05)  # a slow machine stops nothing
-    monkeypatch.setattr("experiments.gpu_parts.monotonic", lambda: next(clock))
-    monkeypatch.setattr("experiments.gpu_parts.SYNTHESIS", 0.05)
-    records = [run_part(part, task, 4) for part in PARTS]
-    assert {record.part: record.state for record in records} == {p.name: DONE for p in PARTS}
-    equality, passes, plain, columns, training = ({line["of"]: line for line in r.lines}
-                                                  for r in records)  # fmt: skip
-    cases = [line for line in equality.values() if "equal" in line]
-    assert cases
-    assert all(line["equal"] for line in cases), cases
-    assert list(passes["fp32"]["ms"]) == ["1", "2", "8"]
-    assert {line["equal"] for line in plain.values()} == {1}
-    assert all(line["ratio"] > 0 for line in plain.values())
-    for line in (columns["question 1"], training["question 1"]):
-        assert all(each["equal"] for each in line["columns"].values() if each["lossless"])
-    looked_ahead = [name for name in columns["question 1"]["columns"] if "Lookahead" in name]
-    assert len(looked_ahead) == 4
-    assert len(training["fit"]["right at each draft step"]) == 4
-    page = summary(records)
-    assert page.startswith("# device CPU")
-    assert all(f"## {part.name}: done" in page for part in PARTS)
-    assert str(task.folder) not in page + "".join(p.read_text() for p in task.folder.glob("*.json"))
-    before = {path: path.read_bytes() for path in task.folder.glob("*.json")}
-    for part in PARTS:
+    monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(gpu, "SYNTHESIS", 0.05)
+    assert {name: run_part(part, task, 4) for name, part in PARTS.items()} == dict.fromkeys(
+        PARTS, DONE
+    )
+    equality = task.journal("equality").of(task.digest).values()
+    assert {job["job"] for job in equality if job.get("unequal")} == set()
+    assert list(task.journal("passes").of(task.digest)["fp32"]["ms"]) == ["1", "2", "8"]
+    for part in PARTS.values():
+        part.tell(task, task.journal(part.name))
+    told = capsys.readouterr().out
+    assert "1 of 1 cases equal" in told
+    assert "Lookahead" in told
+    files = {path: path.read_bytes() for path in task.folder.rglob("*.jsonl")}
+    assert len(files) == len(PARTS)
+    assert str(task.folder) not in told + str(b"".join(files.values()))
+    for part in PARTS.values():
         run_part(part, task, 4)
-    assert {path: path.read_bytes() for path in task.folder.glob("*.json")} == before
+    assert {path: path.read_bytes() for path in task.folder.rglob("*.jsonl")} == files
 
 
-def test_what_a_part_found_outlives_its_failure(task: Task, tmp_path: Path) -> None:
+def test_what_a_part_found_outlives_its_failure_and_its_limit(task: Task, tmp_path: Path) -> None:
     task = replace(task, folder=tmp_path)
-    broken = a_part({"of": "a"}, RuntimeError("the device is gone"), {"of": "b"})
-    record = run_part(broken, task, 9)
-    assert record.state.startswith("failed: ")
-    assert json.loads(record_path(tmp_path, "passes").read_text())["lines"] == [{"of": "a"}]
-    record = run_part(a_part({"of": "a"}, {"of": "b"}), task, 9)
-    assert (record.state, record.lines) == (DONE, [{"of": "a"}, {"of": "b"}])
-
-
-def test_lines_that_failed_are_tried_again(task: Task, tmp_path: Path) -> None:
-    task = replace(task, folder=tmp_path)
-    record = run_part(a_part({"of": "a"}, {"of": "b", "failed": "no compiler"}), task, 9)
-    assert record.state != DONE
-    record = run_part(a_part({"of": "a"}, {"of": "b", "ratio": 1.0}), task, 9)
-    assert (record.state, record.lines[1]) == (DONE, {"of": "b", "ratio": 1.0})
-
-
-def test_a_part_stops_at_its_limit_and_goes_on_next_time(task: Task, tmp_path: Path) -> None:
-    task = replace(task, folder=tmp_path)
-    part = a_part({"of": "a"}, {"of": "b"})
-    assert run_part(part, task, 0).lines == [{"of": "a"}]
-    assert read_record(tmp_path, "passes", task.conditions).state == "stopped by its time limit"
-    record = run_part(part, task, 0)
-    assert record.lines == [{"of": "a"}, {"of": "b"}]
-
-
-def test_results_of_other_conditions_are_not_gone_on_from(task: Task, tmp_path: Path) -> None:
-    task = replace(task, folder=tmp_path)
-    run_part(a_part({"of": "a"}), task, 9)
+    assert run_part(a_part("a", RuntimeError("the device is gone")), task, 9).startswith("failed: ")
+    assert "a" in task.journal("passes").of(task.digest)
+    assert run_part(a_part("a", "b", "c"), task, 0) == "stopped by its time limit"
+    (file,) = tmp_path.rglob("*.jsonl")
+    file.write_text(file.read_text(encoding="utf-8") + '{"of', encoding="utf-8")  # killed
+    assert run_part(a_part("a", "b", "c"), task, 9) == DONE
+    assert {"a", "b", "c"} <= set(task.journal("passes").of(task.digest))
     other = replace(task, size=FULL)
-    assert read_record(tmp_path, "passes", task.conditions).state == DONE
-    assert read_record(tmp_path, "passes", other.conditions).lines == []
+    assert ended(other.journal("passes"), other) == "", "those of other conditions do not count"
 
 
 @pytest.mark.parametrize(
@@ -125,23 +96,21 @@ def test_a_part_that_crashes_or_hangs_is_recorded_and_the_next_one_runs(
 
     def run(argv: list[str], *, timeout: float, **_: object) -> Any:
         asked.append(argv[argv.index("--only") + 1])
-        assert timeout <= 60 * task.minutes + command.PATIENCE
+        assert timeout <= 60 + gpu.PATIENCE
         if end is None:
             raise subprocess.TimeoutExpired(argv, timeout)
         return subprocess.CompletedProcess(argv, end)
 
-    monkeypatch.setattr(command.subprocess, "run", run)
-    command.run_all(task, None)
-    assert asked == [part.name for part in PARTS]
-    states = {read_record(tmp_path, part.name, task.conditions).state for part in PARTS}
-    assert states == {said}
-    assert RUNNING not in states
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    gpu.run_all(task, None, 60)
+    assert asked == list(PARTS)
+    assert {ended(task.journal(name), task) for name in PARTS} == {said}
 
 
 def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DerbyError, match="no CUDA device"):
-        require_device("CUDA")
-    monkeypatch.setattr("experiments.gpu_parts.find_spec", lambda _: None)
+        gpu.require_device("CUDA")
+    monkeypatch.setattr(gpu, "find_spec", lambda _: None)
     with pytest.raises(DerbyError, match="no PyTorch"):
-        require_device("CUDA")
+        gpu.require_device("CUDA")
