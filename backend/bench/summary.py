@@ -4,8 +4,9 @@ Columns are compared within one job, because absolute times drift on shared mach
 not.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Annotated
 
@@ -81,36 +82,24 @@ def failures(plan: Plan, rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def results(found: Sequence[Measured]) -> list[ColumnResult]:
+def results(found: Iterable[Measured]) -> list[ColumnResult]:
     """Every column's results by model: on all prompts, by category where there is more than one,
     and by machine where there is more than one.
     """
+    models: dict[str, dict[tuple[str, str], dict[str, list[Measured]]]] = {}
+    for each in found:
+        parts = models.setdefault(each.model, {})
+        for part in dict.fromkeys([(ALL, ALL), (each.category, ALL), (ALL, each.machine)]):
+            parts.setdefault(part, {}).setdefault(each.column, []).append(each)
     lines: list[ColumnResult] = []
-    for model in _distinct(found, lambda each: each.model):
-        own = [each for each in found if each.model == model]
-        categories = _distinct(own, lambda each: each.category)
-        machines = sorted(_distinct(own, lambda each: each.machine))
-        parts = [
-            (ALL, ALL),
-            *((category, ALL) for category in categories if len(categories) > 1),
-            *((ALL, machine) for machine in machines if len(machines) > 1),
-        ]
-        for category, machine in parts:
-            some = [
-                each
-                for each in own
-                if category in (ALL, each.category) and machine in (ALL, each.machine)
-            ]
-            for column in _distinct(own, lambda each: each.column):
-                of_column = [each for each in some if each.column == column]
-                if of_column:
-                    lines.append(_result(of_column, category, machine))
+    for parts in models.values():
+        categories = [part for part in parts if part[0] != ALL]
+        machines = sorted(part for part in parts if part[1] != ALL)
+        several = [some for some in (categories, machines) if len(some) > 1]
+        for category, machine in [(ALL, ALL), *chain.from_iterable(several)]:
+            columns = parts[category, machine].values()
+            lines += [_result(of_column, category, machine) for of_column in columns]
     return lines
-
-
-def _distinct(found: Sequence[Measured], of: Callable[[Measured], str]) -> list[str]:
-    """The values of a field, each once, as they come."""
-    return list(dict.fromkeys(map(of, found)))
 
 
 def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnResult:

@@ -73,19 +73,32 @@ def test_a_failed_column_ends_with_its_sentence_after_the_table() -> None:
     assert "the context holds 64" in result.stderr
 
 
-def test_bench_prints_a_table_and_ends_with_a_line_for_programs() -> None:
-    result = run("bench", *FAKE, "--wait", "0", "--limit", "2", "-c", "lookup")
+def test_bench_prints_a_table_a_model_ends_with_a_line_for_programs_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    asked = ("bench", *FAKE, "--also-model", "fake", "--wait", "0", "--limit", "2", "-c", "lookup")
+    kept = ("--results", str(tmp_path / "rows.jsonl"))
+    result = run(*asked, *kept)
     assert result.exit_code == 0
-    assert "bench: fake-loop on fake" in result.stdout
+    for model in ("fake-loop", "fake"):
+        assert f"bench: {model} on fake" in result.stdout
     last = json.loads(result.stdout.splitlines()[-1])
     assert [(r["column"], r["category"]) for r in last][:2] == [
         ("KV reuse", "all"),
         ("Prompt lookup", "all"),
     ]
     assert last[1]["equal"] == last[1]["prompts"] == 2
-    assert "run 2 of 2" in result.stderr
-    bare = run("bench", *FAKE, "--wait", "0", "--limit", "2", "-c", "lookup", "--json")
-    assert len(json.loads(bare.stdout)) == len(last)
+    assert "run 4 of 4" in result.stderr
+    again = run(*asked, *kept, "--json")
+    assert json.loads(again.stdout) == last, "nothing is measured again"
+    assert "of another benchmark" in refused(*asked, *kept, "--seed", "1")
+
+
+def test_bench_names_the_column_that_failed_after_its_table() -> None:
+    result = run("bench", *FAKE, "--wait", "0", "--limit", "1", "-c", "stateless@torch/bf16")
+    assert result.exit_code == 2
+    assert "KV reuse" in result.stdout
+    assert result.stderr.splitlines()[-1].startswith("Stateless (torch/bf16), prompt 1: ")
 
 
 def test_tune_names_a_setting_that_a_race_takes(tmp_path: Path) -> None:
@@ -171,7 +184,8 @@ def test_what_a_user_can_fix_is_one_sentence(
 def test_a_saved_column_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    """In a cache folder whose name has spaces and umlauts, too."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "Gr\u00fc\u00dfe an alle"))
     fake = ("--engine", "fake", "--model", "fake-loop")
     whole = json.loads(
         run("snapshot", "save", "xx", *fake, "--max-new-tokens", "30", "--json").stdout
@@ -311,12 +325,3 @@ def test_a_set_up_without_a_cache_folder_says_so(
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / place))
     assert str(tmp_path / place) in refused("setup")
-
-
-def test_a_cache_with_spaces_and_umlauts_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "Gr\u00fc\u00dfe an alle"))
-    fake = ("--engine", "fake", "--model", "fake-loop")
-    saved = json.loads(run("snapshot", "save", "xx", *fake, "--json").stdout)
-    assert json.loads(run("snapshot", "list", "--json").stdout)[0]["id"] == saved["snapshot"]
