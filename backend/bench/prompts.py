@@ -1,19 +1,40 @@
 """Prompts to measure with: a few of our own, or a file in Spec-Bench's format."""
 
-import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Len
+from pydantic import BaseModel, TypeAdapter
 
 from backend.errors import DerbyError
+from backend.untrusted import read_json
 
 #: Prompts that one run may be asked for.
 MOST_PROMPTS = 1_000_000
+
+
+#: JSON values of a question.
+MOST_TURNS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     category: str
     text: str
+
+
+class _Question(BaseModel):
+    """A line of Spec-Bench's file, as far as it is used."""
+
+    category: str
+    turns: Annotated[list[str], Len(1)]
+
+
+@cache
+def _reader() -> TypeAdapter[_Question]:
+    return TypeAdapter(_Question)
 
 
 PROMPTS = (
@@ -47,18 +68,19 @@ def questions_in(text: str, where: str) -> tuple[Prompt, ...]:
     """The same of a text, which is called `where` in errors."""
     prompts: list[Prompt] = []
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-            prompts.append(Prompt(str(entry["category"]), str(entry["turns"][0])))
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-            raise DerbyError(
-                f"{where}, line {number} is not a question: it needs a category and turns."
-            ) from error
+        if line.strip():
+            found = _question(line, f"{where}, line {number}")
+            prompts.append(Prompt(found.category, found.turns[0]))
     if not prompts:
         raise DerbyError(f"{where} holds no questions.")
     return tuple(prompts)
+
+
+def _question(line: str, where: str) -> "_Question":
+    def refusal(clause: str) -> DerbyError:
+        return DerbyError(f"{where} is not a question with a category and turns: {clause}.")
+
+    return read_json(_reader(), line.encode(errors="surrogatepass"), refusal, MOST_TURNS)
 
 
 def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:

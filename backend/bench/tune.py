@@ -5,7 +5,7 @@ read off a run with a large one, since a round's guesses do not depend on how ma
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
@@ -130,25 +130,18 @@ def _family(
     return rows
 
 
+@dataclass(frozen=True, slots=True)
 class _Runs:
     """Runs columns on the prompts, each once, and beside each run one of KV reuse: on a machine
     whose speed drifts, only neighbours compare.
     """
 
-    def __init__(
-        self,
-        target: ModelSpec,
-        prompts: Sequence[Prompt],
-        tokens: int,
-        models: LoadedModels,
-        say: Say,
-    ) -> None:
-        self._target = target
-        self._prompts = prompts
-        self._tokens = tokens
-        self._models = models
-        self._say = say
-        self._known: dict[str, list[tuple[Score, Score]]] = {}
+    target: ModelSpec
+    prompts: Sequence[Prompt]
+    tokens: int
+    models: LoadedModels
+    say: Say
+    _known: dict[str, list[tuple[Score, Score]]] = field(default_factory=dict)
 
     def scores(self, text: str) -> list[Score]:
         """A column's scores, prompt by prompt."""
@@ -157,18 +150,18 @@ class _Runs:
     def _pairs(self, text: str) -> list[tuple[Score, Score]]:
         """KV reuse's score and the column's on each prompt."""
         if text not in self._known:
-            self._say(f"running {text}")
+            self.say(f"running {text}")
             columns = with_baseline((parse_column(text),))
             self._known[text] = [
-                self._pair(columns, prompt, place) for place, prompt in enumerate(self._prompts)
+                self._pair(columns, prompt, place) for place, prompt in enumerate(self.prompts)
             ]
         return self._known[text]
 
     def _pair(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> tuple[Score, Score]:
         """Each alone; who begins rotates."""
-        request = Request(prompt.text, self._tokens)
-        race = Race(request, columns, self._target, first=place % len(columns))
-        base, score = whole(raced(race, self._models)).scores
+        request = Request(prompt.text, self.tokens)
+        race = Race(request, columns, self.target, first=place % len(columns))
+        base, score = whole(raced(race, self.models)).scores
         return base, score
 
     def speedup(self, text: str) -> float:
