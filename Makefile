@@ -43,7 +43,7 @@ test-thorough: .venv/installed-dev
 
 test-servers: .venv/installed-dev .venv-servers/installed
 	$(BIN)/python -m backend setup
-	$(BIN)/python -m pytest -m servers tests/servers
+	$(BIN)/python -m pytest -m servers tests/remote
 
 test-spaces: .venv/installed-dev
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-spaces.txt

@@ -24,8 +24,8 @@ from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
 from backend.racing.preparation import fetch_offered
-from backend.servers.server import VARIABLE as SERVERS
-from backend.servers.server import read_servers
+from backend.remote.server import VARIABLE as SERVERS
+from backend.remote.server import read_servers
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 from backend.web.address import LOOPBACK, free_port

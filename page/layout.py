@@ -9,7 +9,7 @@ import gradio as gr
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
-from backend.servers.server import named_servers
+from backend.remote.server import named_servers
 from backend.web.api import Api
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller

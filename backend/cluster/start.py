@@ -11,7 +11,7 @@ from backend.cluster.link import DriverLink
 from backend.errors import DerbyError
 from backend.kvcache.snapshots import VARIABLE as SNAPSHOTS
 from backend.limits import PRIVATE, Limits
-from backend.servers.server import VARIABLE as SERVERS
+from backend.remote.server import VARIABLE as SERVERS
 from backend.types import ModelSpec
 
 #: Seconds that the first machine has to join.

@@ -1,6 +1,6 @@
 """A server elsewhere as a strategy: whatever it does, on its own clock."""
 
-from backend.servers.lane import ANY_MODEL, server_lane
+from backend.remote.lane import ANY_MODEL, server_lane
 from backend.strategies.declaration import Strategy
 from backend.strategies.settings import Flag, ServerChoice, TextLine
 

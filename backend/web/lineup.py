@@ -12,7 +12,7 @@ from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.models.files import HUB_ID
 from backend.racing.race import MAX_COLUMNS
-from backend.servers.server import is_address
+from backend.remote.server import is_address
 from backend.strategies.column import Column, OwnModel, parse_column, settings_of
 from backend.strategies.settings import OWN, ServerChoice
 from backend.types import ModelSpec

@@ -15,13 +15,13 @@ from backend.records.file import as_bytes, from_bytes
 from backend.records.link import decode, encode
 from backend.records.record import board as board_of
 from backend.records.record import recorded
+from backend.remote import counters
+from backend.remote.counters import NOTHING, Counters, read_counters
+from backend.remote.server import VARIABLE
 from backend.results.figures import leading
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import served
-from backend.servers import counters
-from backend.servers.counters import NOTHING, Counters, read_counters
-from backend.servers.server import VARIABLE
 
 Metrics = tuple[int, str, bytes]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import DerbyError
-from backend.servers.server import VARIABLE, named_servers, read_servers, server_at
+from backend.remote.server import VARIABLE, named_servers, read_servers, server_at
 
 
 def written(folder: Path, text: str) -> Path:

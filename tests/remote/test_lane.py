@@ -41,13 +41,13 @@ from backend.records.file import as_bytes, from_bytes
 from backend.records.link import decode, encode
 from backend.records.record import board as board_of
 from backend.records.record import recorded
+from backend.remote import lane as lanes
+from backend.remote import lock as locks
+from backend.remote.lane import Answer
+from backend.remote.server import VARIABLE
 from backend.results.figures import figure
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import brief, pace, served, state, verdict
-from backend.servers import lane as lanes
-from backend.servers import turn as turns
-from backend.servers.lane import Answer
-from backend.servers.server import VARIABLE
 from backend.strategies.column import parse_column
 from backend.types import Request, Sampling
 from backend.web.view import view
@@ -374,10 +374,10 @@ def test_a_stop_ends_a_servers_column() -> None:
 
 
 @pytest.mark.parametrize("waits", ["held", "silent"])
-def test_a_stop_breaks_the_connection_off_and_frees_the_turn(
+def test_a_stop_breaks_the_connection_off_and_frees_the_server(
     waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped race once kept a silent server's turn for as long as silence is borne."""
+    """A stopped race once kept a silent server's lock for as long as silence is borne."""
     monkeypatch.setattr(lanes, "SILENCE", 3600.0)
     script, waited = Script(said(*PLAIN)), threading.Event()
     setattr(script, waits, waited)
@@ -391,9 +391,9 @@ def test_a_stop_breaks_the_connection_off_and_frees_the_turn(
             return bool(script.asked) and steps == (3 if waits == "held" else 0)
 
         run_to_end(entered, LoadedModels(), events.append, waiting)
-        line = turns._line(f"{address}/v1")
-        assert line.acquire(timeout=30), "the turn is still taken"
-        line.release()
+        lock = locks._server_lock(f"{address}/v1")
+        assert lock.acquire(timeout=30), "the server is still taken"
+        lock.release()
         for reader in [each for each in threading.enumerate() if each.name == "lane"]:
             reader.join(timeout=30)
             assert not reader.is_alive(), "it still waits for bytes"
@@ -405,14 +405,14 @@ def test_a_stop_breaks_the_connection_off_and_frees_the_turn(
 
 
 def test_a_turn_that_was_ended_lets_nobody_in() -> None:
-    ended = turns.Turn("http://one")
+    ended = locks.ServerLock("http://one")
     ended.end()
     with pytest.raises(DerbyError, match="stopped"), ended:
         pass
-    with turns.Turn("http://one"):
-        assert not turns._line("http://one").acquire(blocking=False)
-    assert turns._line("http://one").acquire(blocking=False)
-    turns._line("http://one").release()
+    with locks.ServerLock("http://one"):
+        assert not locks._server_lock("http://one").acquire(blocking=False)
+    assert locks._server_lock("http://one").acquire(blocking=False)
+    locks._server_lock("http://one").release()
 
 
 def test_a_bench_takes_a_server() -> None:

@@ -17,11 +17,11 @@ from backend.decoding.digits import told, told_value
 from backend.decoding.lane import Lane, polled
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Reason, Served, Started, Step
-from backend.servers.counters import NOTHING, Counters, counters_of
-from backend.servers.reply import Reply, printable, read_reply
-from backend.servers.server import Server, server_at
-from backend.servers.stream import DONE, messages
-from backend.servers.turn import Turn
+from backend.remote.chunk import Chunk, printable, read_chunk
+from backend.remote.counters import NOTHING, Counters, counters_of
+from backend.remote.lock import ServerLock
+from backend.remote.server import Server, server_at
+from backend.remote.stream import DONE, messages
 from backend.types import Request
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ def server_lane(column: int, request: Request, values: Mapping[str, Any]) -> Lan
     server = server_at(values["at"])
     if values["model"] != ANY_MODEL:
         server = replace(server, model=values["model"])
-    turn = Turn(server.url)
-    events = _events(column, request, server, turn, gaps=values["gaps"])
-    return Lane(column, polled(events, turn.end), shares=False)
+    lock = ServerLock(server.url)
+    events = _events(column, request, server, lock, gaps=values["gaps"])
+    return Lane(column, polled(events, lock.end), shares=False)
 
 
 def _events(
-    column: int, request: Request, server: Server, turn: Turn, *, gaps: bool
+    column: int, request: Request, server: Server, lock: ServerLock, *, gaps: bool
 ) -> Iterator[Event]:
     from httpx import Client, Timeout
 
@@ -86,12 +86,12 @@ def _events(
     timeout = Timeout(SILENCE, connect=CONNECT)
     with (
         _explained(server),
-        turn,
+        lock,
         Client(
             base_url=server.url,
             headers=headers,
             timeout=timeout,
-            event_hooks={"request": [turn.follow]},
+            event_hooks={"request": [lock.follow]},
         ) as client,
     ):
         listed, round_trip = _listed(client)
@@ -254,71 +254,71 @@ class Answer:
         """Every event of the answer whose bytes these are. Raises DerbyError if it breaks off, does
         not end, or is none.
         """
-        finish, summed, held = "", Reply(), Reply()
+        finish, summed, held = "", Chunk(), Chunk()
         for message in messages(pieces):
             came = perf_counter()
             if message is DONE:
                 break
-            reply = read_reply(message).behind(held)
-            finish, summed = reply.finish or finish, summed.updated(reply)
-            held = Reply() if reply.text else reply
-            if reply.text:
-                yield from self._step(reply, came)
+            chunk = read_chunk(message).behind(held)
+            finish, summed = chunk.finish or finish, summed.updated(chunk)
+            held = Chunk() if chunk.text else chunk
+            if chunk.text:
+                yield from self._step(chunk, came)
         if not finish:
             raise DerbyError(f"The server broke off after {self._size:,} bytes of text: try again.")
         yield self._sum(summed)
         yield Finished(self._column, _REASONS.get(finish, "end of text"), [])
 
-    def _step(self, reply: Reply, came: float) -> Iterator[Event]:
-        self._size += len(reply.text.encode(errors="replace"))
+    def _step(self, chunk: Chunk, came: float) -> Iterator[Event]:
+        self._size += len(chunk.text.encode(errors="replace"))
         if self._size > _TOKEN_BYTES * self._most + _SPARE_BYTES:
             raise DerbyError(
                 f"The server has written {self._size:,} bytes, although it was asked for "
                 f"{self._most} tokens: it is at fault."
             )
         if not self._steps:
-            by_server = reply.timings is not None
+            by_server = chunk.timings is not None
             self._served = replace(self._served, clock="server" if by_server else "network")
             yield self._served
         self._steps += 1
-        seconds, count = self._passed(reply, came), self._count(reply)
-        drafted, accepted = self._guesses(reply)
+        seconds, count = self._passed(chunk, came), self._count(chunk)
+        drafted, accepted = self._guesses(chunk)
         yield Step(
             self._column,
-            list(reply.ids) if len(reply.ids) == count else [],
+            list(chunk.ids) if len(chunk.ids) == count else [],
             ["sampled"] * count,
-            [told_value(gap) for gap in reply.gaps[:count]],
-            [["sampled", reply.text]],
+            [told_value(gap) for gap in chunk.gaps[:count]],
+            [["sampled", chunk.text]],
             0,
             drafted,
             accepted,
             {"total": told(seconds)},
         )
 
-    def _passed(self, reply: Reply, came: float) -> float:
+    def _passed(self, chunk: Chunk, came: float) -> float:
         """Seconds since the step before, by the column's clock."""
         now = came - self._began
         if self._served.clock == "server":
-            now = reply.timings.seconds if reply.timings is not None else self._seconds
+            now = chunk.timings.seconds if chunk.timings is not None else self._seconds
         before, self._seconds = self._seconds, max(now, self._seconds)
         return self._seconds - before
 
-    def _count(self, reply: Reply) -> int:
+    def _count(self, chunk: Chunk) -> int:
         """How many tokens a text is; 0 where nobody tells."""
-        so_far = max(reply.so_far or self._tokens + reply.count, self._tokens)
+        so_far = max(chunk.so_far or self._tokens + chunk.count, self._tokens)
         before, self._tokens = self._tokens, min(so_far, self._most)
         return self._tokens - before
 
-    def _guesses(self, reply: Reply) -> tuple[int, int]:
+    def _guesses(self, chunk: Chunk) -> tuple[int, int]:
         """How many tokens a draft offered since the step before, and how many passed."""
-        if reply.timings is None:
+        if chunk.timings is None:
             return 0, 0
-        drafted = max(reply.timings.drafted - self._drafted, 0)
-        accepted = min(max(reply.timings.accepted - self._accepted, 0), drafted)
+        drafted = max(chunk.timings.drafted - self._drafted, 0)
+        accepted = min(max(chunk.timings.accepted - self._accepted, 0), drafted)
         self._drafted, self._accepted = self._drafted + drafted, self._accepted + accepted
         return drafted, accepted
 
-    def _sum(self, summed: Reply) -> Served:
+    def _sum(self, summed: Chunk) -> Served:
         """What is known of the whole answer. An end that a server counts as a token has no text."""
         each = not self._tokens and 0 <= summed.so_far - self._steps <= 1
         known = summed.drafted or self._served.clock == "server"

@@ -1,4 +1,4 @@
-"""A column's turn at a server, which another thread may end at any moment."""
+"""Lets one column at a time use a server; another thread may end that at any moment."""
 
 import socket
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 _CONNECTED = (".connect_tcp.complete", ".start_tls.complete")
 
 
-class Turn:
+class ServerLock:
     """Held while a column runs on the server at `url`, by one at a time: two at once would slow, or
     even end, one another. It may be entered once.
     """
 
     def __init__(self, url: str) -> None:
-        self._line = _line(url)
+        self._server = _server_lock(url)
         self._lock = Lock()  # of all below
         self._sockets: list[socket.socket] = []
         self._held = self._ended = False
 
     def __enter__(self) -> Self:
         """Wait for it. Raises DerbyError if it has been ended meanwhile."""
-        self._line.acquire()
+        self._server.acquire()
         with self._lock:
             self._held = True
             ended = self._ended
@@ -58,7 +58,7 @@ class Turn:
         for each in sockets:
             _break_off(each)
         if held:
-            self._line.release()
+            self._server.release()
 
     def follow(self, request: "Request") -> None:
         """Take note of the connection that a request gets; a hook for httpx's requests."""
@@ -82,6 +82,6 @@ def _break_off(connection: socket.socket) -> None:
 
 
 @lru_cache(256)
-def _line(_url: str) -> Lock:
-    """Held while some column has its turn there."""
+def _server_lock(_url: str) -> Lock:
+    """Held while some column uses the server at that address."""
     return Lock()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.errors import DerbyError
-from backend.servers.stream import DONE, MOST_EVENT, messages
+from backend.remote.stream import DONE, MOST_EVENT, messages
 
 OBJECTS = st.lists(
     st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers(), min_size=1),

@@ -36,7 +36,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Chunk:
     """What a message says; of what it does not tell "", 0 or nothing.
 
     `ids`: the tokens of `text`. `gaps`: between the two most probable tokens in the place of each,
@@ -64,13 +64,13 @@ class Reply:
         """Tokens of the whole answer so far."""
         return self.timings.tokens if self.timings is not None else self.written
 
-    def behind(self, held: "Reply") -> "Reply":
+    def behind(self, held: "Chunk") -> "Chunk":
         """The same, with the tokens of one before it that had no text yet: half a character."""
         return replace(self, ids=held.ids + self.ids, gaps=held.gaps + self.gaps)
 
-    def updated(self, later: "Reply") -> "Reply":
+    def updated(self, later: "Chunk") -> "Chunk":
         """What the two tell of the whole answer, the later one first."""
-        return Reply(
+        return Chunk(
             prompt_tokens=later.prompt_tokens or self.prompt_tokens,
             written=later.so_far or self.written,
             drafted=later.drafted or self.drafted,
@@ -78,7 +78,7 @@ class Reply:
         )
 
 
-def read_reply(message: Mapping[str, Any]) -> Reply:
+def read_chunk(message: Mapping[str, Any]) -> Chunk:
     """Raises DerbyError for an error that the message tells, and for what is no answer."""
     if message.get("error"):
         raise DerbyError(f"The server says: {_told(message['error'])}")
@@ -94,7 +94,7 @@ def read_reply(message: Mapping[str, Any]) -> Reply:
     usage = _table(message.get("usage"))
     drafted, accepted = _guessed(message, usage)
     finish, timings = choice.get("finish_reason"), _timings(message.get("timings"))
-    return Reply(
+    return Chunk(
         "".join(text for text in texts if text).encode(errors="replace").decode(),
         _ids(choice.get("token_ids")),
         _gaps(_table(choice.get("logprobs"))),
