@@ -1,6 +1,6 @@
 """What the tests of the loop share: run a column on the fake engine, and the naive reference."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,12 +10,15 @@ from backend.costs.pass_costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.loop import Parts, decode
-from backend.decoding.sampling import Sampler
+from backend.decoding.sampling import DraftSampler, Sampler
+from backend.decoding.verification import KEYED, Verifier
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
-from backend.drafters.draft_model import DraftModel
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.lookahead import Lookahead
+from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.base import Session
+from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Finished, Step
 from backend.grammar.constraint import GrammarConstraint
@@ -84,16 +87,14 @@ def run(
     request: Request,
     drafter: Drafter | None = None,
     prompt: Sequence[int] = PROMPT,
+    verifier: Verifier = KEYED,
     **parts: object,
 ) -> Run:
-    """Decode to the end with the given parts."""
-    plugged = Parts(
-        engine.open(),
-        engine.tokenizer,
-        Sampler(request.sampling),
-        Clock(),
-        drafter or NullDrafter(),
-    )
+    """Decode to the end with the given parts; with `verifier`, whatever the drafter's own is."""
+    drafter = drafter or NullDrafter()
+    if verifier is not KEYED:
+        drafter.verifier = verifier  # type: ignore[misc]
+    plugged = Parts(engine.open(), engine.tokenizer, Sampler(request.sampling), Clock(), drafter)
     return Run(list(decode(0, prompt, request, replace(plugged, **parts))))
 
 
@@ -101,12 +102,24 @@ def run(
 STEEP = PassCosts((1, 2, 8, 16), (1e-3, 1.1e-3, 1.4e-3, 2e-3), 1e-4)
 
 
+def drafting(
+    model: FakeEngine,
+    draft_length: DraftLength,
+    sampler: DraftSampler | None = None,
+    eos_ids: Set[int] = frozenset(),
+    session: Session | None = None,
+) -> NetworkDrafter:
+    """A drafter over a model, or over a session of it; greedy unless there is a `sampler`."""
+    network = ModelNetwork(session or model.open(), model)
+    return NetworkDrafter(network, sampler or Sampler(Sampling()), draft_length, eos_ids)
+
+
 def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], Drafter]]:
     """How to make one drafter of each kind; draft models that agree, nearly agree and do not."""
     models = {"same": engine, "near": Noisy(engine, 0.5), "far": replace(engine, salt=1)}
 
-    def draft_model(model: FakeEngine, draft_length: DraftLength) -> DraftModel:
-        return DraftModel(model.open(), Sampler(sampling), draft_length, engine.tokenizer.eos_ids)
+    def draft_model(model: FakeEngine, draft_length: DraftLength) -> NetworkDrafter:
+        return drafting(model, draft_length, Sampler(sampling), engine.tokenizer.eos_ids)
 
     def hybrid(model: FakeEngine, k: int) -> Drafter:
         draft_length = AdaptiveDraftLength(STEEP, 1e-4, k)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from lib import PROMPT, Noisy
+from lib import PROMPT, Noisy, drafting
 
 from backend.costs.pass_costs import Costs, PassCosts
 from backend.decoding import clock as clock_module
@@ -18,11 +18,10 @@ from backend.decoding.lane import Lane
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength
-from backend.drafters.draft_model import DraftModel
 from backend.engines.fake import FakeEngine, FakeSession
 from backend.racing.schedule import interleave
 from backend.results.metrics import Score
-from backend.types import Logits, Request, Sampling
+from backend.types import Logits, Request
 
 #: Seconds of a call of the draft.
 DRAFT = 1e-3
@@ -91,14 +90,14 @@ def race(
     inner = timed(Noisy(engine, 0.35).open(), lambda _rows, _context: machine.spend(1, DRAFT))
     drafters: tuple[Drafter, Drafter] = (
         NullDrafter(),
-        DraftModel(inner, Sampler(Sampling()), length, frozenset()),
+        drafting(engine, length, session=inner),
     )
     machine.ideal.clear()
     lanes, scores = list[Lane](), (Score(), Score())
     for column, drafter in enumerate(drafters):
         session = timed(engine.open(), lambda k, n, column=column: machine.run(column, k, n))
         clock, sampler = Clock(), Sampler(request.sampling)
-        parts = Parts(session, engine.tokenizer, sampler, clock, drafter, passes=costs)
+        parts = Parts(session, engine.tokenizer, sampler, clock, drafter, costs=costs)
         lanes.append(Lane(column, decode(column, PROMPT, request, parts), clock))
     for event in interleave(lanes, lambda: False):
         scores[event.column].add(event)

@@ -69,12 +69,19 @@ class Context:
         """Append fixed text; a forward pass will compute it."""
         self.tokens += tokens
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep these rows of the last forward pass, and their hidden states for who reads them."""
+        if self._drafter.states is not None:
+            states = self._session.hidden_states()[list(rows)]
+            self._drafter.states.add(self._session.length, states)
+        self._session.keep(rows)
+
     def commit(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         """Keep these rows of the last forward pass and append the tokens that were chosen."""
-        self._session.keep(rows)
+        self.keep(rows)
         self.tokens += tokens
         if not self._cache:
-            self._session.truncate(0)
+            self.forget()
 
     def cut(self, length: int) -> None:
         """Forget every token after the first `length`."""
@@ -84,7 +91,7 @@ class Context:
 
     def forget(self) -> None:
         """Empty the cache, but not the text."""
-        self._session.truncate(0)
+        self._truncate(0)
 
     def require_pending(self) -> None:
         """See to it that the last token is computed again if all are in the cache."""
@@ -104,5 +111,10 @@ class Context:
 
     def _rewind(self, length: int) -> None:
         if self._session.length > length:
-            self._session.truncate(length)
+            self._truncate(length)
         self._drafter.rewind(length)
+
+    def _truncate(self, length: int) -> None:
+        self._session.truncate(length)
+        if self._drafter.states is not None:
+            self._drafter.states.truncate(length)

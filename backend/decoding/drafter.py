@@ -1,9 +1,11 @@
 """The seam for whatever suggests tokens, and the drafter that suggests none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from backend.decoding.hidden_states import KnownStates
+from backend.decoding.verification import KEYED, Verifier
 from backend.types import Outcome, Proposal
 
 NOTHING = Proposal()
@@ -22,11 +24,25 @@ class Decision:
     declined: tuple[str, ...] = ()
     plain: bool = False
 
+    def beside(self, declined: tuple[str, ...]) -> "Decision":
+        """The same, and what else was declined."""
+        return replace(self, declined=(*declined, *self.declined)) if declined else self
+
 
 UNDECIDED = Decision()
 
 
 class Drafter(Protocol):
+    @property
+    def states(self) -> KnownStates | None:
+        """Where it wants the target's hidden states put; None: it reads none."""
+        ...
+
+    @property
+    def verifier(self) -> Verifier:
+        """The rule by which its proposals are accepted."""
+        ...
+
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Read the first `computed` tokens of the text, which the target has just computed.
 
@@ -66,7 +82,9 @@ class Drafter(Protocol):
 class NullDrafter:
     """Suggests nothing: plain autoregressive decoding."""
 
-    decision = UNDECIDED
+    states: KnownStates | None = None
+    verifier: Verifier = KEYED
+    decision: Decision = UNDECIDED
 
     def prefill(self, context: Sequence[int], computed: int) -> None: ...
 

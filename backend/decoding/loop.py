@@ -5,11 +5,11 @@ propose -> constrain -> forward -> verify -> commit
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.costs.pass_costs import UNKNOWN_COSTS, Costs
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds, Context
@@ -17,7 +17,7 @@ from backend.decoding.digits import told, told_parts, told_value
 from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter, NullDrafter
 from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler
-from backend.decoding.verification import KEYED, Verdict, Verifier
+from backend.decoding.verification import Verdict
 from backend.engines.base import Session
 from backend.events import (
     Decided,
@@ -43,26 +43,6 @@ from backend.types import (
 )
 
 
-class PassObserver(Protocol):
-    def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Learn what the latest pass took, over so many rows behind so many tokens."""
-        ...
-
-    def observe_prompt(self, rows: int) -> None:
-        """Learn that the latest pass read so many rows of a prompt: the next one's width differs
-        from that.
-        """
-        ...
-
-
-class NullObserver:
-    """Learns nothing."""
-
-    def observe(self, rows: int, context: int, seconds: float) -> None: ...
-
-    def observe_prompt(self, rows: int) -> None: ...
-
-
 @dataclass
 class Parts:
     """What one column plugs into the loop. The loop closes `session` and `drafter`.
@@ -76,12 +56,10 @@ class Parts:
     clock: Clock
     drafter: Drafter = field(default_factory=NullDrafter)
     constraint: Constraint = field(default_factory=NullConstraint)
-    verifier: Verifier = KEYED
     cache: bool = True
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     bounds: Bounds = field(default_factory=Bounds)
-    declined: tuple[str, ...] = ()  # what was wanted of the drafter and could not be had
-    passes: PassObserver = field(default_factory=NullObserver)
+    costs: Costs = UNKNOWN_COSTS  # is told of every pass
 
     def context(self, tokens: Sequence[int]) -> Context:
         return Context(tokens, self.session, self.drafter, cache=self.cache)
@@ -116,14 +94,13 @@ def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterat
     """The events of a text, and what its drafter decides whenever that is news; at the end the
     drafter sums up.
     """
-    drafter, known = parts.drafter, None if parts.declined else UNDECIDED
+    drafter, known = parts.drafter, UNDECIDED
 
     def news() -> Iterator[Decided]:
         nonlocal known
         if drafter.decision is not known:
             known = drafter.decision
-            declined = [*parts.declined, *known.declined]
-            settings = dict(known.settings)
+            settings, declined = dict(known.settings), list(known.declined)
             predicted = told_value(known.predicted)
             yield Decided(column, settings, predicted, known.why, declined, known.plain)
 
@@ -210,12 +187,12 @@ class Answer:
         with parts.clock.step():
             with parts.clock.part("forward"):
                 parts.session.forward(chunk, chain_parents(len(chunk)), ())
-            parts.session.keep(range(len(chunk)))
+            context.keep(range(len(chunk)))
             if self._first:
                 with parts.clock.part("draft"):
                     parts.drafter.prefill(context.tokens, done)
         self._rows += len(chunk)
-        parts.passes.observe_prompt(len(chunk))
+        parts.costs.observe_prompt(len(chunk))
         return Prefilled(self._column, done, len(context.tokens), told(parts.clock.last["total"]))
 
     def _step(self) -> tuple[Step, Proposed]:
@@ -245,9 +222,9 @@ class Answer:
         self.tokens += tokens
         width = len(pending) + len(proposal.tokens)
         if len(pending) == 1:  # off the clock: it is nobody's work
-            self._parts.passes.observe(width, before - 1, clock.last["forward"])
+            self._parts.costs.observe(width, before - 1, clock.last["forward"])
         else:
-            self._parts.passes.observe_prompt(width)
+            self._parts.costs.observe_prompt(width)
         rows, self._rows, self._first = self._rows, 0, False
         step = Step(
             self._column,
@@ -296,7 +273,7 @@ class Answer:
 
     def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
         parts, position = self._parts, self._context.position
-        return parts.verifier.verify(proposal, logits, allowed, position, parts.sampler)
+        return parts.drafter.verifier.verify(proposal, logits, allowed, position, parts.sampler)
 
     def _commit(
         self, proposal: Proposal, verdict: Verdict

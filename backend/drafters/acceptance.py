@@ -105,6 +105,11 @@ class Calibration:
         self._guesses.append(Guess(self._path, self.path_probability, kind, self._by))
 
     @property
+    def path(self) -> Path:
+        """The round's chain so far."""
+        return self._path
+
+    @property
     def guesses(self) -> list[Guess]:
         return self._guesses
 

@@ -2,31 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from backend.decoding.drafter import UNDECIDED, Drafter
+from backend.decoding.drafter import Decision
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, joined, paths_of, proposal_of
+from backend.drafters.guesses import joined, paths_of, proposal_of
+from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
-
-
-class CalibratedDrafter(Drafter, Protocol):
-    """A drafter that knows how often it is right, and leaves the draft length to its owner."""
-
-    @property
-    def first_token_acceptance(self) -> float:
-        """How often the first token of a round was right lately."""
-        ...
-
-    @property
-    def guesses(self) -> Sequence[Guess]:
-        """Those of the last round."""
-        ...
-
-    def learn(self, outcome: Outcome) -> None:
-        """See which of the last guesses were right, verified or not."""
-        ...
 
 
 class Hybrid:
@@ -35,9 +17,10 @@ class Hybrid:
     """
 
     def __init__(
-        self, lookup: PromptLookup, draft: CalibratedDrafter, draft_length: DraftLength
+        self, lookup: PromptLookup, draft: NetworkDrafter, draft_length: DraftLength
     ) -> None:
-        self.decision = UNDECIDED
+        self.states = draft.states
+        self.verifier = draft.verifier
         self._lookup = lookup
         self._draft = draft
         self._draft_length = draft_length
@@ -85,12 +68,17 @@ class Hybrid:
         guessed = outcome.proposal.drafted > outcome.proposal.forced
         self._lookups += guessed and self._by_lookup
 
+    @property
+    def decision(self) -> Decision:
+        """The draft's: in the end for both at once, for they share the draft length's rounds."""
+        return self._draft.decision
+
     def conclude(self) -> None:
-        """Sum up for both at once: their rounds are those of the draft length that they share."""
-        self.decision = decision = self._draft_length.summary()
+        self._draft.conclude()
+        decision = self._draft.decision
         if decision.settings:
             why = f"{decision.why}, {self._lookups} of them with prompt lookup"
-            self.decision = replace(decision, why=why)
+            self._draft.decision = replace(decision, why=why)
 
     def close(self) -> None:
         self._lookup.close()

@@ -7,7 +7,7 @@ and, if given, earlier texts of the same visitor.
 from bisect import bisect
 from collections.abc import Sequence
 
-from backend.decoding.drafter import NullDrafter
+from backend.decoding.drafter import UNDECIDED, NullDrafter
 from backend.drafters.acceptance import AcceptanceEstimates
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import Guess, Path, proposal_of, verified
@@ -37,8 +37,13 @@ class PromptLookup(NullDrafter):
         ngram: int,
         branches: int = 1,
         earlier: Sequence[Sequence[int]] = (),
+        declined: tuple[str, ...] = (),
     ) -> None:
-        """`earlier` are other texts to look things up in, the latest last."""
+        """`earlier` are other texts to look things up in, the latest last. `declined` is what was
+        wanted beside it and could not be had.
+        """
+        self._declined = declined
+        self.decision = UNDECIDED.beside(declined)
         self._draft_length = draft_length
         self._ngram = ngram
         self._branches = branches
@@ -86,7 +91,7 @@ class PromptLookup(NullDrafter):
         self.learn(outcome)
 
     def conclude(self) -> None:
-        self.decision = self._draft_length.summary()
+        self.decision = self._draft_length.summary().beside(self._declined)
 
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""

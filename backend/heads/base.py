@@ -1,38 +1,34 @@
-"""The seam between drafting with a trained head and the library that runs it."""
+"""The seam between a trained head and the library that runs it, and the head as a draft network."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.engines.draft import UNLIMITED
 from backend.heads.shape import HeadShape
+from backend.types import HiddenStates, Logits
 
 Floats = NDArray[np.float32]
 
+#: Added to the attention score of a row that must not be seen.
+HIDDEN = np.float32(-1e9)
+
 
 class HeadPass(NamedTuple):
-    """Of one pass over n rows: logits [V'] and feature [D] of the last row, and the rows' keys and
-    values, [layers, kv_heads, n, d] each.
+    """Of one pass over n rows: logits [1, V'] and hidden state [1, D] of the last row, and the
+    rows' keys and values, [layers, kv_heads, n, d] each.
     """
 
     logits: Floats
-    feature: Floats
+    state: Floats
     keys: Floats
     values: Floats
 
 
-class Predicted(NamedTuple):
-    """Logits [V'] and feature [D] of a pass's last row."""
-
-    logits: Floats
-    feature: Floats
-
-
 class Ring(Protocol):
-    """A head's cache of one text: as many slots as the head attends to, the row of position p in
-    slot p modulo their number.
-    """
+    """A head's cache of one text: the row of position p lies in slot p modulo their number."""
 
     def run(
         self,
@@ -40,17 +36,12 @@ class Ring(Protocol):
         tokens: NDArray[np.int64],
         positions: NDArray[np.int64],
         bias: Floats,
-    ) -> Predicted:
-        """Run n rows behind the ring and put them into their slots; `bias` [n, window + n], for the
-        slots and the rows themselves. See TorchHead.forward for the other shapes.
+    ) -> tuple[Logits, HiddenStates]:
+        """Run n rows behind the ring and put them into their slots; `bias` [n, slots + n], for the
+        slots and the rows themselves. Logits [1, V'] and hidden state [1, D] of the last row. See
+        TorchHead.forward for the other shapes.
         """
         ...
-
-    def take(self, slot: int) -> Any:
-        """A copy of the row in a slot, for `put` to put back."""
-        ...
-
-    def put(self, slot: int, row: Any) -> None: ...
 
     def close(self) -> None:
         """Give back what is lent."""
@@ -78,14 +69,56 @@ class Head(Protocol):
         ...
 
 
+class HeadNetwork:
+    """A head as a DraftNetwork: a row stands for a token and the target's hidden state of the token
+    before it. What a row sees is decided here, by the positions of the ring's rows.
+    """
+
+    name = title = "trained draft"
+    layers = (-1,)
+    positions = UNLIMITED
+    held: Sequence[int] = ()
+
+    def __init__(self, head: Head) -> None:
+        self.seconds = head.seconds
+        self.vocabulary = head.vocabulary
+        self.window = head.shape.window
+        self._ring = head.open()
+        self._rows = np.full(head.shape.slots, -1, dtype=np.int64)  # positions; -1: none
+        self._state = np.zeros((1, head.shape.hidden), dtype=np.float32)  # that it predicted last
+
+    def read(
+        self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
+    ) -> Logits:
+        n, slots = len(tokens), len(self._rows)
+        positions = np.arange(position, position + n)
+        bias = np.full((n, slots + n), HIDDEN)
+        near = self._rows > positions[:, None] - self.window
+        bias[:, :slots][near & (self._rows >= 0)] = 0
+        bias[:, slots:][np.tri(n, dtype=bool)] = 0
+        ids: NDArray[np.int64] = np.array(tokens, dtype=np.int64)
+        logits, self._state = self._ring.run(np.ascontiguousarray(states), ids, positions, bias)
+        self._rows[positions % slots] = positions
+        return logits
+
+    def guess(self, position: int, token: int) -> Logits:
+        return self.read(position, [token], self._state, wanted=True)
+
+    def rewind(self, length: int) -> None:
+        self._rows[self._rows >= length] = -1
+
+    def close(self) -> None:
+        self._ring.close()
+
+
 class HostRing:
     """A ring in host memory, for a head that is handed all of it in every pass."""
 
     def __init__(self, shape: HeadShape, run: Callable[..., HeadPass]) -> None:
         """`run(features, tokens, positions, keys, values, bias)`, the cache as the ring holds it:
-        float32 [layers, kv_heads, window, d].
+        float32 [layers, kv_heads, slots, d].
         """
-        size = (shape.layers, shape.kv_heads, shape.window, shape.head_dim)
+        size = (shape.layers, shape.kv_heads, shape.slots, shape.head_dim)
         self._keys = np.zeros(size, dtype=np.float32)
         self._values = np.zeros(size, dtype=np.float32)
         self._run = run
@@ -96,18 +129,12 @@ class HostRing:
         tokens: NDArray[np.int64],
         positions: NDArray[np.int64],
         bias: Floats,
-    ) -> Predicted:
+    ) -> tuple[Logits, HiddenStates]:
         done = self._run(features, tokens, positions, self._keys, self._values, bias)
         slots = positions % self._keys.shape[2]
         self._keys[:, :, slots] = done.keys
         self._values[:, :, slots] = done.values
-        return Predicted(done.logits, done.feature)
-
-    def take(self, slot: int) -> tuple[Floats, Floats]:
-        return self._keys[:, :, slot].copy(), self._values[:, :, slot].copy()
-
-    def put(self, slot: int, row: tuple[Floats, Floats]) -> None:
-        self._keys[:, :, slot], self._values[:, :, slot] = row
+        return done.logits, done.state
 
     def close(self) -> None:
         """Nothing is lent."""

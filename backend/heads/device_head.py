@@ -22,20 +22,17 @@ from backend.engines.torch.graphs import (
     staged,
     wait,
 )
-from backend.heads.base import Floats, Predicted
+from backend.heads.base import HIDDEN, Floats
 from backend.heads.file import HeadFile
 from backend.heads.shape import HeadShape
 from backend.heads.timing import step_seconds
 from backend.heads.torch_head import TorchHead
 from backend.heads.torch_weights import torch_head
 from backend.models.files import Say
-from backend.types import ModelSpec
+from backend.types import HiddenStates, Logits, ModelSpec
 
 #: Rows that passes are padded to: no drafter feeds more at once.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
-
-#: Added to the attention score of a row that must not be seen.
-HIDDEN = -1e9
 
 #: Rings that are kept, with their graphs, for the next texts.
 IDLE = 8
@@ -69,7 +66,7 @@ class PassTensors:
 
     def __init__(self, width: int, shape: HeadShape, vocabulary: int, device: torch.device) -> None:
         self.width = width
-        columns = shape.window + 1 + width
+        columns = shape.slots + 1 + width
         sizes = [width, width, width, width * shape.hidden, width * columns]
         self.buffer = torch.zeros(sum(sizes), device=device)
         self.tokens, self.positions, self.slots, features, bias = self.buffer.split(sizes)
@@ -87,15 +84,15 @@ class PassTensors:
         """Rows in front pad the pass: they see themselves alone and go to the slot behind the ring,
         which nobody sees.
         """
-        n, width, window = len(tokens), self.width, self.bias.shape[1] - self.width - 1
+        n, width, slots = len(tokens), self.width, self.bias.shape[1] - self.width - 1
         more = width - n
         whole = np.zeros((3, width), np.float32)
-        whole[2, :more] = window
-        whole[:, more:] = tokens, positions, positions % window
-        seen = np.full((width, window + 1 + width), HIDDEN, np.float32)
-        np.fill_diagonal(seen[:, window + 1 :], 0)
-        seen[more:, :window] = bias[:, :window]
-        seen[more:, window + 1 + more :] = bias[:, window:]
+        whole[2, :more] = slots
+        whole[:, more:] = tokens, positions, positions % slots
+        seen = np.full((width, slots + 1 + width), HIDDEN)
+        np.fill_diagonal(seen[:, slots + 1 :], 0)
+        seen[more:, :slots] = bias[:, :slots]
+        seen[more:, slots + 1 + more :] = bias[:, slots:]
         padded = np.zeros((width, features.shape[1]), np.float32)
         padded[more:] = features
         parts = map(torch.from_numpy, (whole, padded, seen))
@@ -141,12 +138,12 @@ class Shared:
 
 
 class RingRows:
-    """Keys and values, [2, layers, kv_heads, window + 1, d], and the passes captured over them."""
+    """Keys and values, [2, layers, kv_heads, slots + 1, d], and the passes captured over them."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         shape = shared.module.shape
-        size = (2, shape.layers, shape.kv_heads, shape.window + 1, shape.head_dim)
+        size = (2, shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
         self.both = torch.zeros(size, device=shared.device)
         self._runs: dict[int, Run] = {}
 
@@ -193,7 +190,7 @@ class DeviceRing:
         tokens: NDArray[np.int64],
         positions: NDArray[np.int64],
         bias: Floats,
-    ) -> Predicted:
+    ) -> tuple[Logits, HiddenStates]:
         tensors, device = self._shared.tensors(len(tokens)), self._shared.device
         with current(device):
             tensors.fill(features, tokens, positions, bias)
@@ -201,16 +198,8 @@ class DeviceRing:
             found: Tensor = host_rows(1, tensors.results.shape[1], device)
             fetch(found, tensors.results)
             wait(device)
-        logits, feature = np.split(found[0].numpy(), [len(self._shared.module.output)])
-        return Predicted(logits, feature)
-
-    @torch.inference_mode()
-    def take(self, slot: int) -> Tensor:
-        return self._opened().both[:, :, :, slot].clone()
-
-    @torch.inference_mode()
-    def put(self, slot: int, row: Tensor) -> None:
-        self._opened().both[:, :, :, slot] = row
+        logits, state = np.split(found.numpy(), [len(self._shared.module.output)], axis=1)
+        return logits, state
 
     def close(self) -> None:
         if self._rows is not None:

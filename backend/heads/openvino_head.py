@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from backend.engines.openvino.compress import silent_nncf
 from backend.engines.openvino.core import core
 from backend.engines.openvino.tracing import traced_once
-from backend.heads.base import Floats, HeadPass, HostRing
+from backend.heads.base import HIDDEN, Floats, HeadPass, HostRing
 from backend.heads.file import HeadFile
 from backend.heads.shape import HeadShape
 from backend.heads.timing import step_seconds
@@ -22,7 +22,7 @@ from backend.types import ModelSpec
 IR = "head.xml"
 
 #: Raise it whenever the code below writes something else.
-RECIPE = "head v2"
+RECIPE = "head v3"
 
 #: Bytes of disk that its files take: those of the built-in model's head, which is small.
 NEEDS = 50_000_000
@@ -40,18 +40,18 @@ def open_openvino_head(file: HeadFile, target: ModelSpec, say: Say) -> "OpenVINO
     """The head of `target`, compiled for the CPU; converted first if need be."""
     model = core().read_model(head_ir(file, target, say) / IR)
     # A draft step is so short that working out shapes would take a third of it.
-    fixed = {rows: _fixed(model, rows, file.shape.window) for rows in FIXED}
+    fixed = {rows: _fixed(model, rows, file.shape.slots) for rows in FIXED}
     return OpenVINOHead(
         file.shape, file.tokens, fixed, core().compile_model(model, "CPU", SETTINGS)
     )
 
 
-def _fixed(model: Any, rows: int, window: int) -> Any:
+def _fixed(model: Any, rows: int, slots: int) -> Any:
     """The model compiled for so many rows and no others."""
     shapes = {name: model.input(name).get_partial_shape() for name in ORDER}
     for name in ("features", "tokens", "positions", "bias"):
         shapes[name][0] = rows
-    shapes["bias"][1] = window + rows
+    shapes["bias"][1] = slots + rows
     fixed = model.clone()
     fixed.reshape(shapes)
     return core().compile_model(fixed, "CPU", SETTINGS)
@@ -79,14 +79,14 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
 
     head = torch_head(file, target, say).eval()
     shape = file.shape
-    cache = torch.zeros(shape.layers, shape.kv_heads, shape.window, shape.head_dim)
+    cache = torch.zeros(shape.layers, shape.kv_heads, shape.slots, shape.head_dim)
     example = {
         "features": torch.zeros(2, shape.hidden),
         "tokens": torch.zeros(2, dtype=torch.int64),
         "positions": torch.zeros(2, dtype=torch.int64),
         "keys": cache,
         "values": cache,
-        "bias": torch.zeros(2, shape.window + 2),
+        "bias": torch.zeros(2, shape.slots + 2),
     }
     shapes = {name: list(value.shape) for name, value in example.items()}
     for name in ("features", "tokens", "positions", "bias"):
@@ -135,7 +135,7 @@ class OpenVINOHead:
         values: Floats,
         bias: Floats,
     ) -> HeadPass:
-        """Run n rows behind a window of P cached ones; see TorchHead.forward for the shapes."""
+        """Run n rows behind P cached ones; see TorchHead.forward for the shapes."""
         inputs = (features, tokens, positions, keys, values, bias)
         n = len(tokens)
         rows = next((rows for rows in sorted(self._fixed) if rows >= n), n)
@@ -145,16 +145,16 @@ class OpenVINOHead:
         request.infer(dict(zip(ORDER, inputs, strict=True)), share_inputs=True, share_outputs=True)
         # The output tensors are overwritten by the next pass.
         logits, feature, k, v = (request.get_output_tensor(i).data.copy() for i in range(4))
-        return HeadPass(logits[0], feature[0], k, v)
+        return HeadPass(logits, feature, k, v)
 
     def _padded(self, inputs: tuple[NDArray[Any], ...], n: int, more: int) -> HeadPass:
         """Put `more` rows that see nothing but themselves in front."""
         features, tokens, positions, keys, values, bias = inputs
-        window = self.shape.window
-        padded = np.full((n + more, window + n + more), -1e9, np.float32)
-        np.fill_diagonal(padded[:, window:], 0)
-        padded[more:, :window] = bias[:, :window]
-        padded[more:, window + more :] = bias[:, window:]
+        slots = self.shape.slots
+        padded = np.full((n + more, slots + n + more), HIDDEN)
+        np.fill_diagonal(padded[:, slots:], 0)
+        padded[more:, :slots] = bias[:, :slots]
+        padded[more:, slots + more :] = bias[:, slots:]
         front = ((more, 0),)
         done = self.run(
             np.pad(features, (*front, (0, 0))),

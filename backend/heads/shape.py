@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+#: Rows of a head's cache beside those that it attends to. A round's guesses lie there, behind the
+#: text: more of them than this would displace rows that the text still needs.
+SPARE = 32
+
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
@@ -22,6 +26,11 @@ class HeadShape:
     layers: int
     reads: tuple[int, ...]
     window: int = 256
+
+    @property
+    def slots(self) -> int:
+        """Rows of its cache."""
+        return self.window + SPARE
 
     @property
     def scale(self) -> float:

@@ -27,7 +27,7 @@ def step_seconds(head: Head, repeats: int = 40) -> float:
             others += 1
         features = np.zeros((rows, shape.hidden), np.float32)
         ids = np.zeros(rows, np.int64)
-        bias = np.zeros((rows, shape.window + rows), np.float32)
+        bias = np.zeros((rows, shape.slots + rows), np.float32)
         start = perf_counter()
         ring.run(features, ids, np.arange(rows), bias)
         times.append(perf_counter() - start)

@@ -10,10 +10,12 @@ from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds
 from backend.decoding.digits import told, told_value
+from backend.decoding.drafter import Drafter
 from backend.decoding.lane import Lane, LaneFactory
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine
+from backend.engines.draft import DraftNetwork, ModelNetwork
 from backend.errors import DerbyError
 from backend.events import (
     CostsKnown,
@@ -28,6 +30,7 @@ from backend.events import (
 )
 from backend.grammar.grammars import GrammarCompiler
 from backend.grammar.sandbox.parent import StoppedError, never
+from backend.heads.base import HeadNetwork
 from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
@@ -36,7 +39,7 @@ from backend.programs.runner import ProgramMode, hottest, run_program, slot_gram
 from backend.racing.loading import Loading
 from backend.racing.records import record_of
 from backend.strategies.column import Column
-from backend.strategies.declaration import Built, DrafterInputs, OpenDraft
+from backend.strategies.declaration import DrafterInputs, DraftWeights
 from backend.text import require_same_tokenizer
 from backend.types import AnswerSoFar, ModelSpec, Request
 
@@ -156,25 +159,23 @@ class _LocalRun:
         with ExitStack() as opened:
             session, held = self._caches.open(self._target, "target", context, file, self._clock)
             opened.callback(session.close)
-            built = self._build(session, sampler, context, file)
-            opened.callback(built.drafter.close)
-            yield from self._known_costs(built.seconds)
+            drafter, draft_seconds = self._build(sampler, context, file)
+            opened.callback(drafter.close)
+            yield from self._known_costs(draft_seconds)
             if self._clock.seconds:
                 seconds, compiled = told(self._clock.seconds), told(self._compiled)
                 yield Prepared(self._run.index, len(held), seconds, compiled)
             parts = Parts(
-                built.session,
+                session,
                 self._target.tokenizer,
                 sampler,
                 self._clock,
-                built.drafter,
+                drafter,
                 constraint,
-                built.verifier,
-                column.strategy.keeps_cache,
-                column.limit,
-                bounds,
-                built.declined,
-                self._loading.costs(self._target),
+                cache=column.strategy.keeps_cache,
+                limit=column.limit,
+                bounds=bounds,
+                costs=self._loading.costs(self._target),
             )
             if program is None:
                 events = self._judged(decode(self._run.index, prompt, request, parts, answer))
@@ -185,7 +186,7 @@ class _LocalRun:
                 events = run_program(
                     self._run.index, program, prompt, request, parts, compile_slot, mode
                 )
-            yield from self._with_corrected_costs(events, built.seconds)
+            yield from self._with_corrected_costs(events, draft_seconds)
 
     def _prompt(self, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
@@ -273,27 +274,37 @@ class _LocalRun:
             )
 
     def _build(
-        self, session: Session, sampler: Sampler, context: Sequence[int], file: Snapshot | None
-    ) -> Built:
+        self, sampler: Sampler, context: Sequence[int], file: Snapshot | None
+    ) -> tuple[Drafter, float]:
+        """The column's drafter, and the seconds of a pass of its draft."""
         target, loading, strategy = self._target, self._loading, self._column.strategy
-        values = self._column.settings()
+        values, texts = self._column.settings(), self._caches.texts(target)
         weights = strategy.weights(values, target)
-        draft, missing = loading.draft(weights)
-        opened = None
-        if draft is not None:
-            require_same_tokenizer(target.tokenizer, draft.tokenizer, str(draft.spec))
-            inner, held = self._caches.open(draft, "draft", context, file, self._clock)
-            opened = OpenDraft(inner, held, loading.costs(draft).now.one_row)
+        draft, missing = self._draft(weights, context, file)
+        inputs = DrafterInputs(
+            values, target, loading.costs(target), sampler, draft, missing, texts
+        )
         try:
-            head, texts = loading.head(target, weights), self._caches.texts(target)
-            costs = loading.costs(target)
-            return strategy.build(
-                DrafterInputs(values, session, target, costs, sampler, head, opened, missing, texts)
-            )
+            return strategy.build(inputs), 0.0 if draft is None else draft.seconds
         except BaseException:
-            if opened is not None:
-                opened.session.close()
+            if draft is not None:
+                draft.close()
             raise
+
+    def _draft(
+        self, weights: DraftWeights, context: Sequence[int], file: Snapshot | None
+    ) -> tuple[DraftNetwork | None, str]:
+        """The network that drafts, opened; or None, and why there is none if one was wanted."""
+        target, loading = self._target, self._loading
+        if (head := loading.head(target, weights)) is not None:
+            return HeadNetwork(head), ""
+        engine, missing = loading.draft(weights)
+        if engine is None:
+            return None, missing
+        require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
+        seconds = loading.costs(engine).now.one_row
+        session, held = self._caches.open(engine, "draft", context, file, self._clock)
+        return ModelNetwork(session, engine, held, seconds), ""
 
     def _known_costs(self, draft: float) -> Iterator[Event]:
         """What passes are known to cost by now, a call of the draft `draft` seconds."""

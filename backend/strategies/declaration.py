@@ -9,10 +9,9 @@ from backend.costs.pass_costs import Costs, PassCosts
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.lane import LaneFactory
 from backend.decoding.sampling import Sampler
-from backend.decoding.verification import KEYED, Verifier
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine
+from backend.engines.draft import DraftNetwork
 from backend.errors import DerbyError
-from backend.heads.base import Head
 from backend.strategies.equivalents import Equivalent, Plain
 from backend.strategies.settings import Setting
 from backend.types import ModelSpec
@@ -38,46 +37,22 @@ class DraftWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDraft:
-    """A draft model's session, the tokens that it holds, and the seconds of a pass over one row."""
-
-    session: Session
-    held: Sequence[int]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class DrafterInputs:
-    """What a column's drafter may be made of.
+    """What a column's drafter may be made of: the values of its settings, the target, what the
+    target's passes cost, and the request's sampler.
 
-    `session` is the target's. `head` is the target's trained head and `draft` an open draft model;
-    None where there is none, for the reason in `missing` if one was wanted. `texts` are the
-    visitor's earlier ones, the latest last.
+    `draft` is the network that `Strategy.weights` asked for, open and empty but for what it holds;
+    the drafter closes it. None where there is none, for the reason in `missing` if one was wanted.
+    `texts` are the visitor's earlier ones, the latest last.
     """
 
     values: Values
-    session: Session
     target: Engine
     costs: Costs
     sampler: Sampler
-    head: Head | None = None
-    draft: OpenDraft | None = None
+    draft: DraftNetwork | None = None
     missing: str = ""
     texts: Sequence[Sequence[int]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A drafter, the target's session as it must be run with it, and what a call of the draft
-    costs in seconds. `declined` says in sentences what was wanted and could not be had. `verifier`
-    decides on what is drafted.
-    """
-
-    drafter: Drafter
-    session: Session
-    seconds: float = 0.0
-    declined: tuple[str, ...] = ()
-    verifier: Verifier = KEYED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +68,8 @@ class Candidate:
     predict: Callable[[PassCosts], float] | None = None
 
 
-def build_nothing(inputs: DrafterInputs) -> Built:
-    return Built(NullDrafter(), inputs.session)
+def build_nothing(_inputs: DrafterInputs) -> Drafter:
+    return NullDrafter()
 
 
 def no_weights(_values: Values, _target: Engine) -> DraftWeights:
@@ -134,7 +109,7 @@ class Strategy:
     title: str
     description: str
     settings: tuple[Setting, ...] = ()
-    build: Callable[[DrafterInputs], Built] = build_nothing
+    build: Callable[[DrafterInputs], Drafter] = build_nothing
     weights: Callable[[Values, Engine], DraftWeights] = no_weights
     scratch_depth: Callable[[Values], int] = no_scratch
     equivalent: Callable[[Values, ModelSpec], Equivalent] = plain_equivalent

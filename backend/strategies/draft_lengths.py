@@ -7,9 +7,10 @@ from backend.strategies.declaration import DrafterInputs
 NAMED_SIZE = {"auto": False}
 
 
-def draft_length(inputs: DrafterInputs, draft: float) -> DraftLength:
-    """Of the settings "auto" and "k"; `draft` is what a call of the draft takes in seconds."""
-    k = inputs.values["k"]
+def draft_length(inputs: DrafterInputs) -> DraftLength:
+    """Of the settings "auto" and "k"."""
+    k, draft = inputs.values["k"], inputs.draft
     if not inputs.values["auto"]:
         return FixedDraftLength(k)
-    return AdaptiveDraftLength(inputs.costs, draft, k, branches=inputs.target.capabilities.tree)
+    seconds = 0.0 if draft is None else draft.seconds
+    return AdaptiveDraftLength(inputs.costs, seconds, k, branches=inputs.target.capabilities.tree)

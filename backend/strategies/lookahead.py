@@ -4,7 +4,7 @@ from backend.decoding.drafter import Drafter
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import LADDER, Setting, plan_lookahead, predicted
 from backend.errors import DerbyError
-from backend.strategies.declaration import Built, Candidate, DrafterInputs, Strategy, Values
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import Equivalent, Lookup, Nothing
 from backend.strategies.settings import Choice, Flag, WholeNumber
 from backend.types import ModelSpec
@@ -24,15 +24,11 @@ def scratch_depth(values: Values) -> int:
     return max(setting.window + setting.level for setting in LADDER)
 
 
-def build(inputs: DrafterInputs) -> Built:
+def build(inputs: DrafterInputs) -> Drafter:
     if not inputs.target.capabilities.tree:
         raise DerbyError(
             f"Lookahead needs tree attention, which {inputs.target.spec} does not have."
         )
-    return Built(_drafter(inputs), inputs.session)
-
-
-def _drafter(inputs: DrafterInputs) -> Drafter:
     values, seed = inputs.values, inputs.sampler.sampling.seed
 
     def make(sizes: Setting) -> Lookahead:

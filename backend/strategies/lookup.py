@@ -1,7 +1,8 @@
 """Prompt lookup as a strategy."""
 
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup, latest
-from backend.strategies.declaration import Built, Candidate, DrafterInputs, Strategy, Values
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Equivalent, Lookup
 from backend.strategies.settings import Flag, WholeNumber
@@ -11,15 +12,21 @@ from backend.types import ModelSpec
 NGRAM, BRANCHES = 3, 2
 
 
-def build(inputs: DrafterInputs) -> Built:
-    length = draft_length(inputs, 0.0)
-    drafter = PromptLookup(
-        length,
-        inputs.values["ngram"],
-        inputs.values["branches"] if inputs.target.capabilities.tree else 1,
-        latest(inputs.texts),
-    )
-    return Built(drafter, inputs.session)
+def build(inputs: DrafterInputs) -> PromptLookup:
+    ngram, branches = inputs.values["ngram"], inputs.values["branches"]
+    return lookup_of(inputs, draft_length(inputs), ngram, branches)
+
+
+def lookup_of(
+    inputs: DrafterInputs,
+    length: DraftLength,
+    ngram: int = NGRAM,
+    branches: int = BRANCHES,
+    declined: tuple[str, ...] = (),
+) -> PromptLookup:
+    """One that also looks up the visitor's earlier texts. `declined`: see Decision."""
+    branches = branches if inputs.target.capabilities.tree else 1
+    return PromptLookup(length, ngram, branches, latest(inputs.texts), declined)
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:

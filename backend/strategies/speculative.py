@@ -5,29 +5,23 @@ from pathlib import Path
 
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
-from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
-from backend.drafters.draft_length import DraftLength
-from backend.drafters.draft_model import DraftModel
-from backend.drafters.hybrid import CalibratedDrafter, Hybrid
-from backend.drafters.prompt_lookup import PromptLookup, latest
-from backend.drafters.trained_head import TrainedHead
+from backend.decoding.verification import KEYED, DistributionVerifier
+from backend.drafters.hybrid import Hybrid
+from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
-from backend.engines.hidden_states import HiddenStateSession
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.heads.file import HEAD_SUFFIX, head_for
 from backend.strategies.declaration import (
-    Built,
     Candidate,
     DrafterInputs,
     DraftWeights,
-    OpenDraft,
     Strategy,
     Values,
 )
 from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Draft, Equivalent, Lookup
-from backend.strategies.lookup import BRANCHES, NGRAM
+from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.settings import Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
@@ -74,43 +68,28 @@ def _require_hidden_states(target: Engine) -> None:
         )
 
 
-def build(inputs: DrafterInputs) -> Built:
-    if inputs.draft is not None:
-        return _with_model(inputs, inputs.draft)
-    if inputs.head is not None:
-        return _with_head(inputs)
-    # A copy of the target that cannot be had: prompt lookup needs none.
-    length = draft_length(inputs, 0.0)
-    reason = inputs.missing.rstrip(".")
-    alone = f"It drafts by prompt lookup alone, for there is no such copy here: {reason}."
-    return Built(_lookup(inputs, length), inputs.session, declined=(alone,))
-
-
-def _with_model(inputs: DrafterInputs, opened: OpenDraft) -> Built:
-    length = draft_length(inputs, opened.seconds)
-    eos_ids = inputs.target.tokenizer.eos_ids
-    model = DraftModel(opened.session, _sampler(inputs), length, eos_ids, opened.held)
-    drafter = _behind_lookup(inputs, model, length)
-    return Built(drafter, inputs.session, opened.seconds, verifier=_verifier(inputs.values))
-
-
-def _with_head(inputs: DrafterInputs) -> Built:
-    assert inputs.head is not None  # noqa: S101 (build asks only then)
-    observed, tokenizer = HiddenStateSession(inputs.session), inputs.target.tokenizer
-    length = draft_length(inputs, inputs.head.seconds)
-    head = TrainedHead(
-        inputs.head, observed, _sampler(inputs), length, tokenizer.eos_ids, tokenizer.vocab_size
+def build(inputs: DrafterInputs) -> Drafter:
+    length, tokenizer = draft_length(inputs), inputs.target.tokenizer
+    if inputs.draft is None:
+        # A copy of the target that cannot be had: prompt lookup needs none.
+        reason = inputs.missing.rstrip(".")
+        alone = f"It drafts by prompt lookup alone, for there is no such copy here: {reason}."
+        return lookup_of(inputs, length, declined=(alone,))
+    drafter = NetworkDrafter(
+        inputs.draft,
+        _sampler(inputs),
+        length,
+        tokenizer.eos_ids,
+        tokenizer.vocab_size,
+        KEYED if keeps_text(inputs.values) else DistributionVerifier(),
     )
-    drafter = _behind_lookup(inputs, head, length)
-    return Built(drafter, observed, inputs.head.seconds, verifier=_verifier(inputs.values))
+    if inputs.values["draft"] != HYBRID:
+        return drafter
+    return Hybrid(lookup_of(inputs, length), drafter, length)
 
 
 def keeps_text(values: Values) -> bool:
     return values["promise"] == TEXT
-
-
-def _verifier(values: Values) -> Verifier:
-    return KEYED if keeps_text(values) else DistributionVerifier()
 
 
 def _sampler(inputs: DrafterInputs) -> DraftSampler:
@@ -119,19 +98,6 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
     if keeps_text(inputs.values) or sampling.temperature < COLDEST:
         return inputs.sampler
     return IndependentSampler(sampling)
-
-
-def _behind_lookup(
-    inputs: DrafterInputs, drafter: CalibratedDrafter, length: DraftLength
-) -> Drafter:
-    if inputs.values["draft"] != HYBRID:
-        return drafter
-    return Hybrid(_lookup(inputs, length), drafter, length)
-
-
-def _lookup(inputs: DrafterInputs, length: DraftLength) -> PromptLookup:
-    branches = BRANCHES if inputs.target.capabilities.tree else 1
-    return PromptLookup(length, NGRAM, branches, latest(inputs.texts))
 
 
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:

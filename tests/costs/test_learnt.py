@@ -156,7 +156,7 @@ def test_the_pass_behind_a_prompt_changes_the_width(monkeypatch: pytest.MonkeyPa
     engine, request = FakeEngine(vocab_size=256), Request("x", max_new_tokens=3)
     for _ in range(20):
         session = timed(engine.open(), lambda rows, context: machine.run(0, rows, context))
-        parts = Parts(session, engine.tokenizer, Sampler(Sampling()), Clock(), passes=costs)
+        parts = Parts(session, engine.tokenizer, Sampler(Sampling()), Clock(), costs=costs)
         list(decode(0, PROMPT, request, parts))
     assert costs.now.width_change == pytest.approx(STEEP.width_change, rel=0.05)
     assert costs.now.one_row == pytest.approx(STEEP.one_row, rel=0.01)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import PROMPT, Script, compile_grammar, drafters, naive, run
+from lib import PROMPT, Script, compile_grammar, drafters, drafting, naive, run
 
 from backend.decoding.clock import Clock
 from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Choice, Sampler
 from backend.decoding.verification import DistributionVerifier, Verdict
 from backend.drafters.draft_length import FixedDraftLength
-from backend.drafters.draft_model import DraftModel
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Event, Proposed, Step, from_json, to_json
@@ -230,9 +229,7 @@ def test_a_drafter_that_says_nothing_of_itself_is_the_strategys_own() -> None:
 def test_the_most_probable_tokens_are_the_targets(temperature: float, promise: str) -> None:
     sampling = Sampling(temperature, top_k=20, seed=4)
     request = Request("x", max_new_tokens=40, sampling=sampling, top=5)
-    draft = DraftModel(
-        replace(ENGINE, salt=3).open(), Sampler(sampling), FixedDraftLength(3), frozenset()
-    )
+    draft = drafting(replace(ENGINE, salt=3), FixedDraftLength(3), Sampler(sampling))
     rule = {"verifier": DistributionVerifier()} if promise == "distribution" else {}
     found = run(ENGINE, request, draft, **rule)
     text = list(PROMPT)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from lib import Noisy, run
+from lib import Noisy, drafting, run
 from scipy.stats import chisquare, kstest
 
 from backend.decoding import loop as decode
@@ -21,7 +21,6 @@ from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.sampling import Choice, Sampler, noise, truncate
 from backend.decoding.verification import Verdict, verify
 from backend.drafters.draft_length import FixedDraftLength
-from backend.drafters.draft_model import DraftModel
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
@@ -207,7 +206,7 @@ def test_an_equal_draft_is_always_accepted_and_a_foreign_one_hardly_ever() -> No
         prompt = tuple(range(10))
         shares = {}
         for name, model in {"same": engine, "far": replace(engine, salt=1)}.items():
-            drafter = DraftModel(model.open(), Sampler(wanted), FixedDraftLength(4), set())
+            drafter = drafting(model, FixedDraftLength(4), Sampler(wanted))
             shares[name] = run(engine, request, drafter, prompt).score.acceptance
         assert shares["same"] == 1.0
         assert shares["far"] < (0.05 if temperature == 0 else 0.5)
@@ -250,9 +249,9 @@ def made(kind: str, seed: int) -> Drafter:
         case "lookahead":
             return Lookahead(4, 3, 4, seeded=True, seed=seed)
         case "greedy draft":
-            return DraftModel(MODEL.open(), Sampler(Sampling(0.0)), FixedDraftLength(2), set())
+            return drafting(MODEL, FixedDraftLength(2))
     model = {"same": MODEL, "near": Noisy(MODEL, 0.7), "far": replace(MODEL, salt=1)}[kind]
-    return DraftModel(model.open(), Sampler(own), FixedDraftLength(2), set())
+    return drafting(model, FixedDraftLength(2), Sampler(own))
 
 
 KINDS = ("plain", "same", "near", "far", "greedy draft", "lookup", "lookahead")

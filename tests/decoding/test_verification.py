@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, STEEP, Noisy, Run, drafters, naive, run
+from lib import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, run
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
@@ -26,15 +26,13 @@ from backend.decoding.sampling import DraftSampler, IndependentSampler, Sampler
 from backend.decoding.verification import DistributionVerifier
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
-from backend.drafters.draft_model import DraftModel
 from backend.drafters.guesses import paths_of
 from backend.drafters.hybrid import Hybrid
+from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
-from backend.drafters.trained_head import TrainedHead
 from backend.engines.base import Session
 from backend.engines.fake import FakeEngine, FakeSession
-from backend.engines.hidden_states import HiddenStateSession
-from backend.heads.base import Floats, HeadPass, HostRing
+from backend.heads.base import Floats, HeadNetwork, HeadPass, HostRing
 from backend.heads.shape import HeadShape
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -88,7 +86,7 @@ class EvenHead:
     ) -> HeadPass:  # fmt: skip
         rows = np.zeros((1, 1, len(tokens), 1), dtype=np.float32)
         logits = NEAR.logits([int(tokens[-1])])[self.vocabulary]
-        return HeadPass(logits, np.zeros(1, dtype=np.float32), rows, rows)
+        return HeadPass(logits[None], np.zeros((1, 1), dtype=np.float32), rows, rows)
 
 
 class NeverNext(NullConstraint):
@@ -129,16 +127,15 @@ def made(kind: str, sampling: Sampling) -> tuple[Session, Drafter, Constraint]:
         length = AdaptiveDraftLength(STEEP, 1e-5, 3)
     sampler: DraftSampler = IndependentSampler(sampling)
     if "head" in kind:
-        session = HiddenStateSession(Unseen(MODEL))
-        head = TrainedHead(EvenHead(), session, sampler, length, frozenset(), VOCABULARY)
-        return session, head, NullConstraint()
+        network = HeadNetwork(EvenHead())
+        head = NetworkDrafter(network, sampler, length, vocab_size=VOCABULARY)
+        return Unseen(MODEL), head, NullConstraint()
     lookup = PromptLookup(length, 2, 2)
     if kind == "lookup":
         return MODEL.open(), lookup, NullConstraint()
     model = replace(MODEL, salt=1) if "far" in kind else NEAR
-    drafter: Drafter = DraftModel(model.open(), sampler, length, frozenset())
-    if "hybrid" in kind:
-        drafter = Hybrid(lookup, drafter, length)
+    draft = drafting(model, length, sampler)
+    drafter: Drafter = Hybrid(lookup, draft, length) if "hybrid" in kind else draft
     return MODEL.open(), drafter, NeverNext() if "cut" in kind else NullConstraint()
 
 
@@ -309,9 +306,7 @@ def test_drafts_are_accepted_as_often_as_their_distributions_overlap() -> None:
         run(
             MODEL,
             Request("x", max_new_tokens=RUN, sampling=Sampling(0.8, seed=seed)),
-            DraftModel(
-                NEAR.open(), Sampler(Sampling(0.8, seed=seed)), FixedDraftLength(3), frozenset()
-            ),
+            drafting(NEAR, FixedDraftLength(3), Sampler(Sampling(0.8, seed=seed))),
             START,
         ).score
         for seed in range(5)

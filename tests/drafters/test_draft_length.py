@@ -8,12 +8,12 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import PROMPT, Noisy, naive, run
+from lib import PROMPT, Noisy, drafting, naive, run
 
 from backend.costs.learnt import LearntCosts
 from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED
-from backend.decoding.sampling import Pair, Sampler
+from backend.decoding.sampling import Pair
 from backend.drafters.acceptance import (
     MEMORY,
     PROBE_EVERY,
@@ -26,13 +26,13 @@ from backend.drafters.draft_length import (
     DraftLength,
     FixedDraftLength,
 )
-from backend.drafters.draft_model import DraftModel
 from backend.drafters.guesses import proposal_of
 from backend.drafters.hybrid import Hybrid
+from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.events import Decided
-from backend.types import Capabilities, Outcome, Proposal, Request, Sampling
+from backend.types import Capabilities, Outcome, Proposal, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 NO_LOGITS: object = ()
@@ -246,8 +246,8 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
     def length() -> DraftLength:
         return AdaptiveDraftLength(CURVE, 0.1, k)
 
-    def model(draft_length: DraftLength) -> DraftModel:
-        return DraftModel(engine.open(), Sampler(Sampling()), draft_length, frozenset())
+    def model(draft_length: DraftLength) -> NetworkDrafter:
+        return drafting(engine, draft_length)
 
     def hybrid(draft_length: DraftLength) -> Hybrid:
         return Hybrid(PromptLookup(draft_length, 3), model(draft_length), draft_length)
@@ -267,7 +267,7 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
 def test_a_hybrid_tells_whose_drafts_were_verified() -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
     draft_length = AdaptiveDraftLength(CURVE, 0.1, 4)
-    draft = DraftModel(engine.open(), Sampler(Sampling()), draft_length, frozenset())
+    draft = drafting(engine, draft_length)
     lookup = PromptLookup(draft_length, 3)
     hybrid = Hybrid(lookup, draft, draft_length)
     counts: list[bool] = []
@@ -343,9 +343,7 @@ def test_a_target_without_trees_gets_chains_alone(draft: str) -> None:
     found = run(
         engine,
         request,
-        PromptLookup(length, 3)
-        if draft == "lookup"
-        else DraftModel(model.open(), Sampler(Sampling()), length, frozenset()),
+        PromptLookup(length, 3) if draft == "lookup" else drafting(model, length),
     )
     assert found.tokens == naive(engine, PROMPT, request)
     assert any(step.drafted for step in found.steps)

@@ -19,10 +19,11 @@ from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import FixedDraftLength
-from backend.drafters.draft_model import DraftModel
 from backend.drafters.lookahead import Lookahead
+from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Engine
+from backend.engines.draft import ModelNetwork
 from backend.engines.openvino import export
 from backend.engines.openvino.compress import int4
 from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
@@ -124,7 +125,9 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
     for sampling in SAMPLINGS:
         drafters: list[Drafter] = [PromptLookup(FixedDraftLength(4), 2, 2 if able.tree else 1)]
         drafters += [
-            DraftModel(draft.open(), Sampler(sampling), FixedDraftLength(4), eos)
+            NetworkDrafter(
+                ModelNetwork(draft.open(), draft), Sampler(sampling), FixedDraftLength(4), eos
+            )
             for draft in drafts
         ]
         if able.tree:

@@ -6,6 +6,7 @@ import torch
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.runner import run_solo
+from backend.heads.base import HIDDEN
 from backend.heads.file import SHIPPED, read_head
 from backend.heads.openvino_head import open_openvino_head
 from backend.heads.torch_weights import INPUT, tensor, torch_head
@@ -52,19 +53,19 @@ def test_both_libraries_run_the_same_head() -> None:
     session.forward(tokens, chain_parents(len(tokens)), ())
     features, ids = session.hidden_states(), np.array(tokens, dtype=np.int64)
     session.close()
-    cache = np.zeros((shape.layers, shape.kv_heads, shape.window, shape.head_dim), np.float32)
+    cache = np.zeros((shape.layers, shape.kv_heads, shape.slots, shape.head_dim), np.float32)
     agreed: list[bool] = []
     for rows in range(1, len(tokens)):
-        bias = np.full((rows, shape.window + rows), -1e9, np.float32)
-        bias[:, shape.window :][np.tri(rows, dtype=bool)] = 0
+        bias = np.full((rows, shape.slots + rows), HIDDEN)
+        bias[:, shape.slots :][np.tri(rows, dtype=bool)] = 0
         positions = np.arange(1, rows + 1)
         inputs = (features[:rows], ids[1 : rows + 1], positions, cache, cache, bias)
         with torch.no_grad():
             expected = ours(*(torch.from_numpy(array) for array in inputs))
         found = theirs.run(*inputs)
         logits, best = expected[0][0].numpy(), int(expected[0].argmax())
-        assert np.corrcoef(logits, found.logits)[0, 1] > 0.99
-        assert np.corrcoef(expected[1][0].numpy(), found.feature)[0, 1] > 0.99
+        assert np.corrcoef(logits, found.logits[0])[0, 1] > 0.99
+        assert np.corrcoef(expected[1][0].numpy(), found.state[0])[0, 1] > 0.99
         assert found.keys.shape == expected[2].shape
         agreed.append(best == int(found.logits.argmax()))
     assert sum(agreed) > 0.85 * len(agreed)

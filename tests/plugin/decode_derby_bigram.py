@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from backend.decoding.drafter import NullDrafter
-from backend.strategies.declaration import Built, Candidate, DrafterInputs, Strategy
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Lookup, Nothing
 from backend.strategies.settings import Flag, WholeNumber
@@ -14,7 +14,7 @@ from backend.types import Outcome, Proposal
 
 class Bigram(NullDrafter):
     def __init__(self, inputs: DrafterInputs) -> None:
-        self._length, self._min_count = draft_length(inputs, 0.0), inputs.values["min_count"]
+        self._length, self._min_count = draft_length(inputs), inputs.values["min_count"]
         self.rewind(0)
 
     def rewind(self, length: int) -> None:
@@ -53,7 +53,7 @@ BIGRAM = Strategy(
         WholeNumber("k", "K", "Tokens drafted a round.", 4, 1, 16, fixes=NAMED_SIZE),
         WholeNumber("min_count", "Seen", "How often a pair must have been seen.", 1, 1, 9),
     ),
-    build=lambda inputs: Built(Bigram(inputs), inputs.session),
+    build=Bigram,
     equivalent=lambda values, _target: Nothing("bigram drafts", Lookup(values["k"], 1)),
     verified=("", "k=10,min_count=2"),
     candidates=(Candidate("min_count=2", longest=8), Candidate()),

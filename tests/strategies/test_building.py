@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from backend.decoding.drafter import Drafter
 from backend.engines.fake import FakeEngine
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies import registry
 from backend.strategies.column import parse_column
-from backend.strategies.declaration import Built, DrafterInputs
+from backend.strategies.declaration import DrafterInputs
 from backend.strategies.speculative import SPECULATIVE
 from backend.types import ModelSpec, Request
 
@@ -20,7 +21,7 @@ def test_a_build_that_fails_leaves_no_session_behind(monkeypatch: pytest.MonkeyP
     lived.
     """
 
-    def failing(_inputs: DrafterInputs) -> Built:
+    def failing(_inputs: DrafterInputs) -> Drafter:
         raise RuntimeError("a slip")
 
     broken = replace(SPECULATIVE, build=failing)

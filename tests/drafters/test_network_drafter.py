@@ -1,0 +1,458 @@
+"""A network's cache always holds the text's beginning, and no pass is ever wasted on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lib import PROMPT, Noisy, drafting, naive, run
+from numpy.typing import NDArray
+
+from backend.costs.pass_costs import PassCosts
+from backend.decoding.clock import Clock
+from backend.decoding.context import Bounds
+from backend.decoding.loop import Parts, decode
+from backend.decoding.sampling import DraftSampler, Sampler
+from backend.drafters.draft_length import AdaptiveDraftLength, FixedDraftLength
+from backend.drafters.hybrid import Hybrid
+from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
+from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.draft import ModelNetwork
+from backend.engines.fake import FakeEngine, FakeSession
+from backend.events import Decided, Step
+from backend.heads.base import HIDDEN, Floats, HeadNetwork, HeadPass, HostRing
+from backend.heads.shape import HeadShape
+from backend.text import ByteTokenizer
+from backend.types import (
+    Capabilities,
+    HiddenStates,
+    Logits,
+    Outcome,
+    Proposal,
+    Request,
+    Sampling,
+    chain_parents,
+)
+
+# A whole model, which reads tokens alone ----------------------------------------------------------
+
+
+class Watched(NetworkDrafter):
+    """Records every round: what was drafted and how many passes the draft made for it."""
+
+    def __init__(self, engine: FakeEngine, sampler: DraftSampler, k: int) -> None:
+        self.engine, self.k, self.session = engine, k, engine.open()
+        self.rounds: list[tuple[int, int, int]] = []  # drafted, forwards, rows
+        self.chunks: list[list[int]] = []  # read before the first round
+        network = ModelNetwork(self.session, engine)
+        super().__init__(network, sampler, FixedDraftLength(k), engine.tokenizer.eos_ids)
+
+    def prefill(self, context: Sequence[int], computed: int) -> None:
+        rows, before = self.engine.rows, self.session.length
+        super().prefill(context, computed)
+        assert self.session._kept == list(context[:computed])
+        assert self.engine.rows - rows == computed - before
+        self.chunks.append(list(context[before:computed]))
+
+    def propose(self, context: Sequence[int], budget: int) -> Proposal:
+        forwards, rows = self.engine.forwards, self.engine.rows
+        proposal = super().propose(context, budget)
+        used = self.engine.forwards - forwards, self.engine.rows - rows
+        self.rounds.append((proposal.drafted, *used))
+        if proposal.tokens:
+            assert self.session._kept == [*context, *proposal.tokens][:-1]
+            assert proposal.drafted <= min(self.k, budget)
+        return proposal
+
+
+def watched(target: FakeEngine, amount: float | None, k: int, sampling: Sampling) -> Watched:
+    """A draft equal to the target, near it by `amount`, or (None) foreign."""
+    model = replace(target, salt=5) if amount is None else Noisy(target, amount)
+    return Watched(model, Sampler(sampling), k)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("amount", [0.0, 0.5, None])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
+    k: int, amount: float | None, temperature: float
+) -> None:
+    target = FakeEngine(vocab_size=200)
+    sampling = Sampling(temperature, seed=8)
+    drafter = watched(target, amount, k, sampling)
+    found = run(target, Request("x", max_new_tokens=90, sampling=sampling), drafter)
+    assert all(forwards == drafted for drafted, forwards, _ in drafter.rounds)
+    assert tuple(chain.from_iterable(drafter.chunks)) == PROMPT, "the prompt is read once"
+    # Catching up costs a row more after full acceptance, never a pass more.
+    for (drafted, _, rows), before in zip(drafter.rounds[1:], found.steps[1:], strict=False):
+        assert rows == (drafted and drafted + (before.accepted == before.drafted))
+    shares = {0.0: 1.0, 0.5: 0.9, None: 0.7}
+    assert found.score.acceptance <= shares[amount]
+    if amount == 0.0:
+        assert found.score.acceptance == 1
+        assert len(found.steps) == 1 + -(-89 // (k + 1))
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_prompt_is_read_once_and_in_the_targets_chunks(repeats: int) -> None:
+    target = FakeEngine()
+    drafter = watched(target, 0.5, 4, Sampling())
+    prompt = PROMPT * repeats
+    run(target, Request("x", max_new_tokens=20), drafter, prompt, cache=False)
+    assert tuple(chain.from_iterable(drafter.chunks)) == prompt
+    assert [len(chunk) for chunk in drafter.chunks[:-1]] == [64] * ((len(prompt) - 1) // 64)
+    assert drafter.engine.forwards - sum(f for _, f, _ in drafter.rounds) == len(drafter.chunks)
+
+
+def test_only_what_departs_from_the_cache_is_read_again() -> None:
+    """A session may hold an earlier text; a shift, or a cut, takes tokens away in the middle."""
+    drafter = watched(FakeEngine(), 0.0, 3, Sampling())
+    drafter.prefill(PROMPT, len(PROMPT))
+    shifted = [*PROMPT[:4], *PROMPT[20:]]
+    drafter.rewind(4)
+    rows = drafter.engine.rows
+    proposal = drafter.propose(shifted, 9)
+    assert drafter.engine.rows - rows == len(shifted) - 4 + proposal.drafted - 1
+    session = drafter.engine.open()
+    session.forward(PROMPT[:30], chain_parents(30), ())
+    session.keep(range(30))
+    rows, network = drafter.engine.rows, ModelNetwork(session, drafter.engine, PROMPT[:30])
+    other = NetworkDrafter(network, Sampler(Sampling()), FixedDraftLength(3))
+    other.prefill(PROMPT, 10)  # a chunk that is held already
+    assert drafter.engine.rows == rows
+    other.rewind(20)
+    other.prefill([*PROMPT[:25], 7, 7, 7], 27)
+    assert drafter.engine.rows - rows == 2
+    assert session._kept == [*PROMPT[:25], 7, 7]
+
+
+def test_no_room_means_no_pass() -> None:
+    drafter = watched(FakeEngine(), 0.0, 4, Sampling())
+    drafter.prefill(PROMPT, len(PROMPT))
+    before = drafter.engine.forwards
+    for budget in (0, -1):
+        assert drafter.propose([*PROMPT, 65], budget) == Proposal()
+    assert drafter.engine.forwards == before
+
+
+def test_it_catches_up_after_rounds_in_which_it_was_not_asked() -> None:
+    """Forced tokens of a grammar are committed without asking the drafter."""
+    drafter = watched(FakeEngine(), 0.0, 3, Sampling())
+    drafter.prefill(PROMPT, len(PROMPT))
+    text = [*PROMPT, 65]
+    first = drafter.propose(text, 9)
+    text += [*first.tokens[:2], 66, 67, 68, 69]
+    assert drafter.propose(text, 9).drafted == 3
+    assert [forwards for _, forwards, _ in drafter.rounds] == [3, 3]
+
+
+class Ends(FakeEngine):
+    def logits(self, prefix: Sequence[int]) -> Logits:
+        values = super().logits(prefix)
+        values[ByteTokenizer.EOS] = 1e4
+        return values
+
+
+def test_nothing_is_drafted_after_the_end() -> None:
+    drafter = Watched(Ends(), Sampler(Sampling()), 5)
+    drafter.prefill(PROMPT, len(PROMPT))
+    assert drafter.propose([*PROMPT, 65], 9).tokens == (ByteTokenizer.EOS,)
+    assert drafter.rounds == [(1, 1, 1)]
+    drafter.close()
+    assert drafter.engine.open_sessions == 0
+
+
+@pytest.mark.parametrize("positions", [20, len(PROMPT), len(PROMPT) + 1, 100])
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
+    positions: int, *, hybrid: bool, shift: bool
+) -> None:
+    """Only the target's positions bounded a text: beyond the draft's own the column failed in the
+    middle of its text on torch, and on OpenVINO nobody looked.
+    """
+    engine = FakeEngine(vocab_size=200)
+    spec = replace(engine.spec, name="short")
+    model = replace(engine, spec=spec, capabilities=Capabilities(max_context=positions))
+    length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.1, 4)
+    draft = drafting(model, length)
+    drafter = Hybrid(PromptLookup(length, 3), draft, length) if hybrid else draft
+    request = Request("x", max_new_tokens=90)
+    bounds = Bounds(96, shift=True, sink=4) if shift else Bounds()
+    found = run(engine, request, drafter, bounds=bounds)
+    assert found.tokens == run(engine, request, bounds=bounds).tokens
+    assert found.tokens == naive(engine, PROMPT, request) or shift
+    told = [event for event in found.events if isinstance(event, Decided)]
+    said = f"the draft short reads {positions} tokens, and drafts behind no more"
+    assert (said in told[-1].declined) == (positions < 96 or not shift)
+    if positions > len(PROMPT):
+        assert found.score.drafted > 0
+
+
+# A head, which reads the target's hidden states too ----------------------------------------------
+
+WINDOW = 16
+SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
+OWN = (-1.0, -1.0)  # the state that the head predicts
+
+
+class StateSession(FakeSession):
+    """A fake whose hidden state at a token is (its position, the token)."""
+
+    def hidden_states(self) -> HiddenStates:
+        tokens, parents = self._pending
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        pairs = [(len(self._kept) + d, t) for d, t in zip(depths, tokens, strict=True)]
+        return np.array(pairs, dtype=np.float32).reshape(-1, 2)
+
+
+class Recorder:
+    """A head that notes what it is shown and always drafts the token after the last one."""
+
+    shape = SHAPE
+    vocabulary = np.arange(200, dtype=np.int64)
+    seconds = 1e-3
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, tuple[float, float]]] = []  # position, token, state
+        self.seen: list[set[int]] = []  # positions that each row saw, its own included
+
+    def open(self) -> HostRing:
+        return HostRing(self.shape, self.run)
+
+    def run(
+        self, features: Floats, tokens: NDArray[np.int64], positions: NDArray[np.int64],
+        keys: Floats, values: Floats, bias: Floats,
+    ) -> HeadPass:  # fmt: skip
+        n, slots = len(tokens), SHAPE.slots
+        assert bias.shape == (n, slots + n)
+        for i in range(n):
+            self.rows.append((int(positions[i]), int(tokens[i]), tuple(features[i].tolist())))
+            cached = [int(keys[0, 0, j, 0]) for j in range(slots) if bias[i, j] == 0]
+            own = [int(positions[j]) for j in range(n) if bias[i, slots + j] == 0]
+            assert len(set(cached + own)) == len(cached + own), "no position twice"
+            assert set(np.unique(bias)) <= {0.0, HIDDEN}
+            self.seen.append({*cached, *own})
+        logits = np.zeros((1, 200), dtype=np.float32)
+        logits[0, (int(tokens[-1]) + 1) % 200] = 5.0
+        keys = np.zeros((1, 1, n, 2), dtype=np.float32)
+        keys[0, 0, :, 0] = positions
+        return HeadPass(logits, np.array([OWN], dtype=np.float32), keys, keys)
+
+
+@dataclass
+class Reading:
+    """A head that drafts, and the target whose hidden states it reads."""
+
+    drafter: NetworkDrafter
+    head: Recorder
+    session: StateSession
+
+    def commit(self, tokens: Sequence[int], kept: Sequence[int]) -> None:
+        """As the context does."""
+        assert self.drafter.states is not None
+        self.session.forward(tokens, chain_parents(len(tokens)), ())
+        states = self.session.hidden_states()[list(kept)]
+        self.drafter.states.add(self.session.length, states)
+        self.session.keep(kept)
+
+    def truncate(self, length: int) -> None:
+        assert self.drafter.states is not None
+        self.session.truncate(length)
+        self.drafter.states.truncate(length)
+        self.drafter.rewind(length)
+
+    @property
+    def read(self) -> list[tuple[int, int]]:
+        """Position and token of each row that the head ran."""
+        return [(position, token) for position, token, _ in self.head.rows]
+
+
+def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
+    head = Recorder()
+    drafter = NetworkDrafter(
+        HeadNetwork(head), Sampler(Sampling()), length or FixedDraftLength(k), vocab_size=257
+    )
+    return Reading(drafter, head, StateSession(FakeEngine()))
+
+
+def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
+    made = reading(3)
+    text = list(PROMPT[:10])
+    made.commit(text[:9], range(9))  # the last token is never computed yet
+    proposal = made.drafter.propose(text, 8)
+    last = text[-1]
+    assert proposal.tokens == (last + 1, last + 2, last + 3)
+    assert proposal.calls == 3
+    assert made.read[:9] == [(i, text[i]) for i in range(1, 10)]
+    fed = [state for _, _, state in made.head.rows[:9]]
+    assert fed == [(i - 1.0, float(text[i - 1])) for i in range(1, 10)]
+    assert made.head.rows[9:] == [(10, last + 1, OWN), (11, last + 2, OWN)]
+    # The target took one guess and its own next token: only these are new to the head.
+    made.commit([last, *proposal.tokens], [0, 1])
+    made.drafter.observe(Outcome((last + 1, 50), 1, proposal, np.zeros((0, 1), np.float32)))
+    text += [last + 1, 50]
+    made.head.rows.clear()
+    made.drafter.propose(text, 8)
+    assert made.read[:2] == [(10, last + 1), (11, 50)]
+    assert made.head.rows[0][2] == (9.0, float(last)), "the guess's state gave way to the true one"
+    assert all({10, 11} & seen for seen in made.head.seen[-3:])
+
+
+@pytest.mark.parametrize("count", [1, 2, READ_FORCED, READ_FORCED + 1])
+def test_behind_forced_tokens_it_goes_on_from_its_own_hidden_states(count: int) -> None:
+    """The target has computed none of them; once it has, its own take the place of the guesses."""
+    made = reading(2)
+    text, forced = list(PROMPT[:10]), [70, 90, 110, 130, 150][:count]
+    made.commit(text[:9], range(9))
+    proposal = made.drafter.propose([*text, *forced], 8)
+    if count > READ_FORCED:
+        assert not proposal.tokens
+        assert not made.head.rows, "so many passes cost more than they can earn"
+        return
+    assert proposal.tokens == (forced[-1] + 1, forced[-1] + 2)
+    assert proposal.calls == count + 2
+    behind = [(10 + i, token, OWN) for i, token in enumerate([*forced, forced[-1] + 1])]
+    assert made.head.rows[9:] == behind
+    made.commit([text[-1], *forced, *proposal.tokens], range(1 + count))
+    tokens = (*forced, 50)
+    outcome = Outcome(tokens, count, proposal.behind(forced), np.zeros((0, 1), np.float32))
+    made.drafter.observe(outcome)
+    made.head.rows.clear()
+    made.drafter.propose([*text, *tokens], 8)
+    assert made.read[: count + 1] == [(10 + i, token) for i, token in enumerate(tokens)]
+    assert all(state[0] >= 0 for _, _, state in made.head.rows[: count + 1])
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, WINDOW + 3])
+@given(accepted=st.lists(st.integers(0, 4), min_size=1, max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_rejected_guesses_push_nothing_out_of_the_window(k: int, accepted: list[int]) -> None:
+    """The ring went on behind the guesses of every round, so that rejected ones took the places of
+    committed rows: well under half of the window stayed visible, and drafts were worse for it.
+    """
+    made = reading(k)
+    text = list(range(30))
+    made.commit(text[:-1], range(29))
+    for right in accepted:
+        fed = len(made.head.rows)
+        proposal = made.drafter.propose(text, k)
+        for (position, _), seen in zip(made.read[fed:], made.head.seen[fed:], strict=True):
+            assert seen == set(range(max(1, 30 - WINDOW, position + 1 - WINDOW), position + 1))
+        kept = proposal.tokens[:right]
+        made.commit([text[-1], *proposal.tokens], range(1 + len(kept)))
+        text += [*kept, 250]
+
+
+def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
+    """The head read the prompt in the first round, inside TPOT, the draft model inside TTFT. Chunks
+    that its window will have left are not read, and no chunk is longer than the window.
+    """
+    engine = FakeEngine(vocab_size=200)
+    prompt = (PROMPT * 3)[:150]
+    for text in (prompt, prompt[:10], prompt[:1]):
+        made = reading(3)
+        parts = Parts(
+            StateSession(engine), engine.tokenizer, Sampler(Sampling()), Clock(), made.drafter
+        )
+        events = decode(0, text, Request("x", max_new_tokens=20), parts)
+        first = next(len(made.head.rows) for event in events if isinstance(event, Step))
+        beginning = [position for position, _ in made.read[:first]]
+        assert beginning == list(range(max(1, len(text) + 1 - WINDOW), len(text)))
+        list(events)
+        assert min(position for position, _ in made.read[first:]) == len(text)
+
+
+def test_a_shift_takes_away_what_it_dropped() -> None:
+    made = reading(1)
+    text = list(range(30))
+    made.commit(text[:29], range(29))
+    made.drafter.propose(text, 4)
+    text = text[:4] + text[20:]
+    made.truncate(4)
+    made.commit(text[4:-1], range(len(text) - 5))
+    made.head.rows.clear()
+    made.drafter.propose(text, 4)
+    assert made.read == [(i, text[i]) for i in range(4, len(text))]
+
+
+def test_what_the_target_did_not_compute_here_is_not_read() -> None:
+    """A borrowed cache has no hidden states: the head begins behind it."""
+    made = reading(2)
+    made.session.forward(range(20), chain_parents(20), ())
+    made.session.keep(range(20))
+    assert made.drafter.propose(range(21), 4) == Proposal()
+    made.commit([20], [0])
+    made.drafter.propose(range(22), 4)
+    assert [position for position, _ in made.read] == [21, 22]
+
+
+def test_hidden_states_follow_the_text() -> None:
+    made = reading(1)
+    states = made.drafter.states
+    assert states is not None
+    made.commit(range(300), range(300))  # more than is reserved at first
+    made.commit([1, 2, 3], [0])
+    assert (states.start, states.end) == (0, 301)
+    assert states.since(298).tolist() == [[298, 298], [299, 299], [300, 1]]
+    made.truncate(299)
+    assert states.since(298).tolist() == [[298, 298]]
+    states.add(400, np.zeros((1, 2), np.float32))
+    with pytest.raises(RuntimeError, match="known from 400"):
+        states.since(298)
+
+
+# Behind prompt lookup -----------------------------------------------------------------------------
+
+
+def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewhere() -> None:
+    made, draft_length = reading(2), FixedDraftLength(2)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)
+    loop = [5, 6, 7] * 6
+    made.commit(loop[:-1], range(len(loop) - 1))
+    assert hybrid.propose(loop, 9).tokens == (5, 6)
+    assert not made.head.rows, "the draft was not asked"
+    fresh = [*loop, 150]
+    made.commit([loop[-1]], [0])
+    proposal = hybrid.propose(fresh, 9)
+    assert proposal.tokens == (151, 152)
+    assert proposal.calls == 2
+
+
+def test_a_draft_that_was_not_believed_learns_all_the_same() -> None:
+    """A lookup that is right again and again must not keep an even better draft from being asked,
+    nor a bad draft's calls go uncounted.
+    """
+    draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.1, 3.0)), 0.2, 4)
+    made = reading(1)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)
+    text, before = list(range(20)), made.drafter.first_token_acceptance
+    for step in range(12):
+        held = made.session.length
+        made.commit(text[held:-1], range(len(text) - 1 - held))
+        proposal = hybrid.propose(text, 9)
+        assert proposal.calls == 1, step
+        token = 199 - step  # never what the head drafts
+        hybrid.observe(Outcome((token,), 0, proposal, np.zeros((0, 1), np.float32)))
+        text.append(token)
+    assert made.drafter.first_token_acceptance < before / 2
+
+
+def test_a_hybrid_verifies_both_guesses_in_one_tree_where_that_pays() -> None:
+    """A lookup that is right in half of the cases leaves the other half to the draft."""
+    draft_length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.01, 1.2)), 0.01, 4)
+    made = reading(1)
+    hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)
+    text = [5, 6, 7, 90, 91, 5, 6, 7]
+    made.commit(text[:-1], range(len(text) - 1))
+    proposal = hybrid.propose(text, 9)
+    roots = {
+        token for token, parent in zip(proposal.tokens, proposal.parents, strict=True) if parent < 0
+    }
+    assert {90, 8} <= roots, "looked up, and drafted"
+    assert proposal.calls
