@@ -34,7 +34,12 @@ HEAVY = {
     "transformers",
 }
 #: Rooms whose files may begin with heavy imports: nothing else imports these files at its start.
-LATE = ("backend.engines.torch.", "backend.heads.", "backend.training.")
+LATE = (
+    "backend.engines.torch.",
+    "backend.engines.heads.device",
+    "backend.engines.heads.network",
+    "backend.training.",
+)
 ELSEWHERE = re.compile(
     r"pypi\.org|pythonhosted\.org|--(extra-)?index-url|(?<![\w.])/(root|home|Users|tmp|work)/"
 )

@@ -1,4 +1,4 @@
-"""In how many digits measured figures are told.
+"""To how many digits measured figures are rounded before they leave the loop.
 
 A clock reads nanoseconds, and what the machine does beside blurs tens of microseconds. A record of
 a race holds thousands of such figures: digits that mean nothing would make it twice as long. What
@@ -8,12 +8,12 @@ takes turns, learns or decides reads the clock itself.
 from collections.abc import Mapping
 
 
-def told(seconds: float) -> float:
+def rounded(seconds: float) -> float:
     """Seconds to 10 us from 10 ms on, to 0.1 us below 10 us, else to 1 us."""
     return round(seconds, _places(seconds))
 
 
-def told_parts(seconds: Mapping[str, float]) -> dict[str, float]:
+def rounded_parts(seconds: Mapping[str, float]) -> dict[str, float]:
     """A step's seconds, "total" and its parts, to what suits the total.
 
     The longest part takes what rounding left over: the parts add up to the total, and totals added
@@ -27,7 +27,7 @@ def told_parts(seconds: Mapping[str, float]) -> dict[str, float]:
     return rounded | {longest: round(rounded["total"] - others, places)}
 
 
-def told_value(value: float) -> float:
+def rounded_value(value: float) -> float:
     """Three significant digits; infinite stays infinite."""
     return float(f"{value:.3g}")
 

@@ -13,7 +13,7 @@ from backend.costs.pass_costs import UNKNOWN_COSTS, Costs
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds, Context
-from backend.decoding.digits import told, told_parts, told_value
+from backend.decoding.digits import rounded, rounded_parts, rounded_value
 from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter, NullDrafter
 from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler
@@ -101,7 +101,7 @@ def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterat
         if drafter.decision is not known:
             known = drafter.decision
             settings, declined = dict(known.settings), list(known.declined)
-            predicted = told_value(known.predicted)
+            predicted = rounded_value(known.predicted)
             yield Decided(column, settings, predicted, known.why, declined, known.plain)
 
     yield from news()
@@ -161,7 +161,7 @@ class Answer:
                 self._end_with_constraint()
         self.tokens += earlier.tokens
         spans = [["earlier", "".join(pieces)]]
-        seconds = told(self._parts.clock.last["total"])
+        seconds = rounded(self._parts.clock.last["total"])
         shifts = [list(shift) for shift in earlier.shifts]
         return Resumed(self._column, list(earlier.tokens), spans, shifts, seconds)
 
@@ -176,7 +176,7 @@ class Answer:
             gone = context.shift(bounds.sink, drop)
         self._first = True
         text = "".join(map(self._parts.tokenizer.stream().push, gone))
-        seconds = told(self._parts.clock.last["total"])
+        seconds = rounded(self._parts.clock.last["total"])
         return Shifted(self._column, len(self.tokens), bounds.sink, drop, text, seconds)
 
     def _prefill(self) -> Prefilled:
@@ -193,7 +193,9 @@ class Answer:
                     parts.drafter.prefill(context.tokens, done)
         self._rows += len(chunk)
         parts.costs.observe_prompt(len(chunk))
-        return Prefilled(self._column, done, len(context.tokens), told(parts.clock.last["total"]))
+        return Prefilled(
+            self._column, done, len(context.tokens), rounded(parts.clock.last["total"])
+        )
 
     def _step(self) -> tuple[Step, Proposed]:
         """One turn of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
@@ -230,15 +232,15 @@ class Answer:
             self._column,
             tokens,
             list(origins),
-            [told_value(choice.gap) for choice in verdict.choices[: len(tokens)]],
+            [rounded_value(choice.gap) for choice in verdict.choices[: len(tokens)]],
             [[origin, piece] for origin, piece in zip(origins, pieces, strict=True) if piece],
             rows,
             proposal.guessed,
             max(0, accepted - proposal.forced),
-            told_parts(clock.last),
-            list(map(told, mask_seconds)),
+            rounded_parts(clock.last),
+            list(map(rounded, mask_seconds)),
             proposal.calls,
-            list(map(told_value, verdict.overlaps)),
+            list(map(rounded_value, verdict.overlaps)),
         )
         done = Verified(offered, proposal, logits, allowed, verdict, tokens)
         piece = self._parts.tokenizer.piece

@@ -1,4 +1,4 @@
-"""What a step's pass was given and what came of it, told for display: off every clock."""
+"""What a step's pass was given and what came of it, in plain values: off every clock."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.decoding.digits import told_value
+from backend.decoding.digits import rounded_value
 from backend.decoding.sampling import COLDEST
 from backend.decoding.verification import Verdict
 from backend.events import Proposed
@@ -81,5 +81,5 @@ def _top(done: Verified, request: Request, piece: Callable[[int], str]) -> list[
         among = {token, *np.argpartition(scores, -most)[-most:].tolist()}
         best = sorted(among, key=lambda i: (-scores[i], i != token))
         shown = [i for n, i in enumerate(best) if i == token or (n < most and weights[i])]
-        found.append([[piece(i), told_value(float(weights[i] / total))] for i in shown])
+        found.append([[piece(i), rounded_value(float(weights[i] / total))] for i in shown])
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Context
-from backend.decoding.digits import told
+from backend.decoding.digits import rounded
 from backend.decoding.loop import Answer, Parts, with_decisions
 from backend.decoding.sampling import Sampler
 from backend.errors import DerbyError
@@ -164,7 +164,7 @@ class _Runner:
 
     def _fed(self, text: str, tokens: int) -> Fed:
         spans = [["fixed", text]] if text else []
-        return Fed(self._column, tokens, spans, told(self._parts.clock.last["total"]))
+        return Fed(self._column, tokens, spans, rounded(self._parts.clock.last["total"]))
 
     def _heal(self, text: str) -> str:
         """The text of the last token before a slot, if another token could begin with it."""

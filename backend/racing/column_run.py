@@ -9,13 +9,14 @@ from backend.costs.load import LoadCosts
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint, NullConstraint
 from backend.decoding.context import Bounds
-from backend.decoding.digits import told, told_value
+from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.drafter import Drafter
 from backend.decoding.lane import Lane, LaneFactory
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, ModelNetwork
+from backend.engines.heads.draft import HeadNetwork
 from backend.errors import DerbyError
 from backend.events import (
     CostsKnown,
@@ -30,7 +31,6 @@ from backend.events import (
 )
 from backend.grammar.grammars import GrammarCompiler
 from backend.grammar.sandbox.parent import StoppedError, never
-from backend.heads.base import HeadNetwork
 from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
@@ -96,8 +96,8 @@ def known_load(index: int, load: LoadCosts) -> LoadKnown:
         index,
         list(load.requests),
         list(load.curves[0].widths),
-        [[told_value(seconds) for seconds in curve.seconds] for curve in load.curves],
-        [[told_value(slope) for slope in curve.context_slope] for curve in load.curves],
+        [[rounded_value(seconds) for seconds in curve.seconds] for curve in load.curves],
+        [[rounded_value(slope) for slope in curve.context_slope] for curve in load.curves],
     )
 
 
@@ -163,7 +163,7 @@ class _LocalRun:
             opened.callback(drafter.close)
             yield from self._known_costs(draft_seconds)
             if self._clock.seconds:
-                seconds, compiled = told(self._clock.seconds), told(self._compiled)
+                seconds, compiled = rounded(self._clock.seconds), rounded(self._compiled)
                 yield Prepared(self._run.index, len(held), seconds, compiled)
             parts = Parts(
                 session,
@@ -313,10 +313,10 @@ class _LocalRun:
             yield CostsKnown(
                 self._run.index,
                 list(costs.widths),
-                [told_value(seconds) for seconds in costs.seconds],
-                told_value(costs.width_change),
-                told_value(draft),
-                [told_value(slope) for slope in costs.context_slope],
+                [rounded_value(seconds) for seconds in costs.seconds],
+                rounded_value(costs.width_change),
+                rounded_value(draft),
+                [rounded_value(slope) for slope in costs.context_slope],
             )
 
     def _with_corrected_costs(self, events: Iterator[Event], draft: float) -> Iterator[Event]:

@@ -6,9 +6,9 @@ from contextlib import suppress
 from backend.costs.load import LoadCosts
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
+from backend.engines.heads.draft import Head
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
-from backend.heads.base import Head
 from backend.kvcache.prefix_cache import PrefixCache
 from backend.limits import Limits
 from backend.racing.models import LoadedModels

@@ -10,9 +10,9 @@ def prepare_all(say: Callable[[str], None]) -> None:
     """Make the built-in model's fp32 and int4 IR, and its trained head's; `say` hears what takes
     long. Raises DerbyError for what cannot be had.
     """
+    from backend.engines.heads.file import SHIPPED, read_head
+    from backend.engines.heads.openvino import head_ir
     from backend.engines.openvino.export import openvino_ir
-    from backend.heads.file import SHIPPED, read_head
-    from backend.heads.openvino_head import head_ir
 
     for precision in ("fp32", "int4"):
         openvino_ir(ModelSpec(precision=precision), say)

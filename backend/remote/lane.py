@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from backend.decoding.digits import told, told_value
+from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.lane import Lane, polled
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Reason, Served, Started, Step
@@ -244,7 +244,7 @@ class Answer:
     ) -> None:
         self._column, self._most = column, request.max_new_tokens
         self._began, self._meanwhile = began, meanwhile
-        self._served = Served(column, "network", told_value(round_trip))
+        self._served = Served(column, "network", rounded_value(round_trip))
         self._seconds = 0.0  # by the column's clock, up to the last step
         self._size = 0  # bytes of text
         self._steps = 0
@@ -287,12 +287,12 @@ class Answer:
             self._column,
             list(chunk.ids) if len(chunk.ids) == count else [],
             ["sampled"] * count,
-            [told_value(gap) for gap in chunk.gaps[:count]],
+            [rounded_value(gap) for gap in chunk.gaps[:count]],
             [["sampled", chunk.text]],
             0,
             drafted,
             accepted,
-            {"total": told(seconds)},
+            {"total": rounded(seconds)},
         )
 
     def _passed(self, chunk: Chunk, came: float) -> float:
@@ -333,6 +333,6 @@ class Answer:
             accepted=min(summed.accepted or counted.accepted, drafted),
             rounds=counted.rounds,
             places=list(counted.places),
-            per_pass=told_value(counted.per_pass),
+            per_pass=rounded_value(counted.per_pass),
             others=counted.known and counted.by_others(summed.so_far or self._tokens),
         )

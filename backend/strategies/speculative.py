@@ -9,9 +9,9 @@ from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
+from backend.engines.heads.file import HEAD_SUFFIX, head_for
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
-from backend.heads.file import HEAD_SUFFIX, head_for
 from backend.strategies.declaration import (
     Candidate,
     DrafterInputs,

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backend.heads.shape import shape_of
-from backend.heads.torch_head import KeyValue, TorchHead, as_layer
-from backend.heads.torch_weights import embeddings, tensor
+from backend.engines.heads.file import shape_of
+from backend.engines.heads.network import KeyValue, TorchHead, as_layer, embeddings, tensor
 from backend.training.shards import Shard, Text
 
 LAYER_TENSORS = {

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from backend.engines.heads.file import read_head, write_head
+from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
-from backend.heads.file import read_head, write_head
-from backend.heads.torch_head import TorchHead
 from backend.models.files import Say
 from backend.models.prepared import sha256_of
 from backend.training.chats import Caps

@@ -20,7 +20,7 @@ from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, Costs, PassCosts
 from backend.costs.store import keep, kept_costs
 from backend.decoding import clock as clock_module
 from backend.decoding.clock import Clock
-from backend.decoding.digits import told_value
+from backend.decoding.digits import rounded_value
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.fake import FakeEngine
@@ -347,7 +347,7 @@ def test_races_on_a_real_engine_correct_its_costs() -> None:
     assert costs.passes == len(steps) - len(columns), "all but those that read the prompt"
     known = [event for event in said if isinstance(event, CostsKnown)]
     assert len(known) == len(columns), "nothing at the beginning"
-    assert known[-1].passes == [told_value(seconds) for seconds in costs.now.seconds]
+    assert known[-1].passes == [rounded_value(seconds) for seconds in costs.now.seconds]
     assert isinstance(said[said.index(known[-1]) + 1], Finished)
     drafting = [step for step in steps if step.calls]
     seconds = sum(step.seconds["draft"] for step in drafting)

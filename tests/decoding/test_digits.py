@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lib import drafters, run
 
-from backend.decoding.digits import told, told_parts, told_value
+from backend.decoding.digits import rounded, rounded_parts, rounded_value
 from backend.engines.fake import FakeEngine
 from backend.types import Request
 
@@ -19,16 +19,16 @@ SECONDS = st.floats(0, 3)
 @given(SECONDS)
 def test_seconds_lose_less_than_a_clock_can_tell(seconds: float) -> None:
     step = 1e-5 if seconds >= 0.01 else 1e-6 if seconds >= 1e-5 else 1e-7
-    assert abs(told(seconds) - seconds) <= step / 2 * 1.001
-    assert told(told(seconds)) == told(seconds)
+    assert abs(rounded(seconds) - seconds) <= step / 2 * 1.001
+    assert rounded(rounded(seconds)) == rounded(seconds)
 
 
 @given(st.lists(SECONDS, min_size=4, max_size=4))
 def test_parts_add_up_to_the_total_and_the_total_is_true(values: list[float]) -> None:
     seconds = dict(zip(PARTS, values, strict=True)) | {"total": sum(values)}
-    rounded = told_parts(seconds)
+    rounded = rounded_parts(seconds)
     assert rounded.keys() == seconds.keys()
-    assert rounded["total"] == told(seconds["total"])
+    assert rounded["total"] == rounded(seconds["total"])
     assert isclose(sum(rounded[part] for part in PARTS), rounded["total"], abs_tol=1e-12)
     step = 1e-5 if seconds["total"] >= 0.01 else 1e-6
     assert all(abs(rounded[part] - seconds[part]) <= 2.5 * step for part in PARTS)
@@ -41,15 +41,15 @@ def test_a_part_that_is_always_short_biases_no_total() -> None:
     ]
     totals = [sum(step.values()) for step in steps]
     rounded = [
-        told_parts(step | {"total": total}) for step, total in zip(steps, totals, strict=True)
+        rounded_parts(step | {"total": total}) for step, total in zip(steps, totals, strict=True)
     ]
     assert sum(step["total"] for step in rounded) == pytest.approx(sum(totals), abs=1e-5)
 
 
 @given(st.one_of(st.floats(1e-9, 1e9), st.just(inf)))
 def test_values_keep_three_digits(value: float) -> None:
-    assert isclose(told_value(value), value, rel_tol=5.001e-3)
-    assert len(f"{told_value(value):.15g}".replace(".", "").strip("0").split("e")[0]) <= 3
+    assert isclose(rounded_value(value), value, rel_tol=5.001e-3)
+    assert len(f"{rounded_value(value):.15g}".replace(".", "").strip("0").split("e")[0]) <= 3
 
 
 def test_every_event_of_a_column_is_short() -> None:

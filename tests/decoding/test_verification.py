@@ -32,8 +32,8 @@ from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.fake import FakeEngine, FakeSession
-from backend.heads.base import Floats, HeadNetwork, HeadPass, HostRing
-from backend.heads.shape import HeadShape
+from backend.engines.heads.draft import Floats, HeadNetwork, HeadPass, HostRing
+from backend.engines.heads.file import HeadShape
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column

@@ -22,9 +22,9 @@ from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.heads.draft import HIDDEN, Floats, HeadNetwork, HeadPass, HostRing
+from backend.engines.heads.file import HeadShape
 from backend.events import Decided, Step
-from backend.heads.base import HIDDEN, Floats, HeadNetwork, HeadPass, HostRing
-from backend.heads.shape import HeadShape
 from backend.text import ByteTokenizer
 from backend.types import (
     Capabilities,

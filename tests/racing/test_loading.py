@@ -10,10 +10,9 @@ import pytest
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
+from backend.engines.heads.file import HeadShape, write_head
 from backend.errors import DerbyError
 from backend.events import Event, Finished, LoadKnown, Started
-from backend.heads.file import write_head
-from backend.heads.shape import HeadShape
 from backend.racing.commands import MeasureCosts, MeasureLoad
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -64,19 +63,19 @@ def test_what_load_costs_is_told_once_a_model_by_every_race_after_it_was_measure
     columns = (parse_column("kv"), parse_column("lookup"), other, parse_column("lookup"))
     race = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake"))
 
-    def told(models: LoadedModels) -> list[int]:
+    def rounded(models: LoadedModels) -> list[int]:
         events: list[Event] = []
         race.run(models, events.append, lambda: False)
         return [event.column for event in events if isinstance(event, LoadKnown)]
 
     models = LoadedModels()
-    assert told(models) == []
+    assert rounded(models) == []
     MeasureLoad(race.columns, race.target).run(models, lambda _: None, lambda: False)
-    assert told(models) == [0, 2]
-    assert told(LoadedModels()) == [0, 2], "it is kept on disk"
+    assert rounded(models) == [0, 2]
+    assert rounded(LoadedModels()) == [0, 2], "it is kept on disk"
     stopped = LoadedModels()
     MeasureLoad(race.columns, race.target).run(stopped, lambda _: None, lambda: True)
-    assert told(stopped) == [0, 2], "a stopped measurement forgets nothing"
+    assert rounded(stopped) == [0, 2], "a stopped measurement forgets nothing"
 
 
 SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)

@@ -11,9 +11,9 @@ from packages import install
 from backend.costs.pass_costs import stated_costs
 from backend.drafters.lookahead_plan import LADDER
 from backend.engines.fake import STEEP_PASSES, FakeEngine
+from backend.engines.heads.file import SHIPPED
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
-from backend.heads.file import SHIPPED
 from backend.strategies import registry
 from backend.strategies.column import default_column, parse_column, settings_of
 from backend.strategies.declaration import Candidate, DraftWeights, Strategy, build_nothing

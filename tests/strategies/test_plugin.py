@@ -115,7 +115,7 @@ def test_the_command_line_races_and_lists_it(packages: Path) -> None:
 
 
 def test_bench_and_tune_measure_it(packages: Path, tmp_path: Path) -> None:
-    bench = ("bench", "--experiment", "solo", *FAKE, "--limit", "1", "-c", "bigram")
+    bench = ("bench", *FAKE, "--limit", "1", "-c", "bigram")
     results = json.loads(run((packages,), *bench).stdout.splitlines()[-1])
     found = {result["column"]: result for result in results}
     assert found["Bigram"]["equal"] == found["Bigram"]["prompts"] == 1

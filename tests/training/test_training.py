@@ -21,9 +21,9 @@ from chat_model import CHATML, END, PAD, START, VOCABULARY
 from numpy.typing import NDArray
 from torch import Tensor
 
+from backend.engines.heads.file import read_head, write_head
+from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
-from backend.heads.file import read_head, write_head
-from backend.heads.torch_head import TorchHead
 from backend.models.files import model_files
 from backend.training import fit as fitting
 from backend.training.chats import Caps, Chat, Template, openings, template_of

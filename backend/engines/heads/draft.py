@@ -1,19 +1,31 @@
-"""The seam between a trained head and the library that runs it, and the head as a draft network."""
+"""A trained head as a draft network: the seam to the library that runs it, and where that is."""
 
 from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.draft import UNLIMITED
-from backend.heads.shape import HeadShape
-from backend.types import HiddenStates, Logits
+from backend.engines.heads.file import HeadFile, HeadShape
+from backend.models.files import Say
+from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec
 
 Floats = NDArray[np.float32]
 
 #: Added to the attention score of a row that must not be seen.
 HIDDEN = np.float32(-1e9)
+
+#: Where a head runs that is on no CUDA device.
+OPENVINO = "openvino"
+
+#: Rows that a round's first pass usually feeds.
+USUAL = 3
+
+#: More bytes than a processor's caches hold.
+CACHES = 1 << 26
 
 
 class HeadPass(NamedTuple):
@@ -138,3 +150,48 @@ class HostRing:
 
     def close(self) -> None:
         """Nothing is lent."""
+
+
+def step_seconds(head: Head, repeats: int = 40) -> float:
+    """Mean seconds of a pass as rounds make them: the first feeds a few rows and finds the
+    processor's caches full of the target, the second is of one row and does not.
+    """
+    shape, ring = head.shape, head.open()
+    others = np.zeros(CACHES, np.uint8)
+    times: list[float] = []
+    for rows in (*range(1, 17), PREFILL_CHUNK, *[USUAL, 1] * (repeats // 2)):
+        if rows == USUAL:
+            others += 1
+        features = np.zeros((rows, shape.hidden), np.float32)
+        ids = np.zeros(rows, np.int64)
+        bias = np.zeros((rows, shape.slots + rows), np.float32)
+        start = perf_counter()
+        ring.run(features, ids, np.arange(rows), bias)
+        times.append(perf_counter() - start)
+    ring.close()
+    measured = times[-repeats:]
+    return (median(measured[::2]) + median(measured[1::2])) / 2
+
+
+def place_for(target: ModelSpec) -> str:
+    """The CUDA device that drafts for this target, as torch names it, or OPENVINO."""
+    name = target.device.lower()
+    if target.engine == "torch" and name != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            return name if ":" in name else "cuda:0"
+    return OPENVINO
+
+
+def open_head(file: HeadFile, target: ModelSpec, place: str, say: Say) -> Head:
+    """The head of `target`, loaded; converted first if need be. Raises DerbyError if the target's
+    files cannot be had.
+    """
+    if place != OPENVINO:
+        from backend.engines.heads.device import open_device_head
+
+        return open_device_head(file, target, place, say)
+    from backend.engines.heads.openvino import open_openvino_head
+
+    return open_openvino_head(file, target, say)

@@ -6,10 +6,10 @@ import torch
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.runner import run_solo
-from backend.heads.base import HIDDEN
-from backend.heads.file import SHIPPED, read_head
-from backend.heads.openvino_head import open_openvino_head
-from backend.heads.torch_weights import INPUT, tensor, torch_head
+from backend.engines.heads.draft import HIDDEN
+from backend.engines.heads.file import SHIPPED, read_head
+from backend.engines.heads.network import INPUT, tensor, torch_head
+from backend.engines.heads.openvino import open_openvino_head
 from backend.models.files import model_files
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.engines.heads.draft import HIDDEN, Floats, HeadPass, HostRing, step_seconds
+from backend.engines.heads.file import HeadFile, HeadShape
 from backend.engines.openvino.compress import silent_nncf
 from backend.engines.openvino.core import core
 from backend.engines.openvino.tracing import traced_once
-from backend.heads.base import HIDDEN, Floats, HeadPass, HostRing
-from backend.heads.file import HeadFile
-from backend.heads.shape import HeadShape
-from backend.heads.timing import step_seconds
 from backend.models.files import Say, model_files
 from backend.models.prepared import prepared
 from backend.types import ModelSpec
@@ -75,7 +73,7 @@ def _converted(file: HeadFile, target: ModelSpec, say: Say) -> Any:
     import openvino as ov
     import torch
 
-    from backend.heads.torch_weights import torch_head
+    from backend.engines.heads.network import torch_head
 
     head = torch_head(file, target, say).eval()
     shape = file.shape

@@ -4,14 +4,13 @@ captured as graphs on CUDA.
 A pass's inputs go there in one copy and its results come back in one, which is waited for.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from backend.engines.heads.draft import HIDDEN, Floats, step_seconds
+from backend.engines.heads.file import HeadFile, HeadShape
+from backend.engines.heads.network import TorchHead, torch_head
 from backend.engines.torch.graphs import (
     Capture,
     Run,
@@ -22,12 +21,6 @@ from backend.engines.torch.graphs import (
     staged,
     wait,
 )
-from backend.heads.base import HIDDEN, Floats
-from backend.heads.file import HeadFile
-from backend.heads.shape import HeadShape
-from backend.heads.timing import step_seconds
-from backend.heads.torch_head import TorchHead
-from backend.heads.torch_weights import torch_head
 from backend.models.files import Say
 from backend.types import HiddenStates, Logits, ModelSpec
 
@@ -45,23 +38,9 @@ def open_device_head(file: HeadFile, target: ModelSpec, place: str, say: Say) ->
     return DeviceHead(module, file.tokens, capture_for(device))
 
 
-class DeviceHead:
-    """A TorchHead whose rings lie beside it."""
-
-    def __init__(self, module: TorchHead, vocabulary: NDArray[np.int64], capture: Capture) -> None:
-        self.shape = module.shape
-        self.vocabulary = vocabulary
-        self._shared = Shared(module, capture)
-        self.seconds = step_seconds(self)
-
-    @torch.inference_mode()
-    def open(self) -> "DeviceRing":
-        return DeviceRing(self._shared, self._shared.lend())
-
-
 class PassTensors:
     """What changes from pass to pass of one width, in one float32 buffer, which holds whole numbers
-    up to 2**24 exactly; and the results: logits [V'] and feature [D].
+    up to 2**24 exactly; and the results: logits [V'] and hidden state [D].
     """
 
     def __init__(self, width: int, shape: HeadShape, vocabulary: int, device: torch.device) -> None:
@@ -99,64 +78,61 @@ class PassTensors:
         self.buffer.copy_(staged(*parts, device=self.buffer.device), non_blocking=True)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What all rings of a head share: its weights, and the buffers of each width."""
+class DeviceHead:
+    """A TorchHead whose rings lie beside it; they share its weights and the buffers of each width,
+    for passes never run at once.
+    """
 
-    module: TorchHead
-    capture: Capture
-    _tensors: dict[int, PassTensors] = field(default_factory=dict)
-    _idle: list["RingRows"] = field(default_factory=list)
+    def __init__(self, module: TorchHead, vocabulary: NDArray[np.int64], capture: Capture) -> None:
+        self.shape = module.shape
+        self.vocabulary = vocabulary
+        self.module = module
+        self.capture = capture
+        self.device = module.output.device
+        self._tensors: dict[int, PassTensors] = {}
+        self._idle: list[RingRows] = []
+        self.seconds = step_seconds(self)
 
-    @property
-    def device(self) -> torch.device:
-        return self.module.output.device
-
-    def tensors(self, rows: int) -> PassTensors:
-        """That of the next width, at most the widest."""
-        width = next(width for width in WIDTHS if width >= rows)
-        if width not in self._tensors:
-            shape, vocabulary = self.module.shape, len(self.module.output)
-            self._tensors[width] = PassTensors(width, shape, vocabulary, self.device)
-        return self._tensors[width]
-
-    def lend(self) -> "RingRows":
-        """An empty ring whose passes are captured, nobody else's until it is given back."""
+    @torch.inference_mode()
+    def open(self) -> "DeviceRing":
+        """An empty ring whose passes are captured, nobody else's until it is closed."""
         with current(self.device):
             if self._idle:
                 rows = self._idle.pop()
                 rows.both.zero_()
-                return rows
-            rows = RingRows(self)
-            for _ in rows.prepare():
-                pass
-        return rows
+            else:
+                rows = RingRows(self)
+        return DeviceRing(self, rows)
 
     def give_back(self, rows: "RingRows") -> None:
         if len(self._idle) < IDLE:
             self._idle.append(rows)
 
+    def tensors(self, rows: int) -> PassTensors:
+        """Those of the next width, at most the widest."""
+        width = next(width for width in WIDTHS if width >= rows)
+        if width not in self._tensors:
+            known = len(self.module.output)
+            self._tensors[width] = PassTensors(width, self.shape, known, self.device)
+        return self._tensors[width]
+
 
 class RingRows:
     """Keys and values, [2, layers, kv_heads, slots + 1, d], and the passes captured over them."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        shape = shared.module.shape
+    def __init__(self, head: DeviceHead) -> None:
+        shape = head.shape
         size = (2, shape.layers, shape.kv_heads, shape.slots + 1, shape.head_dim)
-        self.both = torch.zeros(size, device=shared.device)
+        self.both = torch.zeros(size, device=head.device)
+        self._module = head.module
         self._runs: dict[int, Run] = {}
-
-    def prepare(self) -> Iterator[None]:
-        """Capture every pass."""
-        for width in reversed(WIDTHS):
-            tensors = self._shared.tensors(width)
+        for width in reversed(WIDTHS):  # the largest first: the others fit into its memory
+            tensors = head.tensors(width)
 
             def run(tensors: PassTensors = tensors) -> None:
                 self._compute(tensors)
 
-            self._runs[width] = self._shared.capture(run)
-            yield
+            self._runs[width] = head.capture(run)
 
     def replay(self, tensors: PassTensors) -> None:
         """Run the pass that the tensors' inputs describe."""
@@ -164,7 +140,7 @@ class RingRows:
 
     def _compute(self, tensors: PassTensors) -> None:
         keys, values = self.both
-        logits, feature, *rows = self._shared.module(
+        logits, state, *rows = self._module(
             tensors.features,
             tensors.tokens.long(),
             tensors.positions.long(),
@@ -173,14 +149,14 @@ class RingRows:
             tensors.bias,
         )
         self.both.index_copy_(3, tensors.slots.long(), torch.stack(rows))
-        torch.cat([logits, feature], 1, out=tensors.results)
+        torch.cat([logits, state], 1, out=tensors.results)
 
 
 class DeviceRing:
     """A ring that a text has borrowed."""
 
-    def __init__(self, shared: Shared, rows: RingRows) -> None:
-        self._shared = shared
+    def __init__(self, head: DeviceHead, rows: RingRows) -> None:
+        self._head = head
         self._rows: RingRows | None = rows
 
     @torch.inference_mode()
@@ -191,22 +167,20 @@ class DeviceRing:
         positions: NDArray[np.int64],
         bias: Floats,
     ) -> tuple[Logits, HiddenStates]:
-        tensors, device = self._shared.tensors(len(tokens)), self._shared.device
-        with current(device):
+        if self._rows is None:
+            raise RuntimeError("the ring is closed")
+        head = self._head
+        tensors = head.tensors(len(tokens))
+        with current(head.device):
             tensors.fill(features, tokens, positions, bias)
-            self._opened().replay(tensors)
-            found: Tensor = host_rows(1, tensors.results.shape[1], device)
+            self._rows.replay(tensors)
+            found = host_rows(1, tensors.results.shape[1], head.device)
             fetch(found, tensors.results)
-            wait(device)
-        logits, state = np.split(found.numpy(), [len(self._shared.module.output)], axis=1)
+            wait(head.device)
+        logits, state = np.split(found.numpy(), [len(head.module.output)], axis=1)
         return logits, state
 
     def close(self) -> None:
         if self._rows is not None:
-            self._shared.give_back(self._rows)
+            self._head.give_back(self._rows)
         self._rows = None
-
-    def _opened(self) -> RingRows:
-        if self._rows is None:
-            raise RuntimeError("the ring is closed")
-        return self._rows

@@ -10,11 +10,11 @@ from captured import Recorder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.engines.heads.device import IDLE, WIDTHS, DeviceHead
+from backend.engines.heads.draft import HIDDEN, Floats, HeadPass, HostRing, Ring
+from backend.engines.heads.file import HeadShape
+from backend.engines.heads.network import TorchHead
 from backend.engines.torch.graphs import uncaptured
-from backend.heads.base import HIDDEN, Floats, HeadPass, HostRing, Ring
-from backend.heads.device_head import IDLE, WIDTHS, DeviceHead
-from backend.heads.shape import HeadShape
-from backend.heads.torch_head import TorchHead
 
 SHAPE = HeadShape(16, 4, 2, 4, 24, 1e-5, 1e4, layers=2, reads=(0, 1), window=11)
 VOCABULARY, KNOWN = 60, np.arange(0, 60, 2)
@@ -107,4 +107,4 @@ def test_rings_are_apart_and_their_graphs_are_used_again() -> None:
         assert_same(one, two, [1], 0)
     for ring in (*again, *(head.open() for _ in range(IDLE))):
         ring.close()
-    assert len(head._shared._idle) <= IDLE
+    assert len(head._idle) <= IDLE

@@ -1,0 +1,4 @@
+"""Trained heads: small networks that draft for a target whose hidden states they read (EAGLE, arXiv
+2401.15077). Their files, their network, and what runs it on OpenVINO and on CUDA; torch and
+OpenVINO load with the head that needs them.
+"""
