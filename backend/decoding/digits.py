@@ -20,11 +20,11 @@ def rounded_parts(seconds: Mapping[str, float]) -> dict[str, float]:
     up stay true, however short the same part is every time.
     """
     places = _places(seconds["total"])
-    rounded = {name: round(value, places) for name, value in seconds.items()}
-    parts = rounded.keys() - {"total"}
+    found = {name: round(value, places) for name, value in seconds.items()}
+    parts = found.keys() - {"total"}
     longest = max(parts, key=lambda part: seconds[part])
-    others = sum(rounded[part] for part in parts - {longest})
-    return rounded | {longest: round(rounded["total"] - others, places)}
+    others = sum(found[part] for part in parts - {longest})
+    return found | {longest: round(found["total"] - others, places)}
 
 
 def rounded_value(value: float) -> float:

@@ -26,12 +26,12 @@ def test_seconds_lose_less_than_a_clock_can_tell(seconds: float) -> None:
 @given(st.lists(SECONDS, min_size=4, max_size=4))
 def test_parts_add_up_to_the_total_and_the_total_is_true(values: list[float]) -> None:
     seconds = dict(zip(PARTS, values, strict=True)) | {"total": sum(values)}
-    rounded = rounded_parts(seconds)
-    assert rounded.keys() == seconds.keys()
-    assert rounded["total"] == rounded(seconds["total"])
-    assert isclose(sum(rounded[part] for part in PARTS), rounded["total"], abs_tol=1e-12)
+    found = rounded_parts(seconds)
+    assert found.keys() == seconds.keys()
+    assert found["total"] == rounded(seconds["total"])
+    assert isclose(sum(found[part] for part in PARTS), found["total"], abs_tol=1e-12)
     step = 1e-5 if seconds["total"] >= 0.01 else 1e-6
-    assert all(abs(rounded[part] - seconds[part]) <= 2.5 * step for part in PARTS)
+    assert all(abs(found[part] - seconds[part]) <= 2.5 * step for part in PARTS)
 
 
 def test_a_part_that_is_always_short_biases_no_total() -> None:
@@ -40,10 +40,10 @@ def test_a_part_that_is_always_short_biases_no_total() -> None:
         {"draft": 4e-6, "mask": 4e-6, "forward": 0.02 + n * 1e-8, "rest": 4e-6} for n in range(1000)
     ]
     totals = [sum(step.values()) for step in steps]
-    rounded = [
+    steps_rounded = [
         rounded_parts(step | {"total": total}) for step, total in zip(steps, totals, strict=True)
     ]
-    assert sum(step["total"] for step in rounded) == pytest.approx(sum(totals), abs=1e-5)
+    assert sum(step["total"] for step in steps_rounded) == pytest.approx(sum(totals), abs=1e-5)
 
 
 @given(st.one_of(st.floats(1e-9, 1e9), st.just(inf)))
