@@ -14,8 +14,9 @@ from backend.costs.measure_load import measure_load
 from backend.costs.pass_costs import Costs
 from backend.costs.store import keep, keep_load, kept_load
 from backend.engines.base import Engine
-from backend.engines.heads.draft import Head, open_head, place_for
+from backend.engines.heads.draft import Head
 from backend.engines.heads.file import SHIPPED, read_head
+from backend.engines.heads.opening import open_head, place_for
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars

@@ -1,4 +1,4 @@
-"""A trained head as a draft network: the seam to the library that runs it, and where that is."""
+"""A trained head as a draft network: the seam to the library that runs it, and what a pass takes."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -9,17 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.draft import UNLIMITED
-from backend.engines.heads.file import HeadFile, HeadShape
-from backend.models.files import Say
-from backend.types import PREFILL_CHUNK, HiddenStates, Logits, ModelSpec
+from backend.engines.heads.file import HeadShape
+from backend.types import PREFILL_CHUNK, HiddenStates, Logits
 
 Floats = NDArray[np.float32]
 
 #: Added to the attention score of a row that must not be seen.
 HIDDEN = np.float32(-1e9)
-
-#: Where a head runs that is on no CUDA device.
-OPENVINO = "openvino"
 
 #: Rows that a round's first pass usually feeds.
 USUAL = 3
@@ -171,27 +167,3 @@ def step_seconds(head: Head, repeats: int = 40) -> float:
     ring.close()
     measured = times[-repeats:]
     return (median(measured[::2]) + median(measured[1::2])) / 2
-
-
-def place_for(target: ModelSpec) -> str:
-    """The CUDA device that drafts for this target, as torch names it, or OPENVINO."""
-    name = target.device.lower()
-    if target.engine == "torch" and name != "cpu":
-        import torch
-
-        if torch.cuda.is_available():
-            return name if ":" in name else "cuda:0"
-    return OPENVINO
-
-
-def open_head(file: HeadFile, target: ModelSpec, place: str, say: Say) -> Head:
-    """The head of `target`, loaded; converted first if need be. Raises DerbyError if the target's
-    files cannot be had.
-    """
-    if place != OPENVINO:
-        from backend.engines.heads.device import open_device_head
-
-        return open_device_head(file, target, place, say)
-    from backend.engines.heads.openvino import open_openvino_head
-
-    return open_openvino_head(file, target, say)
