@@ -1,4 +1,4 @@
-"""A trained head as a draft network: the seam to the library that runs it, and what a pass takes."""
+"""A trained head as a draft network, and the seam to the library that runs it."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
