@@ -42,6 +42,8 @@ _SAID = {
     "missing": "is missing",
     "extra_forbidden": "is not known",
     "unexpected_keyword_argument": "is not known",
+    "union_tag_invalid": "is none that is known",
+    "union_tag_not_found": "is none that is known",
     "string_unicode": "contains half of a surrogate pair: remove it",
 }
 

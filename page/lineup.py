@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 
 from backend.web.examples import examples
-from backend.web.lineup import parse_lineup
+from backend.web.lineup import Lineup
 from backend.web.lineup_editor import answer, catalogue, editor_state
 from backend.web.offer import Offer
 from backend.web.view import View, idle
@@ -35,4 +35,4 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
 
 def preview(text: str, offer: Offer, about: str = "") -> View:
     """The columns of the text, for a page on which nothing has run yet, and what they are about."""
-    return idle(parse_lineup(text, offer), about)
+    return idle(Lineup.read(text, offer).columns, about)

@@ -4,15 +4,22 @@ Each table has how to provoke a refusal beside its sentence. Other tests state w
 how that is said.
 """
 
+# ruff: noqa: E501 (each sentence stands whole)
+
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from asking import fakes
+from filled import MENU, filled
 
 from backend.errors import DerbyError
-from backend.limits import limits_of
+from backend.limits import Limits, limits_of
 from backend.serving.requests import RefusedError, read_asked
+from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.web.form import read_race
+from backend.web.lineup_editor import answer
 
 #: The fields of a request to `serve` that are wrong, the one that is named, and the sentence.
 SERVED: list[tuple[dict[str, Any], str | None, str]] = [
@@ -137,6 +144,265 @@ BODIES = {
     b"[" * 10**5: "The request's body is not JSON (recursion limit exceeded",
     b'{"prompt": "\\ud800"}': "The request's body is not JSON (",
 }
+
+
+#: Fields of the page's form that are wrong, and the sentence.
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": " "}, "The prompt is empty: type a question or pick an example."),
+    ({"prompt": "x" * 70000}, "The prompt of 70,000 characters is too long: 65,536 are allowed."),
+    (
+        {"prompt": "\ud800"},
+        (
+            "The prompt's character 1 is none (a byte that is not UTF-8, or half of a surrogate pair): remove it."
+        ),
+    ),
+    ({"max_new_tokens": None}, "max new tokens is empty; it must be a whole number."),
+    ({"max_new_tokens": 0}, "max new tokens is 0; it must lie between 1 and 8192."),
+    ({"max_new_tokens": 1.5}, "max new tokens is 1.5; it must be a whole number."),
+    ({"temperature": float("nan")}, "temperature is nan; it must be a finite number."),
+    ({"temperature": "1"}, "temperature is '1'; it must be a number."),
+    ({"temperature": -1}, "temperature is -1.0; it must lie between 0.0 and 5.0."),
+    ({"top_p": 0}, "top-p is 0.0; it must lie between 0.01 and 1.0."),
+    (
+        {"seed": 10000000000000000000000000000000000000000},
+        (
+            "seed is 10000000000000000000000000000000000000000; it must lie between -9223372036854775808 and 9223372036854775807."
+        ),
+    ),
+    ({"chat": "yes"}, "chat template is 'yes'; it must be true or false."),
+    ({"context": 4}, "context limit is 4; it must lie between 16 and 16777216."),
+    ({"context": None}, "context limit is empty; it must be a whole number."),
+    ({"shift": 1}, "context shift is 1; it must be true or false."),
+    ({"heal": None}, "token healing is empty; it must be true or false."),
+    ({"top": 11}, "most probable tokens is 11; it must lie between 0 and 10."),
+    ({"top": "5"}, "most probable tokens is '5'; it must be a whole number."),
+    (
+        {"lineup": "kv:cache=../../etc/passwd"},
+        (
+            "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits."
+        ),
+    ),
+    (
+        {"lineup": "kv:cache="},
+        (
+            "Line 1 of the line-up: KV reuse: cache is ''; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits."
+        ),
+    ),
+    (
+        {"stop": "x" * 201},
+        "There are 1 stop strings of up to 201 characters; 16 of up to 200 are allowed.",
+    ),
+    (
+        {"stop": "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\nn\no\np\nq"},
+        "There are 17 stop strings of up to 1 characters; 16 of up to 200 are allowed.",
+    ),
+    ({"lineup": ""}, "No column is chosen: add at least one."),
+    ({"lineup": " \n\t\n"}, "No column is chosen: add at least one."),
+    ({"lineup": None}, "No column is chosen: add at least one."),
+    ({"lineup": "kv\n" * 13}, "There are 13 columns; a race has 1 to 12: remove some."),
+    ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
+    (
+        {"lineup": "kv\n\nnothing"},
+        (
+            "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
+        ),
+    ),
+    ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
+    (
+        {"lineup": "kv\ud800"},
+        (
+            "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
+        ),
+    ),
+    (
+        {"lineup": "kv@fake"},
+        ("Line 1 of the line-up: There is no engine 'fake' here; choose from openvino, torch."),
+    ),
+    (
+        {"lineup": "kv@GPU"},
+        "Line 1 of the line-up: There is no device 'GPU' here; choose from CPU, AUTO.",
+    ),
+    (
+        {"lineup": "kv:model=x"},
+        (
+            "Line 1 of the line-up: There is no model 'x' on this page; choose one of built-in, llama, owner/model, or a Hub id such as owner/model."
+        ),
+    ),
+    (
+        {"lineup": "kv:model=" + "x" * 999},
+        ("Line 1 of the line-up: KV reuse: model has 999 characters; it must have at most 200."),
+    ),
+    ({"engine": "fake"}, "There is no engine 'fake' here; choose from openvino, torch."),
+    (
+        {"precision": "bf16"},
+        ("OpenVINO has no precision 'bf16' here; choose from fp32, int8, int4, int4-exact."),
+    ),
+    ({"engine": "torch", "device": "AUTO"}, "PyTorch has no device 'AUTO' here; choose from CPU."),
+    ({"model": 1}, "the model is 1; it must be text."),
+    ({"model": "9"}, "There is no model '9' on this page; choose one from the list."),
+    (
+        {"lineup": "speculative:k=17"},
+        "Line 1 of the line-up: Speculative: K is 17; it must lie between 1 and 16.",
+    ),
+    (
+        {"lineup": "lookahead:seeded=maybe"},
+        ("Line 1 of the line-up: Lookahead: Seed the pool is 'maybe'; it must be true or false."),
+    ),
+    (
+        {"lineup": "stateless:limit=0"},
+        ("Line 1 of the line-up: Stateless: Token limit is 0; it must lie between 1 and 4096."),
+    ),
+    (
+        {"lineup": "grammar:grammar=own"},
+        "The grammar is empty: write one or pick one of those that ship.",
+    ),
+    (
+        {"lineup": "kv:grammar=own", "grammar__kind": "exe"},
+        "The grammar kind is 'exe'; choose from lark, json_schema, regex, gbnf.",
+    ),
+    (
+        {"lineup": "kv:grammar=own", "grammar__text": ["a"]},
+        "The grammar is a list of 1; it must be text.",
+    ),
+]
+
+#: What an operator allows less of, a form that asks for more, and the sentence.
+LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
+    (
+        {"prompt_characters": 5},
+        {"prompt": "Hello."},
+        "The prompt of 6 characters is too long: 5 are allowed.",
+    ),
+    ({"tokens": 64}, {"max_new_tokens": 65}, "max new tokens is 65; it must lie between 1 and 64."),
+    ({"columns": 4}, {}, "There are 5 columns; a race has 1 to 4: remove some."),
+    (
+        {"models": 1},
+        {"lineup": "kv\nkv@int8"},
+        (
+            "The columns run on 2 models, each of another name, engine, precision or device; a race may have 1 here: remove some."
+        ),
+    ),
+    (
+        {"hub_bytes": 0},
+        {"model": "hub", "model__hub": "a/b"},
+        "There is no model 'hub' on this page; choose one from the list.",
+    ),
+    (
+        {"hub_bytes": 0},
+        {"lineup": "kv:model=a/b"},
+        (
+            "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model."
+        ),
+    ),
+    (
+        {"hub_bytes": 0},
+        {"lineup": "speculative:draft=a/b"},
+        (
+            "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model."
+        ),
+    ),
+]
+
+#: What the line-up's editor cannot do, and the sentence.
+ACTIONS: list[tuple[Any, str]] = [
+    ("add", "The action is 'add'; it must be an object."),
+    ({}, "The action is none that is known."),
+    ({"op": ["add"]}, "The action is none that is known."),
+    (
+        {"op": "add", "strategy": "nothing"},
+        (
+            "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
+        ),
+    ),
+    ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
+    (
+        {"op": "add", "strategy": "kv\nkv"},
+        (
+            "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
+        ),
+    ),
+    ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
+    ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
+    ({"op": "remove", "index": True}, "'remove.index' is True; it must be a whole number."),
+    ({"op": "move", "index": 0, "to": "1"}, "'move.to' is '1'; it must be a whole number."),
+    (
+        {"op": "set", "index": 2, "setting": "nothing", "value": "1"},
+        (
+            "Speculative has no setting 'nothing'; it has auto, k, draft, promise, cache, grammar, relax."
+        ),
+    ),
+    (
+        {"op": "set", "index": 2, "setting": ["k"], "value": "1"},
+        "'set.setting' is a list of 1; it must be text.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "k", "value": 10**30},
+        "'set.value' is 1000000000000000000000000000000; it must be text.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "k", "value": ""},
+        "Speculative: K is ''; it must be a whole number.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "k", "value": "9" * 201},
+        "'set.value' has 201 characters; it must have at most 200.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "draft", "value": "a/b,k=2"},
+        "'a/b,k=2' has a comma or a line end, which no setting may have.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "draft", "value": "a/b\nkv"},
+        "'a/b\\nkv' has a comma or a line end, which no setting may have.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "engine", "value": "fake"},
+        "There is no engine 'fake' here; choose from openvino, torch.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "precision", "value": "CPU"},
+        ("There is no precision 'CPU' here; choose from fp32, int8, int4, int4-exact, bf16."),
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "device", "value": "int8/../x"},
+        "There is no device 'int8/../x' here; choose from CPU, AUTO.",
+    ),
+    (
+        {"op": "set", "index": 2, "setting": "device", "value": "CPU:k=1"},
+        "There is no device 'CPU:k=1' here; choose from CPU, AUTO.",
+    ),
+    ({"op": "preset", "name": "nothing"}, "There is no preset 'nothing'."),
+    ({"op": "preset", "name": []}, "'preset.name' is a list of 0; it must be text."),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), FORMS)
+def test_a_form_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DerbyError) as refused:
+        read_race(filled(**changes), MENU)
+    assert str(refused.value) == sentence
+    assert len(sentence) < 300
+
+
+@pytest.mark.parametrize(("limits", "changes", "sentence"), LIMITED)
+def test_a_form_beyond_the_operators_limits_is_refused(
+    limits: dict[str, int], changes: dict[str, Any], sentence: str
+) -> None:
+    """Any visitor could have any model of the Hub fetched, and race 8,192 tokens in 12 columns."""
+    with pytest.raises(DerbyError) as refused:
+        read_race(filled(**changes), replace(MENU, limits=Limits(**limits)))
+    assert str(refused.value) == sentence
+    named = {"model.hub": "a/b"} if "model" in changes else {}
+    assert read_race(filled(**changes) | named, MENU)
+
+
+@pytest.mark.parametrize(("action", "sentence"), ACTIONS)
+def test_an_action_of_the_editor_is_refused_and_changes_nothing(action: Any, sentence: str) -> None:
+    usual = "\n".join(DEFAULT_COLUMNS)
+    state = answer({"text": usual, "action": action, "serial": 3}, MENU)
+    assert (state["problem"], state["refused"], state["serial"]) == (sentence, True, 3)
+    assert state["text"] == usual
+    assert len(state["columns"]) == len(DEFAULT_COLUMNS)
 
 
 #: What an operator may write for a limit, and how the sentence begins.

@@ -21,7 +21,6 @@ from backend.serving.app import CompletionApi
 from backend.serving.models import Offered
 from backend.serving.server import server_of
 from backend.web.address import LOOPBACK, bound
-from backend.web.lineup import require_offered
 from backend.web.offer import models_named, offer_of
 
 #: What the key may be in, where no file holds it.
@@ -63,7 +62,7 @@ def serve(
     # No request has anything fetched: what is offered is here before the first one.
     offer = offer_of(engines, models, replace(limits, hub_bytes=0))
     target = Target(offer.models[0], engine, precision, device).spec
-    require_offered(target, offer)
+    offer.require_target(target)
     with bound(host, port) as listening:
         if not demo:
             fetch_offered(named, say)

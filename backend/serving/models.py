@@ -13,7 +13,7 @@ from backend.strategies.column import Column, settings_of
 from backend.strategies.declaration import Strategy
 from backend.strategies.registry import strategies
 from backend.types import ModelSpec
-from backend.web.lineup import column_of, model_names, require_offered
+from backend.web.lineup import read_column, resolved
 from backend.web.offer import Offer
 
 #: What a model's name alone stands for.
@@ -37,7 +37,7 @@ class Offered:
         local = [name for name, each in strategies().items() if _is_for_texts(each)]
         return [
             name
-            for model in model_names(self.offer)
+            for model in self.offer.names
             for name in (model, *(f"{model}:{strategy}" for strategy in local))
         ]
 
@@ -47,7 +47,7 @@ class Offered:
         A column that keeps its cache begins with what it shares with earlier answers, unless the
         name says `cache=call`. Raises DerbyError for anything else.
         """
-        known, (model, colon, text) = model_names(self.offer), name.partition(":")
+        known, (model, colon, text) = self.offer.names, name.partition(":")
         if model not in known or len(name) > LONGEST:
             raise DerbyError(
                 f"There is no model {name!r:.80} here: write MODEL or MODEL:COLUMN, as in "
@@ -55,12 +55,12 @@ class Offered:
             )
         target = replace(self.default, name=self.offer.models[known.index(model)])
         column = self._column(text if colon else USUAL, own)
-        require_offered(column.target(target), self.offer)
+        self.offer.require_target(column.target(target))
         return column, target
 
     def _column(self, text: str, own: GrammarSource | None) -> Column:
         _, _, settings = text.partition(":")
-        column = column_of(text, self.offer, own, resolve=True)
+        column = resolved(read_column(text, self.offer, own), self.offer)
         if column.strategy.lane is not None:
             raise DerbyError(f"{column.title} does not run here: choose another column.")
         if column.model.name:

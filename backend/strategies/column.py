@@ -145,14 +145,22 @@ class Column:
         """This column with another limit of its own, if it has one; beyond what a user may set."""
         return self._replaced({"limit": tokens}) if self.limit else self
 
-    def named(self, public: Callable[[str], str]) -> "Column":
-        """This column with its models called what `public` calls them."""
-        values = ((k, public(v) if isinstance(v, str) else v) for k, v in self.values)
-        return replace(
-            self,
-            values=tuple(values),
-            model=replace(self.model, name=public(self.model.name)),
-        )
+    @property
+    def drafts(self) -> dict[str, str]:
+        """The models that settings name, by setting; a copy of the column's own model is none."""
+        fields, copies = settings_of(self.strategy), all_precisions()
+        return {
+            name: value
+            for name, value in self.values
+            if isinstance(field := fields[name], ModelChoice)
+            and value not in {*dict(field.options), *copies}
+        }
+
+    def named(self, rename: Callable[[str], str]) -> "Column":
+        """This column with its models called what `rename` calls them."""
+        drafts = {setting: rename(name) for setting, name in self.drafts.items()}
+        own = replace(self.model, name=rename(self.model.name)) if self.model.name else self.model
+        return replace(self._replaced(drafts), model=own)
 
     def target(self, default: ModelSpec) -> ModelSpec:
         """The model that the column runs on in a race whose own choice is `default`."""
@@ -230,13 +238,8 @@ def default_column(name: str) -> Column:
 #: A server's column: its name or address, then settings.
 _SERVED = re.compile(r"@([^,]+?)(?::(\w+\s*=.*))?")
 
-#: From a model's name as it was written to the name for the engines.
-NameModel = Callable[[str], str]
 
-
-def parse_column(
-    text: str, own: GrammarSource | None = None, name_model: NameModel = str
-) -> Column:
+def parse_column(text: str, own: GrammarSource | None = None) -> Column:
     """The column that `name[@engine/precision/device][:setting=value,...]` describes, or
     `@server[:setting=value,...]` by a server's name or address.
 
@@ -257,7 +260,7 @@ def parse_column(
         values[key.strip()] = value.strip()
     model = _place(place, text) if at else RACE_MODEL
     if "model" in values and column.strategy.lane is None:
-        named = name_model(read_as(Name, values.pop("model"), f"{column.title}: model"))
+        named = read_as(Name, values.pop("model"), f"{column.title}: model")
         model = replace(model, name=named)
     if own and column.grammar:
         values.setdefault("grammar", OWN)
@@ -265,11 +268,6 @@ def parse_column(
         if own is None:
             raise DerbyError(f"{text!r:.80} asks for a grammar of your own: name its file.")
         values["grammar"] = own
-    for field in column.strategy.settings:
-        if isinstance(field, ModelChoice) and field.name in values:
-            ready = {option for option, _ in field.options} | set(all_precisions())
-            if values[field.name] not in ready:
-                values[field.name] = name_model(values[field.name])
     return column.with_settings(values).on(model)
 
 

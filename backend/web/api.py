@@ -3,48 +3,88 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, Strict
 
 from backend.errors import DerbyError
+from backend.grammar.sources import Kind
 from backend.records.record import board
 from backend.results import sentences
 from backend.results.figures import FIGURES, glossary
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
+from backend.untrusted import Untrusted, Whole, read_as
 from backend.web.benchmark import Benchmarks, Standing
 from backend.web.carry import read_carried
 from backend.web.editor import Editor
 from backend.web.form import Values, read_race
-from backend.web.lineup import most_columns
 from backend.web.offer import Offer
 from backend.web.visitors import Frame, Visitors
 
 #: A report on a race or a benchmark: plain JSON values.
 Report = dict[str, Any]
 
-#: The form's values where a program states none.
-_USUAL: Report = {
-    "max_new_tokens": 128,
-    "temperature": 0.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "seed": 0,
-    "stop": (),
-    "chat": True,
-    "columns": DEFAULT_COLUMNS,
-    "model": "",
-    "engine": "",
-    "precision": "",
-    "device": "",
-    "grammar.kind": "lark",
-    "grammar.text": "",
-    "context": 0,
-    "shift": False,
-    "heal": True,
-    "top": 0,
-    "measure": False,
-}
+
+class RaceCall(Untrusted):
+    """What a program may say of a race; the page's first model, engine, precision or device stands
+    for "".
+    """
+
+    prompt: str = Field(description="What to answer.")
+    columns: Annotated[list[str], Strict(strict=False)] = Field(
+        list(DEFAULT_COLUMNS),
+        description="One column each, as strategy@engine/precision/device:setting=value,...; all "
+        "but the strategy may be left out. kv is the baseline.",
+    )
+    max_new_tokens: Whole = Field(128, description="Tokens that each column writes at most.")
+    temperature: float = Field(0.0, description="0 is greedy.")
+    top_p: float = Field(1.0, description="1 is off.")
+    top_k: Whole = Field(0, description="0 is off.")
+    seed: Whole = Field(0, description="The same seed gives the same text.")
+    stop: list[str] = Field([], description="Strings that end a text.")
+    chat: bool = Field(
+        default=True, description="Whether the prompt is put into the model's chat template."
+    )
+    model: str = Field("", description="A model that this page offers; empty: its first.")
+    engine: str = Field("", description="What computes; empty: the page's first.")
+    precision: str = Field("", description="Of the weights; empty: the engine's first.")
+    device: str = Field("", description="Where it computes; empty: the engine's first.")
+    grammar_kind: Kind = Field("lark", description="lark, json_schema, regex or gbnf.")
+    grammar: str = Field("", description="The grammar of columns with grammar=own.")
+    top: Whole = Field(
+        0,
+        description="For each token that is written, tell so many of the most probable ones in its "
+        "place with their probabilities, 10 at most.",
+    )
+
+    def form(self, offer: Offer) -> Values:
+        """The page's form, filled in. Raises DerbyError for an unknown model."""
+        first = offer.runtimes[0]
+        runtime = offer.runtime(self.engine) or first
+        return {
+            "prompt": self.prompt,
+            "lineup": "\n".join(self.columns),
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "seed": self.seed,
+            "stop": "\n".join(self.stop),
+            "chat": self.chat,
+            "model": _key(self.model, offer),
+            "engine": self.engine or first.engine,
+            "precision": self.precision or runtime.precisions[0],
+            "device": self.device or runtime.devices[0],
+            "grammar.kind": self.grammar_kind,
+            "grammar.text": self.grammar,
+            "context": 0,
+            "shift": False,
+            "heal": True,
+            "top": self.top,
+            "measure": False,
+        }
 
 
 class Api:
@@ -84,7 +124,7 @@ class Api:
         measured, and the winner: the setting with the highest median whose interval excludes 1,
         else KV reuse; "" for a benchmark that was stopped or measured nothing.
         """
-        columns = _candidates(most_columns(self._offer) - 1)
+        columns = _candidates(self._offer.most_columns - 1)
         values = values_of(self._offer, {"columns": columns, "max_new_tokens": tokens})
         questions = [json.dumps({"category": "own", "turns": [prompt]}) for prompt in prompts]
         found = self._benchmarks.measure(visitor, values, "\n".join(questions), 1)
@@ -128,20 +168,9 @@ def _candidates(most: int) -> Sequence[str]:
 
 
 def values_of(offer: Offer, asked: Mapping[str, Any]) -> Values:
-    """The page's form filled in by a program, which may leave anything out but the prompt. A model,
-    engine, precision or device of "" is the page's first. Raises DerbyError for an unknown model.
-    """
-    wanted = {**_USUAL, **asked}
-    first = offer.runtimes[0]
-    runtime = offer.runtime(wanted["engine"]) or first
-    return wanted | {
-        "engine": wanted["engine"] or first.engine,
-        "precision": wanted["precision"] or runtime.precisions[0],
-        "device": wanted["device"] or runtime.devices[0],
-        "model": _key(wanted["model"], offer),
-        "lineup": "\n".join(map(str, wanted["columns"])),
-        "stop": "\n".join(map(str, wanted["stop"])),
-    }
+    """The page's form filled in by a program, which may leave anything out. Raises DerbyError."""
+    call: RaceCall = read_as(RaceCall, {"prompt": "", **asked}, "The call")
+    return call.form(offer)
 
 
 def _key(label: str, offer: Offer) -> str:

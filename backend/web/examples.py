@@ -1,14 +1,13 @@
-"""The examples: whole races, each a prompt with the columns and the length that it is about."""
+"""Line-ups to begin with: the examples, whole races, and the presets, which answer a question."""
 
 import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from backend.web.lineup import most_columns
 from backend.web.offer import Offer
 
-FILE = Path(__file__).resolve().parents[2] / "assets" / "examples.json"
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +24,28 @@ class Example:
 
     def lineup(self, offer: Offer) -> str:
         """The line-up as text, as far as a race may have it here."""
-        return "\n".join(self.columns[: most_columns(offer)])
+        return "\n".join(self.columns[: offer.most_columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A line-up that answers a question, and a line on what it shows."""
+
+    name: str
+    title: str
+    about: str
+    lines: tuple[str, ...]
 
 
 @cache
 def examples() -> tuple[Example, ...]:
     """All of them; the page opens with the first."""
-    entries = json.loads(FILE.read_text(encoding="utf-8"))
+    entries = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
     return tuple(Example(**entry | {"columns": tuple(entry["columns"])}) for entry in entries)
+
+
+@cache
+def presets() -> tuple[Preset, ...]:
+    """All of them, whether they can be run here or not."""
+    entries = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+    return tuple(Preset(**entry | {"lines": tuple(entry["lines"])}) for entry in entries)

@@ -5,18 +5,20 @@ editor sends (lineup.py). The race's own model goes by its key, or by `HUB` and 
 "model.hub". A grammar of the visitor's own is the one in "grammar.kind" and "grammar.text".
 """
 
-import math
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
+
+from annotated_types import Len
+from pydantic import BeforeValidator, Field
 
 from backend.errors import DerbyError, check_range
 from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
 from backend.racing.race import Race
-from backend.strategies.column import Column, settings_of
-from backend.strategies.settings import ModelChoice
+from backend.strategies.column import Column
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
-from backend.web.lineup import MAX_TEXT, asks_for_own, read_lineup, text_of
+from backend.untrusted import Untrusted, Whole, read_as
+from backend.web.lineup import MAX_TEXT, Lineup, text_of
 from backend.web.offer import HUB, Offer
 
 KINDS = get_args(Kind)
@@ -25,41 +27,75 @@ MAX_STOP = 200
 
 Values = Mapping[str, Any]
 
+#: A text field, which may be left out.
+_Text = BeforeValidator(lambda value: "" if value is None else value)
+
+
+class Form(Untrusted):
+    """The fields of a race, each of its type; `read_race` looks at what they say."""
+
+    prompt: Annotated[str, _Text] = Field("", title="The prompt")
+    lineup: Annotated[str, BeforeValidator(text_of), _Text, Len(0, MAX_TEXT)] = Field(
+        "", title="The line-up"
+    )
+    max_new_tokens: Whole = Field(title="max new tokens")
+    temperature: float = Field(title="temperature")
+    top_k: Whole = Field(title="top-k")
+    top_p: float = Field(title="top-p")
+    seed: Whole = Field(title="seed")
+    stop: Annotated[str, _Text, Len(0, MAX_STOPS * (MAX_STOP + 1))] = Field(
+        "", title="The stop strings"
+    )
+    chat: bool = Field(title="chat template")
+    context: Whole = Field(title="context limit")
+    shift: bool = Field(title="context shift")
+    heal: bool = Field(title="token healing")
+    top: Whole = Field(title="most probable tokens")
+    model: str = Field(title="the model")
+    hub: Any = Field("", alias="model.hub")
+    engine: str = Field(title="the engine")
+    precision: str = Field(title="the precision")
+    device: str = Field(title="the device")
+    # Read if a column asks for it.
+    grammar_kind: Any = Field(None, alias="grammar.kind")
+    grammar_text: Any = Field(None, alias="grammar.text")
+
+
+class _Measured(Untrusted):
+    measure: bool = Field(title="measuring pass costs again")
+
+
+class _OwnGrammar(Untrusted):
+    kind: Kind = Field(title="The grammar kind")
+    text: Annotated[str, _Text] = Field(title="The grammar")
+
 
 def read_race(values: Values, offer: Offer) -> Race:
     """The race that the form asks for. Raises DerbyError, in one sentence, for the first flaw."""
-    target = _target(values, offer)
-    lineup = _text("The line-up", text_of(values.get("lineup")), MAX_TEXT)
-    own = (
-        read_grammar(values.get("grammar.kind"), values.get("grammar.text"))
-        if asks_for_own(lineup)
-        else None
+    form: Form = read_as(Form, dict(values), "The form")
+    target = ModelSpec(_model(form, offer), form.engine, form.precision, form.device)
+    offer.require_target(target)
+    _require_short("The prompt", form.prompt, offer)
+    lineup = Lineup.read(form.lineup, offer)
+    asked = lineup.asks_for_own
+    own = read_grammar(form.grammar_kind, form.grammar_text) if asked else None
+    request = Request(
+        prompt=form.prompt,
+        max_new_tokens=read_tokens(form.max_new_tokens, offer),
+        sampling=Sampling(form.temperature, form.top_k, form.top_p, form.seed),
+        chat=form.chat,
+        stop=_stops(form.stop),
+        context=form.context,
+        shift=form.shift,
+        heal=form.heal,
+        top=form.top,
     )
-    return Race(
-        Request(
-            prompt=_text("The prompt", values.get("prompt"), offer.limits.prompt_characters),
-            max_new_tokens=read_tokens(values.get("max_new_tokens"), offer),
-            sampling=Sampling(
-                temperature=read_number("temperature", values.get("temperature")),
-                top_k=read_whole("top-k", values.get("top_k")),
-                top_p=read_number("top-p", values.get("top_p")),
-                seed=read_whole("seed", values.get("seed")),
-            ),
-            chat=_flag("chat template", values.get("chat")),
-            stop=_stops(values.get("stop")),
-            context=read_whole("context limit", values.get("context")),
-            shift=_flag("context shift", values.get("shift")),
-            heal=_flag("token healing", values.get("heal")),
-            top=read_whole("most probable tokens", values.get("top")),
-        ),
-        read_lineup(lineup, offer, target, own),
-        target,
-    )
+    return Race(request, lineup.race(offer, target, own), target)
 
 
 def wants_measuring(values: Values) -> bool:
     """Whether pass costs are to be measured anew before the race. Raises DerbyError if unclear."""
-    return _flag("measuring pass costs again", values.get("measure"))
+    return read_as(_Measured, dict(values), "The form").measure
 
 
 def read_tokens(value: Any, offer: Offer) -> int:
@@ -69,76 +105,57 @@ def read_tokens(value: Any, offer: Offer) -> int:
     return tokens
 
 
+def read_whole(name: str, value: Any) -> int:
+    """A whole number that a browser or a program sent. Raises DerbyError if it is none."""
+    return read_as(Whole, value, name)
+
+
 def require_allowed(request: Request, column: Column, target: ModelSpec, offer: Offer) -> None:
     """Raise DerbyError unless visitors of this page may go on with a saved column."""
-    runtime = offer.runtime(target.engine)
-    names = {target.name, *_drafts(column)}
-    if (
-        runtime is None
-        or not all(map(offer.has, names))
-        or target.precision not in runtime.precisions
-        or target.device not in runtime.devices
-    ):
+    try:
+        offer.require_target(target)
+        offered = all(map(offer.has, (target.name, *column.drafts.values())))
+    except DerbyError:
+        offered = False
+    if not offered:
         raise DerbyError(
             "The snapshot's model or engine is not offered on this page: load it on the command "
             "line, or on a page that offers them."
         )
-    _text("The snapshot's prompt", request.prompt, offer.limits.prompt_characters)
-
-
-def _drafts(column: Column) -> set[str]:
-    """The models that a column's settings name, beside the copies of its own."""
-    values = column.settings()
-    return {
-        values[name]
-        for name, field in settings_of(column.strategy).items()
-        if isinstance(field, ModelChoice) and values[name] not in dict(field.options)
-    }
+    _require_short("The snapshot's prompt", request.prompt, offer)
 
 
 def read_grammar(kind: Any, text: Any) -> GrammarSource:
     """A visitor's own grammar. Raises DerbyError if it is none."""
-    if kind not in KINDS:
-        raise DerbyError(f"The grammar kind is {kind!r:.60}; it must be one of {_list(KINDS)}.")
-    return GrammarSource(kind, text if isinstance(text, str) else "", "my own")
+    own: _OwnGrammar = read_as(_OwnGrammar, {"kind": kind, "text": text})
+    return GrammarSource(own.kind, own.text, "my own")
 
 
-def _target(values: Values, offer: Offer) -> ModelSpec:
-    engine = values.get("engine")
-    runtime = offer.runtime(engine) if isinstance(engine, str) else None
-    if runtime is None:
-        offered = _list(r.engine for r in offer.runtimes)
-        raise DerbyError(f"There is no engine {engine!r:.60} here; choose from {offered}.")
-    name = _model("model", values.get("model"), values.get("model.hub"), offer)
-    precision = _one_of("precision", values.get("precision"), runtime.title, runtime.precisions)
-    device = _one_of("device", values.get("device"), runtime.title, runtime.devices)
-    return ModelSpec(name, runtime.engine, precision, device)
+def _require_short(name: str, text: str, offer: Offer) -> None:
+    limit = offer.limits.prompt_characters
+    if len(text) > limit:
+        raise DerbyError(f"{name} of {len(text):,} characters is too long: {limit:,} are allowed.")
 
 
-def _one_of(what: str, value: Any, title: str, offered: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in offered:
-        raise DerbyError(f"{title} has no {what} {value!r:.60} here; choose from {_list(offered)}.")
-    return value
-
-
-def _model(what: str, key: Any, hub: Any, offer: Offer) -> str:
-    """A model's name for the engines: one of the operator's by its key, or a Hub id."""
-    if key == HUB and offer.hub:
-        hub = hub.strip() if isinstance(hub, str) else ""
+def _model(form: Form, offer: Offer) -> str:
+    """The model's name for the engines: one of the operator's by its key, or a Hub id."""
+    if form.model == HUB and offer.hub:
+        hub = form.hub.strip() if isinstance(form.hub, str) else ""
         if len(hub) > 200 or not HUB_ID.fullmatch(hub):
             raise DerbyError(
-                f"The {what}'s Hub id is {hub!r:.60}; it must look like owner/model, in letters, "
+                f"The model's Hub id is {hub!r:.60}; it must look like owner/model, in letters, "
                 "digits, '.', '_' and '-'."
             )
         return hub
-    if not isinstance(key, str) or key not in offer.labels:
-        raise DerbyError(f"There is no {what} {key!r:.60} on this page; choose one from the list.")
-    return offer.models[int(key)]
+    if form.model not in offer.labels:
+        raise DerbyError(
+            f"There is no model {form.model!r:.60} on this page; choose one from the list."
+        )
+    return offer.models[int(form.model)]
 
 
-def _stops(value: Any) -> tuple[str, ...]:
+def _stops(text: str) -> tuple[str, ...]:
     """One stop string a line; a typed backslash-n stands for a line end, backslash-t for a tab."""
-    text = _text("The stop strings", value, MAX_STOPS * (MAX_STOP + 1))
     lines = tuple(line for line in text.splitlines() if line)
     if len(lines) > MAX_STOPS or any(len(line) > MAX_STOP for line in lines):
         raise DerbyError(
@@ -146,47 +163,6 @@ def _stops(value: Any) -> tuple[str, ...]:
             f"{MAX_STOPS} of up to {MAX_STOP} are allowed."
         )
     return tuple(line.replace("\\n", "\n").replace("\\t", "\t") for line in lines)
-
-
-def _text(name: str, value: Any, limit: int) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise DerbyError(f"{name} must be text.")
-    if len(value) > limit:
-        raise DerbyError(f"{name} of {len(value):,} characters is too long: {limit:,} are allowed.")
-    if any("\ud800" <= c <= "\udfff" for c in value):
-        raise DerbyError(f"{name} contains half of a surrogate pair: remove it.")
-    return value
-
-
-def read_number(name: str, value: Any) -> float:
-    """A number that a browser or a program sent. Raises DerbyError if it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        shown = "empty" if value is None else f"{value!r:.60}"
-        raise DerbyError(f"{name} is {shown}; it must be a number.")
-    # In this order: isfinite cannot take a whole number that no float holds.
-    if not -(2**63) < value < 2**63 or not math.isfinite(value):
-        raise DerbyError(f"{name} is too large a number.")
-    return value
-
-
-def read_whole(name: str, value: Any) -> int:
-    """A whole number that a browser or a program sent. Raises DerbyError if it is none."""
-    number = read_number(name, value)
-    if number != int(number):
-        raise DerbyError(f"{name} is {number}; it must be a whole number.")
-    return int(number)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise DerbyError(f"{name} is {value!r:.60}; it must be on or off.")
-    return value
-
-
-def _list(names: Any) -> str:
-    return ", ".join(names)
 
 
 #: Values that only make sense together; every other one stands alone.

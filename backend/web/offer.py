@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from backend.engines.registry import engine_named
@@ -14,8 +15,13 @@ from backend.errors import DerbyError
 from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID
 from backend.models.gguf import SUFFIX
+from backend.racing.race import MAX_COLUMNS
+from backend.types import ModelSpec
 
 HUB = "hub"
+
+#: A model's label that can stand in a column's text; others go by their keys.
+_PLAIN_LABEL = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +58,65 @@ class Offer:
         return next((r for r in self.runtimes if r.engine == engine), None)
 
     @property
+    def most_columns(self) -> int:
+        return min(self.limits.columns, MAX_COLUMNS)
+
+    @property
     def labels(self) -> dict[str, str]:
         """The models' keys, "0", "1", ..., and the labels to show for them."""
         return {str(i): _label(name) for i, name in enumerate(self.models)}
+
+    @property
+    def names(self) -> list[str]:
+        """How each model is written in a column: by its label, or where that will not do, by its
+        key.
+        """
+        labels = list(self.labels.values())
+        return [
+            label
+            if labels.count(label) == 1 and _PLAIN_LABEL.fullmatch(label) and not label.isdigit()
+            else key
+            for key, label in self.labels.items()
+        ]
+
+    def model_named(self, written: str) -> str:
+        """A model's name for the engines, which a column writes so: one of the operator's, or a Hub
+        id. Raises DerbyError for any other.
+        """
+        names = self.names
+        if written in names:
+            return self.models[names.index(written)]
+        if self.hub and HUB_ID.fullmatch(written):
+            return written
+        more = ", or a Hub id such as owner/model" if self.hub else ""
+        raise DerbyError(
+            f"There is no model {written!r:.60} on this page; choose one of {_list(names)}{more}."
+        )
+
+    def options(self, what: str, engine: str = "") -> tuple[str, ...]:
+        """The engines, or the "precision" or "device" of an engine; "": of any."""
+        if what == "engine":
+            return tuple(runtime.engine for runtime in self.runtimes)
+        runtimes = [runtime for runtime in self.runtimes if engine in ("", runtime.engine)]
+        names = (r.precisions if what == "precision" else r.devices for r in runtimes)
+        return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+    def require_place(self, engine: str, precision: str, device: str) -> None:
+        """Raise DerbyError unless these are offered; "" stands for the race's choice, which is not
+        looked at.
+        """
+        title = next((f"{r.title} has" for r in self.runtimes if r.engine == engine), "There is")
+        for what, name in (("engine", engine), ("precision", precision), ("device", device)):
+            offered = self.options(what, engine)
+            if name and name not in offered:
+                there = "There is" if what == "engine" else title
+                raise DerbyError(
+                    f"{there} no {what} {name!r:.60} here; choose from {_list(offered)}."
+                )
+
+    def require_target(self, target: ModelSpec) -> None:
+        """Raise DerbyError unless a column may run there; the model's name is not looked at."""
+        self.require_place(target.engine, target.precision, target.device)
 
     def public(self, text: str) -> str:
         """`text` with the operator's paths replaced by their labels, wherever a path may begin."""
@@ -62,6 +124,10 @@ class Offer:
         for name in sorted(filter(_is_path, self.models), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(name)}", lambda _, name=name: _label(name), text)
         return text
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
 
 
 def _is_path(name: str) -> bool:

@@ -8,7 +8,7 @@ from browser import Visitor
 from playwright.sync_api import Locator, expect
 
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.web.lineup_editor import PRESETS
+from backend.web.examples import presets as known_presets
 
 pytestmark = pytest.mark.browser
 
@@ -150,7 +150,7 @@ def test_every_question_has_its_line_up(visitor: Visitor) -> None:
     page = visitor.page
     presets = page.locator(".dd-presets button").all_inner_texts()
     assert len(presets) >= 5
-    abouts = {preset.title: preset.about for preset in PRESETS}
+    abouts = {preset.title: preset.about for preset in known_presets()}
     seen = ["\n".join(USUAL)]
     for preset in presets[1:]:
         press(visitor, preset)

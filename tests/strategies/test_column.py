@@ -161,17 +161,19 @@ def test_on_another_engine_it_is_that_engines_usual_choice() -> None:
     )
 
 
-def test_models_are_named_by_whoever_reads_the_line() -> None:
+def test_a_columns_models_can_be_renamed() -> None:
     """The page takes labels. A draft that is no model's name is left as it is."""
 
     def named(text: str) -> Column:
-        return parse_column(text, name_model=lambda name: f"/models/{name}")
+        return parse_column(text).named(lambda name: f"/models/{name}")
 
     assert named("kv:model=llama").model == OwnModel("/models/llama")
     assert named("speculative:draft=llama").settings()["draft"] == "/models/llama"
     for draft in ("hybrid", "trained", "int4", "int8", "bf16"):
         assert named(f"speculative:draft={draft}").settings()["draft"] == draft
-    assert named("speculative").settings()["draft"] == "hybrid"
+    assert named("speculative") == parse_column("speculative")
+    assert parse_column("speculative:draft=a/b").drafts == {"draft": "a/b"}
+    assert parse_column("speculative:draft=int4").drafts == parse_column("kv").drafts == {}
 
 
 def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:

@@ -55,7 +55,7 @@ def test_a_race_says_what_it_does_and_reports_every_column_at_its_end() -> None:
         ({"prompt": " "}, "The prompt is empty"),
         ({"prompt": "a", "max_new_tokens": 9000}, "max new tokens"),
         ({"prompt": "a", "columns": ["pears"]}, "Line 1 of the line-up"),
-        ({"prompt": "a", "columns": [{"a": 1}]}, "Line 1 of the line-up"),
+        ({"prompt": "a", "columns": [{"a": 1}]}, "columns.0"),
         ({"prompt": "a", "model": "/etc"}, "There is no model '/etc' on this page"),
         ({"prompt": "a", "engine": "torch"}, "There is no engine 'torch' here"),
         ({"prompt": "a", "stop": ["x" * 300]}, "stop strings"),

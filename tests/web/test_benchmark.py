@@ -160,7 +160,7 @@ def test_a_column_that_fails_is_named_and_the_others_are_measured() -> None:
         ("x" * 200_001, 1, "200,000 characters"),
         ('{"category": "a"}', 1, "line 1 is not a question"),
         (PROMPTS, 0, "it must be 1 or more"),
-        (PROMPTS, "2", "it must be a number"),
+        (PROMPTS, "2", "it must be a whole number"),
         (None, 1, "must be text"),
     ],
 )
