@@ -11,12 +11,12 @@ from backend.drafters.passes import MadePass
 from backend.types import Outcome, Proposal
 
 #: How to choose: what pays most here; the same, but plain decoding where that is faster; or the
-#: largest setting.
+#: largest sizes.
 Auto = Literal["best", "decline", "largest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Sizes:
     window: int
     level: int
     guesses: int
@@ -38,90 +38,90 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Yields:
-    """Tokens per forward of each setting, its pool seeded, in the median of the answers that
+    """Tokens per forward at each of these sizes, its pool seeded, in the median of the answers that
     `model` gave to the six prompts of `python -m backend bench`, greedy.
     """
 
     model: str
-    tokens: Mapping[Setting, float]
+    tokens: Mapping[Sizes, float]
 
 
 #: Of other models nothing was measured; theirs are assumed to be the same until they have run.
 YIELDS = Yields(
     "built-in",
     {
-        Setting(3, 3, 3): 1.40,
-        Setting(5, 3, 5): 1.53,
-        Setting(7, 4, 7): 1.78,
-        Setting(15, 5, 15): 1.80,
+        Sizes(3, 3, 3): 1.40,
+        Sizes(5, 3, 5): 1.53,
+        Sizes(7, 4, 7): 1.78,
+        Sizes(15, 5, 15): 1.80,
     },
 )
 
 #: From narrow to wide.
 LADDER = tuple(YIELDS.tokens)
 
-#: The setting where nobody knows what passes cost.
+#: The sizes where nobody knows what passes cost.
 USUAL = LADDER[1]
 
 #: What lookahead must promise to be tried: its yield differs much from text to text.
 MARGIN = 1.1
 
-#: Steps after which the running setting is judged by what it really yields.
+#: Steps after which the running sizes are judged by what they really yield.
 TRIAL = 24
 
 
-def predicted(setting: Setting, costs: PassCosts) -> float:
+def predicted(sizes: Sizes, costs: PassCosts) -> float:
     """The speed-up over plain decoding that T(k) promises. The number of guesses differs from pass
     to pass, and with it the width.
     """
-    return YIELDS.tokens[setting] / _plain_steps(setting, costs)
+    return YIELDS.tokens[sizes] / _plain_steps(sizes, costs)
 
 
-def _plain_steps(setting: Setting, costs: PassCosts) -> float:
+def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
     """How many plain steps a full pass costs, at the context that costs are quoted at."""
-    return (costs(setting.rows, CONTEXT) + costs.width_change) / costs(1, CONTEXT)
+    return (costs(sizes.rows, CONTEXT) + costs.width_change) / costs(1, CONTEXT)
 
 
-def choose_setting(costs: PassCosts, auto: Auto, model: str) -> tuple[Setting, Decision]:
-    """The setting for the model of this name, and the decision for it; without settings in the
+def choose_sizes(costs: PassCosts, auto: Auto, model: str) -> tuple[Sizes, Decision]:
+    """The sizes for the model of this name, and the decision for it; without settings in the
     decision, lookahead is declined.
     """
     if not costs.known:
-        setting = LADDER[-1] if auto == "largest" else USUAL
-        return setting, Decision(setting.values, why=f"{setting}: what passes cost is unknown here")
-    best = max(LADDER, key=lambda setting: predicted(setting, costs))
-    setting = LADDER[-1] if auto == "largest" else best
-    speedup, measured = predicted(setting, costs), model == YIELDS.model
-    promise = _promise(setting, costs, measured=measured)
+        sizes = LADDER[-1] if auto == "largest" else USUAL
+        return sizes, Decision(sizes.values, why=f"{sizes}: what passes cost is unknown here")
+    best = max(LADDER, key=lambda sizes: predicted(sizes, costs))
+    sizes = LADDER[-1] if auto == "largest" else best
+    speedup, measured = predicted(sizes, costs), model == YIELDS.model
+    promise = _promise(sizes, costs, measured=measured)
     pays = speedup > MARGIN
     if auto == "decline" and not pays:
-        return setting, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",), plain=True)
+        return sizes, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",), plain=True)
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
     against = f"auto=decline would decline: {speedup:.2f} times plain decoding's speed is {source}"
-    return setting, Decision(
-        setting.values,
+    return sizes, Decision(
+        sizes.values,
         speedup if measured else 0.0,
-        f"{setting}, the {place}: {promise}",
+        f"{sizes}, the {place}: {promise}",
         () if pays else (against,),
     )
 
 
-def _promise(setting: Setting, costs: PassCosts, *, measured: bool) -> str:
-    tokens = f"{YIELDS.tokens[setting]:.1f} tokens"
+def _promise(sizes: Sizes, costs: PassCosts, *, measured: bool) -> str:
+    tokens = f"{YIELDS.tokens[sizes]:.1f} tokens"
     yields = f"yields about {tokens}"
     if not measured:
         yields = f"is assumed to yield the {tokens} that were measured on {YIELDS.model}"
-    steps = f"{_plain_steps(setting, costs):.2f} plain steps"
-    return f"its {setting.rows}-row forward costs {steps} here and {yields}"
+    steps = f"{_plain_steps(sizes, costs):.2f} plain steps"
+    return f"its {sizes.rows}-row forward costs {steps} here and {yields}"
 
 
 def plan_lookahead(
-    costs: Costs, auto: Auto, model: str, make: Callable[[Setting], Lookahead]
+    costs: Costs, auto: Auto, model: str, make: Callable[[Sizes], Lookahead]
 ) -> "PlannedLookahead":
-    """Lookahead with the setting that `auto` chooses for the model of this name."""
-    setting, decision = choose_setting(costs.now, auto, model)
-    return PlannedLookahead(make(setting), setting, decision, costs, gives_up=auto == "decline")
+    """Lookahead with the sizes that `auto` chooses for the model of this name."""
+    sizes, decision = choose_sizes(costs.now, auto, model)
+    return PlannedLookahead(make(sizes), sizes, decision, costs, gives_up=auto == "decline")
 
 
 class PlannedLookahead(NullDrafter):
@@ -134,7 +134,7 @@ class PlannedLookahead(NullDrafter):
     def __init__(
         self,
         lookahead: Lookahead,
-        setting: Setting,
+        sizes: Sizes,
         decision: Decision,
         costs: Costs,
         *,
@@ -142,7 +142,7 @@ class PlannedLookahead(NullDrafter):
     ) -> None:
         self.decision = self._planned = decision
         self._lookahead = lookahead
-        self._setting = setting
+        self._sizes = sizes
         self._costs = costs
         self._gives_up = gives_up
         self._runs = not decision.plain
@@ -176,7 +176,7 @@ class PlannedLookahead(NullDrafter):
             self._lost_after = self._lost_after or len(self._passes)
         if self._gives_up and self._lost_after:
             self._runs = False
-            gone = f"lookahead with {self._setting}, given up: {self._account}"
+            gone = f"lookahead with {self._sizes}, given up: {self._account}"
             self.decision = Decision({}, 1.0, "plain decoding", (gone,), plain=True)
         elif len(self._passes) == TRIAL:
             self._correct()
@@ -188,10 +188,10 @@ class PlannedLookahead(NullDrafter):
     def _correct(self) -> None:
         """Decide again what is in force, by what its steps yielded and cost."""
         speedup = self._speedup if self._costs.now.known else 0.0
-        why, declined = f"{self._setting}: {self._account}", self._planned.declined
+        why, declined = f"{self._sizes}: {self._account}", self._planned.declined
         if self._lost_after and not declined:
             declined = (f"auto=decline would give up after {self._lost_after} steps",)
-        self.decision = Decision(self._setting.values, speedup, why, declined)
+        self.decision = Decision(self._sizes.values, speedup, why, declined)
 
     @property
     def _speedup(self) -> float:

@@ -2,7 +2,7 @@
 
 from backend.decoding.drafter import Drafter
 from backend.drafters.lookahead import Lookahead
-from backend.drafters.lookahead_plan import LADDER, Setting, plan_lookahead, predicted
+from backend.drafters.lookahead_plan import LADDER, Sizes, plan_lookahead, predicted
 from backend.errors import DerbyError
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import Equivalent, Lookup, Nothing
@@ -31,12 +31,12 @@ def build(inputs: DrafterInputs) -> Drafter:
         )
     values, seed = inputs.values, inputs.sampler.sampling.seed
 
-    def make(sizes: Setting) -> Lookahead:
+    def make(sizes: Sizes) -> Lookahead:
         seeded = values["seeded"]
         return Lookahead(sizes.window, sizes.level, sizes.guesses, seeded=seeded, seed=seed)
 
     if values["auto"] == OFF:
-        return make(Setting(values["window"], values["level"], values["guesses"]))
+        return make(Sizes(values["window"], values["level"], values["guesses"]))
     return plan_lookahead(inputs.costs, values["auto"], inputs.target.spec.name, make)
 
 

@@ -16,8 +16,8 @@ from backend.drafters.lookahead_plan import (
     YIELDS,
     Auto,
     PlannedLookahead,
-    Setting,
-    choose_setting,
+    Sizes,
+    choose_sizes,
     plan_lookahead,
     predicted,
 )
@@ -34,7 +34,7 @@ MODEL = YIELDS.model
 NO_LOGITS: object = ()
 
 
-def made(setting: Setting) -> Lookahead:
+def made(setting: Sizes) -> Lookahead:
     return Lookahead(setting.window, setting.level, setting.guesses, seeded=True, seed=1)
 
 
@@ -64,12 +64,12 @@ def steps(
 
 def test_the_best_setting_is_the_one_that_costs_promise_most_of() -> None:
     for costs in (CURVE, FLAT, STEEP, PassCosts((1, 16), (10.0, 14.0), 3.0)):
-        setting, decision = choose_setting(costs, "best", MODEL)
+        setting, decision = choose_sizes(costs, "best", MODEL)
         assert predicted(setting, costs) == max(predicted(other, costs) for other in LADDER)
         assert decision.settings == setting.values
         assert decision.predicted == predicted(setting, costs)
         assert f"{setting.rows}-row forward costs" in decision.why
-    assert choose_setting(FLAT, "best", MODEL)[0] == max(LADDER, key=YIELDS.tokens.__getitem__)
+    assert choose_sizes(FLAT, "best", MODEL)[0] == max(LADDER, key=YIELDS.tokens.__getitem__)
 
 
 @pytest.mark.parametrize("costs", [CURVE, FLAT, STEEP])
@@ -77,9 +77,9 @@ def test_declining_is_a_choice_and_the_default_says_what_it_would_have_come_to(
     costs: PassCosts,
 ) -> None:
     """Lookahead's column used to decline and then showed plain decoding under its name."""
-    _, best = choose_setting(costs, "best", MODEL)
-    _, declining = choose_setting(costs, "decline", MODEL)
-    largest, decision = choose_setting(costs, "largest", MODEL)
+    _, best = choose_sizes(costs, "best", MODEL)
+    _, declining = choose_sizes(costs, "decline", MODEL)
+    largest, decision = choose_sizes(costs, "largest", MODEL)
     assert best.settings
     assert (largest, decision.settings) == (LADDER[-1], LADDER[-1].values)
     if best.predicted > MARGIN:
@@ -100,8 +100,8 @@ def test_a_declined_lookahead_proposes_nothing() -> None:
 @pytest.mark.parametrize("auto", ["best", "decline", "largest"])
 def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
     """The yields of the built-in model were promised of every model."""
-    ours, known = choose_setting(FLAT, auto, MODEL)
-    theirs, assumed = choose_setting(FLAT, auto, "another")
+    ours, known = choose_sizes(FLAT, auto, MODEL)
+    theirs, assumed = choose_sizes(FLAT, auto, "another")
     assert (ours, known.settings) == (theirs, assumed.settings)
     assert (known.predicted > 1, assumed.predicted) == (True, 0.0)
     assert "assumed" not in known.why
@@ -114,7 +114,7 @@ def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
 
 def test_where_costs_are_unknown_nothing_is_promised() -> None:
     for auto, expected in (("best", USUAL), ("decline", USUAL), ("largest", LADDER[-1])):
-        setting, decision = choose_setting(UNKNOWN_COSTS, auto, MODEL)
+        setting, decision = choose_sizes(UNKNOWN_COSTS, auto, MODEL)
         assert setting == expected
         assert (decision.settings, decision.predicted) == (setting.values, 0.0)
     lookahead = plan_lookahead(UNKNOWN_COSTS, "decline", MODEL, made)
@@ -126,7 +126,7 @@ def test_where_costs_are_unknown_nothing_is_promised() -> None:
 
 def trial(costs: PassCosts, auto: Auto = "decline") -> PlannedLookahead:
     """A small setting that runs whatever it promises."""
-    setting = Setting(5, 3, 5)
+    setting = Sizes(5, 3, 5)
     return PlannedLookahead(
         made(setting), setting, Decision(setting.values), costs, gives_up=auto == "decline"
     )
@@ -150,7 +150,7 @@ def test_by_default_it_goes_on_and_says_that_it_would_have_ended() -> None:
     assert all(proposal.tokens for proposal in steps(lookahead, [[1]] * 3 * TRIAL))
     lookahead.conclude()
     decision = lookahead.decision
-    assert decision.settings == Setting(5, 3, 5).values
+    assert decision.settings == Sizes(5, 3, 5).values
     assert 0 < decision.predicted < 1
     assert decision.declined == (f"auto=decline would give up after {TRIAL} steps",)
 
