@@ -1,11 +1,11 @@
 // Draws the view that backend/web/view.py makes, which holds every word and figure; nothing is decided
 // here. All text goes in by textContent: none of it is markup.
 import { card, drawColumn } from "./card.js";
-import { drawCosts, drawCurve } from "./curve.js";
+import { drawCosts } from "./curve.js";
 import { finder, fit, make, put, table } from "./dom.js";
 import { helped, meanings } from "./help.js";
 import { keepAddress } from "./kept.js";
-import { drawDraft, drawLoad, drawLoadPlot } from "./load.js";
+import { drawDraft, drawLoad } from "./load.js";
 import { beginReplay, drawControls, replay, showMoment, startReplay } from "./replay.js";
 import { race, sight } from "./rounds.js";
 import { listenTo, RUNNING } from "./stream.js";
@@ -166,8 +166,6 @@ export function start(component) {
   find(".dd-again").addEventListener("click", () => document.getElementById("again")?.click());
   find(".dd-load-measure").addEventListener("click", () => document.getElementById("underload")?.click());
   for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
-  new ResizeObserver(drawLoadPlot).observe(find(".dd-load-plot"));
-  new ResizeObserver(drawCurve).observe(find(".dd-plot"));
   component.watch("value", answered);
   document.addEventListener("dd-race", ({ detail }) => show(detail));
   document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));

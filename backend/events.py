@@ -1,15 +1,20 @@
 """What happens in a race, as plain values: ints, floats, strings and lists, with a JSON round trip.
 
 Every event names its column by index; the page, the command line, the bench and recordings all
-read this one stream.
+read this one stream. Events are created without checks, for a race has thousands of them. Their
+types name the bounds that pydantic holds a recorded event to (`backend/records/document.py`).
 """
 
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import pairwise
 from math import inf
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Field
 
 from backend.errors import Cause, cause_of, explain
+from backend.types import Origin
 
 Reason = Literal[
     "end of text",
@@ -22,6 +27,34 @@ Reason = Literal[
     "stopped",
 ]
 
+Index = Annotated[int, Field(ge=0, le=11)]
+Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Rows = Annotated[int, Field(ge=1, le=2**16)]
+Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Number = Annotated[float, Field(ge=-1e12, le=1e12)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Measured = Annotated[float, Field(ge=1e-9, le=1e9)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(max_length=200)]
+Slope = Annotated[list[Number], Field(min_length=2, max_length=2)]
+
+# A pair is a list, as JSON has it, and is read as a tuple, whose places have types of their own.
+if TYPE_CHECKING:
+    Gap = float
+    Span = list[str]
+    Proposer = list[Any]
+    Probable = list[Any]
+    Scalar = Any
+else:
+    Gap = Annotated[
+        Annotated[float, Field(ge=0, le=1e12)] | None,
+        AfterValidator(lambda gap: inf if gap is None else gap),
+    ]
+    Span = Annotated[tuple[Origin, str], AfterValidator(list)]
+    Proposer = Annotated[tuple[Name, Count], AfterValidator(list)]
+    Probable = Annotated[tuple[str, Share], AfterValidator(list)]
+    Scalar = str | bool | Count | Number | None
+
 #: Reasons from outside: the column had more to write.
 CUT_SHORT = ("stopped", "end of GPU time")
 
@@ -31,6 +64,7 @@ class Preparing:
     """The race waits for something: a download, a conversion, a model being loaded."""
 
     text: str
+    kind: Literal["Preparing"] = field(default="Preparing", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +75,13 @@ class Conditions:
     `cold`: widths of passes were left that they had never computed.
     """
 
-    cores: float
-    others: float
-    page: float
-    stolen: float
-    loaded: int = 0
-    cold: int = 0
+    cores: Number
+    others: Share
+    page: Share
+    stolen: Share
+    loaded: Count = 0
+    cold: Count = 0
+    kind: Literal["Conditions"] = field(default="Conditions", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +96,7 @@ class Placed:
     memory: int
     system: str
     note: str = ""
+    kind: Literal["Placed"] = field(default="Placed", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +107,13 @@ class Started:
     `keeps_text` False: it promises the distribution of the plain text, and not that text.
     """
 
-    column: int
-    prompt_tokens: int
+    column: Index
+    prompt_tokens: Count
     model: str
-    tokenizer: str = ""
-    spec: dict[str, str] = field(default_factory=dict)
+    tokenizer: Name = ""
+    spec: dict[Name, Name] = field(default_factory=dict)
     keeps_text: bool = True
+    kind: Literal["Started"] = field(default="Started", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +122,11 @@ class Prepared:
     `reused` tokens of the text, which need not be computed. `compiled`: the grammar's share.
     """
 
-    column: int
-    reused: int
-    seconds: float
-    compiled: float = 0.0
+    column: Index
+    reused: Count
+    seconds: Seconds
+    compiled: Seconds = 0.0
+    kind: Literal["Prepared"] = field(default="Prepared", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +136,17 @@ class CostsKnown:
     PassCosts.
     """
 
-    column: int
-    widths: list[int]
-    passes: list[float]
-    width_change: float
-    draft: float
-    context_slope: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    column: Index
+    widths: Annotated[list[Rows], Field(min_length=1)]
+    passes: Annotated[list[Measured], Field(min_length=1)]
+    width_change: Number
+    draft: Seconds
+    context_slope: Slope = field(default_factory=lambda: [0.0, 0.0])
+    kind: Literal["CostsKnown"] = field(default="CostsKnown", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if len(self.widths) != len(self.passes) or not _ascending(self.widths):
+            raise ValueError("passes cost what no widths are given for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +156,19 @@ class LoadKnown:
     PassCosts' `context_slope`.
     """
 
-    column: int
-    requests: list[int]
-    widths: list[int]
-    passes: list[list[float]]
-    context_slopes: list[list[float]]
+    column: Index
+    requests: Annotated[list[Rows], Field(min_length=1, max_length=16)]
+    widths: Annotated[list[Rows], Field(min_length=2, max_length=32)]
+    passes: list[list[Measured]]
+    context_slopes: list[Slope]
+    kind: Literal["LoadKnown"] = field(default="LoadKnown", kw_only=True)
+
+    def __post_init__(self) -> None:
+        counts = {len(self.requests), len(self.passes), len(self.context_slopes)}
+        widths = {len(self.widths), *map(len, self.passes)}
+        ascending = _ascending(self.requests) and _ascending(self.widths)
+        if len(counts) > 1 or len(widths) > 1 or not ascending or self.widths[:1] != [1]:
+            raise ValueError("passes under load cost what no requests or widths are given for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +178,25 @@ class Decided:
     `declined`, a sentence each, and whether all that is left is `plain` decoding.
     """
 
-    column: int
-    settings: dict[str, Any]
-    predicted: float
+    column: Index
+    settings: dict[Name, Scalar]
+    predicted: Number
     why: str
     declined: list[str]
     plain: bool = False
+    kind: Literal["Decided"] = field(default="Decided", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """The column goes on after these tokens of its answer; `shifts` as in types.AnswerSoFar."""
 
-    column: int
-    tokens: list[int]
-    spans: list[list[str]]
-    shifts: list[list[int]]
-    seconds: float
+    column: Index
+    tokens: list[Token]
+    spans: list[Span]
+    shifts: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
+    seconds: Seconds
+    kind: Literal["Resumed"] = field(default="Resumed", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +206,22 @@ class Fed:
     Getting the next slot ready, its grammar included, took `seconds`.
     """
 
-    column: int
-    tokens: int
-    spans: list[list[str]]
-    seconds: float
+    column: Index
+    tokens: Count
+    spans: list[Span]
+    seconds: Seconds
+    kind: Literal["Fed"] = field(default="Fed", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
     """A slot of a program has its value. `spans` is text that had been held back."""
 
-    column: int
+    column: Index
     name: str
     value: str
-    spans: list[list[str]]
+    spans: list[Span]
+    kind: Literal["Filled"] = field(default="Filled", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,30 +230,33 @@ class Shifted:
     ones behind them, which read `text`, were forgotten.
     """
 
-    column: int
-    at: int
-    sink: int
-    dropped: int
+    column: Index
+    at: Count
+    sink: Count
+    dropped: Count
     text: str
-    seconds: float
+    seconds: Seconds
+    kind: Literal["Shifted"] = field(default="Shifted", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
     """The column's state is on disk under this id."""
 
-    column: int
+    column: Index
     snapshot: str
+    kind: Literal["Saved"] = field(default="Saved", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
     """A chunk of the prompt was computed: `done` of `total` tokens, in `seconds`."""
 
-    column: int
-    done: int
-    total: int
-    seconds: float
+    column: Index
+    done: Count
+    total: Count
+    seconds: Seconds
+    kind: Literal["Prefilled"] = field(default="Prefilled", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +275,26 @@ class Step:
     passes rows 0 and the parts of the seconds out.
     """
 
-    column: int
-    tokens: list[int]
-    origins: list[str]
-    gaps: list[float]
-    spans: list[list[str]]
-    rows: int
-    drafted: int
-    accepted: int
-    seconds: dict[str, float]
-    masks: list[float] = field(default_factory=list)
-    calls: int = 0
-    overlaps: list[float] = field(default_factory=list)
+    column: Index
+    tokens: list[Token]
+    origins: list[Origin]
+    gaps: list[Gap]
+    spans: list[Span]
+    rows: Count
+    drafted: Count
+    accepted: Count
+    seconds: dict[Name, Seconds]
+    masks: list[Seconds] = field(default_factory=list)
+    calls: Count = 0
+    overlaps: list[Annotated[float, Field(ge=-0.001, le=1.001)]] = field(default_factory=list)
+    kind: Literal["Step"] = field(default="Step", kw_only=True)
+
+    def __post_init__(self) -> None:
+        tokens = len(self.origins)
+        if len(self.tokens) not in (0, tokens) or len(self.gaps) > tokens:
+            raise ValueError("a step has more tokens, or gaps, than origins")
+        if "total" not in self.seconds:
+            raise ValueError("a step does not say how long it took")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +314,17 @@ class Proposed:
     Raises ValueError for what does not fit together: a recording may hold anything.
     """
 
-    column: int
+    column: Index
     tokens: list[str]
-    parents: list[int]
-    by: list[list[Any]]
-    path: list[int]
+    parents: list[Annotated[int, Field(ge=-1, le=2**16)]]
+    by: list[Proposer]
+    path: list[Count]
     chosen: str
-    cut: int = 0
+    cut: Count = 0
     window: list[list[str]] = field(default_factory=list)
-    allowed: list[int] = field(default_factory=list)
-    top: list[list[list[Any]]] = field(default_factory=list)
+    allowed: list[Count] = field(default_factory=list)
+    top: list[list[Probable]] = field(default_factory=list)
+    kind: Literal["Proposed"] = field(default="Proposed", kw_only=True)
 
     def __post_init__(self) -> None:
         verified = len(self.tokens) - self.cut
@@ -291,12 +358,13 @@ class Judged:
     an invalid text breaks what the grammar did hold, so that its engine let it through.
     """
 
-    column: int
+    column: Index
     verdict: Literal["valid", "invalid", "unchecked"]
     pointer: str
     why: str
     later: list[str] = field(default_factory=list)
     forbidden: bool = False
+    kind: Literal["Judged"] = field(default="Judged", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,18 +379,19 @@ class Served:
     places, drafted and accepted are the server's of that time, not the request's.
     """
 
-    column: int
+    column: Index
     clock: Literal["server", "network"]
-    round_trip: float
-    prompt_tokens: int = 0
-    tokens: int = 0
+    round_trip: Seconds
+    prompt_tokens: Count = 0
+    tokens: Count = 0
     each: bool = False
-    drafted: int = 0
-    accepted: int = 0
-    rounds: int = 0
-    places: list[int] = field(default_factory=list)
-    per_pass: float = 0.0
+    drafted: Count = 0
+    accepted: Count = 0
+    rounds: Count = 0
+    places: Annotated[list[Count], Field(max_length=64)] = field(default_factory=list)
+    per_pass: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     others: bool = False
+    kind: Literal["Served"] = field(default="Served", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,19 +400,21 @@ class Finished:
     grammar still wanted, if the text was cut before it may end.
     """
 
-    column: int
+    column: Index
     reason: Reason
-    spans: list[list[str]]
+    spans: list[Span]
     expected: str = ""
+    kind: Literal["Finished"] = field(default="Finished", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The column ended with an error, told in one sentence, and whose fault that is."""
 
-    column: int
+    column: Index
     message: str
     cause: Cause = "request"
+    kind: Literal["Failed"] = field(default="Failed", kw_only=True)
 
 
 Event = (
@@ -378,13 +449,15 @@ def failures(columns: Iterable[int], error: BaseException) -> list[Failed]:
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
-#: Of each kind the names of all fields, in order, and of those without a default.
-_FIELDS = {kind: dict.fromkeys(f.name for f in fields(kind)).keys() for kind in _KINDS.values()}
+#: Of each kind the names of all fields, in the order of JSON, and of those without a default.
+_FIELDS = {
+    name: dict.fromkeys(["kind", *(f.name for f in fields(kind))]) for name, kind in _KINDS.items()
+}
 _NEEDED = {
-    kind: frozenset(
+    name: frozenset(
         f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
     )
-    for kind in _KINDS.values()
+    for name, kind in _KINDS.items()
 }
 
 
@@ -393,21 +466,23 @@ def to_json(event: Event) -> dict[str, Any]:
 
     A gap without a runner-up is infinite, which JSON cannot say: it becomes null.
     """
-    kind = type(event)
-    value = {"kind": kind.__name__, **{name: getattr(event, name) for name in _FIELDS[kind]}}
+    value = {name: getattr(event, name) for name in _FIELDS[event.kind]}
     if isinstance(event, Step):
         value["gaps"] = [gap if gap < inf else None for gap in event.gaps]
     return value
 
 
 def from_json(value: Any) -> Event:
-    """The event that `to_json` made this dict from; what an earlier version did not say yet has its
-    default. Raises ValueError for anything else.
+    """The event that `to_json` made this dict from, of a process of ours: its fields' values are
+    not checked. Raises ValueError for anything else.
     """
-    kind = _KINDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
-    arguments = {name: v for name, v in value.items() if name != "kind"} if kind else {}
-    if kind is None or not _NEEDED[kind] <= arguments.keys() <= _FIELDS[kind]:
+    kind = str(value.get("kind")) if isinstance(value, dict) else ""
+    if kind not in _KINDS or not _NEEDED[kind] <= value.keys() <= _FIELDS[kind].keys():
         raise ValueError(f"not an event: {value!r:.200}")
-    if kind is Step:
-        arguments["gaps"] = [inf if gap is None else gap for gap in arguments["gaps"]]
-    return kind(**arguments)
+    if kind == "Step":
+        value = {**value, "gaps": [inf if gap is None else gap for gap in value["gaps"]]}
+    return _KINDS[kind](**value)
+
+
+def _ascending(numbers: list[int]) -> bool:
+    return all(a < b for a, b in pairwise(numbers))

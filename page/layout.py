@@ -22,7 +22,7 @@ from backend.web.offer import Offer, offer_of
 from backend.web.presence import Attendance
 from backend.web.view import View
 from backend.web.visitors import Visitors
-from page import benchmark, carry, history, lineup, model, own_grammar, production, sampling, save
+from page import benchmark, export, history, lineup, model, own_grammar, production, sampling, save
 from page.api import offer_api
 from page.components import (
     BARE,
@@ -92,7 +92,7 @@ def build(
                 more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
                 gr.HTML(html_template=asset("bar.html"), **BARE)
             board.render()
-            carry.fill(controller)
+            export.fill(controller)
         with gr.Sidebar(open=False, position="right", width=DRAWER, elem_id="settings"):
             gr.HTML(html_template="<h2>Settings</h2>", **BARE)
             with gr.Tabs():

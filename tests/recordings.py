@@ -23,9 +23,13 @@ FAKE = ModelSpec("fake-loop", "fake", "fp32", "CPU")
 MADE = "2026-11-23T10:20:30Z"
 DOCUMENT = json.loads(SCHEMA.read_text(encoding="utf-8"))
 
+PARTS: dict[str, Any] = DOCUMENT["$defs"]
+
 #: Of each kind of event, what its JSON form must be like.
-KINDS: dict[str, Any] = {
-    name: part for name, part in DOCUMENT["definitions"].items() if name[0].isupper()
+KINDS = {
+    name: part
+    for name, part in PARTS.items()
+    if "kind" in part.get("properties", {}) and "const" in part["properties"]["kind"]
 }
 
 
@@ -51,13 +55,14 @@ EVERY = "stateless kv speculative lookahead grammar lookup restart single"
 def values(part: Any) -> st.SearchStrategy[Any]:
     """Whatever a part of the schema allows, small."""
     if "$ref" in part:
-        return values(DOCUMENT["definitions"][part["$ref"].rpartition("/")[2]])
+        return values(PARTS[part["$ref"].rpartition("/")[2]])
+    if "const" in part:
+        return st.just(part["const"])
     if "enum" in part:
         return st.sampled_from(part["enum"])
     if "anyOf" in part:
         return st.one_of([values(each) for each in part["anyOf"]])
-    kinds = part["type"] if isinstance(part["type"], list) else [part["type"]]
-    return st.one_of([_MAKERS[kind](part) for kind in kinds])
+    return _MAKERS[part["type"]](part)
 
 
 def _floats(part: Any) -> st.SearchStrategy[float]:
@@ -68,32 +73,27 @@ def _floats(part: Any) -> st.SearchStrategy[float]:
 
 
 def _arrays(part: Any) -> st.SearchStrategy[list[Any]]:
-    if isinstance(part.get("items"), list):
-        return st.tuples(*map(values, part["items"])).map(list)
-    if part["maxItems"] == 0:
-        return st.just([])
+    if "prefixItems" in part:
+        return st.tuples(*map(values, part["prefixItems"])).map(list)
     least = part.get("minItems", 0)
-    return st.lists(values(part["items"]), min_size=least, max_size=min(part["maxItems"], 4))
+    return st.lists(values(part["items"]), min_size=least, max_size=min(part.get("maxItems", 4), 4))
 
 
 def _objects(part: Any) -> st.SearchStrategy[dict[str, Any]]:
     named = {name: values(each) for name, each in part.get("properties", {}).items()}
-    needed = {name: named[name] for name in part.get("required", [])}
+    needed = {"kind", *part.get("required", [])} & named.keys()
     made = st.fixed_dictionaries(
-        needed, optional={name: each for name, each in named.items() if name not in needed}
+        {name: named[name] for name in needed},
+        optional={name: each for name, each in named.items() if name not in needed},
     )
-    if not part["additionalProperties"]:
+    if "additionalProperties" not in part:
         return made
-    more = st.dictionaries(
-        st.sampled_from(("draft", "mask", "forward", "rest", "k")),
-        values(part["additionalProperties"]),
-        max_size=4,
-    )
-    return st.builds(lambda some, others: {**others, **some}, made, more)
+    more = values(part["additionalProperties"])
+    return st.dictionaries(st.sampled_from(("draft", "mask", "total", "k")), more, max_size=4)
 
 
 _MAKERS = {
-    "integer": lambda part: st.integers(part["minimum"], part["maximum"]),
+    "integer": lambda part: st.integers(part["minimum"], part.get("maximum", 2**31 - 1)),
     "number": _floats,
     "string": lambda part: st.text(max_size=8),
     "boolean": lambda part: st.booleans(),
@@ -123,6 +123,7 @@ def _sensible(value: dict[str, Any]) -> dict[str, Any]:
         value |= {
             "tokens": tokens if len(tokens) == count else [],
             "gaps": value["gaps"][:count],
+            "seconds": {"total": 0.5, **value["seconds"]},
         }
     if value["kind"] == "Proposed":
         count = len(value["tokens"])

@@ -2,8 +2,6 @@
 
 import json
 import os.path
-import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,38 +10,25 @@ import typer
 from backend.cli.console import out, say, visible
 from backend.cli.options import AsJson
 from backend.cli.tables import show
-from backend.errors import DerbyError, check_range
+from backend.errors import check_range
 from backend.events import to_json
 from backend.records.file import load
 from backend.records.link import Held, decode, is_link, link
 from backend.records.record import RaceRecord
 from backend.records.timeline import paced, timeline
 from backend.results.scoreboard import Scoreboard
-from backend.web.carry import file_of
+from backend.web.export import FILES, file_of
 
 #: Times as fast as the columns' own clocks, at most.
 FASTEST = 1000.0
 
 
-class Form(StrEnum):
-    """What a record may be printed as: a link, or what the page saves."""
-
-    html = "html"
-    json = "json"
-    csv = "csv"
-    markdown = "markdown"
-    trace = "trace"
-    svg = "svg"
-    png = "png"
-    curve_svg = "curve-svg"
-    curve_png = "curve-png"
-    link = "link"
-
+#: What a record may be printed as: what the page saves, or a link.
+FORMS = (*FILES, "link")
 
 #: What is said of a link that does not hold all.
 HOLDS: dict[Held, str] = {
     "all but details": "the race without what was proposed at each step",
-    "rounded": "the race with its times rounded",
     "settings": "the settings alone, for the race is too long",
 }
 
@@ -55,13 +40,14 @@ def replay(
         typer.Option(help="Times as fast as the columns' own clocks; 0: at once."),
     ] = 0.0,
     form: Annotated[
-        Form | None,
+        str,
         typer.Option(
             "--as",
             help="Print it as a page, the record itself, a table, a trace for Perfetto, a picture "
-            "of the result or of the curve of what passes cost, or a link.",
+            "of the result or of the curve of what passes cost, or a link: "
+            f"{', '.join(FORMS)}.",
         ),
-    ] = None,
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     check_range("speed", speed, 0.0, FASTEST)
@@ -70,29 +56,15 @@ def replay(
         for event in record.events:
             print(json.dumps(to_json(event)))
         return
-    if form is Form.link:
+    if form == "link":
         print(_linked(record))
         return
     record = record.published(visible)
-    if form is not None:
-        _print(file_of(record, form).content)
+    if form:
+        print(file_of(record, form).content, end="")
         return
     show(Scoreboard(record.columns), paced(timeline(record), speed))
     out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
-
-
-def _print(content: str | bytes) -> None:
-    """Raises DerbyError for bytes on a terminal, which shows no pictures."""
-    if isinstance(content, str):
-        print(content, end="")
-    elif _on_a_terminal():
-        raise DerbyError("A PNG is no text for a terminal: put `> race.png` behind the command.")
-    else:
-        sys.stdout.buffer.write(content)
-
-
-def _on_a_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def _linked(record: RaceRecord) -> str:

@@ -1,138 +1,105 @@
-"""The result of a race as a picture: for chats, and for where a link is shown."""
+"""The result of a race as a picture: for chats and documents."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from backend.export.drawing import Anchor, Box, Drawing, Line, Shape, Text, cut, width_of, wrapped
+from backend.export.svg import (
+    BAD,
+    BRAND,
+    COLOURS,
+    INK,
+    RULE,
+    SOFT,
+    box,
+    fitted,
+    line,
+    picture,
+    text,
+    wrapped,
+)
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import NONE, figure, leading
 from backend.results.metrics import Score
-from backend.results.scoreboard import Pace, Scoreboard
+from backend.results.scoreboard import Scoreboard
 
-#: As links are shown in most places.
-WIDTH, HEIGHT, MARGIN = 1200, 630, 44
+WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
 
-INK, SOFT, RULE, BRAND, BAD = "#1b2430", "#566273", "#d5dbe3", "#0058a3", "#b3261e"
+#: Heights: of what stands above the headline, of a line of it, of a column, of the foot.
+TOP, HEADLINE, COLUMN, FOOT = 140, 34, 78, 68
 
-#: Of a column that is shown to be faster, slower, or neither.
-COLOURS: dict[Pace, str] = {
-    "base": "#4a5a70",
-    "faster": "#00704e",
-    "slower": "#b0400a",
-    "control": "#667285",
-    "": "#667285",
-}
+#: Of a column's line: where its bar begins, how long the longest is, and the room of the texts on
+#: either side of it.
+BAR, LONGEST, ASIDE = 380, 260, 300
 
 #: What a pace begins with where colours and fonts are the reader's.
 _ARROWS = "\N{BLACK UP-POINTING TRIANGLE}\N{BLACK DOWN-POINTING TRIANGLE} "
 
-#: Where the columns' lines begin and end; more columns than HIGH get low lines, and the headline
-#: one line.
-TOP, BOTTOM, HIGH, TALLEST = 196, 572, 6, 92
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Where a column's line says what: from its anchor on, so many units wide, below its middle."""
-
-    x: float
-    width: float
-    below: float
-    size: float
-    anchor: Anchor = "start"
-    bold: bool = False
-
-
-#: The cells of high lines and of low ones, and of both the bar's left end, longest and thickness.
-_LINES = {
-    True: {
-        "name": Cell(MARGIN, 304, -4, 30, bold=True),
-        "text": Cell(MARGIN, 304, 27, 25),
-        "rate": Cell(12, 184, 9, 26),
-        "gain": Cell(RIGHT, 306, -2, 32, "end", bold=True),
-        "pace": Cell(RIGHT, 306, 27, 25, "end"),
-    },
-    False: {
-        "name": Cell(MARGIN, 236, 8, 24, bold=True),
-        "text": Cell(RIGHT, 144, 8, 24, "end"),
-        "rate": Cell(8, 174, 8, 24),
-        "gain": Cell(770, 212, 8, 24, "end", bold=True),
-        "pace": Cell(1004, 222, 8, 24, "end"),
-    },
-}
-_BARS = {True: (360, 280, 34), False: (286, 88, 20)}
-
-
-def card(record: RaceRecord) -> Drawing:
-    """Who was how fast, by what interval, and whether the text stayed, a line a column; and what
-    was asked of which model on what machine.
+def card(record: RaceRecord) -> str:
+    """As SVG: who was how fast, by what interval, and whether the text stayed, a line a column;
+    and what was asked of which model on what machine.
     """
     made = board(record)
-    count, said = len(made.columns), sentences.headline(made)
-    top = TOP if count <= HIGH * 4 / 3 else TOP - 32
-    height = min((BOTTOM - top) / count, TALLEST)
-    top += (BOTTOM - top - count * height) / 2
-    lines = wrapped(said, RIGHT - MARGIN, 26, 2 if count <= HIGH * 4 / 3 else 1)
-    shapes: list[Shape] = [*heading(record), *_prompt(record)]
-    shapes += [Text(MARGIN, 150 + 32 * i, line, 26, INK) for i, line in enumerate(lines)]
-    for index in range(count):
-        shapes += _line(made, index, top + (index + 0.5) * height)
-    shapes += _foot(record, sentences.doubt(made))
-    return Drawing(f"Decode Derby: {said}", WIDTH, HEIGHT, tuple(shapes))
+    said = sentences.headline(made)
+    lines = wrapped(said, RIGHT - MARGIN, 26)
+    begin = TOP + HEADLINE * len(lines)
+    height = begin + COLUMN * len(made.columns) + FOOT
+    parts = [*_head(record), *_headline(lines)]
+    for index in range(len(made.columns)):
+        parts += _column(made, index, begin + COLUMN * (index + 0.5))
+    parts += _foot(record, sentences.doubt(made), height - FOOT + 10)
+    return picture(WIDTH, height, "Decode Derby: a race", said, parts)
 
 
-def heading(record: RaceRecord) -> Iterator[Shape]:
-    """What every picture begins with: whose it is, and what ran on what."""
+def _head(record: RaceRecord) -> Iterator[str]:
+    """What ran on what, and what was asked."""
     target = str(replace(record.target, name=model_title(record.target.name)))
-    yield Box(0, 0, WIDTH, 10, BRAND)
-    yield Text(MARGIN, 58, "Decode Derby", 32, BRAND, bold=True)
-    yield Text(RIGHT, 58, cut(target, 820, 25, middle=True), 25, SOFT, "end")
+    yield box(0, 0, WIDTH, 10, BRAND)
+    yield text(MARGIN, 58, "Decode Derby", 32, BRAND, bold=True)
+    yield text(RIGHT, 58, fitted(target, 820, 25), 25, SOFT, "end")
+    prompt = fitted(record.request.prompt, RIGHT - MARGIN, 34, bold=True)
+    yield text(MARGIN, 108, prompt, 34, INK, bold=True)
 
 
-def _prompt(record: RaceRecord) -> Iterator[Shape]:
-    words = " ".join(record.request.prompt.split())
-    yield Text(MARGIN, 108, cut(words, RIGHT - MARGIN, 34, bold=True), 34, INK, bold=True)
+def _headline(lines: list[str]) -> Iterator[str]:
+    for number, words in enumerate(lines):
+        yield text(MARGIN, TOP + 12 + HEADLINE * number, words, 26, INK)
 
 
-def _foot(record: RaceRecord, doubt: str) -> Iterator[Shape]:
+def _column(made: Scoreboard, index: int, middle: float) -> Iterator[str]:
+    """What a column came to."""
+    score, colour = made.scores[index], COLOURS[made.pace(index)]
+    name = fitted(made.name(index), ASIDE, 28, bold=True)
+    yield text(MARGIN, middle - 4, name, 28, INK, bold=True)
+    yield text(MARGIN, middle + 25, _text(made, index), 24)
+    if score.message:
+        said = fitted(f"failed: {score.message}", RIGHT - BAR, 26)
+        yield text(BAR, middle + 9, said, 26, BAD)
+        return
+    length = LONGEST * _quickness(score) / (max(map(_quickness, made.scores)) or 1)
+    yield box(BAR, middle - 16, max(length, 2), 32, colour, 4)
+    yield text(BAR + length + 12, middle + 9, _rate(score, made.baseline), 26, INK)
+    gain = figure("speedup").text(score, made.baseline)
+    yield text(RIGHT, middle - 4, gain, 28, colour, "end", bold=True)
+    pace = sentences.pace(made, index).lstrip(_ARROWS)
+    yield text(RIGHT, middle + 25, pace, 24, colour, "end")
+
+
+def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:
     """Where and when; what leaves the timings in doubt."""
-    yield Line(((MARGIN, 582), (RIGHT, 582)), RULE)
-    warning = Text(RIGHT, 614, cut(doubt, 700, 22), 22, COLOURS["slower"], "end")
-    yield warning
+    yield line(((MARGIN, top), (RIGHT, top)), RULE, 2)
     machine = record.machine
     cores = f"{machine.cores:.3g} {'core' if machine.cores == 1 else 'cores'}"
     where = f"{record.made[:10]}, {machine.processor or 'unknown processor'}, {cores}"
-    room = RIGHT - MARGIN - (warning.width + 24 if doubt else 0)
-    yield Text(MARGIN, 614, cut(where, room, 22), 22, SOFT)
-
-
-def _line(made: Scoreboard, index: int, middle: float) -> Iterator[Shape]:
-    """What a column came to."""
-    high, score, colour = len(made.columns) <= HIGH, made.scores[index], COLOURS[made.pace(index)]
-    cells, (left, longest, thickness) = _LINES[high], _BARS[high]
-    yield _words(cells["name"], middle, made.name(index), INK)
-    yield _words(cells["text"], middle, _text(made, index), SOFT)
-    if score.message:
-        place = replace(cells["rate"], x=left, width=cells["gain"].x - left)
-        yield _words(place, middle, f"failed: {score.message}", BAD)
-        return
-    length = longest * _quickness(score) / (max(map(_quickness, made.scores)) or 1)
-    yield Box(left, middle - thickness / 2, max(length, 2), thickness, colour, 4)
-    rate = replace(cells["rate"], x=left + length + cells["rate"].x)
-    yield _words(rate, middle, _rate(score, made.baseline), INK)
-    yield _words(cells["gain"], middle, figure("speedup").text(score, made.baseline), colour)
-    yield _words(cells["pace"], middle, sentences.pace(made, index).lstrip(_ARROWS), colour)
-
-
-def _words(cell: Cell, middle: float, words: str, colour: str) -> Text:
-    """The words in a cell, smaller if they are too long for it; cut if that does not do."""
-    need = width_of(words, cell.size, bold=cell.bold)
-    size = max(0.85, min(1.0, cell.width / max(need, 1))) * cell.size
-    fitting = cut(words, cell.width, size, bold=cell.bold, middle=True)
-    return Text(cell.x, middle + cell.below, fitting, size, colour, cell.anchor, cell.bold)
+    room = RIGHT - MARGIN
+    if doubt:
+        doubt = fitted(doubt, room * 0.6, 20)
+        yield text(RIGHT, top + 36, doubt, 20, COLOURS["slower"], "end")
+        room *= 0.38
+    yield text(MARGIN, top + 36, fitted(where, room, 20), 20)
 
 
 def _text(made: Scoreboard, index: int) -> str:

@@ -1,52 +1,165 @@
-"""A record as one JSON value, checked by the schema beside this file when it is read.
+"""A record as JSON, written plainly and read by pydantic: `record.schema.json` is made of what
+stands here and in the events (`python -m backend.records`).
 
 A field that later versions add has a default, so that older records stay what they are; whatever
 else changes is a version of its own, with a reader of its own.
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    TypeAdapter,
+)
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.events import CostsKnown, Event, LoadKnown, Step, from_json, to_json
-from backend.grammar.checks.validity import pointer, shortened
+from backend.events import (
+    Conditions,
+    CostsKnown,
+    Decided,
+    Failed,
+    Fed,
+    Filled,
+    Finished,
+    Judged,
+    LoadKnown,
+    Name,
+    Prefilled,
+    Prepared,
+    Proposed,
+    Resumed,
+    Served,
+    Shifted,
+    Started,
+    Step,
+    to_json,
+)
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.place import Machine
 from backend.records.record import RaceRecord
 from backend.strategies.column import Column, OwnModel, default_column
-from backend.strategies.plain_values import (
-    plain_request,
-    plain_settings,
-    read_request,
-    read_settings,
-)
-from backend.types import MAX_NEW_TOKENS, ModelSpec
-
-if TYPE_CHECKING:
-    from jsonschema_rs import Draft4Validator
+from backend.strategies.plain_values import plain_request, plain_settings
+from backend.types import MAX_NEW_TOKENS, ModelSpec, Request
+from backend.untrusted import read_json
 
 FORMAT, VERSION = "decode-derby-race", 1
 SCHEMA = Path(__file__).with_name("record.schema.json")
 
-Document = dict[str, Any]
+#: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
+#: some 60 values, what was proposed in it included, are six million.
+MAX_VALUES = 1 << 23
 
-#: How JSON escapes what may be half of a pair.
-_SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+#: What a record may tell of: all events but record.LEFT_OUT.
+Told = (
+    Step
+    | Proposed
+    | Conditions
+    | Started
+    | Prepared
+    | CostsKnown
+    | LoadKnown
+    | Decided
+    | Resumed
+    | Prefilled
+    | Fed
+    | Filled
+    | Shifted
+    | Judged
+    | Served
+    | Finished
+    | Failed
+)
 
-#: What Python says of values that are of another type, or out of range.
-_WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+#: The form is fixed so that dates sort as texts do; whether there is such a day Python knows.
+Moment = Annotated[
+    str,
+    Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$"),
+    AfterValidator(lambda text: datetime.fromisoformat(text) and text),
+]
 
 
-def document_of(record: RaceRecord) -> Document:
+def _known_version(version: Any) -> Any:
+    """Raises DerbyError for a later one."""
+    if isinstance(version, int) and version > VERSION:
+        raise DerbyError(
+            f"The record is of version {version!r:.20}; this program reads {VERSION}: update the "
+            "program."
+        )
+    return version
+
+
+class Strict(BaseModel):
+    """Values are of the very type, numbers finite, and nothing stands there that is not known; of
+    the dataclasses within it too.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class ColumnDocument(Strict):
+    """A column: settings as the command line takes them, or a grammar whole."""
+
+    strategy: Name
+    settings: Annotated[dict[Name, Name | GrammarSource], Field(max_length=64)]
+    model: OwnModel
+
+    @property
+    def column(self) -> Column:
+        """Raises DerbyError for what a column cannot have. Its limit may be beyond what a user may
+        set, for a race that goes on sets it.
+        """
+        settings, usual = dict(self.settings), default_column(self.strategy)
+        limit = str(settings.pop("limit", usual.limit)) if usual.limit else "0"
+        if usual.limit and not (limit.isdecimal() and 1 <= int(limit) <= MAX_NEW_TOKENS):
+            raise refusal(f"a column's limit is {limit:.20} tokens, of at most {MAX_NEW_TOKENS:,}")
+        return usual.with_settings(settings).limited(int(limit)).on(self.model)
+
+
+class Document(Strict):
+    """A race of Decode Derby: what was asked, where it ran and what happened."""
+
+    format: Literal["decode-derby-race"]
+    version: Annotated[Literal[1], BeforeValidator(_known_version)]
+    check: Annotated[str, Field(pattern="^[0-9a-f]{8}$")] = ""
+    made: Moment
+    machine: Machine
+    versions: Annotated[dict[str, Name], Field(max_length=32)]
+    request: Request
+    target: ModelSpec
+    columns: Annotated[list[ColumnDocument], Field(min_length=1, max_length=12)]
+    events: Annotated[
+        list[Annotated[Told, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
+    ]
+
+    @property
+    def record(self) -> RaceRecord:
+        """Raises DerbyError for settings that no column has."""
+        columns = tuple(each.column for each in self.columns)
+        for engine in {self.target.engine, *(each.model.engine for each in columns)} - {""}:
+            engine_named(engine)
+        return RaceRecord(
+            self.request,
+            columns,
+            self.target,
+            self.made,
+            self.machine,
+            tuple(self.versions.items()),
+            tuple(self.events),
+        )
+
+
+def document_of(record: RaceRecord) -> dict[str, Any]:
     """JSON values from which `read_document` makes the same record."""
     return {
         "format": FORMAT,
@@ -61,142 +174,46 @@ def document_of(record: RaceRecord) -> Document:
     }
 
 
-def read_document(value: Any) -> RaceRecord:
-    """The record that this JSON value says. Raises DerbyError for anything else."""
-    version = _version(value)
-    if version not in tuple(_READERS):  # whatever it is, a dict would want its hash
-        known = ", ".join(map(str, _READERS))
-        raise DerbyError(
-            f"The record is of version {version!r:.20}; this program reads {known}: update the "
-            "program."
-        )
-    with refusing():
-        return _READERS[version](value)
+def write_document(record: RaceRecord) -> bytes:
+    """The record as JSON in UTF-8."""
+    text = json.dumps(
+        document_of(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    # An error's message may name a path that is no text.
+    return text.encode(errors="replace")
 
 
-def read_json(data: bytes) -> Any:
-    """Raises ValueError or RecursionError for what is no JSON in UTF-8, halves of surrogate pairs
-    included.
+def read_document(data: bytes) -> RaceRecord:
+    """The record that this JSON says. Raises DerbyError for anything else. The bytes are the
+    caller's to bound.
     """
-    text = data.decode()
-    value = json.loads(text, parse_constant=_refuse)
-    if _SURROGATE.search(text):
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
+    return read_json(_reader(), data, refusal, MAX_VALUES).record
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number that JSON has")
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Turn what Python says of wrong values into a DerbyError."""
-    try:
-        yield
-    except DerbyError:
-        raise
-    except _WRONG as error:
-        raise no_record(shortened(str(error)) or type(error).__name__) from error
-
-
-def no_record(why: str) -> DerbyError:
+def refusal(why: str) -> DerbyError:
     """What to raise for anything that is no record."""
     return DerbyError(f"This is no record of a race: {why}; copy or save it anew.")
 
 
-def _version(value: Any) -> Any:
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise no_record(f'its "format" is not "{FORMAT}"')
-    return value.get("version")
+def schema() -> str:
+    """The JSON Schema of a record: what the file beside this one holds."""
+    return json.dumps(_reader().json_schema(), indent=1) + "\n"
 
 
-def _read_first(value: Document) -> RaceRecord:
-    """A record of version 1."""
-    _require_schema(value)
-    datetime.fromisoformat(value["made"])
-    columns = tuple(_read_column(column) for column in value["columns"])
-    target = ModelSpec(**value["target"])
-    for engine in {target.engine, *(column.model.engine for column in columns)} - {""}:
-        engine_named(engine)
-    events = tuple(map(from_json, value["events"]))
-    for event in events:
-        _require_sense(event)
-    return RaceRecord(
-        read_request(value["request"]),
-        columns,
-        target,
-        value["made"],
-        Machine(**value["machine"]),
-        tuple(value["versions"].items()),
-        events,
-    )
+@cache
+def _reader() -> TypeAdapter[Document]:
+    return TypeAdapter(Document)
 
 
-_READERS = {1: _read_first}
-
-
-def _plain_machine(machine: Machine) -> Document:
+def _plain_machine(machine: Machine) -> dict[str, Any]:
     """Without the name of one that has none."""
     return {name: value for name, value in asdict(machine).items() if name != "node" or value}
 
 
-def _plain_column(column: Column) -> Document:
+def _plain_column(column: Column) -> dict[str, Any]:
     """A grammar that ships goes by its name: the program's version says which one that was."""
     settings = plain_settings(column)
     for name, value in column.settings().items():
         if isinstance(value, GrammarSource) and shipped().get(value.name) == value:
             settings[name] = value.name
     return {"strategy": column.name, "settings": settings, "model": asdict(column.model)}
-
-
-def _read_column(value: Mapping[str, Any]) -> Column:
-    """A limit may be beyond what a user may set, for a race that goes on sets it."""
-    settings, usual = dict(value["settings"]), default_column(value["strategy"])
-    limit = int(settings.pop("limit", usual.limit)) if usual.limit else 0
-    if usual.limit and not 1 <= limit <= MAX_NEW_TOKENS:
-        raise ValueError(f"a token limit of {limit}, and {MAX_NEW_TOKENS} is the most")
-    column = read_settings(value["strategy"], settings)
-    return column.limited(limit).on(OwnModel(**value["model"]))
-
-
-@cache
-def _validator() -> "Draft4Validator":
-    from jsonschema_rs import Draft4Validator
-
-    return Draft4Validator(json.loads(SCHEMA.read_text(encoding="utf-8")), mask="what stands there")
-
-
-def _require_schema(value: Document) -> None:
-    """Raises ValueError with the place of the first flaw."""
-    from jsonschema_rs import ValidationError
-
-    try:
-        _validator().validate(value)
-    except ValidationError as error:
-        place = pointer(error.instance_path)
-        raise ValueError(f"at {place or 'its root'} {error.message}") from error
-
-
-def _require_sense(event: Event) -> None:
-    """Raises ValueError for what no schema can say of an event's lists."""
-    match event:
-        case CostsKnown():
-            ascending = all(a < b for a, b in pairwise(event.widths))
-            if len(event.widths) != len(event.passes) or not ascending:
-                raise ValueError("passes cost what no widths are given for")
-        case LoadKnown():
-            loads = len(event.requests)
-            lists = (event.requests, event.widths)
-            ascending = all(a < b for found in lists for a, b in pairwise(found))
-            widths = {len(event.widths), *map(len, event.passes)}
-            if {loads, len(event.passes), len(event.context_slopes)} != {loads} or (
-                not ascending or len(widths) > 1 or event.widths[0] != 1
-            ):
-                raise ValueError("passes under load cost what no requests or widths are given for")
-        case Step():
-            tokens = len(event.origins)
-            if len(event.tokens) not in (0, tokens) or len(event.gaps) > tokens:
-                raise ValueError("a step has more tokens, or gaps, than origins")
-        case _:
-            pass

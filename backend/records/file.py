@@ -1,6 +1,5 @@
 """A record as a file: JSON in UTF-8."""
 
-import json
 import os
 import re
 from contextlib import suppress
@@ -8,7 +7,7 @@ from pathlib import Path
 from zlib import crc32
 
 from backend.errors import DerbyError
-from backend.records.document import document_of, no_record, read_document, read_json, refusing
+from backend.records.document import read_document, refusal, write_document
 from backend.records.record import RaceRecord
 
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
@@ -22,11 +21,7 @@ _CHECK = re.compile(rb'\{"check":"([0-9a-f]{8})",')
 
 def as_bytes(record: RaceRecord) -> bytes:
     """The record as JSON, which `from_bytes` reads."""
-    text = json.dumps(
-        document_of(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
-    # An error's message may name a path that is no text.
-    rest = text.removeprefix("{").encode(errors="replace")
+    rest = write_document(record).removeprefix(b"{")
     return b'{"check":"%08x",' % crc32(rest) + rest
 
 
@@ -41,15 +36,13 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
         )
     check = _CHECK.match(data)
     if check is None:
-        raise no_record("it does not begin with its checksum")
+        raise refusal("it does not begin with its checksum")
     rest = data[check.end() :]
     if crc32(rest) != int(check[1], 16):
         raise DerbyError(
             "The record was changed or damaged since it was saved: take the file as it was."
         )
-    with refusing():
-        value = read_json(b"{" + rest)
-    return read_document(value)
+    return read_document(b"{" + rest)
 
 
 def require_folder(path: Path) -> None:

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from backend.events import Count, Name
 from backend.machine import cores
 
 _PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -25,11 +29,11 @@ class Machine:
     of memory, the system's name and release, and of a cluster's machine its name there (`node`).
     """
 
-    processor: str = ""
-    cores: float = 0.0
-    memory: int = 0
-    system: str = ""
-    node: str = ""
+    processor: Name = ""
+    cores: Annotated[float, Field(ge=0, le=2**16)] = 0.0
+    memory: Count = 0
+    system: Name = ""
+    node: Name = ""
 
 
 @cache

@@ -63,7 +63,8 @@ class UnderLoad:
         """Up to which load it pays, and what it costs beyond that."""
         load, limit = self.load, self.limit
         if limit == 0:
-            return f"does not pay even alone: {_times(self.gain(1))} KV reuse's speed is predicted"
+            alone = f"{_times(self.gain(1))} KV reuse's speed"
+            return f"does not pay even for one request: {alone} is predicted"
         alone = f"{_times(self.gain(1))} KV reuse's speed alone"
         if limit == load.most:
             return f"pays at every load measured: {alone}, {_at(self.gain(limit), limit)}"

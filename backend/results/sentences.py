@@ -26,7 +26,7 @@ SPOILED, SPREAD = 0.15, 0.25
 FAR = 10_000
 
 #: What is said of a race before anything of it is settled.
-TURNS = "Racing in turns: the lead is a real one."
+TURNS = "The columns take turns, so the lead is real."
 
 #: What the page explains besides the figures.
 TERMS = {
@@ -72,13 +72,14 @@ def headline(board: Scoreboard) -> str:
     """A few short sentences on a race that has ended."""
     states = [score.state for score in board.scores]
     if set(states) == {"failed"}:
-        return "No column finished: each one says why."
+        return "No column finished: each card says why."
     speed = _speed(board) or "Too few tokens were written to compare speeds."
     failed = _failures(board)
     if "stopped" in states:
         lent = any(score.reason == "end of GPU time" for score in board.scores)
         early = (
-            "Ended early, for the GPU was lent for no longer: ask for fewer tokens or columns."
+            "The race ended early because the GPU was lent for no longer: ask for fewer tokens or "
+            "columns."
             if lent
             else "Stopped early."
         )
@@ -213,7 +214,7 @@ def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
     if alone:
         return f"{board.name(base)} writes {plain}."
     if board.pace(best) != "faster":
-        return f"Nothing that keeps the text is shown to be faster than {board.name(base)}."
+        return f"No column with the same text is clearly faster than {board.name(base)}."
     return f"{name} is {_times_as_fast(board.gain(best))} as {board.name(base)}."
 
 
@@ -229,17 +230,17 @@ def doubts(board: Scoreboard, index: int) -> str:
     more = (gain.needed - 1) * board.scores[index].written
     if board.pace(index) or more > FAR:
         return ""
-    return f"some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would tell which is faster"
+    return f"some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would show which is faster"
 
 
 def _own_text(board: Scoreboard, index: int) -> str:
     """What sets a column apart that is faster than those which keep the text."""
     if not board.scores[index].keeps_text and board.draws_alike(index):
-        return "which draws another text from the same distribution"
+        return "which draws a different text from the same distribution"
     if not board.lossless(index):
-        return "which writes a text of its own"
+        return "which writes a different text"
     kept = board.sameness(index) == "same"
-    return "which wrote the same text" if kept else "whose text may be another"
+    return "which wrote the same text" if kept else "whose text may differ"
 
 
 def _kept_texts(board: Scoreboard) -> str:
@@ -257,8 +258,16 @@ def _kept_texts(board: Scoreboard) -> str:
     if len(others) == 1:
         reference = board.name(board.reference(others[0]) or 0)
         return f"{board.name(others[0])} wrote the same text as {reference}."
-    all_of_them = "Both" if len(others) == 2 else f"All {len(others)}"
-    return f"{all_of_them} texts that must agree do."
+    references = {board.reference(index) for index in others}
+    if len(references) == 1:
+        return f"All {_number(len(others) + 1)} texts are identical."
+    return f"All {_number(len(others))} texts are the same as those they must match."
+
+
+def _number(count: int) -> str:
+    """A small number as a word."""
+    words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    return words[count] if count < len(words) else str(count)
 
 
 def _other_weights(board: Scoreboard) -> str:
@@ -272,8 +281,8 @@ def _other_weights(board: Scoreboard) -> str:
         if difference is not None:
             clauses.append(f"{name} leaves {plain} at token {difference.index + 1}")
         elif board.compared(index):
-            clauses.append(f"{name} wrote what {plain} wrote")
-    return f"On targets of their own, {', '.join(clauses)}." if clauses else ""
+            clauses.append(f"{name} wrote the same text as {plain}")
+    return f"With other weights, {', '.join(clauses)}." if clauses else ""
 
 
 def place(board: Scoreboard) -> str:
@@ -296,7 +305,7 @@ def ledger(board: Scoreboard) -> str:
     if middle:
         half = f"{duration(low)} to {duration(high)}"
         line += f"; a plain step took {duration(middle)}, half of them {half}"
-    advice = " That spoils timings: run it again when the machine has less to do."
+    advice = " The timings are unreliable: race again when the machine is less busy."
     parts = [line, _warmth(found), _caches(board), *_controls(board)]
     return f"{'; '.join(parts)}.{advice if spoiled(board) else ''}"
 
@@ -304,8 +313,8 @@ def ledger(board: Scoreboard) -> str:
 def _controls(board: Scoreboard) -> list[str]:
     """How far chance alone went: what came of columns that do what the baseline does."""
     return [
-        f"{board.name(i)} is a control: it did what {board.name(board.baseline_index or 0)} does "
-        f"and came to {factor(board.speedup(i))}{span(board.gain(i))}"
+        f"{board.name(i)} is a control: it worked like {board.name(board.baseline_index or 0)} "
+        f"and reached {factor(board.speedup(i))}{span(board.gain(i))}"
         for i in range(len(board.columns))
         if board.control(i) and board.speedup(i)
     ]
@@ -317,8 +326,8 @@ def doubt(board: Scoreboard) -> str:
     if found is None or not spoiled(board):
         return ""
     if (taken := found.others + found.page + found.stolen) > SPOILED:
-        return f"Timings are in doubt: others took {taken:.0%} of the machine."
-    return "Timings are in doubt: the machine's speed changed during the race."
+        return f"The timings are unreliable: others took {taken:.0%} of the machine."
+    return "The timings are unreliable: the machine's speed changed during the race."
 
 
 def spoiled(board: Scoreboard) -> bool:
@@ -340,7 +349,7 @@ def _warmth(found: Conditions) -> str:
 def _caches(board: Scoreboard) -> str:
     """Which columns began from what earlier races had computed."""
     names = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
-    return f"{' and '.join(names)} began from a reused cache" if names else "no cache reused"
+    return f"{' and '.join(names)} began from a reused cache" if names else "no cache was reused"
 
 
 def taken_by_others(found: Conditions) -> str:
@@ -465,7 +474,7 @@ def served(score: Score) -> str:
         case _:
             return ""
     if score.steps and not score.times:
-        clock += "; it tells no token counts, so there is no time per token"
+        clock += "; it sends no token counts, so the time per token is unknown"
     return clock + _counted(score.served)
 
 
@@ -474,7 +483,7 @@ def _counted(told: Served | None) -> str:
     if told is None or not (told.rounds or told.per_pass):
         return ""
     if not told.rounds:
-        return f"; of late a pass of the server's wrote {told.per_pass:.2f} tokens, for whomever"
+        return f"; lately a pass of the server wrote {told.per_pass:.2f} tokens, for all its users"
     written = f"{1 + told.accepted / told.rounds:.2f} tokens a round"
     shares = ", ".join(f"{accepted / told.rounds:.0%}" for accepted in told.places)
     if shares:
@@ -482,7 +491,7 @@ def _counted(told: Served | None) -> str:
     if not told.others:
         return f"; by its counters {written}"
     drafted = f"{told.accepted:,} of {told.drafted:,} drafted tokens accepted"
-    return f"; others used it too: its counters tell of all of them, {drafted}, {written}"
+    return f"; others used it too, and its counters include them: {drafted}, {written}"
 
 
 def _exception(board: Scoreboard, index: int) -> str:
@@ -497,7 +506,7 @@ def _exception(board: Scoreboard, index: int) -> str:
     if decision.plain and not score.drafted:
         declined = "; ".join(decision.declined) or decision.why
     if board.control(index):
-        same = f"it did what {board.name(board.baseline_index or 0)} does"
+        same = f"it worked like {board.name(board.baseline_index or 0)}"
         return f"{declined}: {same}" if declined else same
     return declined
 
@@ -560,7 +569,7 @@ def validity(score: Score) -> str:
     later = ", ".join(judged.later)
     match judged.verdict:
         case "valid":
-            return f"valid by its schema{f', {later} checked afterwards' if later else ''}"
+            return f"valid against its schema{f', {later} checked afterwards' if later else ''}"
         case "unchecked":
             return f"not checked against its schema: {judged.why}"
         case _:
@@ -570,7 +579,7 @@ def validity(score: Score) -> str:
                 if judged.forbidden
                 else f"the grammar left {later} to this check"
             )
-            return f"not valid by its schema{place}: {judged.why}; {blame}"
+            return f"not valid against its schema{place}: {judged.why}; {blame}"
 
 
 def _comparison(board: Scoreboard, index: int) -> str:
@@ -598,13 +607,17 @@ def _comparison(board: Scoreboard, index: int) -> str:
 
 
 def _same_distribution(name: str, difference: Difference | None) -> str:
-    text = f"another text from token {difference.index + 1} on" if difference else "so far its text"
+    text = (
+        f"a different text from token {difference.index + 1} on"
+        if difference
+        else "so far the same text"
+    )
     return f"same distribution as {name}, {text}"
 
 
 def _incomparable(score: Score, base: Score) -> str:
     if score.tokenizer and base.tokenizer and score.tokenizer != base.tokenizer:
-        return "its tokenizer is another one"
+        return "its tokenizer is different"
     return "its tokens are not known"
 
 

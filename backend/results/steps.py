@@ -266,7 +266,7 @@ def _cost(score: Score, index: int, expected: float | None) -> str:
         return f"{took}."
     took += f" for {_count(step.rows, 'row')}"
     if expected is not None:
-        return f"{took}; by what passes cost here it should take {duration(expected)}."
+        return f"{took}; the measured costs predict {duration(expected)}."
     if index == min(score.step_at):
         return f"{took}, those of the prompt that were computed with it included."
     return f"{took}; what passes cost is not known here."
@@ -288,7 +288,7 @@ def _departure(board: Scoreboard, column: int, index: int) -> str:
     if moment_of(board.scores[column], difference.index) != index:
         return ""
     wrote = _text_of(board.scores[reference], difference.index)
-    here = f"Token {difference.index + 1} is where it leaves {board.name(reference)}"
+    here = f"From token {difference.index + 1} on it differs from {board.name(reference)}"
     return f"{here}, which wrote {_quoted(wrote)}." if wrote else f"{here}."
 
 

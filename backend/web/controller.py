@@ -22,13 +22,13 @@ from backend.results.load import load_of, under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
 from backend.types import AnswerSoFar
-from backend.web.carry import (
+from backend.web.export import (
     about,
     compared,
     file_of,
     form_of,
     link_of,
-    read_carried,
+    read_shared,
     settings_link,
     side_by_side,
 )
@@ -172,7 +172,7 @@ class Controller:
         folder = "Put your own path in the place of the model's name." if moved else ""
         return replace(made, note=f"{folder} {made.note}".strip())
 
-    def carry(self, visitor: str, form: Any) -> View:
+    def export(self, visitor: str, form: Any) -> View:
         """The race on the visitor's board as a link or as a file to be saved; or a sentence. Not
         for the event loop.
         """
@@ -192,10 +192,10 @@ class Controller:
         return self._visitors.record(visitor).published(self._offer.public)
 
     def open(self, visitor: str, text: Any) -> tuple[Values, View]:
-        """The form and the view of a race that was carried here, as a link or a file's text. Not
+        """The form and the view of a race that a link or a file's text holds. Not
         for the event loop. Raises DerbyError for what is none.
         """
-        record = read_carried(text).published(self._offer.public)
+        record = read_shared(text).published(self._offer.public)
         if record.events:
             self._opened[visitor] = record
             self._opened.move_to_end(visitor)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from backend.export import curve, load_curve
 from backend.models.files import model_title
 from backend.results import sentences
 from backend.results.charts import cost_curve
@@ -238,19 +239,29 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
 
 
 def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
-    curve = cost_curve(board)
-    if curve is None:
+    costs = cost_curve(board)
+    if costs is None:
         return None
-    return {**curve, "marks": [{**m, "name": public(m["name"])} for m in curve["marks"]]}
+    marks = [{**mark, "name": public(mark["name"])} for mark in costs["marks"]]
+    return {
+        "svg": curve.drawn({**costs, "marks": marks}),
+        "marks": [[mark["name"], mark["sentence"], mark["pace"]] for mark in marks],
+        "cells": costs["cells"],
+        "note": costs["note"],
+    }
 
 
 def _load(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     chart = load_chart(board)
     if chart is None:
         return None
-    names = [public(name) for name in chart["heads"]]
-    marks = [{**m, "name": public(m["name"])} for m in chart["marks"]]
-    return {**chart, "heads": names, "marks": marks}
+    marks = [{**mark, "name": public(mark["name"])} for mark in chart["marks"]]
+    return {
+        "svg": load_curve.drawn({**chart, "marks": marks}),
+        "marks": [[mark["name"], mark["sentence"], ""] for mark in marks],
+        "heads": [public(name) for name in chart["heads"]],
+        **{name: chart[name] for name in ("cells", "note", "requests", "rows", "seconds")},
+    }
 
 
 #: Pieces of text that a moment may show beside those of its tokens.

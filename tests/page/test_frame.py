@@ -51,7 +51,7 @@ def test_a_race_runs_in_a_frame_without_storage_and_is_carried_away_without_clip
     ours.locator("#run").click()
     ours.locator('.dd-board[data-phase="ended"]').wait_for()
     ours.get_by_role("button", name="Copy a link").click()
-    field = ours.locator(".dd-carry input")
+    field = ours.locator(".dd-export input")
     expect(field).to_be_visible()
     assert "#race=" in field.input_value()
     assert errors == []

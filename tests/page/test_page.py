@@ -38,7 +38,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
     assert "KV reuse" in visitor.status
-    assert "texts that must agree do" in visitor.status
+    assert "texts are identical" in visitor.status
     visitor.page.get_by_text("All figures", exact=True).click()
     assert visitor.page.locator(".dd-result tbody tr").filter(visible=True).count() == 5
     for origin in ("drafted", "bonus", "forced"):
@@ -385,7 +385,7 @@ def look_into(visitor: Visitor) -> None:
         assert first == row.locator("code").first.text_content()  # greedily the most probable one
     page.get_by_role("button", name="First difference").click()
     expect(page.locator(".dd-inspector-title")).to_contain_text("Grammar. Step")
-    expect(page.locator(".dd-said")).to_contain_text("is where it leaves KV reuse")
+    expect(page.locator(".dd-said")).to_contain_text("on it differs from KV reuse")
 
 
 def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:

@@ -19,7 +19,7 @@ from backend.events import (
     Saved,
     Started,
 )
-from backend.records.document import document_of, read_document
+from backend.records.document import document_of, read_document, write_document
 from backend.records.place import Machine, this_machine, versions
 from backend.records.record import RaceRecord, board, recorded
 from backend.results.scoreboard import Scoreboard
@@ -60,7 +60,7 @@ def test_a_race_of_a_cluster_is_recorded_on_its_machine() -> None:
     assert record.machine == Machine("A processor", 4.0, 1 << 33, "Linux", "node-b")
     assert record.events == (Failed(0, "a"),)
     assert ", node-b, A processor, 4 cores, 8 GiB" in record.place
-    assert read_document(document_of(record)) == record
+    assert read_document(write_document(record)) == record
     assert "node" not in document_of(recorded(Request("a"), record.columns, FAKE, []))["machine"]
 
 

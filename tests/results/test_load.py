@@ -92,7 +92,7 @@ def test_what_pays_never_and_what_pays_always_say_so() -> None:
     found = under_load(never.scores[1], load_of(never, 1))
     assert found is not None
     assert found.limit == 0
-    assert found.sentence.startswith("does not pay even alone: 0.5")
+    assert found.sentence.startswith("does not pay even for one request: 0.5")
     always = loaded("kv", "lookup:k=4", tokens=5)
     found = under_load(always.scores[1], load_of(always, 1))
     assert found is not None

@@ -208,7 +208,7 @@ def test_the_same_text_from_other_weights_is_identical() -> None:
 
 @pytest.mark.parametrize(
     ("tokenizer", "why"),
-    [("", "its tokens are not known"), ("another", "its tokenizer is another one")],
+    [("", "its tokens are not known"), ("another", "its tokenizer is different")],
 )
 def test_without_a_common_tokenizer_no_token_is_compared(tokenizer: str, why: str) -> None:
     board = Scoreboard([KV, LOOKUP])

@@ -73,7 +73,7 @@ def test_a_speedup_is_told_by_its_two_factors() -> None:
 def test_the_headline_admits_that_nothing_is_faster() -> None:
     board = board_of("kv lookup", *written(0, LONG, 0.1), *written(1, LONG, 0.11))
     assert headline(board).startswith(
-        "Nothing that keeps the text is shown to be faster than KV reuse. "
+        "No column with the same text is clearly faster than KV reuse. "
     )
 
 
@@ -86,7 +86,7 @@ def test_a_grammar_may_change_the_text() -> None:
     board = board_of("kv grammar", *written(0, LONG, 0.1), *written(1, OTHER, 0.05))
     assert headline(board) == (
         "KV reuse writes 10.0 tokens a second. "
-        "Grammar, which writes a text of its own, is 2.00 times as fast."
+        "Grammar, which writes a different text, is 2.00 times as fast."
     )
 
 
@@ -94,7 +94,7 @@ def test_the_headline_prefers_what_keeps_the_text() -> None:
     events = [*written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15), *written(2, OTHER, 0.05)]
     sentence = headline(board_of("kv speculative grammar", *events))
     assert sentence.startswith("Speculative is 1.33 times as fast as KV reuse. ")
-    assert "Grammar, which writes a text of its own, is 2.00 times as fast." in sentence
+    assert "Grammar, which writes a different text, is 2.00 times as fast." in sentence
 
 
 def test_without_a_baseline_there_is_no_speedup() -> None:
@@ -105,7 +105,7 @@ def test_without_a_baseline_there_is_no_speedup() -> None:
 
 def test_the_headline_names_failures_and_stops() -> None:
     failed = board_of("kv lookup", Failed(0, "why"), Failed(1, "why"))
-    assert headline(failed) == "No column finished: each one says why."
+    assert headline(failed) == "No column finished: each card says why."
     one = board_of("kv lookup", *written(0, LONG, 0.1), Failed(1, "why"))
     assert headline(one).endswith(" Prompt lookup failed: its card says why.")
     two = board_of("kv lookup grammar", *written(0, LONG, 0.1), Failed(1, "why"), Failed(2, "why"))
@@ -173,8 +173,8 @@ def test_a_column_that_declines_says_why() -> None:
     """In the words of what decided it, not of what a reader of the counts makes up."""
     why = decided("plain decoding", "lookahead would not pay enough", plain=True)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), why, *written(1, LONG, 0.1))
-    assert reason(board, 1) == "lookahead would not pay enough: it did what KV reuse does"
-    assert brief(board, 1) == "Lookahead would not pay enough: it did what KV reuse does."
+    assert reason(board, 1) == "lookahead would not pay enough: it worked like KV reuse"
+    assert brief(board, 1) == "Lookahead would not pay enough: it worked like KV reuse."
     idle = decided("no guess promised to pay", plain=True)
     board = board_of("kv@int8 lookup", *written(0, LONG, 0.1), idle, *written(1, LONG, 0.2, INT8))
     assert reason(board, 1) == "slower here: no guess promised to pay"
@@ -195,7 +195,7 @@ def test_a_column_that_declined_is_a_control_and_never_slower() -> None:
         told = " ".join((headline(board), live(board), reason(board, 1), brief(board, 1)))
         assert not re.search("faster|slower|times as fast", told)
         assert headline(board).startswith("KV reuse writes 10.0 tokens a second.")
-        assert f"came to {figure('speedup').text(board.scores[1], board.baseline)}" in ledger(board)
+        assert f"reached {figure('speedup').text(board.scores[1], board.baseline)}" in ledger(board)
     guessed = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert guessed.pace(1) == "slower", "it had guessed, and that was slower"
     other = board_of("kv lookahead@int8", *written(0, LONG, 0.1), *written(1, LONG, 0.2, INT8), why)
@@ -250,7 +250,7 @@ def test_what_spoils_timings_is_told_in_few_words() -> None:
     assert doubt(board_of("kv", *steps, Conditions(2, 0.01, 0.02, 0.0))) == ""
     assert doubt(board_of("kv", *steps)) == ""
     busy = board_of("kv", *steps, Conditions(2, 0.2, 0.05, 0.1))
-    assert doubt(busy) == "Timings are in doubt: others took 35% of the machine."
+    assert doubt(busy) == "The timings are unreliable: others took 35% of the machine."
 
 
 def test_a_column_that_runs_although_it_does_not_pay_says_so() -> None:
@@ -298,9 +298,9 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
     ]
     assert headline(board_of("kv kv@int8 kv@int4 speculative", *events)) == (
         "Speculative is 1.33 times as fast as KV reuse. KV reuse (int4), whose "
-        "text may be another, is 2.50 times as fast. "
+        "text may differ, is 2.50 times as fast. "
         "Speculative wrote the same text as KV reuse. "
-        "On targets of their own, KV reuse (int8) wrote what KV reuse wrote, KV reuse (int4) "
+        "With other weights, KV reuse (int8) wrote the same text as KV reuse, KV reuse (int4) "
         "leaves KV reuse at token 2."
     )
 
@@ -313,12 +313,12 @@ def test_a_column_that_promises_a_distribution_is_never_said_to_differ() -> None
         for event in written(1, other, 0.1)
     ]
     alone = board_of(names, *written(0, LONG, 0.1), *events[:2])
-    assert verdict(alone, 1) == "same distribution as KV reuse, so far its text"
+    assert verdict(alone, 1) == "same distribution as KV reuse, so far the same text"
     board = board_of(names, *written(0, LONG, 0.1), *events)
-    assert verdict(board, 1) == "same distribution as KV reuse, another text from token 2 on"
+    assert verdict(board, 1) == "same distribution as KV reuse, a different text from token 2 on"
     assert board.sameness(1) == "allowed"
     assert "text changed" not in headline(board)
-    assert "Speculative, which draws another text from the same distribution, is " in headline(
+    assert "Speculative, which draws a different text from the same distribution, is " in headline(
         board
     )
     # At temperature 0 the same column must match, and is told so.
@@ -362,7 +362,10 @@ def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None
 
 def test_a_race_that_used_up_the_lent_gpu_says_so() -> None:
     """Once, it read as if the visitor had stopped it."""
-    for end, said in (("stopped", "Stopped early."), ("end of GPU time", "Ended early, for the")):
+    for end, said in (
+        ("stopped", "Stopped early."),
+        ("end of GPU time", "The race ended early because the"),
+    ):
         board = board_of("kv lookup", *written(0, LONG, 0.1), Finished(1, end, []))
         assert board.scores[1].state == "stopped"
         assert headline(board).startswith(said)
@@ -386,7 +389,7 @@ def test_a_lane_of_text_alone_is_told_by_its_speed() -> None:
     assert board.speedup(1) == pytest.approx(2.0)
     assert reason(board, 1) == ""
     assert headline(board) == (
-        "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may be another, is 2.00 "
+        "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may differ, is 2.00 "
         "times as fast."
     )
 
@@ -404,18 +407,24 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
 @pytest.mark.parametrize(
     ("judged", "said"),
     [
-        (Judged(0, "valid", "", ""), "valid by its schema"),
+        (Judged(0, "valid", "", ""), "valid against its schema"),
         (
             Judged(0, "valid", "", "", ["/items/uniqueItems"]),
-            "valid by its schema, /items/uniqueItems checked afterwards",
+            "valid against its schema, /items/uniqueItems checked afterwards",
         ),
         (
             Judged(0, "invalid", "/a/0", "3 is less than 5", forbidden=True),
-            "not valid by its schema at /a/0: 3 is less than 5; the grammar engine let it through",
+            (
+                "not valid against its schema at /a/0: 3 is less than 5; the grammar engine let it "
+                "through"
+            ),
         ),
         (
             Judged(0, "invalid", "", "[1,1] is bad", ["/uniqueItems"]),
-            "not valid by its schema: [1,1] is bad; the grammar left /uniqueItems to this check",
+            (
+                "not valid against its schema: [1,1] is bad; the grammar left /uniqueItems to this "
+                "check"
+            ),
         ),
         (
             Judged(0, "unchecked", "", "it is nested too deeply"),
@@ -433,7 +442,7 @@ def test_a_finished_text_is_called_what_the_validator_says(judged: Judged, said:
 def test_a_validator_s_word_stands_beside_the_comparison() -> None:
     valid = Judged(1, "valid", "", "")
     board = board_of("kv grammar", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.1), valid)
-    assert verdict(board, 1) == "identical to KV reuse (7 tokens); valid by its schema"
+    assert verdict(board, 1) == "identical to KV reuse (7 tokens); valid against its schema"
 
 
 def test_the_ledger_says_what_else_the_machine_did() -> None:
@@ -441,12 +450,12 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
     assert ledger(quiet) == (
         "During the race other programs took 2% of 1.5 cores, this page 3%, other guests of the "
         "host 0%; a plain step took 125 ms, half of them 125 ms to 125 ms; models loaded before, "
-        "all widths warmed up; no cache reused."
+        "all widths warmed up; no cache was reused."
     )
     assert not spoiled(quiet)
     busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
     assert ledger(busy).endswith(
-        "That spoils timings: run it again when the machine has less to do."
+        "The timings are unreliable: race again when the machine is less busy."
     )
     assert spoiled(busy)
     assert ledger(board_of("kv")) == ""

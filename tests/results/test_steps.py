@@ -80,7 +80,7 @@ def test_a_tree_worked_out_by_hand() -> None:
         OFFER,
         'The target chose " x" instead of "e": the two best scores lay 0.12 apart.',
         # T(8) is 34 ms at the contexts that costs are quoted at, a change of width 1, two calls 4.
-        "It took 30.0 ms for 8 rows; by what passes cost here it should take 39.0 ms.",
+        "It took 30.0 ms for 8 rows; the measured costs predict 39.0 ms.",
         "1 token was allowed to begin with.",
     ]
 
@@ -88,7 +88,7 @@ def test_a_tree_worked_out_by_hand() -> None:
 def test_behind_the_end_of_the_text_nothing_was_rejected() -> None:
     """The text ended with its second token: what hung below that was not looked at."""
     ended = replace(TREE, chosen="", top=[])
-    cut = replace(tree_step(), origins=["forced", "drafted"], tokens=[1, 2])
+    cut = replace(tree_step(), origins=["forced", "drafted"], tokens=[1, 2], gaps=[1.0, 1.0])
     view = step_view(board_with(cut, ended), 0, 1)
     fates = [guess["fate"] for guess in view["proposed"]]
     assert fates == [*FATES[:4], "not reached", *FATES[5:]]
@@ -182,7 +182,7 @@ def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
     board = board_of("kv lookup lookahead", *events)
     assert first_differences(board) == [(1, 2)]
     assert step_view(board, 1, 2)["sentences"][-1] == (
-        'Token 5 is where it leaves KV reuse, which wrote "e".'
+        'From token 5 on it differs from KV reuse, which wrote "e".'
     )
     assert not any("leaves" in s for s in step_view(board, 1, 1)["sentences"])
     assert moment_of(board.scores[0], 4) == 4

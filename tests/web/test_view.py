@@ -12,6 +12,7 @@ from rich.console import Console
 
 from backend.cli.tables import texts
 from backend.events import Failed, Finished, Judged, Prefilled, Preparing, Started
+from backend.export import curve
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.charts import cost_curve
@@ -186,7 +187,12 @@ def test_a_lane_of_text_alone_has_a_card() -> None:
 def test_the_curve_comes_with_the_end() -> None:
     events = [*priced(0, 1, 1), *priced(1, 5, 4)]
     shown = view(board_of("kv lookup", *events), race=1, goal=7)
-    assert shown["costs"] == cost_curve(board_of("kv lookup", *events))
+    known = cost_curve(board_of("kv lookup", *events))
+    assert known is not None
+    assert shown["costs"]["svg"] == curve.drawn(known)
+    assert shown["costs"]["marks"] == [
+        [m["name"], m["sentence"], m["pace"]] for m in known["marks"]
+    ]
     assert json.loads(json.dumps(shown)) == shown
     assert view(board_of("kv lookup", *events[:-1]), race=1, goal=7)["costs"] is None
 
@@ -194,7 +200,7 @@ def test_the_curve_comes_with_the_end() -> None:
 def test_a_finished_text_s_verdict_is_on_the_card_in_the_table_and_on_the_command_line() -> None:
     """Of the baseline, too, whose text is compared with nobody's."""
     broken = Judged(0, "invalid", "/a", "3 is less than 5", forbidden=True)
-    said = "not valid by its schema at /a: 3 is less than 5; the grammar engine let it through"
+    said = "not valid against its schema at /a: 3 is less than 5; the grammar engine let it through"
     board = board_of("kv", started(0), step(0, [1], 1.0), broken, Finished(0, "end of text", []))
     shown = view(board, race=1, goal=1)
     [column] = shown["columns"]

@@ -1,9 +1,9 @@
-// The race on show as a link or a file, which backend/web/carry.py makes. Where a frame forbids the
+// The race on show as a link or a file, which backend/web/export.py makes. Where a frame forbids the
 // clipboard, there is a field to copy from.
 import { finder } from "./dom.js";
 import { kept } from "./kept.js";
 
-const find = finder("carry");
+const find = finder("export");
 let component = null; // which is asked, and holds the answer
 const wanted = new Set(); // what the next link is for: "link" to be copied, "kept" to be kept
 
@@ -15,17 +15,36 @@ function clear() {
 function ask(form) {
   wanted.add(form);
   clear();
-  component.props.value = { ask: form === "kept" ? "link" : form };
+  component.props.value = { ask: form === "kept" ? "link" : form.replace("png", "svg") };
   component.trigger("input");
 }
 
-function save([name, kind, content], coded) {
-  const data = coded ? Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0)) : content;
+function save(name, blob) {
   const link = document.createElement("a");
   link.download = name;
-  link.href = URL.createObjectURL(new Blob([data], { type: kind }));
+  link.href = URL.createObjectURL(blob);
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
+// The drawing in pixels, as the fonts here have it.
+async function pixels(svg) {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  const finer = image.width < 1000 ? 2 : 1;
+  [canvas.width, canvas.height] = [finer * image.width, finer * image.height];
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+// Which form's pixels are made of which file.
+const PIXELS = { "race.svg": "png", "curve.svg": "curve-png" };
+
+async function saveFile([name, kind, content]) {
+  if (wanted.has(PIXELS[name])) save(name.replace("svg", "png"), await pixels(content));
+  else save(name, new Blob([content], { type: kind }));
 }
 
 async function copy(address, told) {
@@ -43,8 +62,8 @@ async function copy(address, told) {
 }
 
 function answered() {
-  const { link, note: told, file, base64, about } = component.props.value ?? {};
-  if (file) save(file, base64);
+  const { link, note: told, file, about } = component.props.value ?? {};
+  if (file) saveFile(file);
   // One answer may be that to both, asked for at nearly the same time.
   if (link && wanted.has("kept")) kept.add(link, about);
   if (link && wanted.has("link")) copy(location.href.split("#")[0] + link, told);
@@ -54,7 +73,7 @@ function answered() {
 
 // A race that has ended can be taken along, and is kept in this browser.
 function offer(board) {
-  const row = find(".dd-carry");
+  const row = find(".dd-export");
   const ended = board.dataset.phase === "ended";
   if (ended && row.hidden) setTimeout(() => ask("kept"), 300);
   row.hidden = !ended;
@@ -75,6 +94,6 @@ function attach() {
 export function start(given) {
   component = given;
   component.watch("value", answered);
-  find(".dd-carry").addEventListener("click", ({ target }) => target.dataset.form && ask(target.dataset.form));
+  find(".dd-export").addEventListener("click", ({ target }) => target.dataset.form && ask(target.dataset.form));
   attach();
 }

@@ -20,19 +20,19 @@ def fill(controller: Controller) -> None:
     )
     row = gr.HTML(
         None,
-        html_template=asset("carry.html"),
-        js_on_load=starting("carry.js"),
-        elem_id="carry",
+        html_template=asset("export.html"),
+        js_on_load=starting("export.js"),
+        elem_id="export",
         **BARE,
     )
 
     # In a thread, as gradio calls what is not async: it may take some time.
-    def carry(request: gr.Request, asked: Any) -> View:
+    def export(request: gr.Request, asked: Any) -> View:
         form = asked.get("ask") if isinstance(asked, dict) else None
-        return controller.carry(visitor_of(request), form)
+        return controller.export(visitor_of(request), form)
 
     def inspect(request: gr.Request, asked: Any) -> View:
         return controller.inspect(visitor_of(request), asked)
 
     inspector.input(inspect, inspector, inspector, **QUIET)
-    row.input(carry, row, row, **QUIET)
+    row.input(export, row, row, **QUIET)

@@ -1,4 +1,4 @@
-"""A race that is carried away comes back as it was, whatever it is carried in."""
+"""A race that that is exported is read back as it was, whatever it is exported as."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from recordings import EVERY, race_of
 from streams import shown
 
-from backend.cli.replay import Form
+from backend.cli.replay import FORMS
 from backend.errors import DerbyError
 from backend.export.csv_table import csv_table
 from backend.grammar.sources import GrammarSource
@@ -21,17 +21,17 @@ from backend.records.link import encode
 from backend.records.record import RaceRecord, board
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec
-from backend.web.carry import (
+from backend.web.controller import Controller
+from backend.web.export import (
     FILES,
     compared,
     file_of,
     form_of,
     link_of,
-    read_carried,
+    read_shared,
     settings_link,
     side_by_side,
 )
-from backend.web.controller import Controller
 from backend.web.form import read_race
 from backend.web.offer import Offer, offer_of
 from backend.web.view import View, recorded_view
@@ -48,10 +48,10 @@ def seen(record: RaceRecord) -> bytes:
 @pytest.mark.parametrize("name", EVERY.split())
 def test_every_kind_of_column_looks_the_same_after_a_link_a_page_and_a_file(name: str) -> None:
     record = race_of(f"kv {name}")
-    carried = (encode(record), file_of(record, "html").content, file_of(record, "json").content)
-    for text in carried:
-        assert seen(read_carried(text)) == seen(record)
-    assert csv_table(read_carried(carried[0])) == file_of(record, "csv").content
+    exported = (encode(record), file_of(record, "html").content, file_of(record, "json").content)
+    for text in exported:
+        assert seen(read_shared(text)) == seen(record)
+    assert csv_table(read_shared(exported[0])) == file_of(record, "csv").content
 
 
 def test_a_replay_page_holds_little_beside_its_record() -> None:
@@ -77,7 +77,7 @@ def test_the_form_asks_for_the_very_same_race_again() -> None:
     columns = (*record.columns[:2], parse_column("grammar:grammar=own", own))
     request = replace(record.request, stop=("\n\n", "end"), chat=False, top=3)
     record = replace(record, columns=columns, request=request)
-    form = form_of(read_carried(settings_link(record)), Offer(OFFER.runtimes, ("fake-loop",)))
+    form = form_of(read_shared(settings_link(record)), Offer(OFFER.runtimes, ("fake-loop",)))
     race = read_race(form, Offer(OFFER.runtimes, ("fake-loop",)))
     assert (race.request, race.columns, race.target) == (request, columns, record.target)
 
@@ -90,7 +90,7 @@ def test_a_model_that_is_not_offered_is_left_out() -> None:
 @pytest.mark.parametrize("text", [None, "", "#race=", "{}", "<!doctype html>", "x" * (1 << 23)])
 def test_what_is_no_race_is_one_sentence(text: Any) -> None:
     with pytest.raises(DerbyError, match=r"\.$"):
-        read_carried(text)
+        read_shared(text)
     with pytest.raises(DerbyError, match="choose from html, json"):
         file_of(race_of("kv"), "exe")
 
@@ -113,20 +113,20 @@ def test_races_stand_side_by_side_by_their_columns() -> None:
         side_by_side([encode(race_of("kv"))], str)
 
 
-def test_a_visitor_carries_the_race_on_show_and_looks_into_it() -> None:
+def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
     """That is the one which was opened, until there is another race."""
     record = race_of("kv lookup")
 
     async def scene() -> tuple[View, ...]:
         controller = Controller(Visitors(InlineHost()), OFFER)
-        nothing = controller.carry("v", "json")
+        nothing = controller.export("v", "json")
         _, there = controller.open("v", encode(record))
-        opened = controller.carry("v", "json"), controller.inspect("v", {"column": 1, "index": 0})
+        opened = controller.export("v", "json"), controller.inspect("v", {"column": 1, "index": 0})
         form = form_of(record, OFFER) | {"prompt": "Else", "model": "0"}
         view = await shown(controller, "v", controller.race("v", form))
         assert view["fragment"].startswith("#race=")
         for _ in range(200):
-            later = controller.carry("v", "json")
+            later = controller.export("v", "json")
             if "file" in later:
                 break
             await asyncio.sleep(0.01)
@@ -136,8 +136,8 @@ def test_a_visitor_carries_the_race_on_show_and_looks_into_it() -> None:
     nothing, there, opened, step, later, missing = asyncio.run(scene())
     assert nothing == {"note": "Nothing has run yet: run a race first."}
     assert there["recorded"].startswith("Recorded: ")
-    assert read_carried(opened["file"][2]) == record
+    assert read_shared(opened["file"][2]) == record
     assert (step["at"], step["column"]) == ([1, 0], "Prompt lookup")
-    assert read_carried(later["file"][2]).request.prompt == "Else"
+    assert read_shared(later["file"][2]).request.prompt == "Else"
     assert missing["note"].startswith("There is no such step")
-    assert set(FILES) == set(Form) - {Form.link}
+    assert {*FILES, "link"} == set(FORMS)

@@ -1,6 +1,5 @@
-"""A visitor's race carried away, as a link or a file, and one that was carried brought back."""
+"""A visitor's race exported as a link or a file, and one read back from them."""
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -8,7 +7,6 @@ from backend.errors import DerbyError
 from backend.export.card import card
 from backend.export.csv_table import csv_table
 from backend.export.curve import curve
-from backend.export.drawing import png, svg
 from backend.export.markdown import markdown
 from backend.export.trace import trace
 from backend.grammar.sources import GrammarSource
@@ -39,43 +37,43 @@ MOST_PROMPT, MOST_BESIDE = 120, 6
 _HOLDS: dict[Held, str] = {
     "all": "It holds the whole race.",
     "all but details": "It holds the race without the inside of its steps.",
-    "rounded": "It holds the race, its times rounded, without the inside of its steps.",
     "settings": "It holds the settings alone, for the race is too long: save a file for all of it.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What the browser saves: a name, a media type, and the content, bytes if it is no text."""
+    """What the browser saves: a name, a media type, and the content."""
 
     name: str
     kind: str
-    content: str | bytes
+    content: str
 
     @property
     def view(self) -> View:
-        """For the page, which is told in JSON: bytes in base64."""
-        if isinstance(self.content, str):
-            return {"file": [self.name, self.kind, self.content]}
-        return {"file": [self.name, self.kind, b64encode(self.content).decode()], "base64": True}
+        return {"file": [self.name, self.kind, self.content]}
 
 
-#: The files that a race may be saved as, by what the page or the command line asks for.
-FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str | bytes]]] = {
+#: The files that a race may be saved as, by what the page or the command line asks for. The page
+#: makes a PNG of an SVG itself.
+FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str]]] = {
     "html": ("race.html", "text/html", replay_page),
     "json": ("race.json", "application/json", lambda record: as_bytes(record).decode()),
     "csv": ("race.csv", "text/csv", csv_table),
     "markdown": ("race.md", "text/markdown", markdown),
     "trace": ("race.trace.json", "application/json", trace),
-    "svg": ("race.svg", "image/svg+xml", lambda record: svg(card(record))),
-    "png": ("race.png", "image/png", lambda record: png(card(record))),
-    "curve-svg": ("curve.svg", "image/svg+xml", lambda record: svg(curve(record))),
-    "curve-png": ("curve.png", "image/png", lambda record: png(curve(record))),
+    "svg": ("race.svg", "image/svg+xml", card),
+    "curve-svg": ("curve.svg", "image/svg+xml", curve),
 }
 
 
 def file_of(record: RaceRecord, form: str) -> File:
     """The race in that form. Raises DerbyError for a form that there is not."""
+    if form in ("png", "curve-png"):
+        vector = form.replace("png", "svg")
+        raise DerbyError(
+            f"A picture is written as SVG: ask for {vector}, or save the PNG from the page."
+        )
     if form not in FILES:
         raise DerbyError(f"A race cannot be saved as {form!r:.40}; choose from {', '.join(FILES)}.")
     name, kind, write = FILES[form]
@@ -102,7 +100,7 @@ def settings_link(record: RaceRecord) -> str:
         return ""
 
 
-def read_carried(text: object) -> RaceRecord:
+def read_shared(text: object) -> RaceRecord:
     """The record in a link, a fragment or a file's text. Raises DerbyError for anything else."""
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise DerbyError(
@@ -199,7 +197,7 @@ def side_by_side(texts: object, public: Callable[[str], str]) -> View:
     """
     if not isinstance(texts, list) or not 2 <= len(texts) <= MOST_BESIDE:
         raise DerbyError(f"Choose 2 to {MOST_BESIDE} races to see them side by side.")
-    records = [read_carried(text) for text in texts]
+    records = [read_shared(text) for text in texts]
     boards = [board(record) for record in records]
     lines: dict[str, list[str]] = {}
     for number, made in enumerate(boards):

@@ -1,0 +1,177 @@
+"""The pictures of a race: all there, nothing on top of another, nothing that could be run."""
+
+from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations
+from xml.etree import ElementTree as ET
+
+import pytest
+from boards import LONG, LONG_PAIRS, priced, started, written
+from hypothesis import given, settings
+from recordings import EVERY, RECORDS, race_of
+
+from backend.errors import DerbyError
+from backend.events import Failed, Fed, LoadKnown
+from backend.export import load_curve
+from backend.export.card import card
+from backend.export.curve import curve
+from backend.export.svg import COLOURS, fitted, text
+from backend.records.record import RaceRecord, board
+from backend.results.figures import figure
+from backend.results.load import load_chart
+from backend.strategies.column import OwnModel, parse_column
+
+HOSTILE = '<script>alert("x")</script>&amp; ]]> --> \x00\x1b {{7*7}} https://a.b'
+LOAD = LoadKnown(
+    0,
+    [1, 2, 4],
+    [1, 2, 8],
+    [[0.02, 0.021, 0.03], [0.02, 0.024, 0.05], [0.022, 0.03, 0.09]],
+    [[0.0, 0.0]] * 3,
+)
+
+
+def of_many(count: int, *, name: str = "") -> RaceRecord:
+    """A race of so many columns of all kinds, on models of that name each."""
+    names = (EVERY + " speculative:k=4 lookup:k=3 kv lookahead").split()[:count]
+    record = race_of(" ".join(names), 24)
+    if not name:
+        return record
+    columns = (column.on(OwnModel(f"{name}{i}", "fake")) for i, column in enumerate(record.columns))
+    return replace(record, columns=tuple(columns), request=replace(record.request, prompt=name))
+
+
+def known(count: int, name: str = "") -> RaceRecord:
+    """A race of so many columns whose costs, drafts and load are known, all alike."""
+    columns = tuple(parse_column("lookup").on(OwnModel(name)) for _ in range(count))
+    events = [event for i in range(count) for event in priced(i, 5, 3)]
+    return replace(race_of("kv"), columns=columns, events=(*events, LOAD))
+
+
+def load(record: RaceRecord) -> str:
+    chart = load_chart(board(record))
+    assert chart is not None
+    return load_curve.drawn(chart)
+
+
+def elements(picture: str) -> list[ET.Element]:
+    return list(ET.fromstring(picture.encode()).iter())  # noqa: S314 (our own)
+
+
+def words(picture: str) -> list[str]:
+    return [each.text or "" for each in elements(picture) if each.tag.endswith("}text")]
+
+
+Box = tuple[float, float, float, float]
+
+
+def box_of(element: ET.Element) -> Box:
+    """Left, top, right and bottom of a line of words, in a font of usual width."""
+    x, y, size = (float(element.attrib[name]) for name in ("x", "y", "font-size"))
+    width = 0.52 * size * len(element.text or "")
+    left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[element.attrib["text-anchor"]] * width
+    return left, y - 0.75 * size, left + width, y + 0.2 * size
+
+
+def require_legible(picture: str) -> None:
+    """Every text is within the picture and beside every other."""
+    root, *_ = elements(picture)
+    boxes = [(box_of(e), e.text) for e in elements(picture) if e.tag.endswith("}text") and e.text]
+    for (left, top, right, bottom), said in boxes:
+        inside = min(left, top) >= 0 and right <= float(root.attrib["width"])
+        assert inside, said
+        assert bottom <= float(root.attrib["height"]), said
+    for (one, a), (other, b) in combinations(boxes, 2):
+        apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        assert apart, f"{a!r} lies on {b!r}"
+
+
+def require_harmless(picture: str) -> None:
+    """Nothing in it runs, links or comes from elsewhere, whatever a race says."""
+    found = elements(picture)
+    tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in found}
+    assert tags <= {"svg", "title", "desc", "rect", "circle", "polyline", "text"}
+    attributes = {name for element in found for name in element.attrib}
+    assert not {name for name in attributes if name.startswith("on") or "href" in name}
+    assert found[0].attrib["role"] == "img"
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 12])
+@pytest.mark.parametrize("name", ["", "x" * 300, HOSTILE])
+def test_any_number_of_columns_is_legible_and_harmless(count: int, name: str) -> None:
+    pictures = [card(of_many(count, name=name))]
+    pictures += [draw(known(count, name)) for draw in (curve, load)]
+    for picture in pictures:
+        require_harmless(picture)
+    require_legible(pictures[0])
+
+
+@settings(max_examples=60)
+@given(RECORDS)
+def test_whatever_a_record_says_can_be_drawn(record: RaceRecord) -> None:
+    require_harmless(card(record))
+    with suppress(DerbyError):  # what passes cost may be unknown
+        require_harmless(curve(record))
+
+
+def test_the_card_says_what_the_board_says() -> None:
+    record = of_many(4)
+    said, made = " ".join(words(card(record))), board(record)
+    assert record.request.prompt in said
+    assert "fake-loop" in said
+    for index in range(len(made.columns)):
+        assert made.name(index) in said
+        assert figure("speedup").text(made.scores[index], made.baseline) in said
+
+
+def test_what_is_shown_to_be_faster_has_its_colour_and_what_failed_its_reason() -> None:
+    events = [*written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.1)]
+    events += [started(2), Failed(2, "The memory ran out.")]
+    columns = tuple(parse_column(name) for name in ("kv", "lookup", "lookahead"))
+    picture = card(replace(race_of("kv"), columns=columns, events=tuple(events)))
+    assert COLOURS["faster"] in picture
+    assert COLOURS["slower"] not in picture
+    assert "failed: The memory ran out." in words(picture)
+
+
+def test_a_program_is_told_by_its_time() -> None:
+    events = [started(0), Fed(0, 3, [["fixed", "a"]], 0.5), *written(0, LONG[:4], 0.5)]
+    record = replace(race_of("kv"), columns=(parse_column("kv"),), events=tuple(events))
+    assert "3.50 s" in words(card(record))
+
+
+def test_the_curves_name_each_column_and_what_it_comes_to() -> None:
+    for draw in (curve, load):
+        picture = draw(known(3))
+        assert sum(each.startswith("Prompt lookup") for each in words(picture)) == 3
+        described = next(e.text or "" for e in elements(picture) if e.tag.endswith("desc"))
+        assert described.count("Prompt lookup") == 3
+    assert any(each.startswith("k=") for each in words(load(known(1))))
+
+
+def test_no_disc_hides_another() -> None:
+    centres = [
+        (float(e.attrib["cx"]), float(e.attrib["cy"]))
+        for e in elements(curve(known(12)))
+        if e.tag.endswith("circle") and e.attrib["r"] == "9" and float(e.attrib["cx"]) < 490
+    ]
+    assert len(centres) == 12
+    assert all(
+        (ax - bx) ** 2 + (ay - by) ** 2 >= 17.8**2
+        for (ax, ay), (bx, by) in combinations(centres, 2)
+    )
+
+
+def test_without_costs_there_is_no_curve() -> None:
+    with pytest.raises(DerbyError, match="run `tune`"):
+        curve(race_of("kv", 2).settings)
+
+
+def test_words_are_cut_in_any_script() -> None:
+    for words_ in ("a" * 400, "\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 400, "\x1b[2J" + "b" * 99):
+        made = fitted(words_, 200, 20)
+        assert "\N{HORIZONTAL ELLIPSIS}" in made
+        assert len(made) <= 20
+        assert made.isprintable()
+    assert fitted("short", 200, 20) == "short"
+    assert "&lt;b&gt;" in text(0, 0, "<b>", 10)
