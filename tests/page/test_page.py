@@ -108,7 +108,7 @@ def test_load_is_measured_on_demand_and_a_draft_of_ones_own_is_judged_by_it(
     visitor.wait_phase("ended")
     assert page.locator(".dd-load-table tbody tr").count() == 6
     assert "Prompt lookup" in page.locator(".dd-load-marks").inner_text()
-    assert page.locator(".dd-even").count() >= 1
+    assert page.locator(".dd-load-plot svg polyline").count() >= 1
     gains = page.locator(".dd-draft-gains li")
     page.get_by_label("Cost of a guess").fill("0")
     page.get_by_role("slider", name="Acceptance").fill("0")
