@@ -169,9 +169,11 @@ class RowFile:
     """A file of rows, to which each new one is added; None: they are kept in memory alone."""
 
     def __init__(self, path: Path | None, plan: Plan) -> None:
-        """Raises DerbyError if the file is of another benchmark, or cannot be read."""
+        """Raises DerbyError if the file is of another benchmark, or cannot be read or written."""
         self._path = path
         self.rows: list[Row] = []
+        if path is not None and not path.parent.is_dir():
+            raise DerbyError(f"There is no folder {str(path.parent)!r} for results: make it.")
         if path is not None and path.exists():
             self._read(path, plan)
 
