@@ -6,6 +6,10 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,6 +32,25 @@ def from_lasting_thread(start: Callable[[], T]) -> T:
     threads that serve a request, or run a race, end sooner.
     """
     return _LASTING.submit(start).result()
+
+
+def spawn(process: BaseProcess) -> None:
+    """Start a process of multiprocessing's, in a thread that lasts. It does not import the program
+    that starts it, page, gradio and all, and it ignores Ctrl-C, which is the app's to take, from
+    its first moment on: before it can say so itself it imports for a second.
+    """
+    from_lasting_thread(lambda: _spawn(process))
+
+
+def _spawn(process: BaseProcess) -> None:
+    with ExitStack() as restored:
+        restored.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+        sys.modules["__main__"] = ModuleType("__main__")
+        if hasattr(signal, "pthread_sigmask"):
+            resource_tracker.ensure_running()  # else the start does it, and takes the mask away
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+            restored.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        process.start()
 
 
 def give_memory_back() -> None:

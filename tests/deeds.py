@@ -17,7 +17,7 @@ from backend.events import Event, Finished, Preparing, to_json
 from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.sources import GrammarSource
 from backend.models.prepared import prepared
-from backend.racing.hosts.work import READY, _say
+from backend.racing.hosts.worker import READY, say
 from backend.racing.models import LoadedModels
 from backend.text import ByteTokenizer
 
@@ -146,7 +146,7 @@ def never_ready(connection: Connection, *_: object) -> None:
 
 def deaf(connection: Connection, *_: object) -> None:
     """The life of a worker that takes commands, but reads none."""
-    _say(connection, READY)
+    say(connection, READY)
     threading.Event().wait()
 
 
@@ -157,11 +157,11 @@ def aborting(*_: object) -> None:
 
 def aborting_when_ready(connection: Connection, *_: object) -> None:
     """The life of a worker that starts, and then dies of itself."""
-    _say(connection, READY)
+    say(connection, READY)
     aborting()
 
 
 def preparing(connection: Connection, *_: object) -> None:
     """The life of a worker that converts a model for ever."""
-    _say(connection, to_json(Preparing("Converting the model...")))
+    say(connection, to_json(Preparing("Converting the model...")))
     threading.Event().wait()

@@ -8,8 +8,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from backend.cluster.actor import Setup
+from backend.processes import spawn
 from backend.racing.commands import Command
-from backend.racing.hosts.worker import no_interrupts, no_main_module
 
 
 class Link(Protocol):
@@ -29,7 +29,7 @@ class Link(Protocol):
 
 
 class DriverLink:
-    """A driver process, which lives no longer than the thread that makes this."""
+    """A driver process."""
 
     def __init__(self, address: str, setup: Setup) -> None:
         from backend.cluster.driver import drive
@@ -40,8 +40,7 @@ class DriverLink:
             target=drive, args=(theirs, address, setup), name="cluster driver", daemon=True
         )
         self._lock = threading.Lock()
-        with no_main_module(), no_interrupts():
-            self._process.start()
+        spawn(self._process)
         theirs.close()
 
     def begin(self, run: int, machine: str, command: Command) -> None:

@@ -1,6 +1,7 @@
 """What a host may be asked to do: run a race, or look after what races leave behind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,6 +103,33 @@ class ForgetVisitor:
         default_folder(models.limits).tidy()  # old snapshots go now and then, as visitors do
 
 
+class OpenColumns:
+    """The columns of a command that have not ended yet: each ends once, whatever happens."""
+
+    def __init__(self, columns: Iterable[int]) -> None:
+        self._open = dict.fromkeys(columns)
+
+    def seen(self, event: Event) -> Event:
+        """Take note of an event, and return it."""
+        if isinstance(event, Finished | Failed):
+            self._open.pop(event.column, None)
+        return event
+
+    def passing(self, events: Generator[Event, None, None]) -> Iterator[Event]:
+        """The events, of which note is taken; they are closed in the end."""
+        with closing(events):
+            for event in events:
+                yield self.seen(event)
+
+    def stopped(self) -> Sequence[Event]:
+        """How they end if the command was stopped."""
+        return [Finished(column, "stopped", []) for column in self._open]
+
+    def failed(self, error: BaseException) -> Sequence[Event]:
+        """How they end with an error."""
+        return failures(self._open, error)
+
+
 def run_to_end(
     command: Command,
     models: LoadedModels,
@@ -109,20 +137,14 @@ def run_to_end(
     stopped: Callable[[], bool],
 ) -> None:
     """Run a command without ever raising: an error fails whichever columns have not ended yet."""
-    running = dict.fromkeys(range(command.width))
-
-    def pass_on(event: Event) -> None:
-        if isinstance(event, Finished | Failed):
-            running.pop(event.column, None)
-        emit(event)
-
+    columns = OpenColumns(range(command.width))
     try:
-        command.run(models, pass_on, stopped)
+        command.run(models, lambda event: emit(columns.seen(event)), stopped)
     except Exception as error:
-        for event in failures(running, error):
+        for event in columns.failed(error):
             emit(event)
 
 
 def all_stopped(command: Command) -> Sequence[Event]:
     """The end of every column of a command that was stopped before it began."""
-    return [Finished(column, "stopped", []) for column in range(command.width)]
+    return OpenColumns(range(command.width)).stopped()

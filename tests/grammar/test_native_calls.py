@@ -9,7 +9,7 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.grammar.native_calls import NativeCalls
-from backend.racing.hosts.death import Death, death_by
+from backend.racing.hosts.worker import Death, death_by
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A busy loop stands for native code; that a real grammar can loop is the sandbox's tests' matter.

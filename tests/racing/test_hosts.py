@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,11 +16,10 @@ from lib import naive
 from backend.engines.fake import open_fake
 from backend.events import Event, Failed, Finished, Prefilled, Started, Step, to_json
 from backend.grammar.sources import GrammarSource
-from backend.racing.hosts import process
+from backend.racing.hosts import worker as workers
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.process import ProcessHost
-from backend.racing.hosts.worker import Worker
 from backend.racing.race import Race
 from backend.strategies.column import default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
@@ -124,7 +122,7 @@ def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event]) -> N
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine, a worker that answers at all is not replaced."""
-    monkeypatch.setattr(process, "STOP_GRACE", PATIENCE)
+    monkeypatch.setattr(workers, "STOP_GRACE", PATIENCE)
 
 
 def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost, patient: None) -> None:
@@ -236,7 +234,7 @@ def test_a_worker_that_hangs_is_replaced_after_a_stop(
 ) -> None:
     """A halted process stands for one that is stuck in native code."""
     before = worker.pid
-    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+    monkeypatch.setattr(workers, "STOP_GRACE", 0.05)
     seen: list[Event] = []
     for event in worker.stream(ENDLESS, lambda: bool(seen)):
         if not seen:
@@ -252,7 +250,7 @@ def test_a_stream_abandoned_while_its_worker_hangs_leaves_the_host_usable(
     worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = worker.pid
-    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
+    monkeypatch.setattr(workers, "STOP_GRACE", 0.05)
     stream = worker.stream(ENDLESS, never)
     next(stream)
     os.kill(before, signal.SIGSTOP)
@@ -262,28 +260,20 @@ def test_a_stream_abandoned_while_its_worker_hangs_leaves_the_host_usable(
     assert_works(worker)
 
 
-def test_a_hanging_worker_is_waited_for_only_once(
-    worker: ProcessHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_has_one_deadline_however_often_it_is_stopped(worker: ProcessHost) -> None:
     """Stop was promised within a second, but the stream of a stuck worker ended only after the
     grace had been given twice: once to end the race, and once more to become idle.
     """
-    settled: list[float] = []
-    settle = ProcessHost._settle
-    monkeypatch.setattr(process, "STOP_GRACE", 0.05)
-
-    def watched(self: ProcessHost, worker: Worker, deadline: float) -> None:
-        settled.append(deadline - time.monotonic())
-        settle(self, worker, deadline)
-
-    monkeypatch.setattr(ProcessHost, "_settle", watched)
-    seen: list[Event] = []
-    for event in worker.stream(ENDLESS, lambda: bool(seen)):
-        if not seen:
-            os.kill(worker.pid, signal.SIGSTOP)
-        seen.append(event)
-    assert len(settled) == 1
-    assert settled[0] <= 0, "nothing is left to wait for"
+    stream = worker.stream(ENDLESS, never)
+    next(stream)
+    running = worker._worker
+    running.stop()
+    deadline = running._deadline
+    running.stop()
+    assert running._deadline == deadline
+    stream.close()  # type: ignore[attr-defined]
+    assert running._deadline == deadline
+    assert_works(worker)
 
 
 def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:

@@ -30,12 +30,19 @@ from deeds import (
 from hosting import PATIENCE, alive, ends, never, no_hanging, until
 
 from backend.events import Event, Failed, Finished, Preparing
-from backend.racing.hosts import process, watch, worker
-from backend.racing.hosts.death import HALTED
+from backend.racing.hosts import process, worker
 from backend.racing.hosts.host import Host, HostFacts
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.process import LONGEST_PAUSE, ProcessHost, pause
-from backend.racing.hosts.watch import HALTED_LOOKS, HUNG, LOOK, STILL_LOOKS, WORK, Watch
+from backend.racing.hosts.worker import (
+    HALTED,
+    HALTED_LOOKS,
+    HUNG,
+    LOOK,
+    STILL_LOOKS,
+    WORK,
+    Watch,
+)
 from backend.racing.race import Race
 from backend.strategies.column import default_column
 from backend.types import ModelSpec, Request
@@ -134,55 +141,46 @@ def test_a_large_race_waits_for_a_worker_that_starts(host: ProcessHost) -> None:
     assert host.facts().restarts == {}
 
 
-class Seen:
-    """Vitals as a test states them."""
-
-    def __init__(self) -> None:
-        self.is_halted = False
-        self.seconds = 0.0
-
-    def halted(self) -> bool:
-        return self.is_halted
-
-    def used(self) -> float:
-        return self.seconds
-
-
-def looks(watching: Watch, times: int, *, idle: bool = False, signs: int = 0) -> list[object]:
-    return [watching.look(idle=idle, signs=signs) for _ in range(times)]
+def looks(
+    watch: Watch,
+    times: int,
+    *,
+    halted: bool = False,
+    idle: bool = False,
+    signs: int = 0,
+    used: float | None = 0.0,
+) -> list[object]:
+    return [
+        watch.look(halted=halted, idle=idle, signs=signs, used=lambda: used) for _ in range(times)
+    ]
 
 
 def test_a_halted_process_is_found_within_ten_seconds_but_not_at_once() -> None:
     """After Ctrl-Z and `fg` the app may go on before its worker does."""
-    seen = Seen()
-    watching = Watch(seen)
-    seen.is_halted = True
-    assert looks(watching, HALTED_LOOKS - 1, idle=True) == [None] * (HALTED_LOOKS - 1)
-    seen.is_halted = False
-    assert looks(watching, 1) == [None]
-    seen.is_halted = True
-    assert looks(watching, HALTED_LOOKS, idle=True)[-1] == HALTED
+    watch = Watch()
+    almost = HALTED_LOOKS - 1
+    assert looks(watch, almost, idle=True, halted=True) == [None] * almost
+    assert looks(watch, 1) == [None]
+    assert looks(watch, HALTED_LOOKS, idle=True, halted=True)[-1] == HALTED
     assert (HALTED_LOOKS + 1) * LOOK < 10
 
 
 def test_a_process_is_lost_only_after_a_time_without_word_or_work() -> None:
-    seen = Seen()
-    watching = Watch(seen)
-    patience = [None] * (STILL_LOOKS - 1)
-    assert looks(watching, 2 * STILL_LOOKS, idle=True) == [None] * (2 * STILL_LOOKS)
-    assert looks(watching, STILL_LOOKS - 1) == patience
-    assert looks(watching, STILL_LOOKS, signs=1) == [None] * STILL_LOOKS
-    seen.seconds += WORK
-    assert looks(watching, STILL_LOOKS, signs=1) == [None] * STILL_LOOKS
-    seen.seconds += WORK / 2
-    assert looks(watching, 1, signs=1) == [HUNG]
+    watch = Watch()
+    patience = [None] * STILL_LOOKS
+    assert looks(watch, 2 * STILL_LOOKS, idle=True) == 2 * patience
+    assert looks(watch, STILL_LOOKS - 1) == patience[1:]
+    assert looks(watch, STILL_LOOKS, signs=1) == patience
+    assert looks(watch, STILL_LOOKS, signs=1, used=WORK) == patience
+    assert looks(watch, 1, signs=1, used=1.5 * WORK) == [HUNG]
+    assert looks(watch, 1, signs=1, used=None) == [None], "it may not be looked at"
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks follow one another faster."""
     monkeypatch.setattr(worker, "LOOK", 0.1)
-    monkeypatch.setattr(watch, "STILL_LOOKS", 25)
+    monkeypatch.setattr(worker, "STILL_LOOKS", 25)
 
 
 def test_a_worker_that_is_halted_during_a_race_is_replaced(host: ProcessHost, hasty: None) -> None:

@@ -15,8 +15,8 @@ POLL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What an operator may want to know: how often a worker process was replaced, by cause (see
-    death.Cause), and the bytes of memory it holds now, its children's not counted (0: unknown).
+    """What an operator may want to know: how often a worker process was replaced, by kind (see
+    Death), and the bytes of memory it holds now, its children's not counted (0: unknown).
     `preparing` says what it still does before it takes races; "": it takes them. `devices` are
     those of its machines, by engine; {}: this machine's.
     """
@@ -76,13 +76,13 @@ class OneMachine:
 
 
 @contextmanager
-def turn(lock: threading.Lock, stopped: Callable[[], bool]) -> Iterator[bool]:
+def held(lock: threading.Lock, stopped: Callable[[], bool]) -> Iterator[bool]:
     """Hold the lock once it is free; False, without it, if `stopped()` comes first."""
-    while not (held := lock.acquire(timeout=POLL)):
+    while not (mine := lock.acquire(timeout=POLL)):
         if stopped():
             break
     try:
-        yield held
+        yield mine
     finally:
-        if held:
+        if mine:
             lock.release()

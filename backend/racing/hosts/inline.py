@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from backend.events import Event
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, all_stopped, run_to_end
-from backend.racing.hosts.host import HostFacts, turn
+from backend.racing.hosts.host import HostFacts, held
 from backend.racing.models import LoadedModels
 
 
@@ -25,7 +25,7 @@ class InlineHost:
 
         def run() -> None:
             try:
-                with turn(self._one_at_a_time, ended) as mine:
+                with held(self._one_at_a_time, ended) as mine:
                     if mine:
                         run_to_end(command, self.engines, queue.put, ended)
                     else:

@@ -5,29 +5,29 @@ columns with a sentence and is replaced at once, the new one loading the usual m
 asks.
 """
 
-import contextlib
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, Preparing, failures, from_json
+from backend.events import Event, Preparing, from_json
 from backend.kvcache.prefix_files import PrefixFolder
 from backend.limits import PRIVATE, Limits
-from backend.racing.commands import Command, all_stopped
-from backend.racing.hosts.death import CLOSED, STOPPED_LATE, Death
-from backend.racing.hosts.host import POLL, HostFacts, turn
-from backend.racing.hosts.watch import resident
-from backend.racing.hosts.work import ENDED
-from backend.racing.hosts.worker import Worker, WorkerDiedError
+from backend.racing.commands import Command, OpenColumns
+from backend.racing.hosts.host import POLL, HostFacts, held
+from backend.racing.hosts.worker import (
+    CLOSED,
+    ENDED,
+    STOPPED_LATE,
+    Death,
+    Worker,
+    WorkerDiedError,
+    resident,
+)
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
-
-#: A worker that has not acknowledged a stop by then is replaced: Stop is promised within a second.
-STOP_GRACE = 0.7
 
 #: Seconds before the next start after one that came to nothing, doubled with each more, and their
 #: bound. A race does not wait for them to pass.
@@ -51,8 +51,6 @@ class ProcessHost:
     """`warm` are loaded whenever a worker starts, in that order. `limits` bound what it keeps."""
 
     def __init__(self, warm: tuple[ModelSpec, ...] = (), limits: Limits = PRIVATE) -> None:
-        self._warm = warm
-        self._limits = limits
         self._one_at_a_time = threading.Lock()
         self._closed = threading.Event()
         self._wanted = threading.Event()  # a worker, by a race
@@ -61,10 +59,10 @@ class ProcessHost:
         self._why = ""  # the last one died
         self._restarts: Counter[str] = Counter()
         self._prefixes = PrefixFolder(limits.prefix_bytes)  # they outlive a worker
-        self._worker = Worker(warm, limits, self._prefixes.path)
+        self._start = lambda: Worker(warm, limits, self._prefixes.path)
+        self._worker = self._start()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._supervisor.start()
-        self._worker.born.wait()
 
     @property
     def pid(self) -> int:
@@ -78,56 +76,56 @@ class ProcessHost:
         return HostFacts(dict(self._restarts), resident(self.pid), preparing)
 
     def _supervise(self) -> None:
-        """Keep a worker alive until the host is closed.
-
-        In one thread that lasts: on Linux a worker lives no longer than the one that started it.
-        """
-        while not self._closed.is_set():
-            self._wanted.clear()
-            death = self._worker.live()
+        """Keep a worker alive until the host is closed."""
+        while True:
+            worker = self._worker
+            if self._closed.is_set():  # while this one was started
+                worker.kill(CLOSED)
+            death = worker.watch_over()
             if self._closed.is_set():
                 return
             log.warning("the worker process died (%s)", death.why)
-            self._count(self._worker, death)
+            self._count(worker, death)
             self._wanted.wait(pause(self._vain))
-            self._worker = Worker(self._warm, self._limits, self._prefixes.path)
+            self._wanted.clear()
+            self._worker = self._start()
 
     def _count(self, worker: Worker, death: Death) -> None:
-        self._restarts[death.cause] += 1
+        self._restarts[death.kind] += 1
         self._why = death.why
         ready = worker.ready.is_set()
-        vain = not ready or (death.cause == "crashed" and not worker.carried_out)
+        vain = not ready or (death.kind == "crashed" and not worker.carried_out)
         self._vain = self._vain + 1 if vain else 0
         self._stillborn += not ready
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        with turn(self._one_at_a_time, stopped) as mine:
-            if not mine:
-                yield from all_stopped(command)
-                return
-            open_columns = dict.fromkeys(range(command.width))
+        columns = OpenColumns(range(command.width))
+        with held(self._one_at_a_time, stopped) as mine:
             try:
-                yield from self._run(command, stopped, open_columns)
+                if mine:
+                    yield from columns.passing(self._carried_out(command, stopped))
+                yield from columns.stopped()
             except DerbyError as error:
-                yield from failures(open_columns, error)
+                yield from columns.failed(error)
 
-    def _run(
-        self, command: Command, stopped: Callable[[], bool], open_columns: dict[int, None]
-    ) -> Iterator[Event]:
+    def _carried_out(
+        self, command: Command, stopped: Callable[[], bool]
+    ) -> Generator[Event, None, None]:
         """Have a worker carry out the command; if it dies before it knows of it, another one, once.
 
-        Closes the columns that end. Raises DerbyError if no worker can.
+        Ends early if it is stopped. Raises DerbyError if no worker can.
         """
         for last in (False, True):
             worker = yield from self._ready(stopped)
             if worker is None:
-                yield from all_stopped(command)
                 return
             try:
-                yield from self._talk(worker, command, stopped, open_columns)
+                yield from _said(worker, command, stopped)
             except WorkerDiedError:
                 if self._closed.is_set():
                     raise DerbyError(ENDING, cause="worker") from None
+                if worker.blame is STOPPED_LATE:
+                    return
                 if worker.begun or last:
                     why = worker.death.why if worker.death else "unknown"
                     raise DerbyError(
@@ -166,51 +164,27 @@ class ProcessHost:
                 yield Preparing(text)
         return None
 
-    def _talk(
-        self,
-        worker: Worker,
-        command: Command,
-        stopped: Callable[[], bool],
-        open_columns: dict[int, None],
-    ) -> Iterator[Event]:
-        """Give a command to a worker and yield what comes of it. Raises WorkerDiedError."""
-        deadline = float("inf")
-        message = None
-        worker.begin(command)
-        try:
-            while True:
-                if deadline == float("inf") and stopped():
-                    deadline = time.monotonic() + STOP_GRACE
-                    worker.stop()
-                if time.monotonic() > deadline:
-                    yield from (Finished(column, "stopped", []) for column in open_columns)
-                    return
-                message = worker.hear(POLL)
-                if message == ENDED:
-                    return
-                if message is not None:
-                    event = from_json(message)
-                    if isinstance(event, Finished | Failed):
-                        open_columns.pop(event.column, None)
-                    yield event
-        finally:
-            if message != ENDED and not worker.lost.is_set():
-                self._settle(worker, min(deadline, time.monotonic() + STOP_GRACE))
-
-    def _settle(self, worker: Worker, deadline: float) -> None:
-        """Leave the worker idle: wait until then for a race nobody reads to end, or have it
-        replaced.
-        """
-        worker.stop()
-        with contextlib.suppress(WorkerDiedError):
-            while (left := deadline - time.monotonic()) > 0:
-                if worker.hear(left) == ENDED:
-                    return
-            worker.kill(STOPPED_LATE)
-
     def close(self) -> None:
         self._closed.set()
         self._wanted.set()
         self._worker.kill(CLOSED)
         self._supervisor.join()
         self._prefixes.remove()
+
+
+def _said(worker: Worker, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+    """Give a command to a worker, and yield what comes of it. Raises WorkerDiedError.
+
+    However this ends, the worker is idle then, or dead.
+    """
+    message = None
+    worker.begin(command)
+    try:
+        while (message := worker.hear()) != ENDED:
+            if stopped():
+                worker.stop()
+            if message is not None:
+                yield from_json(message)
+    finally:
+        if message != ENDED:
+            worker.settle()

@@ -26,17 +26,22 @@ from backend.events import (
     Conditions,
     CostsKnown,
     Event,
-    Failed,
     Finished,
     Preparing,
-    failures,
     from_json,
     to_json,
 )
 from backend.kvcache.sources import Scope
 from backend.limits import PRIVATE, Limits
-from backend.racing.commands import Command, MeasureCosts, MeasureLoad, SaveColumn, all_stopped
-from backend.racing.hosts.host import POLL, Host, HostFacts, turn
+from backend.racing.commands import (
+    Command,
+    MeasureCosts,
+    MeasureLoad,
+    OpenColumns,
+    SaveColumn,
+    all_stopped,
+)
+from backend.racing.hosts.host import POLL, Host, HostFacts, held
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.strategies.column import Column
@@ -147,7 +152,7 @@ class ZeroGpuHost:
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
         shares = shares_of(command, self._lent)
-        with turn(self._one_at_a_time, stopped) as mine:
+        with held(self._one_at_a_time, stopped) as mine:
             if not mine:
                 yield from all_stopped(command)
             elif not any(share.lent for share in shares):
@@ -164,9 +169,10 @@ class ZeroGpuHost:
         """
         queue: SimpleQueue[Event | None] = SimpleQueue()
         stop = Path(gettempdir()) / f"decode-derby-stop-{token_hex(16)}"
-        running = dict.fromkeys(column for share in shares for column in share.columns)
+        columns = OpenColumns(column for share in shares for column in share.columns)
         left, deadline = len(shares), inf
         for share in shares:
+            # Who else used the processor is for the CPU's share to tell, whose columns need it all.
             emit = queue.put if len(shares) == 1 or not share.lent else _unless_conditions(queue)
             target = partial(copy_context().run, self._carry_out, share, stop, emit)
             threading.Thread(target=target, name="share of a race", daemon=True).start()
@@ -181,12 +187,9 @@ class ZeroGpuHost:
                     continue
                 if event is None:
                     left -= 1
-                    continue
-                if isinstance(event, Finished | Failed):
-                    running.pop(event.column, None)
-                yield event
-            for column in running:
-                yield Finished(column, "stopped", [])
+                else:
+                    yield columns.seen(event)
+            yield from columns.stopped()
         finally:
             if left:
                 stop.touch()  # and stays: nobody knows when they will look
@@ -195,15 +198,13 @@ class ZeroGpuHost:
 
     def _carry_out(self, share: Share, stop: Path, emit: Callable[[Event | None], None]) -> None:
         """Emit the events of a share, and None at its end."""
-        running = dict.fromkeys(share.columns)
+        columns = OpenColumns(share.columns)
         source = self._on_gpu if share.lent else self._on_cpu
         try:
             for event in map(share.whole, source(share.command, stop)):
-                if isinstance(event, Finished | Failed):
-                    running.pop(event.column, None)
-                emit(event)
+                emit(columns.seen(event))
         except Exception as error:
-            for event in failures(running, error):
+            for event in columns.failed(error):
                 emit(event)
         finally:
             emit(None)
@@ -218,7 +219,7 @@ class ZeroGpuHost:
             for value in self._call(command, str(stop), self._predicted(command)):
                 event = from_json(value)
                 self._learn(command, event)
-                yield _told(event, asked=stop.exists())
+                yield _with_reason(event, asked=stop.exists())
         except Exception as error:
             raise _refused(error) from error
 
@@ -265,9 +266,7 @@ class ZeroGpuHost:
 
 
 def _unless_conditions(queue: "SimpleQueue[Event | None]") -> Callable[[Event | None], None]:
-    """What takes in the events of a GPU's share beside a CPU's: who else used the processor is for
-    the latter to tell, whose columns need all of it.
-    """
+    """What takes in all events but Conditions."""
 
     def emit(event: Event | None) -> None:
         if not isinstance(event, Conditions):
@@ -276,7 +275,7 @@ def _unless_conditions(queue: "SimpleQueue[Event | None]") -> Callable[[Event | 
     return emit
 
 
-def _told(event: Event, *, asked: bool) -> Event:
+def _with_reason(event: Event, *, asked: bool) -> Event:
     """The event as the race tells it: nobody stops a column unasked but the end of the seconds."""
     match event:
         case Finished(reason="stopped") if not asked:
