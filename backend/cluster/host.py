@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,8 @@ from typing import Any
 from backend.cluster.choice import Machine, Wanted, choose, wanted
 from backend.cluster.link import Link
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, failures, from_json
-from backend.racing.commands import Command, ForgetVisitor, all_stopped
+from backend.events import Event, from_json
+from backend.racing.commands import Command, ForgetVisitor, OpenColumns, all_stopped
 from backend.racing.hosts.host import POLL, HostFacts, Lease
 from backend.racing.race import Race
 
@@ -45,11 +45,11 @@ class _Held:
 
 def _refused(error: DerbyError, command: Command, _stopped: Callable[[], bool]) -> Iterator[Event]:
     """Where no machine of the cluster can do what is asked for."""
-    yield from failures(range(command.width), error)
+    yield from OpenColumns(range(command.width)).failed(error)
 
 
 class ClusterHost:
-    """A Host, and Machines. `connect` makes a link; its thread lasts as long as the link."""
+    """A Host, and Machines. `connect` makes a link."""
 
     def __init__(self, address: str, connect: Callable[[], Link]) -> None:
         self._address, self._connect = address, connect
@@ -158,20 +158,17 @@ class ClusterHost:
         """Carry out a command on the machine. `note` is said with a race."""
         if isinstance(command, Race):
             yield machine.placed(note)
-        running = dict.fromkeys(range(command.width))
+        columns = OpenColumns(range(command.width))
         try:
-            for event in self._events(machine, command, stopped):
-                if isinstance(event, Finished | Failed):
-                    running.pop(event.column, None)
-                yield event
+            yield from columns.passing(self._events(machine, command, stopped))
         except TimeoutError:
-            yield from (Finished(column, "stopped", []) for column in running)
+            yield from columns.stopped()
         except DerbyError as error:
-            yield from failures(running, error)
+            yield from columns.failed(error)
 
     def _events(
         self, machine: Machine, command: Command, stopped: Callable[[], bool]
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """What comes of a command. Raises DerbyError if the machine is lost, TimeoutError if it
         does not end STOP_GRACE after it was stopped.
         """
