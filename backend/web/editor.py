@@ -28,7 +28,7 @@ SOUND = "Sound: it compiles, and every text of it can end."
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Verdict:
     """Two sentences, and whether the grammar was too much for its child."""
 
     sound: str
@@ -59,36 +59,36 @@ class Editor:
         loop, sandbox = asyncio.get_running_loop(), self._free.pop()
         job = self._threads.submit(self._look, sandbox, kind, text, sample)
 
-        def done(job: Future[_Answer]) -> None:
+        def done(job: Future[_Verdict]) -> None:
             loop.call_soon_threadsafe(self._leave, visitor, sandbox, job)
 
         job.add_done_callback(done)  # even if nobody waits for the answer any more
-        answer = await asyncio.wrap_future(job)
-        return answer.sound, answer.fits
+        verdict = await asyncio.wrap_future(job)
+        return verdict.sound, verdict.fits
 
     def close(self) -> None:
         """End the children, those at work too."""
         for sandbox in self._sandboxes:
             sandbox.close()
 
-    def _leave(self, visitor: str, sandbox: Sandbox, job: Future[_Answer]) -> None:
+    def _leave(self, visitor: str, sandbox: Sandbox, job: Future[_Verdict]) -> None:
         self._free.append(sandbox)
         asyncio.get_running_loop().call_later(IDLE, sandbox.rest, IDLE)
         self._turns.leave(visitor, late=not job.cancelled() and job.result().late)
 
-    def _look(self, sandbox: Sandbox, kind: Any, text: Any, sample: Any) -> _Answer:
+    def _look(self, sandbox: Sandbox, kind: Any, text: Any, sample: Any) -> _Verdict:
         try:
             source = read_grammar(kind, text)
             tried = sample if isinstance(sample, str) else ""
             why = too_long(tried)
             fits = fit(source, self._tokenizer(), "" if why else tried, Vetting(sandbox))
-            return _Answer(SOUND, why or fits)
+            return _Verdict(SOUND, why or fits)
         except TooMuchError as error:
             with suppress(DerbyError):  # the next visitor will be told
                 sandbox.start(self._tokenizer())  # in this visitor's turn, not in the next one's
-            return _Answer(explain(error), "", late=True)
+            return _Verdict(explain(error), "", late=True)
         except Exception as error:
-            return _Answer(explain(error), "")
+            return _Verdict(explain(error), "")
 
 
 def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, vetting: Vetting) -> str:

@@ -1,7 +1,7 @@
 """Figures for the operator, in Prometheus's text format: what races do, and what they take."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from backend.errors import DerbyError
 from backend.racing.hosts.host import Host
@@ -16,43 +16,26 @@ ADDRESS = "127.0.0.1"
 WAITS = (0.1, 1, 5, 15, 60, 300, 900)
 
 
-class Tally(Protocol):
-    """Hears of every race, and of nothing else that a visitor does."""
+class Tally:
+    """Hears of every race, and of nothing else that a visitor does; this one forgets it."""
 
     def begun(self, waited: float) -> None:
         """A race's turn came after so many seconds in line."""
-        ...
 
     def ended(self, how: str) -> None:
         """A race is over: "finished", "stopped", or "failed", when all of its columns failed."""
-        ...
 
-    def column_failed(self) -> None: ...
+    def column_failed(self) -> None:
+        """A column of a race failed."""
 
     def put_out(self, reason: str) -> None:
         """A race was ended by a limit, or left the line: "time", "absent" or "line full"."""
-        ...
 
     def refused(self, reason: str) -> None:
         """A race was not let into the line: "line full" or "races per hour"."""
-        ...
 
 
-class NoTally:
-    """Where nobody reads the figures."""
-
-    def begun(self, waited: float) -> None: ...
-
-    def ended(self, how: str) -> None: ...
-
-    def column_failed(self) -> None: ...
-
-    def put_out(self, reason: str) -> None: ...
-
-    def refused(self, reason: str) -> None: ...
-
-
-class Metrics:
+class Metrics(Tally):
     """Thread-safe. A tally that a Prometheus server can read; `waiting` counts races in line."""
 
     def __init__(self, host: Host) -> None:

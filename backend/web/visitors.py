@@ -29,7 +29,7 @@ from backend.records.file import as_bytes, from_bytes
 from backend.records.record import RaceRecord, recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
-from backend.web.metrics import NoTally, Tally
+from backend.web.metrics import Tally
 from backend.web.presence import Attendance, Everybody
 from backend.web.queue import RaceQueue
 from backend.web.quota import Quota
@@ -85,7 +85,7 @@ class _Run:
     visitor: str
     commands: Sequence[Command]
     board: Scoreboard
-    tally: Tally = field(default_factory=NoTally)
+    tally: Tally = field(default_factory=Tally)
     stopped: threading.Event = field(default_factory=threading.Event)
     events: SimpleQueue[Event | None] = field(default_factory=SimpleQueue)
     joined: float = 0.0  # when it stood in line
@@ -134,7 +134,7 @@ class Visitors:
         self._limits = limits
         self._presence = presence or Everybody()
         self._forgotten = forgotten
-        self._tally = tally or NoTally()
+        self._tally = tally or Tally()
         self._quota = Quota(limits.races_per_hour)
         self._line = RaceQueue[_Run]()
         self._lock = threading.RLock()

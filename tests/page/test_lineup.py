@@ -86,10 +86,14 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     expect(column.get_by_label("n-gram", exact=True)).to_have_value("2")
     wrong = "kv\nlookup:k=99,ngram=2"
     text(visitor).fill(wrong)
-    expect(problem).to_have_text("Line 2: Prompt lookup: K is 99; it must lie between 1 and 32.")
+    expect(problem).to_have_text(
+        "Line 2 of the line-up: Prompt lookup: K is 99; it must lie between 1 and 32."
+    )
     expect(column.get_by_label("K", exact=True)).to_have_value("3")
     press(visitor, "Remove KV reuse")
-    expect(visitor.page.locator(".dd-lineup-column").first).to_contain_text("Line 2: ")
+    expect(visitor.page.locator(".dd-lineup-column").first).to_contain_text(
+        "Line 2 of the line-up: "
+    )
     expect(text(visitor)).to_have_value(wrong)
     visitor.page.locator("#run").click()
     expect(visitor.page.locator(".dd-alert")).to_contain_text("Line 2 of the line-up: ")
@@ -184,7 +188,7 @@ def test_the_editor_fits_its_window(enter: Callable[..., Visitor], theme: str, w
     open_column(visitor, 0)
     open_column(visitor, 1)
     visitor.page.get_by_label("The same as text").fill("kv@" + "x" * 200)
-    expect(visitor.page.locator("#lineup-problem")).to_contain_text("Line 1: ")
+    expect(visitor.page.locator("#lineup-problem")).to_contain_text("Line 1 of the line-up: ")
     assert visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     edge = visitor.page.evaluate(
         "Math.max(...[...document.querySelectorAll('.dd-lineup *')]"
