@@ -101,19 +101,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def read(
-    reader: TypeAdapter[T], value: object, refusal: Callable[[str], DerbyError], **options: Any
-) -> T:
-    """The value as `reader` reads it. Raises `refusal` of a clause that says what is wrong.
-
-    `options` are those of TypeAdapter.validate_python.
-    """
-    try:
-        return reader.validate_python(value, **options)
-    except ValidationError as error:
-        raise refusal(fault(error)) from error
-
-
 def read_json(
     reader: TypeAdapter[T],
     data: bytes,
@@ -121,8 +108,11 @@ def read_json(
     most_values: int,
     **options: Any,
 ) -> T:
-    """The same of JSON in UTF-8 that holds at most so many values; they are counted before any of
-    it is parsed, and some may be counted twice. The bytes are the caller's to bound.
+    """What `reader` reads of JSON in UTF-8 that holds at most so many values; they are counted
+    before any of it is parsed, and some may be counted twice. The bytes are the caller's to bound.
+
+    Raises `refusal` of a clause that says what is wrong. `options` are those of
+    TypeAdapter.validate_json.
     """
     values = sum(map(data.count, _COUNTED))
     if values > most_values:
