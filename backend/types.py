@@ -127,15 +127,27 @@ class AnswerSoFar:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Which weights run where. `name` is "built-in", a local folder or a Hub id."""
+    """Which weights run where. `name` is "built-in", a local folder or a Hub id.
+
+    `long`: it is opened for texts longer than those that it was first trained with, if it is
+    computed otherwise for them (see ModelFiles.original_context).
+    """
 
     name: str = "built-in"
     engine: str = "openvino"
     precision: str = "fp32"
     device: str = "CPU"
+    long: bool = False
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """What tells it from others, by name."""
+        named = {"name": self.name, "engine": self.engine, "precision": self.precision}
+        return named | {"device": self.device} | ({"texts": "long"} if self.long else {})
 
     def __str__(self) -> str:
-        return f"{self.name} on {self.engine} {self.precision} ({self.device})"
+        long = ", long texts" if self.long else ""
+        return f"{self.name} on {self.engine} {self.precision} ({self.device}{long})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,25 +203,6 @@ class Proposal:
         """Number of those that no constraint forces."""
         return self.drafted - self.forced
 
-    def within(self, depth: int) -> "Proposal":
-        """The same, without its scratch tokens if one lies more than `depth` below the root."""
-        if not self.scratch or len(self.tokens) <= depth:
-            return self
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent < 0 else depths[parent] + 1)
-        if max(depths) <= depth:
-            return self
-        kept = self.drafted
-        return replace(
-            self,
-            tokens=self.tokens[:kept],
-            parents=self.parents[:kept],
-            scratch=0,
-            feedback=0,
-            levels=(),
-        )
-
     def behind(self, forced: Sequence[int]) -> "Proposal":
         """The same, hung below the last of these forced tokens."""
         n = len(forced)
@@ -257,20 +250,13 @@ class Outcome:
 class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
-    `length_thresholds`, ascending: a text longer than one of them is computed otherwise, from its
-    first token on (`longrope` turns keys and queries by other factors then). `batch`: one pass can
-    compute several sequences.
+    `batch`: one pass can compute several sequences.
     """
 
     tree: bool = True
     hidden_states: bool = False
     batch: bool = False
     max_context: int = 8192
-    length_thresholds: tuple[int, ...] = ()
-
-    def passed(self, length: int) -> int:
-        """The last threshold that a text of this many tokens has passed; 0: none."""
-        return max((t for t in self.length_thresholds if t < length), default=0)
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

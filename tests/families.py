@@ -22,8 +22,8 @@ USUAL = {
     "pad_token_id": END,
 }
 
-#: Where a longrope model's factors change: within the texts that the matrix writes.
-ORIGINAL_CONTEXT = 40
+#: The original context of longrope models: the matrix's short text fits into it with its answer.
+ORIGINAL_CONTEXT = 64
 
 
 def _usual(model_type: str, **changes: Any) -> dict[str, Any]:

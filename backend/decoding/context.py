@@ -13,24 +13,17 @@ class Bounds:
 
     `positions` counts those the model has, of which scratch rows may reach `scratch_depth` beyond
     the last token. With `shift` a full context keeps its first `sink` tokens and the younger half
-    of the rest; without, the column ends. `thresholds` are Capabilities.length_thresholds.
+    of the rest; without, the column ends.
     """
 
     positions: int = 1 << 31
     scratch_depth: int = 0
     shift: bool = False
     sink: int = 0
-    thresholds: tuple[int, ...] = ()
 
     def room(self, length: int) -> int:
         """Tokens that may still be added to a context of this length."""
         return self.positions - self.scratch_depth - length
-
-    def depth(self, length: int) -> int:
-        """Positions beyond the last token of such a text that a pass may reach: a row beyond the
-        next threshold would have all rows of the pass computed as for a longer text.
-        """
-        return min((t - length for t in self.thresholds if t >= length), default=self.positions)
 
     def dropped(self) -> int:
         """Tokens that one shift drops; 0 if the sink leaves nothing to drop."""
@@ -60,10 +53,6 @@ class Context:
     def position(self) -> int:
         """The next token's absolute position, shifts or not."""
         return self.dropped + len(self.tokens)
-
-    def expect(self) -> None:
-        """Have what is in the cache be as a text of this length has it."""
-        self._session.expect(len(self.tokens))
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append fixed text; a forward pass will compute it."""

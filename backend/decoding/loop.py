@@ -140,7 +140,6 @@ class Answer:
                 if (shifted := self._make_room()) is None:
                     return
                 yield shifted
-            self._context.expect()
             while len(self._context.pending) > PREFILL_CHUNK:
                 yield self._prefill()
             yield from self._step()
@@ -253,15 +252,14 @@ class Answer:
         then means the same in every column, and TPOT is decode time alone.
         """
         parts, clock, tokens = self._parts, self._parts.clock, self._context.tokens
-        depth = parts.bounds.depth(len(tokens))
-        budget = min(self._room - 1, parts.bounds.room(len(tokens)) - 1, depth)
+        budget = min(self._room, parts.bounds.room(len(tokens))) - 1
         with clock.part("mask"):
             forced = parts.constraint.forced(budget)
         if self._first:
             return NOTHING.behind(forced)
         with clock.part("draft"):
             guesses = parts.drafter.propose([*tokens, *forced], budget - len(forced))
-        return guesses.behind(forced).within(depth)
+        return guesses.behind(forced)
 
     def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:
         """Run the pending tokens and the proposal; logits of root, drafted and feedback rows."""

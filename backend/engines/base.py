@@ -16,15 +16,6 @@ class Session(Protocol):
         """Tokens kept so far: the logical context length."""
         ...
 
-    def expect(self, length: int) -> None:
-        """Compute as for a text of `length` tokens from now on.
-
-        Forgets the context, and any pending rows, if that was computed for a text on the other
-        side of one of `Capabilities.length_thresholds`. A pass whose positions reach beyond the
-        next threshold computes no row as it should.
-        """
-        ...
-
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         """Run one forward pass over n new tokens and return float32 logits [len(rows), V].
 

@@ -112,9 +112,6 @@ class FakeSession:
     def length(self) -> int:
         return len(self._kept)
 
-    def expect(self, length: int) -> None:
-        """A hash is the same at every length."""
-
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         if self._closed or self._pending[0] or not tokens or len(tokens) != len(parents):
             raise RuntimeError("forward on a closed session, before keep, or without tokens")

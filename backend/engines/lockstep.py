@@ -118,9 +118,6 @@ class LockstepSession:
     def length(self) -> int:
         return self._batch.lengths[self._sequence]
 
-    def expect(self, length: int) -> None:
-        """Engines whose texts have thresholds compute no batches."""
-
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         if not tokens:
             raise RuntimeError("forward without tokens")

@@ -29,23 +29,6 @@ def visibility(parents: Sequence[int]) -> NDArray[np.bool_]:
     return seen
 
 
-def turned(
-    positions: NDArray[np.int64], seen: NDArray[np.bool_], passed: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Positions [n] and visibility [n, n] with one more row if need be, which nobody sees.
-
-    Models that are computed otherwise beyond a length judge it by a pass's last position. That of
-    the added row is `passed`, so that all rows are computed as those of a text longer than that.
-    """
-    if positions.max() >= passed:
-        return positions, seen
-    n = len(positions)
-    wider = np.zeros((n + 1, n + 1), dtype=np.bool_)
-    wider[:n, :n] = seen
-    wider[n, n] = True
-    return np.append(positions, passed), wider
-
-
 def require_path(rows: Sequence[int], parents: Sequence[int]) -> None:
     """Raise RuntimeError unless `rows` lead from the context down, each the next one's parent."""
     above = -1

@@ -9,7 +9,7 @@ from backend.decoding.clock import Clock
 from backend.engines.base import Engine, Session
 from backend.errors import DerbyError
 from backend.kvcache.prefix_cache import Prefix, PrefixCache, common_length
-from backend.kvcache.recording import RecordingSession, leave_in, model_key, model_keys
+from backend.kvcache.recording import RecordingSession, leave_in, model_key
 from backend.kvcache.snapshots import (
     Binding,
     Snapshot,
@@ -60,7 +60,6 @@ class Caches:
         prefix = self._prefix(engine, kind, context, file)
         held = list(context[: prefix.length])
         session: Session = engine.open()
-        session.expect(len(context))
         if held:
             try:
                 with clock.step():
@@ -71,7 +70,7 @@ class Caches:
         if self.scope == NOBODY:
             return session, held
         leave = leave_in(self.prefixes, self.scope, engine)
-        return RecordingSession(session, held, len(context), leave), held
+        return RecordingSession(session, held, leave), held
 
     def _prefix(
         self, engine: Engine, kind: str, context: Sequence[int], file: Snapshot | None
@@ -79,32 +78,29 @@ class Caches:
         known = context[:-1]
         if file is not None:
             stored = file.caches.get(kind)
-            passed = engine.capabilities.passed
-            if stored is None or passed(_computed(file)) != passed(len(context)):
+            if stored is None:
                 return Prefix(0, {})
             require_fit(kind, stored.binding, binding_of(engine))
             text = (*file.prompt, *file.answer)[: stored.length]
             length = common_length(np.array(text, np.int64), np.array(known, np.int64))
             return Prefix(length, {name: a[:, :, :length] for name, a in stored.arrays.items()})
         if self.source == EARLIER_ANSWERS:
-            return self.prefixes.find(self.scope, model_key(engine, len(context)), known)
+            return self.prefixes.find(self.scope, model_key(engine), known)
         return Prefix(0, {})
 
     def texts(self, engine: Engine) -> list[list[int]]:
         """The visitor's earlier texts, if this column may borrow of them, the latest last."""
         if self.source != EARLIER_ANSWERS:
             return []
-        keys = model_keys(engine)
-        return [text for key in keys for text in self.prefixes.texts(self.scope, key)]
+        return self.prefixes.texts(self.scope, model_key(engine))
 
     def stored(self, engine: Engine, context: Sequence[int], least: int) -> StoredCache:
         """What is held of this text, to be saved.
 
         Raises DerbyError if that is less than its first `least` tokens, one at least.
         """
-        # The last token was never computed, so the rest is as a text without it has it.
         known = context[:-1]
-        prefix = self.prefixes.find(self.scope, model_key(engine, len(known)), known)
+        prefix = self.prefixes.find(self.scope, model_key(engine), known)
         if prefix.length < max(1, least):
             raise DerbyError(
                 "The cache of this column is no longer held: run it again, then save it."
@@ -123,9 +119,3 @@ def binding_of(engine: Engine) -> Binding:
         session.close()
     spec = engine.spec
     return Binding(engine.fingerprint, spec.engine, spec.precision, layout)
-
-
-def _computed(file: Snapshot) -> int:
-    """Tokens of the text that the file's caches were computed for: all but the last one."""
-    dropped = sum(drop for _, _, drop in file.record.get("shifts", ()))
-    return len(file.prompt) + len(file.answer) - dropped - 1

@@ -11,22 +11,13 @@ from backend.types import Arrays, HiddenStates, Logits
 log = logging.getLogger(__name__)
 
 
-def model_key(engine: Engine, length: int) -> str:
-    """Caches of equal keys fit each other. `length`: tokens of the text that one is part of."""
-    return _key(engine, engine.capabilities.passed(length))
+def model_key(engine: Engine) -> str:
+    """Caches of equal keys fit each other."""
+    return f"{engine.fingerprint} {engine.spec}"
 
 
-def model_keys(engine: Engine) -> list[str]:
-    """Every key that caches of this engine may have."""
-    return [_key(engine, passed) for passed in (0, *engine.capabilities.length_thresholds)]
-
-
-def _key(engine: Engine, passed: int) -> str:
-    return f"{engine.fingerprint} {engine.spec} {passed}"
-
-
-#: Takes over a cache: its tokens, the length of the text that they were computed for, the session.
-Leave = Callable[[Sequence[int], int, Session], None]
+#: Takes over a cache: its tokens, and the session.
+Leave = Callable[[Sequence[int], Session], None]
 
 
 class RecordingSession:
@@ -36,13 +27,11 @@ class RecordingSession:
         self,
         inner: Session,
         held: Sequence[int],
-        length: int,
         leave: Leave,
     ) -> None:
-        """`held` are the tokens that `inner` holds already; `length` is what it expects."""
+        """`held` are the tokens that `inner` holds already."""
         self.tokens = list(held)
         self._inner = inner
-        self._expected = length
         self._leave = leave
         self._pending: Sequence[int] = ()
         self._closed = False
@@ -50,13 +39,6 @@ class RecordingSession:
     @property
     def length(self) -> int:
         return self._inner.length
-
-    def expect(self, length: int) -> None:
-        self._inner.expect(length)
-        self._expected = length
-        if self._inner.length < len(self.tokens):
-            del self.tokens[self._inner.length :]
-            self._pending = ()
 
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         logits = self._inner.forward(tokens, parents, rows)
@@ -89,7 +71,7 @@ class RecordingSession:
         self._closed = True
         try:
             if self.tokens and not self._pending:
-                self._leave(self.tokens, self._expected, self._inner)
+                self._leave(self.tokens, self._inner)
         except Exception:
             # The column has ended well or badly by now; its cache is only a help for later ones.
             log.exception("a cache could not be kept")
@@ -103,8 +85,8 @@ def leave_in(prefixes: PrefixCache, scope: Scope, engine: Engine) -> Leave:
     """
     visit = prefixes.visit(scope)
 
-    def leave(tokens: Sequence[int], length: int, session: Session) -> None:
-        key = model_key(engine, length)
+    def leave(tokens: Sequence[int], session: Session) -> None:
+        key = model_key(engine)
         if not visit.over and not prefixes.covers(scope, key, tokens):
             prefixes.put(scope, key, tokens, session.export(len(tokens)))
 

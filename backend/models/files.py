@@ -20,6 +20,9 @@ BUILT_IN_TITLE = "SmolLM2-135M-Instruct"
 #: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
 WINDOWS = ("sliding_window", "window_size")
 
+#: Rotary positions with two sets of factors, for texts of the original length and for longer ones.
+LONGROPE = "longrope"
+
 #: Positions of a model that states no limit, since ALiBi has none: what BLOOM was trained with.
 ENDLESS_CONTEXT = 2048
 
@@ -30,19 +33,37 @@ class ModelFiles:
 
     `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. `fingerprint` is the
     SHA-256 over those of config.json and the weight files: equal fingerprints mean the same model.
-    `length_thresholds` are Capabilities.length_thresholds. Of the layers, those in `sliding` see
-    only the last `window` positions.
+    Of the layers, those in `sliding` see only the last `window` positions.
+
+    Rotary positions of the type longrope have short factors for texts of up to `original_context`
+    tokens and long ones for all others. They are chosen when the model is opened: `long_factors`
+    says which, and `max_context` is how far those reach. 0: the model is not of this type.
     """
 
     folder: Path
     fingerprint: str
     max_context: int
-    length_thresholds: tuple[int, ...]
     vocab_size: int
     eos_ids: frozenset[int]
     window: int = 0
     sliding: tuple[bool, ...] = ()
     ready_made: bool = False
+    original_context: int = 0
+    long_factors: bool = False
+
+    @property
+    def factors(self) -> str:
+        """A sentence on which of its factors a longrope model is opened with; "": it has no
+        choice.
+        """
+        if not self.original_context:
+            return ""
+        if self.long_factors:
+            return f"Opened with its factors for long texts, up to {self.max_context:,} tokens."
+        return (
+            f"Opened with its factors for texts of up to {self.original_context:,} tokens: a "
+            "context limit beyond that opens it with those for longer ones."
+        )
 
 
 def model_title(name: str) -> str:
@@ -50,15 +71,16 @@ def model_title(name: str) -> str:
     return BUILT_IN_TITLE if name == BUILT_IN else name
 
 
-def model_files(name: str, say: Say) -> ModelFiles:
-    """Find the model called `name`, downloading and converting it if need be.
+def model_files(name: str, say: Say, *, long: bool = False) -> ModelFiles:
+    """Find the model called `name`, downloading and converting it if need be; `long`: for texts
+    beyond its original context, where that makes a difference.
 
     `name` is "built-in", a folder or a GGUF file (absolute, or starting with "." or "~"), or a Hub
     id "owner/model"; of several GGUF files in a repository, "owner/model:FILE". `say` receives
     short sentences about what takes long. Raises DerbyError when there is no such model, or none
     that can be loaded safely.
     """
-    return _describe(_folder(name, say), name)
+    return _describe(_folder(name, say), name, long=long)
 
 
 def _folder(name: str, say: Say) -> Path:
@@ -139,20 +161,26 @@ def _read_json(path: Path, name: str) -> Any:
         ) from error
 
 
-def _describe(folder: Path, name: str) -> ModelFiles:
+def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
     config = _text_config(folder, name)
-    context, vocabulary = config["max_position_embeddings"], config["vocab_size"]
     window, sliding = _window(config)
+    longest, original = config["max_position_embeddings"], _original_context(config)
+    # A ready-made graph chooses the factors itself, pass by pass: it must never reach beyond.
+    long = long and original > 0 and not _ready_made(folder)
+    fingerprint = fingerprint_of(folder)
+    if long:  # the same weights, but another model
+        fingerprint = hashlib.sha256(f"{fingerprint} long factors".encode()).hexdigest()
     return ModelFiles(
         folder=folder,
-        fingerprint=fingerprint_of(folder),
-        max_context=context,
-        length_thresholds=tuple(t for t in _thresholds(config) if t < context),
-        vocab_size=vocabulary,
+        fingerprint=fingerprint,
+        max_context=original if original and not long else longest,
+        vocab_size=config["vocab_size"],
         eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),
         window=window,
         sliding=sliding,
         ready_made=_ready_made(folder),
+        original_context=original,
+        long_factors=long,
     )
 
 
@@ -203,13 +231,22 @@ def _ropes(config: dict[str, Any]) -> list[dict[str, Any]]:
     return [stated, *(rope for rope in stated.values() if isinstance(rope, dict))]
 
 
-def _thresholds(config: dict[str, Any]) -> list[int]:
-    """Lengths beyond which a text is turned by other factors.
+def _original_context(config: dict[str, Any]) -> int:
+    """ModelFiles.original_context; 0 as well where the long factors have nothing left to do.
 
-    `dynamic` changes its factors too, but only beyond max_position_embeddings, and so never here.
+    The type "dynamic" changes its factors too, but only beyond max_position_embeddings, and so
+    never here.
     """
-    ropes = [rope for rope in _ropes(config) if rope.get("rope_type") == "longrope"]
-    return sorted({rope["original_max_position_embeddings"] for rope in ropes})
+    ropes = [rope for rope in _ropes(config) if rope.get("rope_type") == LONGROPE]
+    shortest = min((rope["original_max_position_embeddings"] for rope in ropes), default=0)
+    return shortest if shortest < config["max_position_embeddings"] else 0
+
+
+def fix_long_factors(config: dict[str, Any]) -> None:
+    """Have a configuration's longrope positions use the long factors for texts of any length."""
+    for rope in _ropes(config):
+        for long in [name for name in rope if name.startswith("long_")]:
+            rope[long.replace("long_", "short_", 1)] = rope[long]
 
 
 def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from backend.costs.load import LoadCosts
 from backend.decoding.clock import Clock
@@ -148,7 +148,7 @@ class _LocalRun:
         bounds = self._bounds(len(prompt))
         spec, fingerprint = self._target.spec, self._target.tokenizer.fingerprint
         keeps = column.keeps_text(hottest(request.sampling, program))
-        yield Started(self._run.index, len(prompt), str(spec), fingerprint, asdict(spec), keeps)
+        yield Started(self._run.index, len(prompt), str(spec), fingerprint, spec.parts, keeps)
         if program is not None:
             # Made once a model, and so no cost of this column's.
             self._grammars.prepare(*slot_grammars(program), stopped=self._stopped)
@@ -222,7 +222,6 @@ class _LocalRun:
             scratch_depth,
             request.shift,
             max(SINK, self._system()),
-            self._target.capabilities.length_thresholds,
         )
         if bounds.room(prompt) < 1:
             ahead = f", of which {scratch_depth} serve to look ahead" if scratch_depth else ""

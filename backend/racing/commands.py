@@ -48,7 +48,7 @@ class SaveColumn:
         self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> None:
         race = self.race
-        loading = Loading(models, lambda text: emit(Preparing(text)))
+        loading = Loading(models, lambda text: emit(Preparing(text)), race.request.context)
         run = ColumnRun(
             0, race.columns[self.index], self.answer, race.request, race.target, race.scope
         )

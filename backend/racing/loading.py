@@ -22,9 +22,11 @@ Say = Callable[[str], None]
 class Loading:
     """One race's view of `models`. Everything raises DerbyError for what cannot be had."""
 
-    def __init__(self, models: LoadedModels, say: Say) -> None:
+    def __init__(self, models: LoadedModels, say: Say, context: int = 0) -> None:
+        """`context`: the race's context limit; 0: none is asked for."""
         self._models = models
         self._say = say
+        self._context = context
         self._tried: dict[ModelSpec, Engine | Exception] = {}
 
     @property
@@ -40,6 +42,7 @@ class Loading:
         return self._models.grammars
 
     def engine(self, spec: ModelSpec) -> Engine:
+        spec = self._within_context(spec)
         if spec not in self._tried:
             try:
                 self._tried[spec] = self._models.get(spec, self._say)
@@ -49,6 +52,9 @@ class Loading:
         if isinstance(engine, Exception):
             raise engine
         return engine
+
+    def _within_context(self, spec: ModelSpec) -> ModelSpec:
+        return self._models.within_context(spec, self._context, self._say)
 
     def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
         """What its passes cost; measured if that was never done, or `remeasure`."""
@@ -82,7 +88,7 @@ class Loading:
         Raises DerbyError if the models cannot all be kept in memory.
         """
         local = [column for column in columns if column.strategy.lane is None]
-        targets = [column.target(default) for column in local]
+        targets = [self._within_context(column.target(default)) for column in local]
         self._models.require_room(targets, self._say)
         weights = [
             self._weights(column, target) for column, target in zip(local, targets, strict=True)
@@ -103,7 +109,11 @@ class Loading:
         """Have room for the drafts beside the targets; for those that columns can do without, only
         if there is enough. Raises DerbyError otherwise.
         """
-        wanted = {each.model: each.optional for each in weights if each.model is not None}
+        wanted = {
+            self._within_context(each.model): each.optional
+            for each in weights
+            if each.model is not None
+        }
         try:
             self._models.require_room([*targets, *wanted], self._say)
         except DerbyError as error:

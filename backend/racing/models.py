@@ -5,6 +5,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from backend.costs.learnt import LearntCosts
@@ -23,6 +24,7 @@ from backend.grammar.grammars import Grammars
 from backend.kvcache.prefix_cache import PrefixCache
 from backend.kvcache.prefix_files import store_in
 from backend.limits import PRIVATE, Limits
+from backend.models.files import model_files
 from backend.models.hub_quota import HubQuota
 from backend.racing.memory import BUDGET_VARIABLE, model_budget
 from backend.types import ModelSpec
@@ -132,6 +134,22 @@ class LoadedModels:
             self.warm_up(self._at_once)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
+
+    def within_context(self, spec: ModelSpec, context: int, say: Say) -> ModelSpec:
+        """The model as it is opened for texts of up to `context` tokens: for most of them the same
+        whatever the limit (see ModelFiles.original_context).
+        """
+        if context == 0:
+            return spec
+        try:
+            if engine_named(spec.engine).models:
+                return spec
+            self._fetch(spec, {spec.name}, say)
+            files = model_files(spec.name, say)
+        except Exception:  # which is for its own column to tell
+            return spec
+        beyond = 0 < files.original_context < context
+        return replace(spec, long=beyond and not files.ready_made)
 
     def _fetch(self, spec: ModelSpec, needed: Collection[str], say: Say) -> None:
         """Have the files of a model of the Hub here, beside those of the models `needed`."""

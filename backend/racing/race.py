@@ -53,7 +53,7 @@ class Race:
         be kept; a model that cannot be loaded fails its own columns.
         """
         loads = models.loads
-        loading = Loading(models, lambda text: emit(Preparing(text)))
+        loading = Loading(models, lambda text: emit(Preparing(text)), self.request.context)
         loading.prepare(self.columns, self.target)
         lanes = [self.lane(index, loading, stopped) for index in range(len(self.columns))]
         ledger, cold = Ledger(), models.cold

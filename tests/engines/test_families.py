@@ -30,9 +30,6 @@ from backend.engines.openvino.engine import OpenVINOEngine, open_openvino
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.errors import DerbyError
 from backend.events import Step
-from backend.kvcache.column_caches import Caches
-from backend.kvcache.prefix_cache import PrefixCache
-from backend.kvcache.sources import EARLIER_ANSWERS, Visitor
 from backend.models.files import model_files
 from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request, Sampling, chain_parents
@@ -76,15 +73,19 @@ class Models:
         folder = self._root / name.replace(" ", "_")
         return folder if folder.exists() else families.make(name, folder)
 
-    def _torch(self, name: str, precision: str = "fp32") -> TorchEngine:
+    def _torch(self, name: str, precision: str = "fp32", *, long: bool = False) -> TorchEngine:
         import torch
 
-        engine = open_torch(ModelSpec(str(self.folder(name)), "torch", precision), print)
+        spec = ModelSpec(str(self.folder(name)), "torch", precision, long=long)
+        engine = open_torch(spec, print)
         torch.set_num_threads(1)  # two would wait for each other longer than they compute
         return engine
 
-    def _openvino(self, name: str, precision: str = "fp32") -> OpenVINOEngine:
-        return open_openvino(ModelSpec(str(self.folder(name)), "openvino", precision), print)
+    def _openvino(
+        self, name: str, precision: str = "fp32", *, long: bool = False
+    ) -> OpenVINOEngine:
+        spec = ModelSpec(str(self.folder(name)), "openvino", precision, long=long)
+        return open_openvino(spec, print)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def write(
 ) -> list[int]:
     """The answer of one column."""
     able = engine.capabilities
-    bounds = Bounds(able.max_context, 8, thresholds=able.length_thresholds)
+    bounds = Bounds(able.max_context, 8)
     parts = Parts(
         engine.open(),
         engine.tokenizer,
@@ -155,26 +156,25 @@ def test_on_torch_the_columns_agree_and_equal_generate(
     CodeGen were refused for want of SDPA, Bloom and MPT for not stating their context length, and
     Falcon with ALiBi failed on lookahead.
     """
-    engine = models.torch(name)
+    long = "longrope" in name and length == "long"
+    engine = models.torch(name, long=long)
     prompt = engine.tokenizer.encode_plain(PROMPTS[length].decode())
-    assert_columns_agree(engine, prompt, [engine, models.torch(name, "bf16")])
-    assert write(engine, prompt, Sampling()) == generate(engine, prompt)
+    assert_columns_agree(engine, prompt, [engine, models.torch(name, "bf16", long=long)])
+    assert write(engine, prompt, Sampling()) == generate(models.folder(name), prompt)
 
 
-def generate(engine: TorchEngine, prompt: Sequence[int]) -> list[int]:
-    """What transformers writes greedily."""
+def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
+    """What transformers writes greedily with the model as it loads it itself."""
     import torch
+    from transformers import AutoModelForCausalLM
 
     ids = torch.tensor([prompt])
-    # Where longrope changes its factors, transformers 5.5.4 drops the cache and then computes the
-    # last token alone; without a cache it computes the text.
-    cached = not engine.capabilities.length_thresholds
-    text = engine._model.generate(
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    text = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,
         max_new_tokens=NEW_TOKENS,
-        use_cache=cached,
         pad_token_id=families.END,
     )
     return text[0, len(prompt) :].tolist()
@@ -184,12 +184,12 @@ def generate(engine: TorchEngine, prompt: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("name", [n for n in families.FAMILIES if n not in NOT_ON_OPENVINO])
 def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str) -> None:
     """A window capped the context; layers that do not slide must not be masked by it either."""
-    engine = models.openvino(name)
-    drafts = [engine, models.openvino(name, "int8")]
-    for text in PROMPTS.values():
+    for length, text in PROMPTS.items():
+        long = "longrope" in name and length == "long"
+        engine, torch = models.openvino(name, long=long), models.torch(name, long=long)
         prompt = engine.tokenizer.encode_plain(text.decode())
-        assert_columns_agree(engine, prompt, drafts)
-        assert write(engine, prompt, Sampling()) == write(models.torch(name), prompt, Sampling())
+        assert_columns_agree(engine, prompt, [engine, models.openvino(name, "int8", long=long)])
+        assert write(engine, prompt, Sampling()) == write(torch, prompt, Sampling())
 
 
 @pytest.mark.model
@@ -243,42 +243,19 @@ def product(*widths: int, experts: int = 0) -> Any:
     return build([ops.result(node) for node in made], inputs, "products")
 
 
-def test_a_cache_is_lent_only_to_texts_on_its_side_of_a_threshold(models: Models) -> None:
-    """Keys of a text beyond longrope's original context are not those of a shorter one."""
-    engine = models.torch("phi3 longrope")
-    threshold = engine.capabilities.length_thresholds[0]
-    assert threshold == families.ORIGINAL_CONTEXT
-    text = [int(token) for token in np.random.default_rng(1).integers(0, 256, threshold + 9)]
-    caches = Caches(PrefixCache(), Visitor("a"), EARLIER_ANSWERS)
-
-    def held(length: int) -> list[int]:
-        """What a session for so much of the text holds at first; it then computes and leaves it."""
-        session, tokens = caches.open(engine, "target", text[:length], None, Clock())
-        rest = text[len(tokens) : length]
-        logits = session.forward(rest, chain_parents(len(rest)), [len(rest) - 1])
-        session.keep(range(len(rest)))
-        fresh = engine.open()
-        fresh.expect(length)
-        whole = fresh.forward(text[:length], chain_parents(length), [length - 1])
-        np.testing.assert_allclose(logits, whole, atol=1e-4, rtol=0)
-        session.close()
-        return tokens
-
-    assert held(threshold + 9) == []
-    assert held(threshold - 2) == []
-    assert held(threshold) == text[: threshold - 2]
-    assert held(threshold + 4) == text[: threshold + 3]
-
-
-def test_a_session_forgets_what_was_computed_for_the_other_side(models: Models) -> None:
-    session = models.torch("phi3 longrope").open()
-    session.expect(families.ORIGINAL_CONTEXT)
-    session.forward([1, 2, 3], [-1, 0, 0], [2])
-    session.keep([0, 1])
-    session.expect(4)
-    assert session.length == 2
-    session.expect(families.ORIGINAL_CONTEXT + 1)
-    assert session.length == 0
+def test_a_text_longer_than_longropes_original_context_needs_a_context_limit(
+    models: Models,
+) -> None:
+    """Opened for its original context, the model refuses what lies beyond; opened for a longer one
+    it is another model, whose caches no text of the first may borrow.
+    """
+    short, long = models.torch("phi3 longrope"), models.torch("phi3 longrope", long=True)
+    assert short.capabilities.max_context == families.ORIGINAL_CONTEXT
+    assert long.capabilities.max_context == 256
+    assert short.fingerprint != long.fingerprint
+    tokens = [1] * (families.ORIGINAL_CONTEXT + 1)
+    with pytest.raises(DerbyError, match="reads at most 64"):
+        short.open().forward(tokens, chain_parents(len(tokens)), ())
 
 
 def test_hidden_states_are_those_of_the_sessions_own_pass(models: Models) -> None:

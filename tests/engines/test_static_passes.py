@@ -34,7 +34,7 @@ WINDOW = 6
 LONGEST = 1100
 
 #: Tiny models: grouped queries, windows in every layer or in some, learnt positions, eager
-#: attention with two masks.
+#: attention with two masks, rotary positions that transformers would change with the length.
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": WINDOW},
@@ -45,6 +45,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 8,
         "sliding_window": WINDOW,
         "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "phi3": {
+        "pad_token_id": 0,
+        "original_max_position_embeddings": 64,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "short_factor": [1.5] * 4,
+            "long_factor": [4.0] * 4,
+            "original_max_position_embeddings": 64,
+        },
     },
 }
 
@@ -297,8 +308,6 @@ def test_results_stay_what_they_were() -> None:
     ("kind", "changes", "why"),
     [
         ("falcon", {"alibi": True}, "place in the cache"),
-        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-         "length of the text"),
         ("qwen2_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
                        "shared_expert_intermediate_size": 48}, "experts"),
     ],

@@ -232,7 +232,7 @@ def test_a_run_that_ends_after_its_visitor_left_leaves_nothing() -> None:
     store.forget(A)
     for session in (late, other):
         session.close()
-    key = model_key(engine, 4)
+    key = model_key(engine)
     assert [store.find(scope, key, [1, 2, 3, 4]).length for scope in (A, B)] == [0, 3]
     opened(A).close()  # the visitor is back
     assert store.find(A, key, [1, 2, 3, 4]).length == 3

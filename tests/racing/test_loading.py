@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import families
 import numpy as np
 import pytest
 
@@ -122,6 +123,30 @@ def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
     assert not any(isinstance(event, Started) for event in events)
     race.run(LoadedModels(WEIGHT_BYTES * 2), events.append, lambda: False)
     assert sum(isinstance(event, Finished) for event in events) == 2
+
+
+def test_a_context_limit_opens_another_model_only_where_it_decides_how_it_is_computed(
+    tmp_path: Path,
+) -> None:
+    """Longrope models have factors for long texts; of any other model, one copy serves all."""
+    longrope, plain = (
+        families.make(name, tmp_path / name.replace(" ", "_"))
+        for name in ("phi3 longrope", "llama")
+    )
+    spec = ModelSpec(str(longrope), "torch")
+    beyond = families.ORIGINAL_CONTEXT + 1
+    models = LoadedModels()
+    long = [models.within_context(spec, limit, print).long for limit in (0, 64, beyond)]
+    assert long == [False, False, True]
+    for same in (
+        replace(spec, name=str(plain)),
+        ModelSpec("fake", "fake"),
+        ModelSpec("none", "no"),
+    ):
+        assert models.within_context(same, beyond, print) == same
+    said: list[str] = []
+    assert Loading(models, said.append, beyond).engine(spec).capabilities.max_context == 256
+    assert "Opened with its factors for long texts, up to 256 tokens." in said
 
 
 def test_a_draft_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:

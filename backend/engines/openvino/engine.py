@@ -15,7 +15,7 @@ from backend.engines.openvino.abilities import CAPABILITIES, EXACT_PRECISIONS
 from backend.engines.openvino.batch import HIDDEN, OpenVINOBatch
 from backend.engines.openvino.core import available_devices, core
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
-from backend.engines.tree import depths, require_path, turned, visibility
+from backend.engines.tree import depths, require_path, visibility
 from backend.errors import DerbyError
 from backend.models.files import model_files
 from backend.text import HfTokenizer, Tokenizer
@@ -43,7 +43,9 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     if spec.device not in available_devices():
         devices = ", ".join(available_devices())
         raise DerbyError(f"There is no OpenVINO device {spec.device!r} here; there are {devices}.")
-    files = model_files(spec.name, say)
+    files = model_files(spec.name, say, long=spec.long)
+    if files.factors:
+        say(files.factors)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR
     settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1"}
     if spec.precision in EXACT_PRECISIONS:
@@ -54,8 +56,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     capabilities = replace(
         CAPABILITIES,
         max_context=files.max_context,
-        length_thresholds=files.length_thresholds,
-        batch=not files.length_thresholds,
+        batch=True,
     )
     return OpenVINOEngine(
         spec,
@@ -121,8 +122,6 @@ class OpenVINOSession:
         self._window = window
         # Where only some layers slide, those have a bias of their own.
         self._sliding = "sliding_bias" if "sliding_bias" in inputs else "attention_bias"
-        self._passed = 0  # the last length threshold that the expected text has passed
-        self._asked = 0  # tokens of the last pass
         self._bias = np.zeros(min(1024, capabilities.max_context), dtype=np.float32)
         self._beam = np.zeros(1, dtype=np.int32)
         self._cached = 0  # rows in the cache, holes included
@@ -131,27 +130,21 @@ class OpenVINOSession:
         self.length = 0
         request.reset_state()
 
-    def expect(self, length: int) -> None:
-        passed = self._capabilities.passed(length)
-        if passed != self._passed:
-            self.truncate(0)
-            self._passed = passed
-
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         if self._pending or not tokens:
             raise RuntimeError("forward before keep, or without tokens")
         self._compact_if_worthwhile()
-        positions, seen = turned(self.length + depths(parents), visibility(parents), self._passed)
-        n, cached, added = len(positions), self._cached, len(positions) - len(tokens)
+        positions = self.length + depths(parents)
+        n, cached = len(positions), self._cached
         bias = np.empty((n, cached + n), dtype=np.float32)
         bias[:, :cached] = self._bias[:cached]
-        bias[:, cached:] = np.where(seen, np.float32(0), HIDDEN)
+        bias[:, cached:] = np.where(visibility(parents), np.float32(0), HIDDEN)
         biases = {"attention_bias": bias[None, None]}
         if self._window:
             biases[self._sliding] = self._near(bias, positions)[None, None]
         self._request.infer(
             {
-                "input_ids": np.array([[*tokens, *[0] * added]], dtype=np.int64),
+                "input_ids": np.array([tokens], dtype=np.int64),
                 "position_ids": positions[None],
                 "beam_idx": self._beam,
                 "rows": np.array(rows, dtype=np.int64),
@@ -160,8 +153,7 @@ class OpenVINOSession:
             share_inputs=True,
             share_outputs=True,
         )
-        self._pending = (*parents, *[-1] * added)
-        self._asked = len(tokens)
+        self._pending = tuple(parents)
         # The output tensor is overwritten by the next pass.
         return self._request.get_output_tensor(0).data[0].copy()
 
@@ -175,7 +167,7 @@ class OpenVINOSession:
         return np.where(distance < self._window, bias, HIDDEN)
 
     def hidden_states(self) -> HiddenStates:
-        return self._request.get_output_tensor(1).data[0, : self._asked].copy()
+        return self._request.get_output_tensor(1).data[0].copy()
 
     def keep(self, rows: Sequence[int]) -> None:
         require_path(rows, self._pending)

@@ -29,7 +29,7 @@ from backend.engines.openvino.compress import COMPRESSORS, OffGridError
 from backend.engines.openvino.merge import merge_products
 from backend.engines.openvino.tracing import traced_once
 from backend.errors import DerbyError
-from backend.models.files import ModelFiles, Say, model_files
+from backend.models.files import ModelFiles, Say, fix_long_factors, model_files
 from backend.models.prepared import cache_dir, intact, prepared
 from backend.models.weights import weights_in
 from backend.types import ModelSpec
@@ -66,7 +66,7 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     if spec.precision not in BYTES:
         known = ", ".join(BYTES)
         raise DerbyError(f"OpenVINO runs {known}, not {spec.precision!r:.60}: choose one.")
-    files = model_files(spec.name, say)
+    files = model_files(spec.name, say, long=spec.long)
     name, recipe = _place(spec.precision, files)
     if spec.precision == "int4" and not intact(cache_dir() / name, recipe):
         with suppress(OffGridError):
@@ -157,9 +157,10 @@ def _export(files: ModelFiles, folder: Path) -> "ov.Model":
 
     with TemporaryDirectory(dir=folder) as scratch, traced_once(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
+        source = _with_long_factors(files, Path(scratch)) if files.long_factors else files.folder
         try:
             main_export(
-                str(files.folder),
+                str(source),
                 scratch,
                 task="text-generation-with-past",
                 library_name="transformers",
@@ -176,6 +177,19 @@ def _export(files: ModelFiles, folder: Path) -> "ov.Model":
             raise _unsupported(_architecture(files), f"optimum-intel says: {said:.200}") from error
         # Read without mapping: the scratch folder is about to go.
         return ov.Core().read_model(Path(scratch) / IR, config={"ENABLE_MMAP": False})
+
+
+def _with_long_factors(files: ModelFiles, scratch: Path) -> Path:
+    """A folder like the model's, whose configuration names the long factors alone."""
+    made = scratch / "long"
+    made.mkdir()
+    for path in files.folder.iterdir():
+        (made / path.name).symlink_to(path.resolve())
+    config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
+    fix_long_factors(config)
+    (made / "config.json").unlink()
+    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return made
 
 
 def _with_interface(model: "ov.Model", architecture: str, sliding: Sequence[bool]) -> "ov.Model":

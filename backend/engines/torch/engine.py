@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Session
@@ -12,6 +11,7 @@ from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
 from backend.machine import threads
+from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from backend.engines.torch.graphs import Capture
     from backend.engines.torch.session import Calling, Passes
     from backend.engines.torch.static import StaticModel
-    from backend.models.files import ModelFiles
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 REWINDABLE = {"full_attention", "sliding_attention"}
@@ -43,7 +42,6 @@ class TorchEngine:
         tokenizer: Tokenizer,
         max_context: int,
         fingerprint: str = "",
-        length_thresholds: tuple[int, ...] = (),
         capture: "Capture | None" = None,
     ) -> None:
         self.spec = spec
@@ -53,12 +51,12 @@ class TorchEngine:
         self.capabilities = replace(
             CAPABILITIES,
             tree=_masks_trees(config),
-            batch=_masks_trees(config) and not length_thresholds,
+            batch=_masks_trees(config),
             max_context=max_context,
-            length_thresholds=length_thresholds,
         )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
+        _fix_positions(model)
         self._calling = _calling(model, self.capabilities)
         self._tap = HiddenStatesTap(model)
         self._cuda = sorted(
@@ -147,7 +145,7 @@ def place(spec: ModelSpec, say: Callable[[str], None]) -> None:
 
     Raises DerbyError.
     """
-    model = _load(spec, _files(spec, say).folder, {})  # transformers places by threads of its own
+    model = _load(spec, _files(spec, say), {})  # transformers places by threads of its own
     _PLACED[spec] = model.to(_placement(spec.device).get("device_map", {"": "cpu"})[""])
 
 
@@ -157,17 +155,17 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     import torch
 
     torch.set_num_threads(threads())
-    model = _PLACED.get(spec) or _load(spec, files.folder, _placement(spec.device))
+    model = _PLACED.get(spec) or _load(spec, files, _placement(spec.device))
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    engine = TorchEngine(
-        spec, model, tokenizer, files.max_context, files.fingerprint, files.length_thresholds
-    )
+    engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
+    if files.factors:
+        say(files.factors)
     if engine.on_cuda and engine.why_growing:
         say(f"Passes of {spec} run without CUDA graphs: {engine.why_growing}.")
     return engine
 
 
-def _files(spec: ModelSpec, say: Callable[[str], None]) -> "ModelFiles":
+def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
     """Where the model's files are. Raises DerbyError if it cannot be run from them as asked."""
     _placement(spec.device)
     if spec.precision not in PRECISIONS:
@@ -175,9 +173,7 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> "ModelFiles":
             f"The torch engine has no precision {spec.precision!r}: choose {_either(PRECISIONS)}."
         )
 
-    from backend.models.files import model_files
-
-    files = model_files(spec.name, say)
+    files = model_files(spec.name, say, long=spec.long)
     if files.ready_made:
         raise DerbyError(
             f"{spec.name!r} is an OpenVINO model, which torch cannot run: choose the OpenVINO "
@@ -186,16 +182,21 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> "ModelFiles":
     return files
 
 
-def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
+def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    folder = files.folder
     # TF32 would cost fp32 its exactness, and with it the equality of lossless columns.
     torch.set_float32_matmul_precision("highest")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        if files.long_factors:
+            text = config.get_text_config(decoder=True)
+            fix_long_factors({"rope_parameters": text.rope_parameters})
         return AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
             dtype=getattr(torch, PRECISIONS[spec.precision]),
             attn_implementation=_attention(config),
             use_safetensors=True,
@@ -212,6 +213,15 @@ def _load(spec: ModelSpec, folder: Path, placement: dict[str, Any]) -> Any:
         raise DerbyError(
             f"The torch engine cannot load {spec.name!r} ({reason}); choose another model."
         ) from error
+
+
+def _fix_positions(model: Any) -> None:
+    """Have rotary positions keep the factors that they were made with: transformers would ask in
+    every pass how far it reaches, and wait for the device to tell.
+    """
+    for module in model.modules():
+        if getattr(module, "rope_type", "") in ("dynamic", LONGROPE):
+            module.rope_type = "default"
 
 
 def _attention(config: Any) -> str:
@@ -261,9 +271,6 @@ def _not_fixed(model: Any, calling: "Calling") -> str:
         return "its weights lie on several devices"
     if not calling.capabilities.tree:
         return "its attention goes by a row's place in the cache"
-    types = str([getattr(module, "rope_type", "") for module in model.modules()])
-    if calling.capabilities.length_thresholds or "dynamic" in types or "longrope" in types:
-        return "it turns its rows by the length of the text"
     if any(getattr(config, name, None) for name in EXPERTS):
         return "which experts compute a row is found out on the way"
     return ""

@@ -11,7 +11,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.engines.torch.session import Calling, from_bits, to_bits
-from backend.engines.tree import depths, turned, visibility
+from backend.engines.tree import depths, visibility
 from backend.types import Arrays, Logits, chain_parents
 
 #: Rows a layer reserves at first; from then on it doubles.
@@ -161,20 +161,18 @@ class GrowingPasses:
         tokens: Sequence[int],
         parents: tuple[int, ...],
         rows: Sequence[int],
-        passed: int,
     ) -> tuple[Logits, torch.Tensor]:
         n = len(tokens)
-        if parents == chain_parents(n) and start + n > passed:
+        if parents == chain_parents(n):
             # transformers masks a chain by itself, and omits the mask where kernels allow it.
             logits = self._called(tokens, range(start, start + n), None, list(rows))
             return logits, self._tap.take()[0]
         if not self._calling.capabilities.tree:
             raise RuntimeError("this model takes no tree")
-        placed, seen = turned(start + depths(parents), visibility(parents), passed)
-        padded = [*tokens, *[0] * (len(placed) - n)]
-        mask = self._tree_mask(start, seen, placed)
-        logits = self._called(padded, placed.tolist(), mask, list(rows))
-        return logits, self._tap.take()[0, :n]
+        placed = start + depths(parents)
+        mask = self._tree_mask(start, visibility(parents), placed)
+        logits = self._called(tokens, placed.tolist(), mask, list(rows))
+        return logits, self._tap.take()[0]
 
     def _called(
         self, tokens: Sequence[int], positions: Sequence[int], mask: Any, rows: list[int]

@@ -48,7 +48,7 @@ class PlainLoop:
         passes = StaticPasses(self._shared, self._cache)
         for at in range(0, last, PREFILL_CHUNK):
             chunk = prompt[at : min(at + PREFILL_CHUNK, last)]
-            passes.run(at, chunk, chain_parents(len(chunk)), (), 0)
+            passes.run(at, chunk, chain_parents(len(chunk)), ())
         with current(device):
             self._shared.tensors(1).inputs.fill(last, prompt[last:], (-1,))
             self._step()

@@ -41,11 +41,9 @@ class Passes(Protocol):
         tokens: Sequence[int],
         parents: tuple[int, ...],
         rows: Sequence[int],
-        passed: int,
     ) -> tuple[Logits, torch.Tensor]:
         """Run n tokens behind the first `start` rows: logits [len(rows), V] and hidden states
-        [n, D], which no later pass overwrites. `passed` is the length threshold that the text is
-        beyond.
+        [n, D], which no later pass overwrites.
         """
         ...
 
@@ -78,18 +76,11 @@ class TorchSession:
         self._capabilities = capabilities
         self._length = 0
         self._pending: tuple[int, ...] = ()
-        self._passed = 0  # the last length threshold that the expected text has passed
         self._hidden: Any = None  # the last pass's hidden states, a tensor [n, D]
 
     @property
     def length(self) -> int:
         return self._length
-
-    def expect(self, length: int) -> None:
-        passed = self._capabilities.passed(length)
-        if passed != self._passed:
-            self.truncate(0)
-            self._passed = passed
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
@@ -101,7 +92,7 @@ class TorchSession:
         _check_tree(n, links, rows)
         self._check_room(start + int(depths(links).max()) + 1)
         try:
-            logits, self._hidden = passes.run(start, tokens, links, rows, self._passed)
+            logits, self._hidden = passes.run(start, tokens, links, rows)
         except BaseException:
             passes.truncate(start)
             raise

@@ -309,9 +309,7 @@ class StaticPasses:
         tokens: Sequence[int],
         parents: tuple[int, ...],
         rows: Sequence[int],
-        passed: int,
     ) -> tuple[Logits, Tensor]:
-        """No such model has thresholds, so none is ever passed."""
         n, width = len(tokens), width_for(len(tokens))
         tensors = self._shared.tensors(width)
         with current(self._device):
