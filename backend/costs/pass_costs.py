@@ -16,7 +16,7 @@ CONTEXT = 128
 class PassCosts:
     """Seconds of a forward pass over each of `widths` rows, ascending, the first 1.
 
-    They are those behind CONTEXT tokens. `context_slope`: seconds that each token more adds to any
+    Behind CONTEXT tokens. `context_slope`: seconds that each token more adds to any
     pass, and to it for each of its rows. `width_change` is what a pass costs on top when the one
     before it had another number of rows. `assumed`: nothing of it was measured.
     """
@@ -58,12 +58,12 @@ class PassCosts:
 
     @property
     def now(self) -> "PassCosts":
-        """Themselves: they stay as they are."""
+        """The same costs: these never change."""
         return self
 
     @property
     def hoped(self) -> "PassCosts":
-        """Themselves: they are taken for certain."""
+        """The same costs: these are taken for certain."""
         return self
 
     def observe(self, rows: int, context: int, seconds: float) -> None:

@@ -51,7 +51,7 @@ class Context:
 
     @property
     def position(self) -> int:
-        """The next token's absolute position, shifts or not."""
+        """The next token's absolute position, whatever a shift has dropped."""
         return self.dropped + len(self.tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -79,11 +79,11 @@ class Context:
             self._rewind(length)
 
     def forget(self) -> None:
-        """Empty the cache, but not the text."""
+        """Empty the cache and keep the text."""
         self._truncate(0)
 
     def require_pending(self) -> None:
-        """See to it that the last token is computed again if all are in the cache."""
+        """Have the last token computed again if all of them are in the cache."""
         self._rewind(len(self.tokens) - 1)
 
     def shift(self, sink: int, drop: int) -> list[int]:

@@ -52,7 +52,7 @@ class Drafter(Protocol):
         ...
 
     def rewind(self, length: int) -> None:
-        """Learn that of the context only the first `length` tokens still stand."""
+        """Learn that only the first `length` tokens of the context still stand."""
         ...
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
@@ -69,11 +69,11 @@ class Drafter(Protocol):
 
     @property
     def decision(self) -> Decision:
-        """What is in force: another object once that has changed."""
+        """The decision in force; a new object whenever it has changed."""
         ...
 
     def conclude(self) -> None:
-        """Sum up in `decision` what was decided round by round; the text has ended."""
+        """The text has ended: sum up in `decision` what was decided round by round."""
         ...
 
     def close(self) -> None: ...

@@ -22,7 +22,7 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoTimer:
-    """Of a lane that uses no shared device."""
+    """The timer of a lane that uses no shared device."""
 
     seconds: float = 0.0
     running: bool = False
@@ -49,7 +49,7 @@ LaneFactory = Callable[[int, Request, Mapping[str, Any]], Lane]
 
 
 def nothing() -> None:
-    """Of events that do not wait for long."""
+    """For events that never wait long: there is nothing to bring to an end."""
 
 
 def polled(events: Iterator[Event], leave: Callable[[], None] = nothing) -> Iterator[Event | None]:

@@ -91,9 +91,7 @@ def decode(
 
 
 def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterator[Event]:
-    """The events of a text, and what its drafter decides whenever that is news; at the end the
-    drafter sums up.
-    """
+    """The events of a text and each new decision of its drafter, which sums up at the end."""
     drafter, known = parts.drafter, UNDECIDED
 
     def news() -> Iterator[Decided]:
@@ -197,7 +195,7 @@ class Answer:
         )
 
     def _step(self) -> tuple[Step, Proposed]:
-        """One turn of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
+        """One step of the loop. Shapes: n pending, d drafted, s scratch tokens, vocabulary V."""
         clock, before = self._parts.clock, len(self._context.tokens)
         with clock.step():
             pending = self._context.pending

@@ -18,11 +18,12 @@ from backend.types import Outcome, Proposal
 #: Rounds that the running averages of a token's cost and of a draft's remember.
 MEMORY = 30
 
-#: Plain passes in a row after which one guess is verified whatever it seems to cost, for as long as
-#: that may be less by this share: a single pass that something else held up would deter for ever.
+#: After so many plain passes in a row one guess is verified whatever it seems to cost, if that cost
+#: may well be lower by this share: else a single pass that was held up would deter for ever.
 PATIENCE, DOUBTFUL = 16, 0.03
 
-#: As how much more or less than believed a call of the draft counts at most: others may hold it up.
+#: A call of the draft counts as at most so much slower or faster than believed (logarithm of the
+#: ratio): other work may have held it up.
 SURPRISE = log(2)
 
 
@@ -54,7 +55,7 @@ class DraftLength(Protocol):
         ...
 
     def begin(self, context: int) -> None:
-        """Begin a round behind so many tokens; a drafter that asks another one begins it twice."""
+        """Begin a round behind so many tokens. A drafter that asks another one begins it twice."""
         ...
 
     def learn(self, outcome: Outcome) -> None:
@@ -123,8 +124,8 @@ class AdaptiveDraftLength:
 
     @property
     def _seconds_per_token(self) -> float:
-        """What a token costs, were the machine as it is now: it may have been slower or faster
-        when those passes ran.
+        """What a token would cost on the machine as it is now: it may have been slower or faster
+        when the passes that are counted ran.
         """
         return self._costs.now.one_row * self._plain_steps / self._tokens
 

@@ -29,10 +29,10 @@ class NetworkDrafter(NullDrafter):
     """Feeds the network what the target committed since, proposes until the draft length says stop,
     and forgets guesses that were not committed. Owns the network and closes it.
 
-    The prompt is read while the target reads it; what was committed is fed inside the next round's
-    first pass, never by an extra one. A network's rows stand for as long as the text has their
-    tokens: all of them if it reads tokens alone, else those of the text, for a guess's row is not
-    made of the target's hidden states.
+    The prompt is read while the target reads it. What was committed since is read in the next
+    round's first pass, never in an extra one. If the network reads tokens alone, the row of a guess
+    that was committed is a row of the text and stays. If it reads hidden states, the row of a guess
+    was made of its own, and gives way to one made of the target's.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The passes of a run, so that what they should have taken follows what is known by now."""
+"""The passes that a run made: what they should have taken, by the costs that are known by now."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ from backend.costs.pass_costs import PassCosts
 
 
 class MadePass(NamedTuple):
-    """A pass over how many rows, behind how many tokens, whether its width was another than that
-    before, calls of the draft, and tokens committed.
+    """`rows` of a pass, the `context` tokens before it, whether its width `changed` from the pass
+    before, `calls` of the draft, and `tokens` that it committed.
     """
 
     rows: int

@@ -1,22 +1,20 @@
 """Choosing tokens: keyed noise, truncation as defined, and a verification that cannot bias."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from math import exp
 
 import numpy as np
 import pytest
+from eight import DRAWS, MODEL, RUN, START, TEMPERATURE, Timeless, exact, followers, pvalue
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from lib import Noisy, drafting, run
-from scipy.stats import chisquare, kstest
+from scipy.stats import kstest
 
 from backend.decoding import loop as decode
 from backend.decoding import sampling, verification
-from backend.decoding.clock import Clock, Part
 from backend.decoding.drafter import Drafter, NullDrafter
 from backend.decoding.sampling import Choice, Sampler, noise, truncate
 from backend.decoding.verification import Verdict, verify
@@ -24,6 +22,7 @@ from backend.drafters.draft_length import FixedDraftLength
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
+from backend.events import Step
 from backend.types import Logits, Proposal, Request, Sampling
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -214,29 +213,7 @@ def test_an_equal_draft_is_always_accepted_and_a_foreign_one_hardly_ever() -> No
 
 # The distribution of sampled text -----------------------------------------------------------------
 
-# The next token depends on the last one alone, so every token is a draw from one of 8 known
-# distributions: those of the 8 tokens that it may follow.
-VOCABULARY = 8
-MODEL = FakeEngine(vocab_size=VOCABULARY, period=1, sharpness=1.0)
-TEMPERATURE = 0.8
-START = (0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3)
-DRAWS = 50_000
-RUN = 600
 shared_noise = lru_cache(maxsize=None)(noise)
-
-
-class Timeless(Clock):
-    """Measures nothing, which is faster: these tests take a hundred thousand steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = dict.fromkeys(("draft", "mask", "forward", "rest", "total"), 0.0)
-
-    def step(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def part(self, name: Part) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 def made(kind: str, seed: int) -> Drafter:
@@ -257,27 +234,17 @@ def made(kind: str, seed: int) -> Drafter:
 KINDS = ("plain", "same", "near", "far", "greedy draft", "lookup", "lookahead")
 
 
-def pvalue(kind: str, draws: int) -> float:
-    """Chi-square of the tokens of verified blocks against the model's exact probabilities."""
-    counts = np.zeros((VOCABULARY, VOCABULARY))
-    seed = 0
-    while counts.sum() < draws:
+def fits(kind: str, draws: int) -> float:
+    """How well the tokens of verified blocks fit the model's exact probabilities."""
+
+    def written(seed: int) -> list[Step]:
         wanted = Sampling(TEMPERATURE, seed=seed)
         request = Request("x", max_new_tokens=RUN, sampling=wanted)
-        steps = run(MODEL, request, made(kind, seed), START, clock=Timeless()).steps
-        last = steps[0].tokens[-1]
-        for step in steps[1:]:
-            # Whether anything was drafted is settled before these tokens' noise is looked at.
-            if step.drafted or kind == "plain":
-                for before, token in pairwise([last, *step.tokens]):
-                    counts[before, token] += 1
-            last = step.tokens[-1]
-        seed += 1
-    scores = np.stack([MODEL.logits([token]) for token in range(VOCABULARY)]) / TEMPERATURE
-    exact = np.exp(scores.astype(np.float64))
-    exact /= exact.sum(axis=1, keepdims=True)
-    expected = exact * counts.sum(axis=1, keepdims=True)
-    return float(chisquare(counts, expected, axis=None, ddof=VOCABULARY - 1).pvalue)
+        return run(MODEL, request, made(kind, seed), START, clock=Timeless()).steps
+
+    # Whether anything was drafted is settled before these tokens' noise is looked at.
+    counts = followers(written, draws, lambda step: kind == "plain" or step.drafted > 0)
+    return pvalue(counts, exact(lambda _token, _scores: ()))
 
 
 @pytest.fixture
@@ -288,7 +255,7 @@ def quick_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sampled_tokens_have_exactly_the_models_distribution(kind: str, quick_noise: None) -> None:
-    assert pvalue(kind, DRAWS) > 1e-3
+    assert fits(kind, DRAWS) > 1e-3
 
 
 def accept_argmax(
@@ -332,7 +299,7 @@ def test_the_check_above_sees_a_biased_verifier(
         monkeypatch.setattr(decode.Answer, "_verify", accept_argmax)
     else:
         monkeypatch.setattr(verification, "verify", try_twice)
-    assert pvalue(kind, DRAWS // 5) < 1e-6
+    assert fits(kind, DRAWS // 5) < 1e-6
 
 
 @given(

@@ -3,23 +3,31 @@ temperature 0 it is the model's own text.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from eight import (
+    DRAWS,
+    MODEL,
+    RUN,
+    START,
+    TEMPERATURE,
+    VOCABULARY,
+    Timeless,
+    exact,
+    followers,
+    pvalue,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from lib import PROMPT, STEEP, Noisy, Run, drafters, drafting, naive, run
 from numpy.typing import NDArray
-from scipy.stats import chisquare
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.runner import run_solo
 from backend.decoding import verification
-from backend.decoding.clock import Clock, Part
 from backend.decoding.constraint import Constraint, Masks, NullConstraint
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import DraftSampler, IndependentSampler, Sampler
@@ -39,28 +47,7 @@ from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.types import Draw, HiddenStates, Logits, Proposal, Request, Sampling
 
-# The next token depends on the last one alone, so every token is a draw from one of 8 known
-# distributions: those of the 8 tokens that it may follow.
-VOCABULARY = 8
-MODEL = FakeEngine(vocab_size=VOCABULARY, period=1, sharpness=1.0)
 NEAR = Noisy(MODEL, 0.7)
-START = (0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3)
-DRAWS = 50_000
-RUN = 600
-
-
-class Timeless(Clock):
-    """Measures nothing, which is faster."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = dict.fromkeys(("draft", "mask", "forward", "rest", "total"), 0.0)
-
-    def step(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def part(self, name: Part) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 class Unseen(FakeSession):
@@ -117,7 +104,7 @@ def legal(last: int) -> NDArray[np.bool_]:
 
 
 def sampling_of(kind: str, seed: int) -> Sampling:
-    return Sampling(0.8, top_k=5 if "top-k" in kind else 0, seed=seed)
+    return Sampling(TEMPERATURE, top_k=5 if "top-k" in kind else 0, seed=seed)
 
 
 def made(kind: str, sampling: Sampling) -> tuple[Session, Drafter, Constraint]:
@@ -154,39 +141,20 @@ def written(kind: str, seed: int, tokens: int = RUN) -> Run:
     )
 
 
-def exact(kind: str) -> NDArray[np.float64]:
-    """The probability of each token behind each other one."""
-    scores = np.stack([MODEL.logits([token]) for token in range(VOCABULARY)]).astype(np.float64)
-    for token in range(VOCABULARY):
+def fits(kind: str, counts: NDArray[np.float64]) -> float:
+    """How well counts of followers fit the model's exact probabilities."""
+
+    def ruled_out(token: int, scores: NDArray[np.float64]) -> Iterable[int]:
         if "cut" in kind:
-            scores[token][~legal(token)] = -np.inf
-        if "top-k" in kind:
-            scores[token][np.argsort(-scores[token])[5:]] = -np.inf
-    chances = np.exp(scores / 0.8)
-    return chances / chances.sum(axis=1, keepdims=True)
+            return np.flatnonzero(~legal(token)).tolist()
+        return np.argsort(-scores)[5:].tolist() if "top-k" in kind else ()
 
-
-def pvalue(kind: str, counts: NDArray[np.float64]) -> float:
-    """Chi-square of how often each token followed each other one."""
-    expected = exact(kind) * counts.sum(axis=1, keepdims=True)
-    possible = expected > 0
-    assert not counts[~possible].any()
-    return float(chisquare(counts[possible], expected[possible], ddof=VOCABULARY - 1).pvalue)
+    return pvalue(counts, exact(ruled_out))
 
 
 def pairs(kind: str, draws: int) -> NDArray[np.float64]:
     """How often each token followed each other one in the blocks that were verified."""
-    counts = np.zeros((VOCABULARY, VOCABULARY))
-    seed = 0
-    while counts.sum() < draws:
-        steps = written(kind, seed).steps
-        last = steps[0].tokens[-1]
-        for step in steps[1:]:
-            for before, token in pairwise([last, *step.tokens]):
-                counts[before, token] += 1
-            last = step.tokens[-1]
-        seed += 1
-    return counts
+    return followers(lambda seed: written(kind, seed).steps, draws)
 
 
 KINDS = ("chain", "tree", "far top-k tree", "lookup", "head", "cut chain", "hybrid")
@@ -194,7 +162,7 @@ KINDS = ("chain", "tree", "far top-k tree", "lookup", "head", "cut chain", "hybr
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_has_the_models_distribution_whatever_drafts(kind: str) -> None:
-    assert pvalue(kind, pairs(kind, DRAWS)) > 1e-3
+    assert fits(kind, pairs(kind, DRAWS)) > 1e-3
 
 
 def test_so_have_the_first_tokens_of_many_seeds() -> None:
@@ -203,7 +171,7 @@ def test_so_have_the_first_tokens_of_many_seeds() -> None:
     for seed in range(4000):
         tokens = written("tree", seed, 5).tokens
         counts[tokens[1], tokens[2]] += 1
-    assert pvalue("tree", counts) > 1e-3
+    assert fits("tree", counts) > 1e-3
 
 
 def no_residual(
@@ -224,7 +192,7 @@ EXAMINE = verification._examine
 @pytest.mark.parametrize("kind", ["chain", "tree", "lookup", "head"])
 def test_the_check_sees_a_wrong_verifier(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "_examine", no_residual)
-    assert pvalue(kind, pairs(kind, DRAWS // 5)) < 1e-6
+    assert fits(kind, pairs(kind, DRAWS // 5)) < 1e-6
 
 
 def test_the_check_sees_a_greedy_draft_that_says_it_had_drawn(
@@ -238,7 +206,7 @@ def test_the_check_sees_a_greedy_draft_that_says_it_had_drawn(
         return pair._replace(token=best, second=-1, draw=replace(pair.draw, indices=(best,)))
 
     monkeypatch.setattr(IndependentSampler, "choose_two", greedy)
-    assert pvalue("chain", pairs("chain", DRAWS // 5)) < 1e-6
+    assert fits("chain", pairs("chain", DRAWS // 5)) < 1e-6
 
 
 def test_the_check_sees_unlikely_tokens_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +224,7 @@ def test_the_check_sees_unlikely_tokens_that_are_left_out(monkeypatch: pytest.Mo
         return replace(Proposal.chain(made.tokens[:depth]), draws=draws)
 
     monkeypatch.setattr(Calibration, "proposal", likely)
-    assert pvalue("chain", pairs("chain", DRAWS // 5)) < 1e-6
+    assert fits("chain", pairs("chain", DRAWS // 5)) < 1e-6
 
 
 def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
@@ -271,7 +239,7 @@ def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
         return replace(left, draws=draws)
 
     monkeypatch.setattr(NeverNext, "cut", silently)
-    assert pvalue("cut chain", pairs("cut chain", DRAWS // 5)) < 1e-6
+    assert fits("cut chain", pairs("cut chain", DRAWS // 5)) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["tree", "hybrid", "head"])
