@@ -9,6 +9,10 @@ the prior has wrong about T(k) / T(1) and moves slowly. An extended Kalman filte
 and the shape at the prior's widths is told of every pass: a pass over one row says what the scale
 is, a wide one behind it what the shape is, and what is seen of one width is believed, by their
 covariance, of its neighbours too.
+
+Running averages by width over a common scale are half as long and were tried in its place. Of the
+speed-up that the true curve gives, simulated races from five wrong curves then reached 0.93 to 1.00
+of it, with this filter 0.99 to 1.00.
 """
 
 from dataclasses import dataclass
