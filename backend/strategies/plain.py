@@ -1,4 +1,6 @@
-"""Strategies that propose nothing: the baseline, its opposite, and a grammar's plain column."""
+"""Strategies that propose nothing: the baseline, its opposite, a grammar's plain column, and two
+that show what KV reuse saves between the slots of a program.
+"""
 
 from backend.strategies.declaration import Strategy
 
@@ -25,5 +27,23 @@ GRAMMAR = Strategy(
     "Only tokens that a grammar allows can be chosen, so the text always parses. Where "
     "one continuation is left, it is proposed instead of waited for.",
     grammar="person",
+    verified=(),
+)
+
+WITHOUT_REUSE = Strategy(
+    "restart",
+    "Without reuse",
+    "KV reuse that forgets its cache before every slot of a program, as if each were a "
+    "call of its own. Without slots it is KV reuse.",
+    restart=True,
+    verified=(),
+)
+
+ONE_GENERATION = Strategy(
+    "single",
+    "One generation",
+    "A program's text is not fed but generated, all of it in one go and as long as the "
+    "program would be. Without slots it is KV reuse.",
+    single=True,
     verified=(),
 )

@@ -8,10 +8,15 @@ from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
-from backend.strategies.plain import GRAMMAR, KV_REUSE, STATELESS
+from backend.strategies.plain import (
+    GRAMMAR,
+    KV_REUSE,
+    ONE_GENERATION,
+    STATELESS,
+    WITHOUT_REUSE,
+)
 from backend.strategies.server import SERVER
 from backend.strategies.speculative import SPECULATIVE
-from backend.strategies.yardsticks import ONE_GENERATION, WITHOUT_REUSE
 
 BASELINE = KV_REUSE.name
 
