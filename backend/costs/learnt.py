@@ -11,8 +11,8 @@ is, a wide one behind it what the shape is, and what is seen of one width is bel
 covariance, of its neighbours too.
 
 Running averages by width over a common scale are half as long and were tried in its place. In
-simulated races from five stored curves they reached 0.93 to 1.00 of the speed-up that the true curve
-gives, this filter 0.99 to 1.00.
+simulated races from five stored curves they reached 0.93 to 1.00 of the true curve's speed-up, this
+filter 0.99 to 1.00.
 """
 
 from dataclasses import dataclass
