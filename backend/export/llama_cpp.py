@@ -1,14 +1,14 @@
 """llama.cpp's server: how to start it, and one request."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.export.plan import Library, Model, Plan, Snippet, code, nothing, shell
+from backend.export.plan import Library, Model, Plan, shell
 from backend.grammar.sources import GrammarSource
 
-NAME = "llama.cpp"
 ADDRESS = "http://127.0.0.1:8080"
 
 #: The server draws a seed of its own where it is given this one, its largest.
@@ -17,53 +17,38 @@ _OUTTYPES = {"bf16": "bf16", "fp16": "f16"}
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
 
 
-def write(plan: Plan) -> Snippet:
-    missing = _missing(plan)
-    if missing:
-        return nothing(NAME, "bash", missing)
+def _lines(plan: Plan) -> list[str]:
     lines = [*_weights(plan.model, "target"), *_draft(plan)]
     slots = [f"--parallel {plan.pays_up_to}"] if plan.pays_up_to else []
     serve = " \\\n  ".join(
         ["llama-server --model target.gguf --port 8080", *slots, *_speculation(plan)]
     )
     path = "/v1/chat/completions" if plan.request.chat else "/completion"
-    lines += [
+    return [
+        *lines,
         f"{serve} &",
         f"until curl --silent --fail --output /dev/null {ADDRESS}/health; do sleep 1; done",
         f"curl --silent {ADDRESS}{path} --header 'Content-Type: application/json' \\",
         f"  --data-raw {shell(json.dumps(_body(plan)))}",
     ]
-    notes = list(plan.notes)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
     if plan.kind == "lookup":
-        notes.append(f"Only endings of exactly {plan.ngram} tokens are looked up, no shorter ones.")
+        yield f"Only endings of exactly {plan.ngram} tokens are looked up, no shorter ones."
     if plan.pays_up_to:
-        notes.append(
-            f"It speculates at any load: --parallel {plan.pays_up_to} keeps that in bounds."
-        )
+        yield f"It speculates at any load: --parallel {plan.pays_up_to} keeps that in bounds."
     if plan.grammar and plan.grammar.kind == "lark":
-        notes.append("A Lark grammar needs a server built with -DLLAMA_LLGUIDANCE=ON.")
-    return Snippet(NAME, "bash", code(lines), " ".join(notes))
+        yield "A Lark grammar needs a server built with -DLLAMA_LLGUIDANCE=ON."
 
 
-def _missing(plan: Plan) -> str:
-    if plan.lacking:
-        return (
-            f"llama-server has no {plan.lacking}: use prompt lookup, "
-            f"--spec-type ngram-simple --spec-ngram-simple-size-m {plan.k}."
-        )
-    if not plan.cache:
-        return "llama-server always keeps the cache of a text it is writing: use KV reuse."
-    if plan.grammar and plan.grammar.kind == "regex":
-        return (
-            f"llama-server takes no regular expression such as {plan.grammar.name!r}: write it as "
-            "a GBNF grammar."
-        )
-    if plan.grammar and plan.imports:
-        return (
-            f"The grammar {plan.grammar.name!r} imports other files, which llama-server cannot: "
-            "copy their rules into it."
-        )
-    return ""
+def _refusal(plan: Plan) -> str:
+    if plan.grammar is None or plan.grammar.kind != "regex":
+        return ""
+    return (
+        f"llama.cpp takes no regular expression such as {plan.grammar.name!r}: write it as a GBNF "
+        "grammar."
+    )
 
 
 def _weights(model: Model, role: str) -> list[str]:
@@ -141,4 +126,12 @@ def _schema(grammar: GrammarSource) -> Any:
         ) from error
 
 
-LLAMA_CPP = Library(NAME, write)
+LLAMA_CPP = Library(
+    "llama.cpp",
+    "bash",
+    "--spec-type ngram-simple --spec-ngram-simple-size-m ",
+    _refusal,
+    _lines,
+    _notes,
+    imports=False,
+)

@@ -4,31 +4,23 @@ from backend.export.plan import (
     Library,
     Model,
     Plan,
-    Snippet,
-    always_caches,
     call,
-    code,
-    no_library,
-    nothing,
+    no_notes,
     python,
     shell,
 )
 
-NAME = "openvino-genai"
+
+def _refusal(plan: Plan) -> str:
+    if plan.grammar is None or plan.grammar.kind != "lark":
+        return ""
+    return (
+        f"openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as "
+        f"{plan.grammar.name!r}: rewrite it, or use vLLM."
+    )
 
 
-def write(plan: Plan) -> Snippet:
-    if plan.lacking:
-        return nothing(NAME, "python", no_library(NAME, plan, "num_assistant_tokens"))
-    if not plan.cache:
-        return nothing(NAME, "python", always_caches(NAME))
-    if plan.grammar and plan.grammar.kind == "lark":
-        return nothing(
-            NAME,
-            "python",
-            f"openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as "
-            f"{plan.grammar.name!r}: rewrite it, or use vLLM.",
-        )
+def _lines(plan: Plan) -> list[str]:
     pipeline = [f'"target-{plan.model.precision}"', repr(plan.device)]
     pipeline.append("scheduler_config=scheduler")
     lines = ["# Once, in a shell:", f"# {_export(plan.model, 'target')}"]
@@ -38,7 +30,8 @@ def write(plan: Plan) -> Snippet:
         pipeline.append(f"draft_model=genai.draft_model({folder}, {plan.device!r})")
     if plan.kind == "lookup":
         pipeline.append("prompt_lookup=True")
-    lines += [
+    return [
+        *lines,
         "import openvino_genai as genai",
         "",
         f"prompt = {python(plan.request.prompt)}",
@@ -50,7 +43,6 @@ def write(plan: Plan) -> Snippet:
         *_genai_grammar(plan),
         "print(pipeline.generate(prompt, config))",
     ]
-    return Snippet(NAME, "python", code(lines), " ".join(plan.notes))
 
 
 def _export(model: Model, role: str) -> str:
@@ -87,4 +79,6 @@ def _genai_grammar(plan: Plan) -> list[str]:
     ]
 
 
-OPENVINO_GENAI = Library(NAME, write)
+OPENVINO_GENAI = Library(
+    "openvino-genai", "python", "num_assistant_tokens=", _refusal, _lines, no_notes
+)

@@ -165,28 +165,47 @@ def _published(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`write` makes a column's snippet. Raises DerbyError for what cannot be written at all."""
+    """How one library does what a plan says.
+
+    `lookup`: how its setting for the length of prompt lookup begins. `refusal`: what of a plan it
+    cannot do, and what to use instead; "" for nothing. `lines`: the code, "" for an empty line.
+    `notes`: sentences on it. `caches`: it cannot do without a cache. `imports`: it reads the files
+    that a grammar imports.
+    """
 
     name: str
-    write: Callable[[Plan], Snippet]
+    language: Language
+    lookup: str
+    refusal: Callable[[Plan], str]
+    lines: Callable[[Plan], Iterable[str]]
+    notes: Callable[[Plan], Iterable[str]]
+    caches: bool = True
+    imports: bool = True
+
+    def write(self, plan: Plan) -> Snippet:
+        """A column's snippet. Raises DerbyError for what cannot be written at all."""
+        if missing := self._missing(plan):
+            return Snippet(self.name, self.language, "", missing)
+        code = "\n".join(self.lines(plan)) + "\n"
+        return Snippet(self.name, self.language, code, " ".join([*plan.notes, *self.notes(plan)]))
+
+    def _missing(self, plan: Plan) -> str:
+        if plan.lacking:
+            setting = f"{self.lookup}{plan.k}"
+            return f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."
+        if self.caches and not plan.cache:
+            return f"{self.name} cannot write a text without its cache: use KV reuse."
+        if plan.grammar and plan.imports and not self.imports:
+            return (
+                f"The grammar {plan.grammar.name!r} imports other files, which {self.name} cannot: "
+                "copy their rules into it."
+            )
+        return self.refusal(plan)
 
 
-def no_library(library: str, plan: Plan, setting: str) -> str:
-    """Why there is no snippet of what no library has, and what to use instead."""
-    return f"{library} has no {plan.lacking}: use its prompt lookup with {setting}={plan.k}."
-
-
-def always_caches(library: str) -> str:
-    return f"{library} cannot write a text without its cache: use KV reuse."
-
-
-def nothing(library: str, language: Language, note: str) -> Snippet:
-    return Snippet(library, language, "", note)
-
-
-def code(lines: Iterable[str]) -> str:
-    """Lines of code as one text; "" leaves a line empty."""
-    return "\n".join(lines) + "\n"
+def no_notes(_plan: Plan) -> list[str]:
+    """Of a library without any of its own."""
+    return []
 
 
 def python(text: str) -> str:

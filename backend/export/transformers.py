@@ -1,35 +1,35 @@
 """transformers: generate() with its own assisted generation."""
 
+from collections.abc import Iterator
+
 from backend.export.plan import (
     TORCH_DTYPES,
     Library,
     Model,
     Plan,
-    Snippet,
     call,
-    code,
-    no_library,
-    nothing,
     python,
 )
 
-NAME = "transformers"
 _BITS = {"int8": "load_in_8bit", "int4": "load_in_4bit"}
 
 
-def write(plan: Plan) -> Snippet:
-    if plan.lacking:
-        return nothing(NAME, "python", no_library(NAME, plan, "prompt_lookup_num_tokens"))
-    if plan.grammar:
-        return nothing(
-            NAME,
-            "python",
-            f"transformers takes no grammar such as {plan.grammar.name!r}: use openvino-genai or "
-            "vLLM, or a logits processor of llguidance.",
-        )
-    models = [plan.model, *([plan.draft] if plan.draft else [])]
-    small = any(model.quantised for model in models)
-    names = ["AutoModelForCausalLM", "AutoTokenizer", *(["BitsAndBytesConfig"] if small else [])]
+def _refusal(plan: Plan) -> str:
+    if plan.grammar is None:
+        return ""
+    return (
+        f"transformers takes no grammar such as {plan.grammar.name!r}: use openvino-genai or vLLM, "
+        "or a logits processor of llguidance."
+    )
+
+
+def _small(plan: Plan) -> bool:
+    return any(model.quantised for model in (plan.model, plan.draft) if model)
+
+
+def _lines(plan: Plan) -> list[str]:
+    small = ["BitsAndBytesConfig"] if _small(plan) else []
+    names = ["AutoModelForCausalLM", "AutoTokenizer", *small]
     lines = [
         *([] if plan.greedy else ["import torch"]),
         f"from transformers import {', '.join(names)}",
@@ -47,16 +47,18 @@ def write(plan: Plan) -> Snippet:
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
     lines += [*_inputs(plan), *_generate(plan)]
-    lines += [
+    return [
+        *lines,
         'answer = output[0, inputs["input_ids"].shape[1] :]',
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
     ]
-    notes = list(plan.notes)
-    if small:
-        notes.append("Weights of fewer bits are bitsandbytes' here: pip install bitsandbytes.")
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if _small(plan):
+        yield "Weights of fewer bits are bitsandbytes' here: pip install bitsandbytes."
     if plan.reuse:
-        notes.append("To reuse earlier texts, pass their past_key_values yourself.")
-    return Snippet(NAME, "python", code(lines), " ".join(notes))
+        yield "To reuse earlier texts, pass their past_key_values yourself."
 
 
 def _loaded(model: Model) -> str:
@@ -101,4 +103,12 @@ def _generate(plan: Plan) -> list[str]:
     return [*seed, *call("output", "model.generate", arguments)]
 
 
-TRANSFORMERS = Library(NAME, write)
+TRANSFORMERS = Library(
+    "transformers",
+    "python",
+    "prompt_lookup_num_tokens=",
+    _refusal,
+    _lines,
+    _notes,
+    caches=False,
+)

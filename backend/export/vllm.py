@@ -1,35 +1,20 @@
 """vLLM: its offline LLM with speculative decoding and structured outputs."""
 
+from collections.abc import Iterator
+
 from backend.export.plan import (
     TORCH_DTYPES,
     Library,
     Model,
     Plan,
-    Snippet,
-    always_caches,
     call,
-    code,
-    no_library,
-    nothing,
     python,
 )
 
-NAME = "vLLM"
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
 
-def write(plan: Plan) -> Snippet:
-    if plan.lacking:
-        return nothing(NAME, "python", no_library(NAME, plan, "num_speculative_tokens"))
-    if not plan.cache:
-        return nothing(NAME, "python", always_caches(NAME))
-    if plan.imports and plan.grammar:
-        return nothing(
-            NAME,
-            "python",
-            f"The grammar {plan.grammar.name!r} imports other files, which vLLM cannot: copy their "
-            "rules into it.",
-        )
+def _lines(plan: Plan) -> list[str]:
     arguments = [f"model={_compressed(plan.model, 'target')}"]
     if not plan.model.quantised:
         arguments.append(f'dtype="{TORCH_DTYPES[plan.model.precision]}"')
@@ -40,7 +25,7 @@ def write(plan: Plan) -> Snippet:
         arguments.append('structured_outputs_config={"backend": "guidance"}')
     ask = "chat" if plan.request.chat else "generate"
     prompt = '[{"role": "user", "content": prompt}]' if plan.request.chat else "prompt"
-    lines = [
+    return [
         "from vllm import LLM, SamplingParams",
         *(["from vllm.sampling_params import StructuredOutputsParams"] if plan.grammar else []),
         "",
@@ -51,20 +36,21 @@ def write(plan: Plan) -> Snippet:
         f"output = llm.{ask}({prompt}, sampling)",
         "print(output[0].outputs[0].text)",
     ]
-    notes = list(plan.notes)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
     if plan.schedule:
-        notes.append(
+        yield (
             "num_speculative_tokens_per_batch_size, which vLLM has since pull request 32374, is "
             "as predicted for the machine of this race: measure it where you serve."
         )
     for model in filter(None, (plan.model, plan.draft)):
         if model.quantised:
             folder = "draft" if model is plan.draft else "target"
-            notes.append(
+            yield (
                 f"Make the folder {folder}-{model.precision} first: a copy of {model.name!r} that "
                 f"llm-compressor quantises with the scheme {_SCHEMES[model.precision]}."
             )
-    return Snippet(NAME, "python", code(lines), " ".join(notes))
 
 
 def _compressed(model: Model, role: str) -> str:
@@ -106,4 +92,12 @@ def _vllm_sampling(plan: Plan) -> list[str]:
     return arguments
 
 
-VLLM = Library(NAME, write)
+VLLM = Library(
+    "vLLM",
+    "python",
+    "num_speculative_tokens=",
+    lambda _: "",
+    _lines,
+    _notes,
+    imports=False,
+)
