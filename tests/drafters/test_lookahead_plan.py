@@ -23,7 +23,6 @@ from backend.drafters.lookahead_plan import (
 )
 from backend.engines.fake import FakeEngine
 from backend.events import Decided
-from backend.strategies.column import parse_column
 from backend.types import Outcome, Proposal, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
@@ -191,9 +190,3 @@ def test_the_column_tells_of_its_decision_as_it_changes() -> None:
     assert "assumed" in told[0].why
     assert len(told) in (2, 3), "at the start, after the trial, and at the end"
     assert told[-1].predicted > 1.5
-
-
-def test_the_context_has_room_for_whatever_auto_may_choose() -> None:
-    deepest = max(setting.window + setting.level for setting in LADDER)
-    assert parse_column("lookahead").scratch_depth == deepest
-    assert parse_column("lookahead:window=4,level=3").scratch_depth == 7
