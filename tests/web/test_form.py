@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import shipped
 from backend.limits import PUBLIC, Limits
 from backend.racing.race import Race
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
@@ -60,11 +60,6 @@ def test_columns_keep_their_order_and_settings() -> None:
     assert found[1].limit == 7
 
 
-def test_a_line_up_is_read_back_as_it_was_written() -> None:
-    found = columns("kv\nkv@int8\nlookahead:auto=decline\nspeculative@torch/bf16:draft=int4,k=3")
-    assert columns("\n".join(map(str, found))) == found
-
-
 def test_a_column_may_run_where_this_page_offers_it() -> None:
     assert one("kv@torch/bf16/CPU").model == OwnModel("", "torch", "bf16", "CPU")
     assert one("kv@AUTO").model == OwnModel(device="AUTO")
@@ -83,12 +78,6 @@ def test_a_column_may_run_where_this_page_offers_it() -> None:
 def test_stop_strings_are_lines_with_escapes() -> None:
     race = read_race(filled(stop="END\n\n\\n\\nUser:\r\n"), MENU)
     assert race.request.stop == ("END", "\n\nUser:")
-
-
-def test_a_grammar_of_ones_own() -> None:
-    own = {"grammar__kind": "regex", "grammar__text": "a+"}
-    for line in ("grammar:grammar=own", "lookup:k=3, grammar = own ,", "kv@int8:grammar=own"):
-        assert one(line, **own).grammar == GrammarSource("regex", "a+", "my own")
 
 
 def test_a_grammar_of_ones_own_leaves_the_other_columns_alone() -> None:
