@@ -147,6 +147,12 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
     return made
 
 
+def held(session: Session) -> list[int]:
+    """The tokens that a fake's session holds."""
+    arrays = session.export(session.length)
+    return arrays["tokens"].ravel().tolist() if arrays else []
+
+
 class Noisy(FakeEngine):
     """A draft that agrees with `engine` often but not always: its logits plus some of its own."""
 

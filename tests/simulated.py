@@ -18,7 +18,8 @@ from backend.decoding.lane import Lane
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength
-from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.base import Session
+from backend.engines.fake import FakeEngine
 from backend.racing.schedule import interleave
 from backend.results.metrics import Score
 from backend.types import Logits, Request
@@ -65,7 +66,7 @@ def busy(seed: int) -> Callable[[], float]:
     return wobble
 
 
-def timed(session: FakeSession, spend: Callable[[int, int], None]) -> FakeSession:
+def timed(session: Session, spend: Callable[[int, int], None]) -> Session:
     """A session whose passes `spend`, given their rows and the tokens before them."""
     forward = session.forward
 

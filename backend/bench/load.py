@@ -12,7 +12,7 @@ from backend.bench.plan import Plan
 from backend.costs.load import LoadCosts
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
-from backend.engines.batch import COMPACTION_BASE, COMPACTION_PER_ROW
+from backend.engines.cache import COMPACTION_BASE, COMPACTION_PER_ROW
 from backend.engines.lockstep import Lockstep, LockstepPass
 from backend.errors import DerbyError
 from backend.events import Step

@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
@@ -15,8 +14,9 @@ from backend.costs.learnt import ASSUMED, WIDTHS, LearntCosts
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts, stated_costs
 from backend.costs.store import keep, kept_costs
 from backend.engines.base import Engine
+from backend.engines.cache import Cache, NewRows
 from backend.engines.registry import engine_named
-from backend.types import PREFILL_CHUNK, Arrays, Logits, chain_parents
+from backend.types import PREFILL_CHUNK, Arrays, chain_parents
 
 log = logging.getLogger(__name__)
 
@@ -80,37 +80,21 @@ def points_within(max_context: int, widths: Sequence[int] = WIDTHS) -> Points:
     return Points(fitting, near, far if far - near >= SMALLEST_DIFFERENCE else near)
 
 
-class Timed(Protocol):
-    """What is timed: a session, or several that do the same in one pass."""
-
-    def forward(
-        self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]
-    ) -> Logits: ...
-
-    def truncate(self, length: int) -> None: ...
-
-    def load(self, length: int, arrays: Arrays) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> PassCosts:
     """Time passes of each width, in another order each round; takes some ten seconds on a CPU.
 
     In a model with fewer positions, at fewer widths and contexts: see `points_within`.
     """
-    return curve(engine, engine.open, widths, rounds)
+    return curve(engine, 1, widths, rounds)
 
 
-def curve(
-    engine: Engine, opened: Callable[[], Timed], widths: Sequence[int], rounds: int
-) -> PassCosts:
-    """What the passes cost of that which `opened` opens, an empty one each time."""
+def curve(engine: Engine, sequences: int, widths: Sequence[int], rounds: int) -> PassCosts:
+    """What passes cost that serve so many sequences, all of which do the same."""
     points = points_within(engine.capabilities.max_context, widths)
-    near, width_change = _measured(engine, opened, points.widths, rounds, points.near)
+    near, width_change = _measured(engine, sequences, points.widths, rounds, points.near)
     slope = (0.0, 0.0)
     if points.far > points.near and len(points.widths) > 1:
-        far, _ = _measured(engine, opened, points.widths, rounds, points.far)
+        far, _ = _measured(engine, sequences, points.widths, rounds, points.far)
         slope = _context_slope(points, near, far)
     return PassCosts(points.widths, near, width_change, slope)
 
@@ -127,7 +111,7 @@ def _context_slope(
 
 
 def _measured(
-    engine: Engine, opened: Callable[[], Timed], widths: Sequence[int], rounds: int, context: int
+    engine: Engine, sequences: int, widths: Sequence[int], rounds: int, context: int
 ) -> tuple[tuple[float, ...], float]:
     """Seconds by width behind so many tokens, and what a change of width costs.
 
@@ -139,24 +123,21 @@ def _measured(
     kept = prefilled(engine, context)
     with ExitStack() as open_ones:
 
-        def begin() -> Timed:
-            session = opened()
-            open_ones.callback(session.close)
-            if context:
-                session.load(context, kept)
-            _timed(engine, session, 1)
-            session.truncate(context)
-            return session
+        def begin() -> Cache:
+            cache = engine.cache(sequences)
+            open_ones.callback(cache.close)
+            cache.load(context, kept)
+            _timed(engine, cache, 1)
+            return cache
 
-        session, stale = begin(), 0
+        cache, stale = begin(), 0
         for _ in range(rounds):
             for k in order.sample(widths, len(widths)):
                 if stale > STALE:
-                    session.close()
-                    session, stale = begin(), 0
+                    cache.close()
+                    cache, stale = begin(), 0
                 for times in (first, steady):
-                    times[k].append(_timed(engine, session, k))
-                    session.truncate(context)
+                    times[k].append(_timed(engine, cache, k))
                 stale += 2 * k
     quickest = [_quartile(steady[k]) for k in widths]
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
@@ -180,10 +161,17 @@ def _quartile(times: Sequence[float]) -> float:
     return sorted(times)[len(times) // 4]
 
 
-def _timed(engine: Engine, session: Timed, rows: int) -> float:
-    """Seconds of a pass over `rows` tokens whose logits are all wanted."""
+def _timed(engine: Engine, cache: Cache, rows: int) -> float:
+    """Seconds of a pass over `rows` tokens of each sequence whose logits are all wanted; it leaves
+    nothing behind.
+    """
+    new, lengths = NewRows([7] * rows, chain_parents(rows), range(rows)), cache.lengths
+    asked = [new] * len(lengths)
     engine.synchronize()
     start = perf_counter()
-    session.forward([7] * rows, chain_parents(rows), range(rows))
+    cache.run(asked)
     engine.synchronize()
-    return perf_counter() - start
+    seconds = perf_counter() - start
+    for sequence, length in enumerate(lengths):
+        cache.rewind(sequence, length)
+    return seconds

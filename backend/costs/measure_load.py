@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import psutil
 
@@ -11,9 +10,7 @@ from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.measure import LONG_CONTEXT, curve, prefilled
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
-from backend.engines.batch import Batch, NewRows
 from backend.errors import DerbyError
-from backend.types import Arrays, Logits
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ def measure_load(
             return UNKNOWN_LOAD
         say(f"Measuring passes of {engine.spec} for {b} {'request' if b == 1 else 'requests'}...")
         try:
-            curves.append(curve(engine, partial(Alike, engine, b), LOAD_WIDTHS, rounds))
+            curves.append(curve(engine, b, LOAD_WIDTHS, rounds))
         except Exception as error:
             log.warning("passes of %d requests failed", b, exc_info=True)
             if not curves:
@@ -87,26 +84,3 @@ def _bytes_of(engine: Engine) -> int:
 
 def _free() -> float:
     return MEMORY_SHARE * psutil.virtual_memory().available
-
-
-class Alike:
-    """So many requests that all do the same, as one session to be timed."""
-
-    def __init__(self, engine: Engine, requests: int) -> None:
-        self._batch: Batch = engine.open_batch(requests)
-        self._all = range(requests)
-
-    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-        """Run the pass, and return the first one's logits."""
-        new = NewRows(tokens, parents, rows)
-        return self._batch.forward([new for _ in self._all])[0]
-
-    def truncate(self, length: int) -> None:
-        for sequence in self._all:
-            self._batch.truncate(sequence, length)
-
-    def load(self, length: int, arrays: Arrays) -> None:
-        self._batch.load(length, arrays)
-
-    def close(self) -> None:
-        self._batch.close()

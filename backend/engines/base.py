@@ -1,20 +1,31 @@
-"""The seam between the loop and a model: an Engine opens Sessions, a Session owns one KV cache."""
+"""A loaded model as the rest of the program knows it: an Engine, and the Sessions that it opens."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 
-from backend.engines.batch import Batch
+from backend.engines.cache import Cache, NewRows, Store
 from backend.text import Tokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
+#: Runs a pass for one sequence of a cache: its index and what it asks for.
+RunPass = Callable[[int, NewRows], Logits]
 
-class Session(Protocol):
-    """One sequence's KV cache. Not thread-safe."""
+
+class Session:
+    """One sequence of a cache. Not thread-safe."""
+
+    def __init__(self, cache: Cache, index: int = 0, run: RunPass | None = None) -> None:
+        """`run`: what computes its passes, together with other sequences' perhaps; None: the cache,
+        for this sequence alone.
+        """
+        self._cache = cache
+        self._index = index
+        self._run = run or cache.run_one
 
     @property
     def length(self) -> int:
         """Tokens kept so far: the logical context length."""
-        ...
+        return self._cache.lengths[self._index]
 
     def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
         """Run one forward pass over n new tokens and return float32 logits [len(rows), V].
@@ -23,9 +34,10 @@ class Session(Protocol):
         context; a token sees the context, its ancestors and itself, at position
         length + its depth below the context. `rows` are the indices whose logits are wanted, in
         that order; () computes none. The new rows stay pending until `keep` says which
-        of them become context; a second forward before that raises RuntimeError.
+        of them become context; a second forward before that raises RuntimeError. Raises DerbyError
+        for a position beyond the model's context.
         """
-        ...
+        return self._run(self._index, NewRows(tokens, parents, rows))
 
     def hidden_states(self) -> HiddenStates:
         """The last forward pass's final hidden states, one row a token: a new array.
@@ -33,73 +45,78 @@ class Session(Protocol):
         They are what the output projection reads. Raises RuntimeError if the engine does not
         declare `Capabilities.hidden_states`.
         """
-        ...
+        return self._cache.hidden_states(self._index)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Make these pending rows (a path from the context down, ascending) part of the context.
 
         The other pending rows are forgotten. Cheap: no copy of the cache.
         """
-        ...
+        self._cache.keep(self._index, rows)
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` kept tokens, and any pending rows."""
-        ...
+        self._cache.rewind(self._index, length)
 
     def export(self, length: int) -> Arrays:
         """Copies of the KV cache of the first `length` kept tokens: [1, heads, length, dim] each.
 
         Pending rows must have been settled by `keep`. Changes nothing.
         """
-        ...
+        return self._cache.export(self._index, length)
 
     def load(self, length: int, arrays: Arrays) -> None:
         """Make what `export(length)` gave the context of this empty session; copies it.
 
-        Raises RuntimeError if the session is not empty or the arrays are not this model's.
+        Raises RuntimeError if the session is not empty, is not alone in its cache, or the arrays
+        are not this model's.
         """
-        ...
+        if len(self._cache.lengths) > 1:
+            raise RuntimeError(f"{length} tokens for one sequence of several: load all at once")
+        self._cache.load(length, arrays)
+
+    def reserve(self, length: int) -> None:
+        """Prepare for a text of so many tokens what no pass is to wait for."""
+        self._cache.reserve(length)
 
     def close(self) -> None:
-        """Release the cache. Idempotent."""
-        ...
+        """Leave the cache; the last of its sequences releases it. Idempotent."""
+        self._cache.leave(self._index)
 
 
-class Engine(Protocol):
-    """A loaded model. One copy of the weights serves every session it opens."""
+class Engine(ABC):
+    """A loaded model. One copy of the weights serves every cache it opens.
 
-    @property
-    def spec(self) -> ModelSpec: ...
+    `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
+    whatever device.
+    """
 
-    @property
-    def fingerprint(self) -> str:
-        """Equal fingerprints mean the same weights."""
-        ...
+    spec: ModelSpec
+    fingerprint: str
+    weight_bytes: int
+    tokenizer: Tokenizer
+    capabilities: Capabilities
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of memory that the weights take, on whatever device."""
-        ...
+    @abstractmethod
+    def store(self, sequences: int) -> Store:
+        """Empty caches of so many sequences: one, or several if `Capabilities.batch`."""
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
+    def open(self) -> Session:
+        """An empty session, alone in its cache."""
+        return Session(self.cache())
 
-    @property
-    def capabilities(self) -> Capabilities: ...
-
-    def open(self) -> Session: ...
-
-    def open_batch(self, requests: int) -> Batch:
+    def cache(self, sequences: int = 1) -> Cache:
         """The caches of so many sequences, whose passes are one.
 
-        Raises RuntimeError unless the engine declares `Capabilities.batch`.
+        Raises RuntimeError for several if the engine does not declare `Capabilities.batch`.
         """
-        ...
+        if sequences > 1 and not self.capabilities.batch:
+            raise RuntimeError(f"{self.spec} computes one sequence a pass")
+        return Cache(self.store(sequences), self.capabilities, sequences)
 
     def warm_up(self) -> Iterator[None]:
         """Do, bit by bit, what the first passes would otherwise pay for."""
-        ...
+        yield from ()
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027 (most devices are done when a pass returns)
         """Wait until the device has finished all queued work."""
-        ...

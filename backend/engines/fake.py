@@ -5,7 +5,7 @@ the prefix and on the order, several continuations are about equally likely (so 
 and forwards, rows and misuse are counted or refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import sleep
@@ -13,19 +13,12 @@ from time import sleep
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.batch import Batch, BatchPass
+from backend.engines.base import Engine
+from backend.engines.cache import Pass, Store
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.tree import depths
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
-from backend.types import (
-    Arrays,
-    Capabilities,
-    HiddenStates,
-    Logits,
-    ModelSpec,
-    chain_parents,
-)
+from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
 CAPABILITIES = Capabilities(max_context=4096, batch=True)
 
@@ -40,7 +33,7 @@ def extend_hash(state: int, token: int) -> int:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(Engine):
     """`sharpness` scales the logits; `salt` makes another model: a draft that disagrees.
 
     `period` > 0 hashes only the last `period` tokens, so that texts repeat and lookup can win.
@@ -60,28 +53,12 @@ class FakeEngine:
 
     def __post_init__(self) -> None:
         self.tokenizer = ByteTokenizer(self.vocab_size)
+        self.fingerprint = f"fake {self.salt} {self.period} {self.sharpness}"
+        self.weight_bytes = WEIGHT_BYTES
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
-    def open(self) -> "FakeSession":
-        self.open_sessions += 1
-        return FakeSession(self)
-
-    def open_batch(self, requests: int) -> Batch:
-        self.open_sessions += 1
-        return Batch(FakeBatch(self, requests), requests)
-
-    @property
-    def fingerprint(self) -> str:
-        return f"fake {self.salt} {self.period} {self.sharpness}"
-
-    @property
-    def weight_bytes(self) -> int:
-        return WEIGHT_BYTES
-
-    def synchronize(self) -> None: ...
-
-    def warm_up(self) -> Iterator[None]:
-        return iter(())
+    def store(self, sequences: int) -> "FakeStore":
+        return FakeStore(self, sequences)
 
     def logits(self, prefix: Sequence[int]) -> Logits:
         """The model itself: float32 [V] for a prefix of token ids, a new array."""
@@ -101,115 +78,55 @@ class FakeEngine:
         return values
 
 
-class FakeSession:
-    def __init__(self, engine: FakeEngine) -> None:
+class FakeStore(Store):
+    """Remembers tokens. Reads of every row what its mask lets it see, in the order of their places.
+
+    Holes stay until they are gathered away, so that whatever hides them is tested.
+    """
+
+    in_place = False
+
+    def __init__(self, engine: FakeEngine, sequences: int) -> None:
         self._engine = engine
-        self._kept: list[int] = []
-        self._pending: tuple[Sequence[int], Sequence[int]] = ((), ())
-        self._closed = False
+        self._tokens = np.zeros((sequences, 0), dtype=np.int64)
+        self._hidden = np.zeros((sequences, 0, 2), dtype=np.float32)
+        engine.open_sessions += 1
 
-    @property
-    def length(self) -> int:
-        return len(self._kept)
-
-    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-        if self._closed or self._pending[0] or not tokens or len(tokens) != len(parents):
-            raise RuntimeError("forward on a closed session, before keep, or without tokens")
-        if any(not -1 <= parent < i for i, parent in enumerate(parents)):
-            raise RuntimeError(f"parents out of order: {parents}")
-        if not self._engine.capabilities.tree and tuple(parents) != chain_parents(len(parents)):
-            raise RuntimeError("this model takes no tree")
-        self._check_room(parents)
-        self._pending = (tuple(tokens), tuple(parents))
-        self._engine.forwards += 1
-        self._engine.rows += len(tokens)
-        if self._engine.step_seconds:
-            sleep(self._engine.step_seconds)
-        wanted = [self._engine.logits(self._kept + self._path(row)) for row in rows]
-        return np.stack(wanted) if wanted else np.zeros((0, self._engine.vocab_size), np.float32)
-
-    def hidden_states(self) -> HiddenStates:
-        raise RuntimeError("the fake engine has no hidden states")
-
-    def _check_room(self, parents: Sequence[int]) -> None:
-        limit = self._engine.capabilities.max_context
-        if self.length + len(parents) <= limit:
-            return  # whatever the tree's depth
-        end = self.length + int(max(depths(parents))) + 1
-        if end > limit:
-            raise DerbyError(f"The text would be {end} tokens long; this model reads {limit}.")
-
-    def _path(self, row: int) -> list[int]:
-        tokens, parents = self._pending
-        path: list[int] = []
-        while row >= 0:
-            path.append(tokens[row])
-            row = parents[row]
-        return path[::-1]
-
-    def keep(self, rows: Sequence[int]) -> None:
-        tokens, parents = self._pending
-        if any(parents[row] != before for row, before in zip(rows, (-1, *rows), strict=False)):
-            raise RuntimeError(f"kept rows {rows} are not a path")
-        self._kept += [tokens[row] for row in rows]
-        self._pending = ((), ())
-
-    def truncate(self, length: int) -> None:
-        if not 0 <= length <= len(self._kept):
-            raise RuntimeError(f"truncate to {length} of {len(self._kept)} tokens")
-        del self._kept[length:]
-        self._pending = ((), ())
-
-    def export(self, length: int) -> Arrays:
-        """The tokens themselves, for they are all that the hash-of-prefix model reads."""
-        if self._pending[0] or not 0 <= length <= len(self._kept):
-            raise RuntimeError(f"export of {length} of {len(self._kept)} tokens")
-        return {"tokens": np.array(self._kept[:length], dtype=np.int64).reshape(1, 1, length, 1)}
-
-    def load(self, length: int, arrays: Arrays) -> None:
-        if self._kept or arrays["tokens"].shape != (1, 1, length, 1):
-            raise RuntimeError("load into a session that is not empty, or of another model")
-        self._kept = arrays["tokens"].ravel().tolist()
-
-    def close(self) -> None:
-        if not self._closed:
-            self._engine.open_sessions -= 1
-        self._closed = True
-
-
-class FakeBatch:
-    """Reads of every row what its mask lets it see: the tokens in the order of their places."""
-
-    def __init__(self, engine: FakeEngine, requests: int) -> None:
-        self._engine = engine
-        self._tokens = np.zeros((requests, 0), dtype=np.int64)
-        self._closed = False
-
-    def run(self, batch: BatchPass) -> tuple[Logits, HiddenStates]:
-        engine, (requests, n) = self._engine, batch.tokens.shape
-        if self._closed or batch.visible.shape[2] != self._tokens.shape[1] + n:
-            raise RuntimeError("a pass over a closed batch, or one of another length")
-        self._tokens = np.concatenate([self._tokens, batch.tokens], axis=1)
+    def run(self, work: Pass) -> Logits:
+        engine, (b, n) = self._engine, work.tokens.shape
+        self._tokens = np.concatenate([self._tokens[:, : work.held], work.tokens], axis=1)
         engine.forwards += 1
-        engine.rows += batch.tokens.size
+        engine.rows += b * n
         if engine.step_seconds:
             sleep(engine.step_seconds)
-        logits = np.zeros((requests, len(batch.rows), engine.vocab_size), dtype=np.float32)
+        self._hidden = np.stack([work.positions, work.tokens], axis=2).astype(np.float32)
+        visible = work.bias()[:, 0] == 0
+        logits = np.zeros((b, len(work.rows), engine.vocab_size), dtype=np.float32)
         for i, tokens in enumerate(self._tokens):
-            for place, row in enumerate(batch.rows):
-                logits[i, place] = engine.logits(tokens[batch.visible[i, row]].tolist())
-        return logits, np.zeros((requests, n, 0), dtype=np.float32)
+            for place, row in enumerate(work.rows):
+                logits[i, place] = engine.logits(tokens[visible[i, row]].tolist())
+        return logits
 
-    def gather(self, index: NDArray[np.int64]) -> None:
-        self._tokens = np.take_along_axis(self._tokens, index, axis=1)
+    def hidden_states(self) -> HiddenStates:
+        """Of each new row its position and its token."""
+        return self._hidden
 
-    def load(self, arrays: Arrays, requests: int) -> None:
-        self._tokens = np.repeat(arrays["tokens"].reshape(1, -1), requests, axis=0)
+    def gather(self, start: int, index: NDArray[np.int64]) -> None:
+        moved = np.take_along_axis(self._tokens[:, start:], index, axis=1)
+        self._tokens = np.concatenate([self._tokens[:, :start], moved], axis=1)
+
+    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+        """The tokens themselves, for they are all that the hash-of-prefix model reads."""
+        return {"tokens": self._tokens[sequence, places].reshape(1, 1, -1, 1)}
+
+    def write(self, arrays: Arrays) -> None:
+        if arrays.keys() != {"tokens"}:
+            raise RuntimeError("arrays of another model")
+        rows = arrays["tokens"].reshape(1, -1)
+        self._tokens = np.repeat(rows, len(self._tokens), axis=0)
 
     def close(self) -> None:
-        if not self._closed:
-            self._engine.open_sessions -= 1
-        self._closed = True
+        self._engine.open_sessions -= 1
 
 
 #: Bytes that the weights of a fake model are said to take.

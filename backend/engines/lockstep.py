@@ -5,14 +5,14 @@ runs at a time, and the pass is run once all of them wait for it.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 
-from backend.engines.base import Engine
-from backend.engines.batch import Batch, NewRows
-from backend.text import Tokenizer
-from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
+from backend.engines.base import Engine, Session
+from backend.engines.cache import NewRows
+from backend.types import Logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,9 @@ class Lockstep:
 
     def __init__(self, engine: Engine, requests: int) -> None:
         """Raises RuntimeError unless the engine declares `Capabilities.batch`."""
-        if not engine.capabilities.batch:
-            raise RuntimeError(f"{engine.spec} computes one sequence a pass")
         self.passes: list[LockstepPass] = []
         self._engine = engine
-        self._batch = engine.open_batch(requests)
+        self._cache = engine.cache(requests)
         self._turns = [threading.Semaphore(0) for _ in range(requests)]
         self._asked: dict[int, NewRows] = {}
         self._answers: dict[int, Logits | Exception] = {}
@@ -58,14 +56,14 @@ class Lockstep:
             for thread in threads:
                 thread.join()
         finally:
-            self._batch.close()
+            self._cache.close()
         if self._errors:
             raise self._errors[0]
 
     def _work(self, sequence: int, work: Callable[[Engine], None]) -> None:
         self._turns[sequence].acquire()
         try:
-            work(LockstepEngine(self._engine, LockstepSession(self, self._batch, sequence)))
+            work(opening(self._engine, Session(self._cache, sequence, self._answer)))
         except BaseException as error:
             self._errors.append(error)
         finally:
@@ -73,8 +71,10 @@ class Lockstep:
             self._asked.pop(sequence, None)
             self._hand_on()
 
-    def answer(self, sequence: int, new: NewRows) -> Logits:
+    def _answer(self, sequence: int, new: NewRows) -> Logits:
         """Wait until all others ask as well, and return this sequence's part of the pass."""
+        if not new.tokens:
+            raise RuntimeError("forward without tokens")
         self._asked[sequence] = new
         self._hand_on()
         self._turns[sequence].acquire()
@@ -94,9 +94,9 @@ class Lockstep:
 
     def _run_pass(self) -> None:
         asked = [self._asked.get(i, NewRows()) for i in range(len(self._turns))]
-        lengths = self._batch.lengths
+        lengths = self._cache.lengths
         try:
-            answers: Sequence[Logits | Exception] = self._batch.forward(asked)
+            answers: Sequence[Logits | Exception] = self._cache.run(asked)
             self._engine.synchronize()
         except Exception as error:
             answers = [error] * len(asked)
@@ -106,77 +106,8 @@ class Lockstep:
         self._asked = {}
 
 
-class LockstepSession:
-    """One of the sequences, as its loop sees it."""
-
-    def __init__(self, lockstep: Lockstep, batch: Batch, sequence: int) -> None:
-        self._lockstep = lockstep
-        self._batch = batch
-        self._sequence = sequence
-
-    @property
-    def length(self) -> int:
-        return self._batch.lengths[self._sequence]
-
-    def forward(self, tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-        if not tokens:
-            raise RuntimeError("forward without tokens")
-        return self._lockstep.answer(self._sequence, NewRows(tokens, parents, rows))
-
-    def hidden_states(self) -> HiddenStates:
-        return self._batch.hidden_states(self._sequence)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self._batch.keep(self._sequence, rows)
-
-    def truncate(self, length: int) -> None:
-        self._batch.truncate(self._sequence, length)
-
-    def export(self, length: int) -> Arrays:
-        raise RuntimeError(f"a sequence in lockstep gives no cache away ({length} tokens)")
-
-    def load(self, length: int, arrays: Arrays) -> None:
-        raise RuntimeError(f"a sequence in lockstep begins with no cache ({length} tokens)")
-
-    def close(self) -> None:
-        """The caches are closed together."""
-
-
-class LockstepEngine:
-    """The engine, but that it opens the one session of this sequence."""
-
-    def __init__(self, engine: Engine, session: LockstepSession) -> None:
-        self._engine = engine
-        self._session = session
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._engine.spec
-
-    @property
-    def fingerprint(self) -> str:
-        return self._engine.fingerprint
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._engine.weight_bytes
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._engine.tokenizer
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._engine.capabilities
-
-    def open(self) -> LockstepSession:
-        return self._session
-
-    def open_batch(self, requests: int) -> Batch:
-        return self._engine.open_batch(requests)
-
-    def warm_up(self) -> Iterator[None]:
-        return self._engine.warm_up()
-
-    def synchronize(self) -> None:
-        self._engine.synchronize()
+def opening(engine: Engine, session: Session) -> Engine:
+    """The engine, but that it opens this session."""
+    member = copy(engine)
+    vars(member)["open"] = lambda: session
+    return member

@@ -20,7 +20,7 @@ def model_key(engine: Engine) -> str:
 Leave = Callable[[Sequence[int], Session], None]
 
 
-class RecordingSession:
+class RecordingSession(Session):
     """Wraps a session; knows its tokens, and gives the cache to `leave` when it is closed."""
 
     def __init__(

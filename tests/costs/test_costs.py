@@ -1,6 +1,5 @@
 """T(k): lines through what was measured, kept on disk, measured again when asked."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,8 @@ from backend.costs.measure import (
     points_within,
 )
 from backend.costs.pass_costs import CONTEXT, UNKNOWN_COSTS, PassCosts, stated_costs
-from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.cache import Pass
+from backend.engines.fake import FakeEngine, FakeStore
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.text import ByteTokenizer
@@ -60,17 +60,17 @@ class Ticking(FakeEngine):
 
     now = 0.0
 
-    def open(self) -> FakeSession:
-        session = super().open()
-        forward = session.forward
+    def store(self, sequences: int) -> FakeStore:
+        store = super().store(sequences)
+        run = store.run
 
-        def ticking(tokens: Sequence[int], parents: Sequence[int], rows: Sequence[int]) -> Logits:
-            behind = session.length - CONTEXT
-            self.now += 1 + len(tokens) / 10 + behind * (2e-4 + 3e-5 * len(tokens))
-            return forward(tokens, parents, rows)
+        def ticking(work: Pass) -> Logits:
+            n, behind = work.tokens.shape[1], int(work.positions[0, 0]) - CONTEXT
+            self.now += 1 + n / 10 + behind * (2e-4 + 3e-5 * n)
+            return run(work)
 
-        session.forward = ticking  # type: ignore[method-assign]
-        return session
+        store.run = ticking  # type: ignore[method-assign]
+        return store
 
 
 def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_a_failed_measurement_leaves_no_session_open() -> None:
     """Its cache would stay in memory for as long as the model does."""
     engine = FakeEngine(capabilities=Capabilities(max_context=30))
     with pytest.raises(DerbyError):
-        module._measured(engine, engine.open, (1, 48), 1, 20)
+        module._measured(engine, 1, (1, 48), 1, 20)
     assert engine.open_sessions == 0
 
 

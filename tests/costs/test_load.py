@@ -22,10 +22,10 @@ from backend.costs.measure import LONG_CONTEXT
 from backend.costs.measure_load import LOAD_WIDTHS, REQUESTS, measure_load
 from backend.costs.pass_costs import CONTEXT, PassCosts
 from backend.costs.store import keep_load, kept_load
-from backend.engines.batch import Batch, BatchPass
-from backend.engines.fake import FakeBatch, FakeEngine
+from backend.engines.cache import Pass
+from backend.engines.fake import FakeEngine, FakeStore
 from backend.errors import DerbyError
-from backend.types import Capabilities, ModelSpec
+from backend.types import Capabilities, Logits, ModelSpec
 
 #: Rows are free up to eight of them in all, and cost a tenth of a pass each from there on.
 LOAD = LoadCosts(
@@ -42,18 +42,17 @@ class Ticking(FakeEngine):
 
     now = 0.0
 
-    def open_batch(self, requests: int) -> Batch:
-        self.open_sessions += 1
-        passes = FakeBatch(self, requests)
-        run = passes.run
+    def store(self, sequences: int) -> FakeStore:
+        store = super().store(sequences)
+        run = store.run
 
-        def ticking(batch: BatchPass) -> object:
-            b, n, length = batch.visible.shape
-            self.now += 1 + b * n / 10 + b * (length - n - CONTEXT) * n * 1e-5
-            return run(batch)
+        def ticking(work: Pass) -> Logits:
+            b, n = work.tokens.shape
+            self.now += 1 + b * n / 10 + b * (work.held - CONTEXT) * n * 1e-5
+            return run(work)
 
-        passes.run = ticking  # type: ignore[method-assign]
-        return Batch(passes, requests)
+        store.run = ticking  # type: ignore[method-assign]
+        return store
 
 
 def test_measuring_finds_what_passes_of_several_requests_take(
@@ -84,17 +83,20 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_load_that_fails_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, said = module.Alike, list[str]()
+    real, said = FakeEngine.store, list[str]()
 
-    def failing(engine: FakeEngine, requests: int) -> module.Alike:
-        if requests > 2:
+    def failing(engine: FakeEngine, sequences: int) -> FakeStore:
+        if sequences > 2:
             raise MemoryError
-        return real(engine, requests)
+        return real(engine, sequences)
 
-    monkeypatch.setattr(module, "Alike", failing)
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FakeEngine, "store", failing)
     assert measure_load(FakeEngine(), said.append, rounds=1).requests == (1, 2)
     assert "4 requests do not fit" in said[-1]
-    monkeypatch.setattr(module, "Alike", lambda *_: failing(FakeEngine(), 9))
+    monkeypatch.setattr(clock, "_timed", broken)
     with pytest.raises(DerbyError, match="could not be measured"):
         measure_load(FakeEngine(), said.append, rounds=1)
 

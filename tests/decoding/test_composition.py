@@ -14,7 +14,8 @@ from backend.decoding.clock import Clock
 from backend.decoding.constraint import Masks
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.base import Session
+from backend.engines.fake import FakeEngine
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -102,7 +103,7 @@ def test_slots_have_grammars_of_their_own_under_any_drafter() -> None:
     assert all(score.masks for score in board.scores)
 
 
-class Meeting(FakeSession):
+class Meeting(Session):
     """A forward pass that ends only when the step's masks are there."""
 
     masked = threading.Event()
@@ -130,7 +131,11 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
     Meeting.masked.clear()
     request = Request("Say", 20, chat=False)
     parts = Parts(
-        Meeting(engine), engine.tokenizer, Sampler(Sampling()), Clock(), constraint=constraint
+        Meeting(engine.cache()),
+        engine.tokenizer,
+        Sampler(Sampling()),
+        Clock(),
+        constraint=constraint,
     )
     score = Run(list(decode(0, list(b"Say"), request, parts))).score
     assert len(score.tokens) == 20

@@ -39,28 +39,21 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
-from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.fake import FakeEngine
 from backend.engines.heads.draft import Floats, HeadNetwork, HeadPass, HostRing
 from backend.engines.heads.file import HeadShape
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
-from backend.types import Draw, HiddenStates, Logits, Proposal, Request, Sampling
+from backend.types import Draw, Logits, Proposal, Request, Sampling
 
 NEAR = Noisy(MODEL, 0.7)
-
-
-class Unseen(FakeSession):
-    """A fake that has hidden states, which say nothing."""
-
-    def hidden_states(self) -> HiddenStates:
-        return np.zeros((len(self._pending[0]), 1), dtype=np.float32)
 
 
 class EvenHead:
     """A head that knows the even tokens alone."""
 
-    shape = HeadShape(1, 1, 1, 1, VOCABULARY, 1e-5, 1e4, layers=1, reads=(0,), window=8)
+    shape = HeadShape(2, 1, 1, 1, VOCABULARY, 1e-5, 1e4, layers=1, reads=(0,), window=8)
     vocabulary = np.arange(0, VOCABULARY, 2, dtype=np.int64)
     seconds = 1e-4
 
@@ -73,7 +66,7 @@ class EvenHead:
     ) -> HeadPass:  # fmt: skip
         rows = np.zeros((1, 1, len(tokens), 1), dtype=np.float32)
         logits = NEAR.logits([int(tokens[-1])])[self.vocabulary]
-        return HeadPass(logits[None], np.zeros((1, 1), dtype=np.float32), rows, rows)
+        return HeadPass(logits[None], np.zeros((1, 2), dtype=np.float32), rows, rows)
 
 
 class NeverNext(NullConstraint):
@@ -116,7 +109,7 @@ def made(kind: str, sampling: Sampling) -> tuple[Session, Drafter, Constraint]:
     if "head" in kind:
         network = HeadNetwork(EvenHead())
         head = NetworkDrafter(network, sampler, length, vocab_size=VOCABULARY)
-        return Unseen(MODEL), head, NullConstraint()
+        return MODEL.open(), head, NullConstraint()
     lookup = PromptLookup(length, 2, 2)
     if kind == "lookup":
         return MODEL.open(), lookup, NullConstraint()

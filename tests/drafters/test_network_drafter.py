@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import PROMPT, Noisy, drafting, naive, run
+from lib import PROMPT, Noisy, drafting, held, naive, run
 from numpy.typing import NDArray
 
 from backend.costs.pass_costs import PassCosts
@@ -20,15 +20,15 @@ from backend.drafters.draft_length import AdaptiveDraftLength, FixedDraftLength
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
-from backend.engines.fake import FakeEngine, FakeSession
+from backend.engines.fake import FakeEngine
 from backend.engines.heads.draft import HIDDEN, Floats, HeadNetwork, HeadPass, HostRing
 from backend.engines.heads.file import HeadShape
 from backend.events import Decided, Step
 from backend.text import ByteTokenizer
 from backend.types import (
     Capabilities,
-    HiddenStates,
     Logits,
     Outcome,
     Proposal,
@@ -53,7 +53,7 @@ class Watched(NetworkDrafter):
     def prefill(self, context: Sequence[int], computed: int) -> None:
         rows, before = self.engine.rows, self.session.length
         super().prefill(context, computed)
-        assert self.session._kept == list(context[:computed])
+        assert held(self.session) == list(context[:computed])
         assert self.engine.rows - rows == computed - before
         self.chunks.append(list(context[before:computed]))
 
@@ -63,7 +63,7 @@ class Watched(NetworkDrafter):
         used = self.engine.forwards - forwards, self.engine.rows - rows
         self.rounds.append((proposal.drafted, *used))
         if proposal.tokens:
-            assert self.session._kept == [*context, *proposal.tokens][:-1]
+            assert held(self.session) == [*context, *proposal.tokens][:-1]
             assert proposal.drafted <= min(self.k, budget)
         return proposal
 
@@ -126,7 +126,7 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     other.rewind(20)
     other.prefill([*PROMPT[:25], 7, 7, 7], 27)
     assert drafter.engine.rows - rows == 2
-    assert session._kept == [*PROMPT[:25], 7, 7]
+    assert held(session) == [*PROMPT[:25], 7, 7]
 
 
 def test_no_room_means_no_pass() -> None:
@@ -199,18 +199,6 @@ SHAPE = HeadShape(2, 1, 1, 2, 4, 1e-5, 1e4, layers=1, reads=(0,), window=WINDOW)
 OWN = (-1.0, -1.0)  # the state that the head predicts
 
 
-class StateSession(FakeSession):
-    """A fake whose hidden state at a token is (its position, the token)."""
-
-    def hidden_states(self) -> HiddenStates:
-        tokens, parents = self._pending
-        depths: list[int] = []
-        for parent in parents:
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        pairs = [(len(self._kept) + d, t) for d, t in zip(depths, tokens, strict=True)]
-        return np.array(pairs, dtype=np.float32).reshape(-1, 2)
-
-
 class Recorder:
     """A head that notes what it is shown and always drafts the token after the last one."""
 
@@ -251,7 +239,7 @@ class Reading:
 
     drafter: NetworkDrafter
     head: Recorder
-    session: StateSession
+    session: Session
 
     def commit(self, tokens: Sequence[int], kept: Sequence[int]) -> None:
         """As the context does."""
@@ -278,7 +266,7 @@ def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
     drafter = NetworkDrafter(
         HeadNetwork(head), Sampler(Sampling()), length or FixedDraftLength(k), vocab_size=257
     )
-    return Reading(drafter, head, StateSession(FakeEngine()))
+    return Reading(drafter, head, FakeEngine().open())
 
 
 def test_it_reads_the_text_once_and_drafts_from_its_own_guesses() -> None:
@@ -357,9 +345,7 @@ def test_the_prompt_is_read_before_the_first_token_and_never_again() -> None:
     prompt = (PROMPT * 3)[:150]
     for text in (prompt, prompt[:10], prompt[:1]):
         made = reading(3)
-        parts = Parts(
-            StateSession(engine), engine.tokenizer, Sampler(Sampling()), Clock(), made.drafter
-        )
+        parts = Parts(engine.open(), engine.tokenizer, Sampler(Sampling()), Clock(), made.drafter)
         events = decode(0, text, Request("x", max_new_tokens=20), parts)
         first = next(len(made.head.rows) for event in events if isinstance(event, Step))
         beginning = [position for position, _ in made.read[:first]]

@@ -82,7 +82,7 @@ def test_a_pass_that_fails_fails_whoever_waits(monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: object) -> None:
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(lockstep._batch._passes, "run", broken)
+    monkeypatch.setattr(lockstep._cache._store, "run", broken)
 
     def work(number: int, member: Engine) -> None:
         try:

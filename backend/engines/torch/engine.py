@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from backend.engines.base import Session
-from backend.engines.batch import Batch
+from backend.engines.base import Engine
+from backend.engines.cache import Store
 from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.errors import DerbyError
 from backend.machine import threads
 from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
+from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
 
 if TYPE_CHECKING:
+    from backend.engines.torch.calling import Calling
     from backend.engines.torch.graphs import Capture
-    from backend.engines.torch.session import Calling, Passes
     from backend.engines.torch.static import StaticModel
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -27,7 +27,7 @@ REWINDABLE = {"full_attention", "sliding_attention"}
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """A loaded causal LM. Raises DerbyError for a model whose state cannot be rewound.
 
     On one CUDA device its passes have fixed widths and are captured as graphs, if the model allows
@@ -57,7 +57,7 @@ class TorchEngine:
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
         _fix_positions(model)
-        self._calling = _calling(model, self.capabilities)
+        self._calling = _calling(model)
         self._tap = HiddenStatesTap(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
@@ -70,7 +70,7 @@ class TorchEngine:
         device = self._calling.device
         if capture is None and device.type != "cuda":
             return None, "only CUDA devices capture passes"
-        why_not = _not_fixed(self._model, self._calling)
+        why_not = _not_fixed(self._model, trees=self.capabilities.tree)
         if why_not:
             return None, why_not
         from backend.engines.torch.graphs import capture_for
@@ -95,23 +95,13 @@ class TorchEngine:
             raise DerbyError(f"{self.spec} has no passes of fixed widths: {why_not}.")
         return made
 
-    def open(self) -> Session:
-        from backend.engines.torch.session import TorchSession
+    def store(self, sequences: int) -> Store:
+        """See Engine. Several sequences have caches that grow, on CUDA devices too."""
+        if self._static is not None and sequences == 1:
+            return self._static.store()
+        from backend.engines.torch.growing import GrowingStore
 
-        return TorchSession(self._passes(), self.capabilities)
-
-    def open_batch(self, requests: int) -> Batch:
-        """See Engine. Passes run over a cache that grows, on CUDA devices too."""
-        from backend.engines.torch.batch import TorchBatch
-
-        return Batch(TorchBatch(self._model, self._calling, self._tap), requests)
-
-    def _passes(self) -> "Passes":
-        if self._static is not None:
-            return self._static.passes()
-        from backend.engines.torch.growing import GrowingPasses
-
-        return GrowingPasses(self._model, self._calling, self._tap)
+        return GrowingStore(self._model, self._calling, self._tap, sequences)
 
     def warm_up(self) -> Iterator[None]:
         """First passes allocate and, on a GPU, choose kernels or are captured."""
@@ -264,23 +254,23 @@ def _masks_trees(config: Any) -> bool:
     return not alibi and "local" not in getattr(config, "attention_layers", ())
 
 
-def _not_fixed(model: Any, calling: "Calling") -> str:
+def _not_fixed(model: Any, *, trees: bool) -> str:
     """Why passes of fixed widths, which ask the device for no value, cannot run this model; ""."""
     config = model.config.get_text_config(decoder=True)
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its weights lie on several devices"
-    if not calling.capabilities.tree:
+    if not trees:
         return "its attention goes by a row's place in the cache"
     if any(getattr(config, name, None) for name in EXPERTS):
         return "which experts compute a row is found out on the way"
     return ""
 
 
-def _calling(model: Any, capabilities: Capabilities) -> "Calling":
+def _calling(model: Any) -> "Calling":
     """How to call the model. Raises DerbyError if its state cannot be rewound or branched."""
     import torch
 
-    from backend.engines.torch.session import Calling
+    from backend.engines.torch.calling import Calling
 
     config = model.config.get_text_config(decoder=True)
     layer_types = set(getattr(config, "layer_types", None) or ())
@@ -305,7 +295,6 @@ def _calling(model: Any, capabilities: Capabilities) -> "Calling":
         # Offloaded weights sit on "meta" until their turn; accelerate moves the inputs itself.
         device=torch.device("cpu") if device.type == "meta" else device,
         dtype=model.dtype,
-        capabilities=capabilities,
         window=window,
         by_layer_type=bool(layer_types),
         positions=not _counts_positions(config),

@@ -1,6 +1,5 @@
 """Passes over a cache that grows in place: what the CPU runs, and every model can."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,13 @@ from numpy.typing import NDArray
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from backend.engines.cache import Pass, Store
+from backend.engines.torch.calling import Calling, from_bits, to_bits
 from backend.engines.torch.hidden_states import HiddenStatesTap
-from backend.engines.torch.session import Calling, from_bits, to_bits
-from backend.engines.tree import depths, visibility
-from backend.types import Arrays, Logits, chain_parents
+from backend.types import Arrays, HiddenStates, Logits
+
+#: What a cache consists of: of each layer keys and values, [b, kv heads, rows, head dim].
+KINDS = ("key", "value")
 
 #: Rows a layer reserves at first; from then on it doubles.
 FIRST_CAPACITY = 256
@@ -65,20 +67,17 @@ class GrowingLayer(CacheLayerMixin):
             raise RuntimeError("this layer has no rows yet")
         return self.keys, self.values
 
-    def move(self, start: int, rows: Sequence[int]) -> None:
-        """Put rows `start + rows[i]` at `start + i` and forget what follows. Mutates in place."""
+    def gather(self, start: int, index: torch.Tensor) -> None:
+        """Hold behind `start` these of each sequence's rows behind it, int64 [b, m], and no others.
+        Mutates in place.
+        """
+        m = index.shape[1]
         for buffer in self.buffers:
-            # index_select copies, so the overlapping write is safe.
-            source = torch.tensor(rows, device=buffer.device) + start
-            buffer.narrow(2, start, len(rows)).copy_(buffer.index_select(2, source))
-        self.length = start + len(rows)
-
-    def gather(self, places: torch.Tensor) -> None:
-        """Hold these of each sequence's rows, int64 [b, m], and no others. Copies them."""
-        for name, buffer in zip(("keys", "values"), self.buffers, strict=True):
-            index = places[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            setattr(self, name, buffer.gather(2, index))
-        self.length = places.shape[1]
+            heads, dim = buffer.shape[1], buffer.shape[3]
+            places = (index + start)[:, None, :, None].expand(-1, heads, -1, dim)
+            # gather copies, so the overlapping write is safe.
+            buffer.narrow(2, start, m).copy_(buffer.gather(2, places))
+        self.length = start + m
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -98,7 +97,7 @@ def _grown(buffer: torch.Tensor, length: int, capacity: int) -> torch.Tensor:
 
 
 class GrowingCache(Cache):
-    """A GrowingLayer for every layer that asks for one. Never has holes."""
+    """A GrowingLayer for every layer that asks for one."""
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=GrowingLayer)
@@ -107,126 +106,107 @@ class GrowingCache(Cache):
     def rows(self) -> list[GrowingLayer]:
         return [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
 
-    def export(self, length: int) -> Arrays:
-        """Copies of the first `length` rows in host memory; bf16 as its bits, int16."""
+    def read(self, sequence: int, places: torch.Tensor) -> Arrays:
+        """Copies of these rows of one sequence in host memory; bf16 as its bits, int16."""
+        own = slice(sequence, sequence + 1)
         return {
-            f"{kind}.{index}": to_bits(buffer.narrow(2, 0, length).cpu())
+            f"{kind}.{index}": to_bits(buffer[own].index_select(2, places).cpu())
             for index, layer in enumerate(self.rows)
-            for kind, buffer in zip(("key", "value"), layer.buffers, strict=True)
+            for kind, buffer in zip(KINDS, layer.buffers, strict=True)
         }
 
-    def load(self, arrays: Arrays, device: torch.device, dtype: torch.dtype) -> None:
-        """Take over what `export` gave; there must be no rows."""
+    def write(self, arrays: Arrays, sequences: int, calling: Calling) -> None:
+        """Begin each of so many sequences with what `read` gave."""
         self.layers.clear()
         for index in range(len(arrays) // 2):
             layer = GrowingLayer()
-            for kind in ("key", "value"):
-                rows = from_bits(arrays[f"{kind}.{index}"], dtype)
-                setattr(layer, f"{kind}s", rows.to(device))
-                layer.length = rows.shape[2]
+            layer.keys, layer.values = (
+                from_bits(arrays[f"{kind}.{index}"], calling.dtype)
+                .to(calling.device)
+                .repeat(sequences, 1, 1, 1)
+                for kind in KINDS
+            )
+            layer.length = layer.keys.shape[2]
             layer.is_initialized = True
             self.layers.append(layer)
 
-    def gather(self, places: torch.Tensor) -> None:
-        """Hold these of each sequence's rows, int64 [b, m], and no others."""
+    def gather(self, start: int, index: torch.Tensor) -> None:
+        """Have every layer hold these rows behind `start`, and no others."""
         for layer in self.rows:
-            layer.gather(places)
+            layer.gather(start, index)
 
     def truncate(self, length: int) -> None:
         """Forget every row after the first `length`. No copy."""
         for layer in self.rows:
             layer.length = min(layer.length, length)
 
-    def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Of the rows behind `start`, keep these ascending ones. Copies only what must move."""
-        if list(rows) == list(range(len(rows))):
-            self.truncate(start + len(rows))
-            return
-        for layer in self.rows:
-            layer.move(start, rows)
 
-
-class GrowingPasses:
+class GrowingStore(Store):
     """Runs a transformers model over its own GrowingCache."""
 
-    def __init__(self, model: Any, calling: Calling, tap: HiddenStatesTap) -> None:
+    def __init__(self, model: Any, calling: Calling, tap: HiddenStatesTap, sequences: int) -> None:
         self._model = model
         self._calling = calling
         self._tap = tap
+        self._sequences = sequences
         self._cache = GrowingCache()
+        self._hidden: Any = None  # the last pass's hidden states, a tensor [b, n, D]
 
-    def run(
-        self,
-        start: int,
-        tokens: Sequence[int],
-        parents: tuple[int, ...],
-        rows: Sequence[int],
-    ) -> tuple[Logits, torch.Tensor]:
-        n = len(tokens)
-        if parents == chain_parents(n):
-            # transformers masks a chain by itself, and omits the mask where kernels allow it.
-            logits = self._called(tokens, range(start, start + n), None, list(rows))
-            return logits, self._tap.take()[0]
-        if not self._calling.capabilities.tree:
-            raise RuntimeError("this model takes no tree")
-        placed = start + depths(parents)
-        mask = self._tree_mask(start, visibility(parents), placed)
-        logits = self._called(tokens, placed.tolist(), mask, list(rows))
-        return logits, self._tap.take()[0]
-
-    def _called(
-        self, tokens: Sequence[int], positions: Sequence[int], mask: Any, rows: list[int]
-    ) -> Logits:
-        """float32 logits [len(rows), V] in host memory, so the device has finished them."""
-        device = self._calling.device
-        inputs = torch.tensor([list(tokens), list(positions)], device=device)  # [2, n]
-        placed = {"position_ids": inputs[1:]} if self._calling.positions else {}
+    @torch.inference_mode()
+    def run(self, work: Pass) -> Logits:
+        """See Store. The logits are in host memory, so the device has finished the pass."""
+        self._cache.truncate(work.held)
+        inputs = torch.from_numpy(np.stack([work.tokens, work.positions]))
+        tokens, positions = inputs.to(self._calling.device)  # [b, n] each
+        placed = {"position_ids": positions} if self._calling.positions else {}
         logits = self._model(
-            input_ids=inputs[:1],
+            input_ids=tokens,
             **placed,
-            attention_mask=mask,
+            # transformers masks chains by itself, and omits the mask where kernels allow it.
+            attention_mask=None if work.plain else self._mask(work),
             past_key_values=self._cache,
             use_cache=True,
             # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes hidden
             # states on whichever device the last layer lives.
-            logits_to_keep=rows,
-        ).logits[0]
+            logits_to_keep=work.rows.tolist(),
+        ).logits
+        self._hidden = self._tap.take()
         return logits.float().cpu().numpy()
 
-    def _tree_mask(
-        self, start: int, ancestors: NDArray[np.bool_], positions: NDArray[np.int64]
-    ) -> Any:
-        """What to pass as attention_mask: additive [1, 1, n, start + n], 0 or the dtype's min."""
-        n, window = len(positions), self._calling.window
-        visible = np.concatenate([np.ones((n, start), bool), ancestors], axis=1)
-        full = additive(visible, self._calling)[None, None]
-        if window is None or positions.max() < window:
+    def _mask(self, work: Pass) -> Any:
+        """What to pass as attention_mask: additive [b, 1, n, P + n], by layer type if need be."""
+        bias, calling = work.bias(), self._calling
+        full = self._additive(bias)
+        if calling.window is None:
             return full
-        keys = np.concatenate([np.arange(start), positions])
-        near = positions[:, None] - keys[None, :] < window
-        sliding = additive(visible & near, self._calling)[None, None]
-        if not self._calling.by_layer_type:
+        sliding = self._additive(work.within(calling.window, bias))
+        if not calling.by_layer_type:
             return sliding
         return {"full_attention": full, "sliding_attention": sliding}
 
-    def keep(self, start: int, rows: Sequence[int]) -> None:
-        self._cache.keep(start, rows)
+    def _additive(self, bias: NDArray[np.float32]) -> torch.Tensor:
+        """The bias in the model's dtype, whose lowest value may be higher."""
+        dtype = self._calling.dtype
+        moved = torch.from_numpy(bias).to(self._calling.device, dtype)
+        return moved.clamp_(min=torch.finfo(dtype).min)
 
-    def truncate(self, length: int) -> None:
-        self._cache.truncate(length)
+    @torch.inference_mode()
+    def hidden_states(self) -> HiddenStates:
+        if self._hidden is None:
+            raise RuntimeError("no pass has been run yet")
+        return self._hidden.float().cpu().numpy()
 
-    def export(self, length: int) -> Arrays:
-        return self._cache.export(length)
+    @torch.inference_mode()
+    def gather(self, start: int, index: NDArray[np.int64]) -> None:
+        self._cache.gather(start, torch.from_numpy(index).to(self._calling.device))
 
-    def load(self, length: int, arrays: Arrays) -> None:
-        self._cache.load(arrays, self._calling.device, self._calling.dtype)
+    @torch.inference_mode()
+    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+        return self._cache.read(sequence, torch.from_numpy(places).to(self._calling.device))
+
+    @torch.inference_mode()
+    def write(self, arrays: Arrays) -> None:
+        self._cache.write(arrays, self._sequences, self._calling)
 
     def close(self) -> None:
-        """Nothing is lent: dropping the session frees the cache."""
-
-
-def additive(visible: NDArray[np.bool_], calling: Calling) -> torch.Tensor:
-    """What is added to scores, of the same shape: 0 where visible, else the lowest value."""
-    hidden = torch.from_numpy(~visible).to(calling.device)
-    mask = torch.zeros(hidden.shape, dtype=calling.dtype, device=calling.device)
-    return mask.masked_fill_(hidden, torch.finfo(calling.dtype).min)
+        self._cache, self._hidden = GrowingCache(), None

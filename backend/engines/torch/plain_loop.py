@@ -7,9 +7,11 @@ from time import perf_counter
 
 import torch
 
+from backend.engines.base import Session
+from backend.engines.cache import Cache
 from backend.engines.torch.graphs import Run, current, wait
-from backend.engines.torch.static import StaticCache, StaticModel, StaticPasses
-from backend.types import PREFILL_CHUNK, chain_parents
+from backend.engines.torch.static import StaticCache, StaticModel, StaticStore
+from backend.types import PREFILL_CHUNK, Capabilities, chain_parents
 
 
 class PlainLoop:
@@ -45,12 +47,18 @@ class PlainLoop:
         that those after the first took.
         """
         device, last = self._shared.calling.device, len(prompt) - 1
-        passes = StaticPasses(self._shared, self._cache)
+        store = StaticStore(self._shared, self._cache)
+        session = Session(Cache(store, Capabilities(max_context=self._rows)))
         for at in range(0, last, PREFILL_CHUNK):
             chunk = prompt[at : min(at + PREFILL_CHUNK, last)]
-            passes.run(at, chunk, chain_parents(len(chunk)), ())
+            session.forward(chunk, chain_parents(len(chunk)), ())
+            session.keep(range(len(chunk)))
+        inputs = self._shared.tensors(1).inputs
         with current(device):
-            self._shared.tensors(1).inputs.fill(last, prompt[last:], (-1,))
+            inputs.start.fill_(last)
+            inputs.tokens.fill_(prompt[last])
+            inputs.positions.fill_(last)
+            inputs.seen.fill_(1)
             self._step()
             wait(device)
             began = perf_counter()

@@ -18,12 +18,12 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from backend.engines.cache import Pass, Store
+from backend.engines.torch.calling import Calling, from_bits, to_bits
 from backend.engines.torch.graphs import Capture, Run, current, fetch, host_rows, staged, wait
-from backend.engines.torch.growing import GrowingCache
+from backend.engines.torch.growing import KINDS, GrowingCache
 from backend.engines.torch.hidden_states import HiddenStatesTap
-from backend.engines.torch.session import Calling, from_bits, to_bits
-from backend.engines.tree import depths, visibility
-from backend.types import PREFILL_CHUNK, Arrays, Logits
+from backend.types import PREFILL_CHUNK, Arrays, HiddenStates, Logits
 
 #: Rows of the passes that are captured. Wider ones are rare and run as they are.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -34,9 +34,6 @@ FIRST_CAPACITY = 512
 
 #: Caches that are kept, with their graphs, for the next sessions.
 IDLE = 8
-
-#: What a layer's cache must be like: keys and values, each [1, heads, capacity, dim].
-KINDS = ("key", "value")
 
 
 def capacity_for(rows: int) -> int:
@@ -121,16 +118,16 @@ class Inputs:
         """Describe a pass at the very beginning, which fits into any cache."""
         self.buffer.zero_()
 
-    def fill(self, start: int, tokens: Sequence[int], parents: Sequence[int]) -> None:
+    def fill(self, work: Pass) -> None:
         """Rows that pad the pass see themselves alone, and nobody sees them."""
-        n, width = len(tokens), self._width
+        n, width = work.tokens.shape[1], self._width
         padded: NDArray[np.int64] = np.zeros((2, width), np.int64)
-        padded[0, :n] = tokens
-        padded[1] = start
-        padded[1, :n] += depths(parents)
+        padded[0, :n] = work.tokens[0]
+        padded[1] = work.held
+        padded[1, :n] = work.positions[0]
         seen = np.eye(width, dtype=np.int64)
-        seen[:n, :n] = visibility(parents)
-        parts = (np.array([start]), padded, seen)
+        seen[:n, :n] = work.seen[0]
+        parts = (np.array([work.held]), padded, seen)
         ready = staged(*map(torch.from_numpy, parts), device=self.buffer.device)
         self.buffer.copy_(ready, non_blocking=True)
 
@@ -175,25 +172,30 @@ class StaticModel:
         inputs = Inputs(width, self.calling.device)
         return PassTensors(inputs, Outputs(width, self.layout, self.calling))
 
+    @torch.inference_mode()
     def lend(self, rows: int) -> "StaticCache":
-        """An empty cache for so many rows, nobody else's until it is given back."""
+        """An empty cache for so many rows, nobody else's until it is given back, whose passes are
+        captured.
+        """
         capacity = capacity_for(rows)
-        for cache in self._idle:
-            if cache.capacity == capacity:
-                self._idle.remove(cache)
-                cache.clear()
-                return cache
-        return StaticCache(self, capacity)
+        found = next((cache for cache in self._idle if cache.capacity == capacity), None)
+        if found is not None:
+            self._idle.remove(found)
+            found.clear()
+            return found
+        made = StaticCache(self, capacity)
+        with current(self.calling.device):
+            for _ in made.prepare():
+                pass
+        return made
 
     def give_back(self, cache: "StaticCache") -> None:
         self._idle.append(cache)
         del self._idle[:-IDLE]
 
-    def passes(self) -> "StaticPasses":
-        """Those of a new session, captured if they were not: a race must not wait for that."""
-        passes = StaticPasses(self, self.lend(1))
-        passes.prepare()
-        return passes
+    def store(self) -> "StaticStore":
+        """That of a new session, its passes captured: a race must not wait for that."""
+        return StaticStore(self, self.lend(1))
 
 
 class StaticCache:
@@ -289,36 +291,28 @@ class StaticCache:
         return hidden.masked_fill_(visible, 0)[None, None]
 
 
-class StaticPasses:
+class StaticStore(Store):
     """Runs a StaticModel over a cache that it borrows, and another once that is too small."""
 
     def __init__(self, shared: StaticModel, cache: StaticCache) -> None:
         self._shared = shared
         self._cache = cache
+        self._larger: list[StaticCache] = []  # those that follow, smallest first
         self._device = shared.calling.device
+        self._hidden: Tensor | None = None  # the last pass's hidden states [n, D]
 
     @torch.inference_mode()
-    def prepare(self) -> None:
-        with current(self._device):
-            for _ in self._cache.prepare():
-                pass
-
-    def run(
-        self,
-        start: int,
-        tokens: Sequence[int],
-        parents: tuple[int, ...],
-        rows: Sequence[int],
-    ) -> tuple[Logits, Tensor]:
-        n, width = len(tokens), width_for(len(tokens))
+    def run(self, work: Pass) -> Logits:
+        n = work.tokens.shape[1]
+        width = width_for(n)
         tensors = self._shared.tensors(width)
         with current(self._device):
-            self._make_room(start, start + width)
-            tensors.inputs.fill(start, tokens, parents)
-            wanted = bool(rows) or width != PREFILL_CHUNK
+            self._make_room(work.held, work.held + width)
+            tensors.inputs.fill(work)
+            wanted = len(work.rows) > 0 or width != PREFILL_CHUNK
             self._cache.replay(width, tensors, logits=wanted)
-            hidden = tensors.outputs.hidden[:n].clone()
-            return self._fetched(tensors.outputs.logits, rows), hidden
+            self._hidden = tensors.outputs.hidden[:n].clone()
+            return self._fetched(tensors.outputs.logits, work.rows.tolist())[None]
 
     def _fetched(self, logits: Tensor, rows: Sequence[int]) -> Logits:
         """These rows in host memory: the one thing that a pass makes the host wait for. So many
@@ -331,21 +325,35 @@ class StaticPasses:
             wait(self._device)
         return found.numpy()
 
+    @torch.inference_mode()
+    def hidden_states(self) -> HiddenStates:
+        if self._hidden is None:
+            raise RuntimeError("no pass has been run yet")
+        return self._hidden.float().cpu().numpy()[None]
+
+    def reserve(self, rows: int) -> None:
+        """Borrow every cache that a text of so many tokens will move to: making one, and capturing
+        its passes, takes seconds.
+        """
+        rows += WIDTHS[-1]  # passes are padded
+        held = self._larger[-1] if self._larger else self._cache
+        while held.capacity < rows:
+            held = self._shared.lend(2 * held.capacity)
+            self._larger.append(held)
+
     def _make_room(self, held: int, rows: int) -> None:
         """Have the cache hold so many rows, of which the first `held` are the context."""
-        if rows <= self._cache.capacity:
-            return
-        larger = self._shared.lend(rows)
-        for old, new in ((self._cache.keys, larger.keys), (self._cache.values, larger.values)):
-            new[:, :, :, :held] = old[:, :, :, :held]
-        self._shared.give_back(self._cache)
-        self._cache = larger
+        while rows > self._cache.capacity:
+            larger = self._larger.pop(0) if self._larger else self._shared.lend(rows)
+            for old, new in ((self._cache.keys, larger.keys), (self._cache.values, larger.values)):
+                new[:, :, :, :held] = old[:, :, :, :held]
+            self._shared.give_back(self._cache)
+            self._cache = larger
 
-    def keep(self, start: int, rows: Sequence[int]) -> None:
+    @torch.inference_mode()
+    def gather(self, start: int, index: NDArray[np.int64]) -> None:
         """Move the kept rows together; what lies behind them, the next pass overwrites."""
-        moved = [(at, row) for at, row in enumerate(rows) if at != row]
-        if not moved:
-            return
+        moved = [(at, row) for at, row in enumerate(index[0].tolist()) if at != row]
         with current(self._device):
             places = staged(torch.tensor(moved) + start, device=self._device)
             places = places.to(self._device, non_blocking=True)
@@ -353,30 +361,32 @@ class StaticPasses:
             for buffer in (self._cache.keys, self._cache.values):
                 buffer.index_copy_(3, to, buffer.index_select(3, origin))
 
-    def truncate(self, length: int) -> None:
-        """What lies behind is hidden from every pass, and overwritten by the next ones."""
-
-    def export(self, length: int) -> Arrays:
+    @torch.inference_mode()
+    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+        """See Store; such a cache has no holes."""
         both = self._cache.keys, self._cache.values
-        held = [buffer[:, :, :, :length].cpu() for buffer in both]
+        held = [buffer[:, :, :, : len(places)].cpu() for buffer in both]
         return {
             f"{kind}.{index}": to_bits(rows)
             for index in range(self._shared.layout.layers)
             for kind, rows in zip(KINDS, (rows[index] for rows in held), strict=True)
         }
 
-    def load(self, length: int, arrays: Arrays) -> None:
-        """Raises RuntimeError for arrays of another model."""
+    @torch.inference_mode()
+    def write(self, arrays: Arrays) -> None:
         layout, dtype = self._shared.layout, self._shared.calling.dtype
         if len(arrays) != 2 * layout.layers:
             raise RuntimeError(f"{len(arrays)} arrays for {layout.layers} layers")
+        length = arrays[f"{KINDS[0]}.0"].shape[2]
         self._make_room(0, length)
         for kind, buffer in zip(KINDS, (self._cache.keys, self._cache.values), strict=True):
             rows = [from_bits(arrays[f"{kind}.{i}"], dtype) for i in range(layout.layers)]
             buffer[:, :, :, :length] = torch.stack(rows).to(self._device)
 
     def close(self) -> None:
-        self._shared.give_back(self._cache)
+        for cache in (self._cache, *self._larger):
+            self._shared.give_back(cache)
+        self._larger.clear()
 
 
 def _stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:

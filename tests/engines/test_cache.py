@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.engines.base import Engine
-from backend.engines.batch import Batch, NewRows
+from backend.engines.cache import NewRows
 from backend.engines.fake import FakeEngine
 from backend.racing.models import LoadedModels
 from backend.types import Logits, ModelSpec, chain_parents
@@ -60,87 +60,87 @@ def path_to(row: int, parents: list[int]) -> list[int]:
 def test_every_sequence_computes_what_it_would_alone(engine: Engine, seed: int) -> None:
     """Trees of other shapes, rows kept and rejected, texts cut back, holes removed."""
     rng, vocab = np.random.default_rng(seed), 250
-    batch = engine.open_batch(3)
+    cache = engine.cache(3)
     texts: list[list[int]] = [rng.integers(3, vocab, 2 + 3 * i).tolist() for i in range(3)]
-    batch.forward([chain(text) for text in texts])
+    cache.run([chain(text) for text in texts])
     for i, text in enumerate(texts):
-        batch.keep(i, range(len(text)))
+        cache.keep(i, range(len(text)))
     for turn in range(6):
         asked = [tree(rng, vocab) for _ in texts]
         if not any(new.tokens for new in asked):
             continue
-        logits = batch.forward(asked)
+        logits = cache.run(asked)
         for i, new in enumerate(asked):
             if new.tokens:
                 row = int(rng.integers(len(new.tokens)))
                 path = path_to(row, list(new.parents))
                 expected = alone(engine, texts[i] + [new.tokens[at] for at in path])
                 assert np.abs(logits[i][row] - expected).max() < TOLERANCE
-                batch.keep(i, path)
+                cache.keep(i, path)
                 texts[i] += [new.tokens[at] for at in path]
         if turn == 2:
-            batch.truncate(1, 2)
+            cache.rewind(1, 2)
             del texts[1][2:]
         if turn in (1, 3):
-            batch.compact()
-            assert batch.held == max(map(len, texts))
-        assert batch.lengths == tuple(map(len, texts))
-    batch.close()
+            cache.compact()
+            assert cache.held == max(map(len, texts))
+        assert cache.lengths == tuple(map(len, texts))
+    cache.close()
 
 
 def test_it_begins_with_one_text_for_all(engine: Engine) -> None:
     session = engine.open()
     session.forward([5, 6, 7], chain_parents(3), ())
     session.keep(range(3))
-    batch = engine.open_batch(2)
-    batch.load(3, session.export(3))
-    found = batch.forward([chain([9]), chain([11, 12])])
+    cache = engine.cache(2)
+    cache.load(3, session.export(3))
+    found = cache.run([chain([9]), chain([11, 12])])
     assert np.abs(found[0][0] - alone(engine, [5, 6, 7, 9])).max() < TOLERANCE
     assert np.abs(found[1][1] - alone(engine, [5, 6, 7, 11, 12])).max() < TOLERANCE
-    batch.close()
+    cache.close()
     session.close()
 
 
 def test_hidden_states_are_each_sequences_own(engine: Engine) -> None:
     if not engine.capabilities.hidden_states:
         return
-    batch, session = engine.open_batch(2), engine.open()
-    batch.forward([chain([5, 6, 7]), chain([9])])
-    batch.keep(1, [0])
+    cache, session = engine.cache(2), engine.open()
+    cache.run([chain([5, 6, 7]), chain([9])])
+    cache.keep(1, [0])
     session.forward([9], (-1,), (0,))
-    assert batch.hidden_states(0).shape[0] == 3
-    assert np.abs(batch.hidden_states(1) - session.hidden_states()).max() < TOLERANCE
+    assert cache.hidden_states(0).shape[0] == 3
+    assert np.abs(cache.hidden_states(1) - session.hidden_states()).max() < TOLERANCE
 
 
 def test_holes_are_removed_once_reading_them_has_cost_a_copy() -> None:
     engine = FakeEngine()
-    batch = engine.open_batch(2)
-    batch.forward([chain([5] * 40), chain([6] * 20)])
-    batch.keep(0, range(40))
-    batch.keep(1, range(20))
+    cache = engine.cache(2)
+    cache.run([chain([5] * 40), chain([6] * 20)])
+    cache.keep(0, range(40))
+    cache.keep(1, range(20))
     held = []
     for _ in range(40):
-        batch.forward([NewRows([5] * 60, [-1] * 60, (0,)), chain([7])])
-        batch.keep(0, [0])
-        batch.keep(1, [0])
-        held.append(batch.held)
+        cache.run([NewRows([5] * 60, [-1] * 60, (0,)), chain([7])])
+        cache.keep(0, [0])
+        cache.keep(1, [0])
+        held.append(cache.held)
     assert max(held) < 40 * 60 / 2
-    found = batch.forward([chain([9]), NewRows()])
+    found = cache.run([chain([9]), NewRows()])
     assert np.array_equal(found[0][0], engine.logits([5] * 80 + [9]))
-    batch.close()
+    cache.close()
     assert engine.open_sessions == 0
 
 
 def test_misuse_is_refused() -> None:
-    batch: Batch = FakeEngine().open_batch(2)
+    cache = FakeEngine().cache(2)
     with pytest.raises(RuntimeError, match="without tokens"):
-        batch.forward([NewRows(), NewRows()])
-    batch.forward([chain([1, 2]), NewRows()])
+        cache.run([NewRows(), NewRows()])
+    cache.run([chain([1, 2]), NewRows()])
     with pytest.raises(RuntimeError, match="before keep"):
-        batch.forward([chain([1]), NewRows()])
+        cache.run([chain([1]), NewRows()])
     with pytest.raises(RuntimeError, match="not a path"):
-        batch.keep(0, [1])
-    with pytest.raises(RuntimeError, match="truncate"):
-        batch.truncate(1, 1)
+        cache.keep(0, [1])
+    with pytest.raises(RuntimeError, match="rewind"):
+        cache.rewind(1, 1)
     with pytest.raises(RuntimeError, match="not empty"):
-        batch.load(1, {})
+        cache.load(1, {})

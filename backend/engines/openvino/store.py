@@ -1,0 +1,93 @@
+"""Caches in the states of one infer request, whose passes it runs."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backend.engines.cache import Pass, Store
+from backend.types import Arrays, HiddenStates, Logits
+
+
+class OpenVINOStore(Store):
+    """Taking rows out means copying every state, so that holes stay until it pays.
+
+    `window`: the number of positions that sliding layers see; 0: there are none.
+    """
+
+    in_place = False
+
+    def __init__(self, request: Any, sequences: int, window: int) -> None:
+        inputs = {port.any_name for port in request.model_inputs}
+        self._request: Any = request
+        self._window = window
+        # Where only some layers slide, those have a bias of their own.
+        self._sliding = "sliding_bias" if "sliding_bias" in inputs else "attention_bias"
+        self._beam = np.arange(sequences, dtype=np.int32)
+        request.reset_state()
+
+    def run(self, work: Pass) -> Logits:
+        if work.held == 0:
+            self._request.reset_state()
+        bias = work.bias()
+        biases = {"attention_bias": bias}
+        if self._window:
+            biases[self._sliding] = work.within(self._window, bias)
+        self._request.infer(
+            {
+                "input_ids": work.tokens,
+                "position_ids": work.positions,
+                "beam_idx": self._beam,
+                "rows": work.rows,
+                **biases,
+            },
+            share_inputs=True,
+            share_outputs=True,
+        )
+        logits = self._request.get_output_tensor(0).data
+        return logits if len(self._beam) > 1 else logits.copy()
+
+    def hidden_states(self) -> HiddenStates:
+        return self._request.get_output_tensor(1).data
+
+    def gather(self, start: int, index: NDArray[np.int64]) -> None:
+        """See Store; states are copied whole, so `start` is always 0."""
+        import openvino
+
+        for state in self._request.query_state():
+            held = state.state.data
+            rows = np.empty((*held.shape[:2], index.shape[1], held.shape[3]), held.dtype)
+            # Whole rows of one sequence at a time: indexing all at once goes number by number.
+            for own, places, source in zip(rows, index + start, held, strict=True):
+                np.take(source, places, axis=1, out=own, mode="clip")
+            state.state = openvino.Tensor(rows)
+
+    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+        own, m = slice(sequence, sequence + 1), len(places)
+        dense = places[-1] == m - 1
+        return {
+            state.name: state.state.data[own, :, :m].copy()
+            if dense
+            else np.ascontiguousarray(state.state.data[own, :, places])
+            for state in self._request.query_state()
+        }
+
+    def write(self, arrays: Arrays) -> None:
+        import openvino
+
+        states = {state.name: state for state in self._request.query_state()}
+        if set(states) != set(arrays):
+            raise RuntimeError("arrays of another model")
+        # One buffer for all: fresh memory for each would cost more than copying does.
+        buffers: dict[Any, Any] = {}
+        for name, state in states.items():
+            array = arrays[name]
+            kind = (array.dtype, array.shape)
+            if kind not in buffers:
+                shape = (len(self._beam), *array.shape[1:])
+                buffers[kind] = openvino.Tensor(np.empty(shape, array.dtype))
+            buffers[kind].data[:] = array
+            state.state = buffers[kind]
+
+    def close(self) -> None:
+        self._request = None
