@@ -1,35 +1,77 @@
-"""Sequences whose passes are one: each computes what it would alone, whatever the others do."""
+"""The cache of b sequences, whatever an engine computes it with: each sequence is a text that
+computes what it would alone on a cache that never held anything else.
+"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from backend.engines.base import Engine
-from backend.engines.cache import NewRows
+from backend.engines.base import Engine, Session
+from backend.engines.cache import Cache, NewRows
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
+from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
 
 #: fp32 kernels round differently for different numbers of rows; logits are up to about 35.
 TOLERANCE = 5e-4
 
+#: Tokens that every model here has.
+TOKENS = st.integers(3, 250)
+
+
+def tiny(kind: str, *, static: bool = False, **changes: Any) -> Engine:
+    """A random model of transformers, over a growing cache or over fixed widths."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from backend.engines.torch.engine import TorchEngine
+    from backend.engines.torch.graphs import uncaptured
+
+    torch.manual_seed(5)
+    sizes = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = AutoConfig.for_model(kind, **sizes, **heads, **changes)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)  # sharp attention shows a wrong mask
+    capture = uncaptured if static else None
+    return TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 512, capture=capture)
+
+
+def loaded(spec: ModelSpec) -> Engine:
+    return LoadedModels(idle_warm_up=True).get(spec, print)
+
+
 ENGINES: dict[str, Callable[[], Engine]] = {
     "fake": FakeEngine,
-    "openvino": lambda: LoadedModels(idle_warm_up=True).get(ModelSpec(), print),
-    "torch": lambda: LoadedModels(idle_warm_up=True).get(ModelSpec(engine="torch"), print),
+    "llama": partial(tiny, "llama"),
+    "mistral": partial(tiny, "mistral", sliding_window=6),
+    "qwen2": partial(tiny, "qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    "static": partial(tiny, "llama", static=True),
+    "openvino": partial(loaded, ModelSpec()),
+    "torch": partial(loaded, ModelSpec(engine="torch")),
 }
+REAL = ("openvino", "torch")
 
 
 @pytest.fixture(
     scope="module",
-    params=["fake", *(pytest.param(name, marks=pytest.mark.model) for name in list(ENGINES)[1:])],
+    params=[pytest.param(n, marks=pytest.mark.model) if n in REAL else n for n in ENGINES],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     return ENGINES[request.param]()
 
 
-def alone(engine: Engine, tokens: list[int]) -> Logits:
+def alone(engine: Engine, tokens: Sequence[int]) -> Logits:
     """Logits after `tokens`, of a session of their own: float32 [V]."""
     session = engine.open()
     logits = session.forward(tokens, chain_parents(len(tokens)), (len(tokens) - 1,))[0]
@@ -37,18 +79,19 @@ def alone(engine: Engine, tokens: list[int]) -> Logits:
     return logits
 
 
-def chain(tokens: list[int]) -> NewRows:
+def chain(tokens: Sequence[int]) -> NewRows:
     return NewRows(tokens, chain_parents(len(tokens)), range(len(tokens)))
 
 
-def tree(rng: np.random.Generator, vocab: int) -> NewRows:
-    """A tree of one to six tokens, of which every row is asked for; (), now and then."""
-    size = int(rng.integers(0, 7))
-    parents = [int(rng.integers(-1, i)) if i else -1 for i in range(size)]
-    return NewRows(rng.integers(3, vocab, size).tolist(), parents, range(size))
+@st.composite
+def trees(draw: st.DrawFn, *, least: int = 1) -> NewRows:
+    """A few tokens that hang from one another; logits of all of them are wanted."""
+    tokens = draw(st.lists(TOKENS, min_size=least, max_size=6))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(len(tokens))]
+    return NewRows(tokens, parents, range(len(tokens)))
 
 
-def path_to(row: int, parents: list[int]) -> list[int]:
+def path_to(row: int, parents: Sequence[int]) -> list[int]:
     found: list[int] = []
     while row >= 0:
         found.append(row)
@@ -56,39 +99,52 @@ def path_to(row: int, parents: list[int]) -> list[int]:
     return found[::-1]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_sequence_computes_what_it_would_alone(engine: Engine, seed: int) -> None:
-    """Trees of other shapes, rows kept and rejected, texts cut back, holes removed."""
-    rng, vocab = np.random.default_rng(seed), 250
-    cache = engine.cache(3)
-    texts: list[list[int]] = [rng.integers(3, vocab, 2 + 3 * i).tolist() for i in range(3)]
-    cache.run([chain(text) for text in texts])
-    for i, text in enumerate(texts):
-        cache.keep(i, range(len(text)))
-    for turn in range(6):
-        asked = [tree(rng, vocab) for _ in texts]
+@pytest.mark.parametrize("sequences", [1, 3])
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_sequence_computes_what_it_would_alone(
+    engine: Engine, sequences: int, data: st.DataObject
+) -> None:
+    """Trees of other shapes, rows kept and rejected, texts cut back, holes taken out, and moves to
+    another cache, in any order.
+    """
+    cache, texts = engine.cache(sequences), [list[int]() for _ in range(sequences)]
+    for _ in range(data.draw(st.integers(2, 6))):
+        asked = [data.draw(trees(least=int(sequences == 1))) for _ in texts]
         if not any(new.tokens for new in asked):
             continue
         logits = cache.run(asked)
         for i, new in enumerate(asked):
-            if new.tokens:
-                row = int(rng.integers(len(new.tokens)))
-                path = path_to(row, list(new.parents))
-                expected = alone(engine, texts[i] + [new.tokens[at] for at in path])
+            row = data.draw(st.integers(-1, len(new.tokens) - 1))
+            path = path_to(row, new.parents)
+            kept = [new.tokens[at] for at in path]
+            if path:
+                expected = alone(engine, texts[i] + kept)
                 assert np.abs(logits[i][row] - expected).max() < TOLERANCE
-                cache.keep(i, path)
-                texts[i] += [new.tokens[at] for at in path]
-        if turn == 2:
-            cache.rewind(1, 2)
-            del texts[1][2:]
-        if turn in (1, 3):
+            cache.keep(i, path)
+            texts[i] += kept
+        deed = data.draw(st.sampled_from(["go on", "rewind", "take out holes", "move"]))
+        if deed == "rewind":
+            i = data.draw(st.integers(0, sequences - 1))
+            length = data.draw(st.integers(0, len(texts[i])))
+            cache.rewind(i, length)
+            del texts[i][length:]
+        elif deed == "take out holes":
             cache.compact()
             assert cache.held == max(map(len, texts))
+        elif deed == "move" and sequences == 1:
+            length = data.draw(st.integers(0, len(texts[0])))
+            arrays = cache.export(0, length)
+            assert all(array.shape[2] == length for array in arrays.values())
+            cache.close()
+            cache = engine.cache()
+            cache.load(length, arrays)
+            del texts[0][length:]
         assert cache.lengths == tuple(map(len, texts))
     cache.close()
 
 
-def test_it_begins_with_one_text_for_all(engine: Engine) -> None:
+def test_all_sequences_may_begin_with_one_text(engine: Engine) -> None:
     session = engine.open()
     session.forward([5, 6, 7], chain_parents(3), ())
     session.keep(range(3))
@@ -97,27 +153,25 @@ def test_it_begins_with_one_text_for_all(engine: Engine) -> None:
     found = cache.run([chain([9]), chain([11, 12])])
     assert np.abs(found[0][0] - alone(engine, [5, 6, 7, 9])).max() < TOLERANCE
     assert np.abs(found[1][1] - alone(engine, [5, 6, 7, 11, 12])).max() < TOLERANCE
-    cache.close()
-    session.close()
 
 
 def test_hidden_states_are_each_sequences_own(engine: Engine) -> None:
-    if not engine.capabilities.hidden_states:
-        return
+    """One value for all sessions of a torch engine: whoever ran last had replaced the others'."""
     cache, session = engine.cache(2), engine.open()
     cache.run([chain([5, 6, 7]), chain([9])])
-    cache.keep(1, [0])
+    mine = cache.hidden_states(1)
     session.forward([9], (-1,), (0,))
     assert cache.hidden_states(0).shape[0] == 3
-    assert np.abs(cache.hidden_states(1) - session.hidden_states()).max() < TOLERANCE
+    assert np.array_equal(cache.hidden_states(1), mine)
+    assert np.abs(mine - session.hidden_states()).max() < TOLERANCE
 
 
-def test_holes_are_removed_once_reading_them_has_cost_a_copy() -> None:
-    engine = FakeEngine()
+def test_holes_are_taken_out_once_reading_them_has_cost_a_copy(engine: Engine) -> None:
     cache = engine.cache(2)
-    cache.run([chain([5] * 40), chain([6] * 20)])
-    cache.keep(0, range(40))
-    cache.keep(1, range(20))
+    texts = [[5] * 40, [6] * 20]
+    cache.run([chain(text) for text in texts])
+    for i, text in enumerate(texts):
+        cache.keep(i, range(len(text)))
     held = []
     for _ in range(40):
         cache.run([NewRows([5] * 60, [-1] * 60, (0,)), chain([7])])
@@ -125,22 +179,81 @@ def test_holes_are_removed_once_reading_them_has_cost_a_copy() -> None:
         cache.keep(1, [0])
         held.append(cache.held)
     assert max(held) < 40 * 60 / 2
-    found = cache.run([chain([9]), NewRows()])
-    assert np.array_equal(found[0][0], engine.logits([5] * 80 + [9]))
-    cache.close()
-    assert engine.open_sessions == 0
+    found = cache.run([chain([9]), NewRows()])[0][0]
+    assert np.abs(found - alone(engine, [5] * 80 + [9])).max() < TOLERANCE
 
 
-def test_misuse_is_refused() -> None:
-    cache = FakeEngine().cache(2)
-    with pytest.raises(RuntimeError, match="without tokens"):
-        cache.run([NewRows(), NewRows()])
-    cache.run([chain([1, 2]), NewRows()])
+def test_a_cache_of_nothing_but_holes_goes_on(engine: Engine) -> None:
+    """States of no rows were written back: the next pass failed within OpenVINO's plugin, and so
+    did every later one of the same model.
+    """
+    cache = engine.cache()
+    cache.run([NewRows([5, 6], [-1, -1])])
+    cache.keep(0, [])
+    cache.compact()
+    assert np.abs(cache.run([chain([9])])[0][0] - alone(engine, [9])).max() < TOLERANCE
+
+
+def test_what_a_model_cannot_compute_is_refused_whatever_the_engine(engine: Engine) -> None:
+    """The fake took trees for models without them, so that no test saw who sent some, and OpenVINO
+    read beyond its model's positions.
+    """
+    able = replace(engine.capabilities, tree=False, batch=False, max_context=4)
+    session = Session(Cache(engine.store(1), able))
+    session.forward([5, 6], [-1, 0], ())
+    session.keep([0, 1])
+    with pytest.raises(RuntimeError, match="takes no tree"):
+        session.forward([7, 8], [-1, -1], ())
+    with pytest.raises(DerbyError, match="5 tokens long and this model reads at most 4"):
+        session.forward([7, 8, 9], [-1, 0, 1], ())
+    session.forward([7, 8], [-1, 0], (1,))
+    with pytest.raises(RuntimeError, match="one sequence a pass"):
+        FakeEngine(capabilities=able).cache(2)
+
+
+def test_misuse_is_refused(engine: Engine) -> None:
+    cache = engine.cache(2)
+    for tokens, links, rows in (
+        ([], [], []),
+        ([1], [-1, 0], []),
+        ([1, 2], [-1, 1], []),
+        ([1], [-2], []),
+        ([1], [-1], [1]),
+    ):
+        with pytest.raises(RuntimeError):
+            cache.run([NewRows(tokens, links, rows), NewRows()])
+    cache.run([NewRows([1, 2, 3], (-1, 0, 0)), NewRows()])
     with pytest.raises(RuntimeError, match="before keep"):
         cache.run([chain([1]), NewRows()])
-    with pytest.raises(RuntimeError, match="not a path"):
-        cache.keep(0, [1])
+    for path in ([2, 0], [1, 2], [3], [-1]):
+        with pytest.raises(RuntimeError, match="not a path"):
+            cache.keep(0, path)
+    with pytest.raises(RuntimeError, match="compact before keep"):
+        cache.compact()
+    cache.keep(0, [0, 2])
     with pytest.raises(RuntimeError, match="rewind"):
         cache.rewind(1, 1)
+    with pytest.raises(RuntimeError, match="export of 3 of 2"):
+        cache.export(0, 3)
     with pytest.raises(RuntimeError, match="not empty"):
         cache.load(1, {})
+    with pytest.raises(RuntimeError, match="load all at once"):
+        Session(cache, 1).load(1, {})
+    with pytest.raises(RuntimeError, match=r"another model|arrays for"):
+        engine.open().load(1, {"strange": np.zeros((1, 1, 1, 1), np.float32)})
+    cache.close()
+    cache.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        cache.run([chain([1]), NewRows()])
+
+
+def test_the_last_sequence_to_leave_closes_the_cache() -> None:
+    engine = FakeEngine()
+    cache = engine.cache(2)
+    one, other = (Session(cache, i) for i in range(2))
+    one.close()
+    one.close()
+    assert engine.open_sessions == 1
+    assert other.forward([1], (-1,), (0,)).shape == (1, 257)
+    other.close()
+    assert engine.open_sessions == 0

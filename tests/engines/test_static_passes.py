@@ -241,6 +241,19 @@ def test_a_cache_grows_across_its_capacities(engine: TorchEngine) -> None:
     session.close()
 
 
+def test_no_pass_of_a_text_of_known_length_is_captured_within_it() -> None:
+    """Past 512, 1,024, ... rows the next cache's graphs were captured inside the timed pass."""
+    recorder = Recorder()
+    session = build(MODELS["llama"], recorder).open()
+    session.reserve(LONGEST)
+    captured = recorder.captured
+    for _ in range(LONGEST // 60):
+        feed(session, range(60))
+    assert session.length > 2 * FIRST_CAPACITY
+    assert recorder.captured == captured
+    session.close()
+
+
 def test_a_capture_does_not_go_by_what_an_earlier_pass_left() -> None:
     """The buffers of a width held the place of a long text's last row: capturing the passes of a
     smaller cache wrote behind its end, which on a device ends the process.

@@ -1,4 +1,4 @@
-"""A torch session, whatever is done to it, must equal running the whole text without a cache."""
+"""What is torch's own: chunks, masks by layer, failures, models. Its caches: test_cache.py."""
 
 import dataclasses
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.engines.torch.engine import TorchEngine, open_torch
@@ -106,28 +104,6 @@ def test_every_row_of_a_tree_equals_its_own_chain(config: Any) -> None:
     assert_close(feed(session, [50]), reference([*CONTEXT, 22, 24, 27, 50], engine))
 
 
-def test_a_tree_on_an_empty_context() -> None:
-    logits = ENGINE.open().forward([3, 4, 5], [-1, -1, 0], [1, 2])
-    assert_close(logits[0], reference([4]))
-    assert_close(logits[1], reference([3, 5]))
-
-
-def test_truncation_leaves_no_trace() -> None:
-    session = ENGINE.open()
-    feed(session, CONTEXT)
-    session.forward([1, 2], [-1, 0], ())
-    session.truncate(4)
-    assert session.length == 4
-    assert_close(feed(session, [60, 61]), reference([*CONTEXT[:4], 60, 61]))
-
-
-def test_sessions_of_one_engine_are_independent() -> None:
-    one, other = ENGINE.open(), ENGINE.open()
-    feed(one, CONTEXT)
-    feed(other, [1, 2, 3])
-    assert_close(feed(one, [4]), reference([*CONTEXT, 4]))
-
-
 def test_rows_nobody_asks_for_cost_no_vocabulary_product(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     head = ENGINE._model.lm_head
@@ -140,58 +116,6 @@ def test_rows_nobody_asks_for_cost_no_vocabulary_product(monkeypatch: pytest.Mon
     finally:
         hook.remove()
     assert seen == [0, 2]
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> tuple[list[int], tuple[int, ...]]:
-    n = draw(st.integers(1, 6))
-    tokens = draw(st.lists(st.integers(0, 255), min_size=n, max_size=n))
-    return tokens, tuple(draw(st.integers(-1, i - 1)) for i in range(n))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_any_sequence_of_operations_equals_no_cache(data: st.DataObject) -> None:
-    session, kept = ENGINE.open(), list[int]()
-    for _ in range(data.draw(st.integers(1, 6))):
-        tokens, links = data.draw(trees())
-        rows = data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=3))
-        logits = session.forward(tokens, links, rows)
-        for row, got in zip(rows, logits, strict=True):
-            assert_close(got, reference(kept + [tokens[i] for i in path(links, row)]))
-        leaf = data.draw(st.integers(-1, len(tokens) - 1))
-        session.keep(path(links, leaf))
-        kept += [tokens[i] for i in path(links, leaf)]
-        if data.draw(st.booleans()):
-            kept = kept[: data.draw(st.integers(0, len(kept)))]
-            session.truncate(len(kept))
-        assert session.length == len(kept)
-
-
-def test_misuse_is_a_runtime_error() -> None:
-    session = ENGINE.open()
-    for tokens, links, rows in (
-        ([], [], []),
-        ([1], [-1, 0], []),
-        ([1, 2], [-1, 1], []),
-        ([1], [-2], []),
-        ([1], [-1], [1]),
-    ):
-        with pytest.raises(RuntimeError):
-            session.forward(tokens, links, rows)
-    session.forward(TREE, LINKS, ())
-    with pytest.raises(RuntimeError, match="before keep"):
-        session.forward([1], [-1], ())
-    for rows in ([2], [0, 1], [0, 4], [2, 0], [8], [-1]):
-        with pytest.raises(RuntimeError, match="not a path"):
-            session.keep(rows)
-    session.keep([0, 2])
-    with pytest.raises(RuntimeError):
-        session.truncate(3)
-    session.close()
-    session.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        session.forward([1], [-1], ())
 
 
 def test_a_failed_pass_leaves_the_context_as_it_was() -> None:
@@ -218,6 +142,18 @@ def test_a_text_beyond_the_models_context_is_refused_with_both_lengths() -> None
     session.keep([1])
     with pytest.raises(DerbyError, match=r"513.*512"):
         session.forward([1], [-1], [0])
+
+
+def test_a_model_that_is_opened_again_is_tapped_once() -> None:
+    """Each opening of a model that had been placed ahead added another hook to its passes."""
+    model = ENGINE._model
+    again = TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 512)
+    assert len(model.get_decoder()._forward_hooks) == 1
+    one, other = ENGINE.open(), again.open()
+    feed(one, CONTEXT)
+    feed(other, [1])
+    assert one.hidden_states().shape == (len(CONTEXT), 64)
+    assert other.hidden_states().shape == (1, 64)
 
 
 def test_state_space_models_are_refused_by_type() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from backend.engines.base import Engine
 from backend.engines.cache import Store
 from backend.engines.torch.abilities import CAPABILITIES
-from backend.engines.torch.hidden_states import HiddenStatesTap
+from backend.engines.torch.hidden_states import tap_of
 from backend.errors import DerbyError
 from backend.machine import threads
 from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
@@ -58,7 +58,7 @@ class TorchEngine(Engine):
         self._model = model.eval()
         _fix_positions(model)
         self._calling = _calling(model)
-        self._tap = HiddenStatesTap(model)
+        self._tap = tap_of(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )

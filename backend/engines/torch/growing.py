@@ -117,8 +117,11 @@ class GrowingCache(Cache):
 
     def write(self, arrays: Arrays, sequences: int, calling: Calling) -> None:
         """Begin each of so many sequences with what `read` gave."""
+        layers = range(len(arrays) // 2)
+        if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in layers}:
+            raise RuntimeError("arrays of another model")
         self.layers.clear()
-        for index in range(len(arrays) // 2):
+        for index in layers:
             layer = GrowingLayer()
             layer.keys, layer.values = (
                 from_bits(arrays[f"{kind}.{index}"], calling.dtype)
