@@ -95,7 +95,7 @@ def unbundled(command: Callable[..., None]) -> Callable[..., None]:
     its own, and all parameters go by name.
     """
     hints = get_type_hints(command, include_extras=True)
-    bundles = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    bundles: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     shown: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():
         if name in bundles:
