@@ -14,8 +14,7 @@ def grammar(
     text: Annotated[str, typer.Option(help="See how far this is accepted.")] = "",
 ) -> None:
     from backend.grammar.sandbox.parent import Sandbox
-    from backend.grammar.sandbox.vetting import Vetting
     from backend.web.editor import SOUND, fit, page_tokenizer
 
-    fits = fit(grammar_from_file(file), page_tokenizer(), as_utf8(text), Vetting(Sandbox()))
+    fits = fit(grammar_from_file(file), page_tokenizer(), as_utf8(text), Sandbox())
     out.print(f"{SOUND} {fits}", highlight=False, markup=False)

@@ -79,13 +79,24 @@ def explain(source: GrammarSource, printed: str, parts: Sequence[Part] = ()) -> 
     part = _guilty(parts, printed)
     if found := _in_schema(part, printed):
         return found
-    if place and part.source.kind == "lark":
-        line, column, why = int(place[1]), int(place[2]), _reason(printed, place)
-        rows = part.source.text.split("\n")
-        if line <= len(rows):
-            column = _character(rows[line - 1], column, why)
-        return fault(part, line, column, why)
-    return _error(part.title, *_without_place(part.source, printed, place))
+    why, where = _reason(printed, place), ""
+    match part.source.kind:
+        case "lark" if place:
+            line, column = int(place[1]), int(place[2])
+            rows = part.source.text.split("\n")
+            if line <= len(rows):
+                column = _character(rows[line - 1], column, why)
+            return fault(part, line, column, why)
+        case "lark" if in_json := _IN_JSON.match(printed):
+            place_in_json = int(in_json[2]), int(in_json[3])
+            where, why = _inline_json_place(part.source.text, *place_in_json), in_json["why"]
+        case "gbnf" if place:
+            where = f" at line {place[1]}"
+        case "regex" if in_regex := _IN_REGEX.search(printed):
+            where, why = _regex_place(part.source.text, in_regex), in_regex["why"]
+        case _:
+            pass
+    return _error(part.title, where, why)
 
 
 def _in_schema(part: Part, printed: str) -> DerbyError | None:
@@ -116,24 +127,6 @@ def fault(part: Part, line: int, column: int, why: str) -> DerbyError:
         origin = part.added[added]
         return _error(origin.title, _at(origin.line, origin.column), why)
     return _error(part.title, _at(line, column), why)
-
-
-def _without_place(
-    source: GrammarSource, printed: str, place: re.Match[str] | None
-) -> tuple[str, str]:
-    """(place, reason) where llguidance's line and column are not those of the file."""
-    why = _reason(printed, place)
-    in_regex = _IN_REGEX.search(printed)
-    if source.kind == "regex" and in_regex:
-        return _regex_place(source.text, in_regex), in_regex["why"]
-    if source.kind == "regex":
-        return "", _plainer(_PLACE.sub("", printed))
-    if source.kind == "gbnf" and place:
-        return f" at line {place[1]}", why
-    if source.kind == "lark" and (in_json := _IN_JSON.match(printed)):
-        line, column = int(in_json[2]), int(in_json[3])
-        return _inline_json_place(source.text, line, column), in_json["why"]
-    return "", why
 
 
 def _reason(printed: str, place: re.Match[str] | None) -> str:
@@ -199,7 +192,8 @@ def _plainer(text: str) -> str:
     line = re.sub(r" \(at \".*| at line \d+ column \d+$", "", line)
     if line == "lexer error":
         return "this cannot be read as Lark (is a quote or a slash left open?)"
-    return line
+    large = "too many expressions" in line or "Too many items" in line
+    return f"{line}: use smaller repetitions, or * or +" if large else line
 
 
 def _character(row: str, byte_column: int, why: str) -> int:

@@ -25,11 +25,14 @@ _SUFFIXES: dict[str, Kind] = {
 
 
 _IMPORT = re.compile(r"%import\s+\.([\w-]+)")
+#: What turns the order of shown text around, so that a grammar reads as what it is not; and NUL.
+_UNSEEN = re.compile("[\0\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """A grammar as written. Raises DerbyError if it is empty, too long or of an unknown kind.
+    """A grammar as written. Raises DerbyError if it is empty, too long, of an unknown kind, or has
+    characters that hide or reorder text.
 
     A Lark grammar starts at the rule `start`, a GBNF one at `root`. A JSON Schema may choose its
     layout in `x-guidance`. Line ends after a regular expression are not part of it, nor is a byte
@@ -62,6 +65,13 @@ class GrammarSource:
             raise DerbyError(
                 f"The grammar is {size} bytes long; the limit is {MAX_BYTES}: shorten it."
             )
+        if unseen := _UNSEEN.search(self.text):
+            before = self.text[: unseen.start()].split("\n")
+            raise DerbyError(
+                f"The grammar is wrong at line {len(before)}, column {len(before[-1]) + 1}: the "
+                f"character U+{ord(unseen[0]):04X} hides or reorders text: remove it, or write it "
+                "as an escape."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,7 @@ def shipped() -> dict[str, GrammarSource]:
 
 
 def grammar_from_file(path: Path) -> GrammarSource:
-    """A user's own grammar; its kind is told by the file's name, as for the shipped ones.
+    """A user's own grammar; the file's name says its kind, as for the shipped ones.
 
     Files of its folder that it imports, directly or not, come along as `modules`. Raises DerbyError
     if a file cannot be read or the name ends in none of the known suffixes.
@@ -118,7 +128,7 @@ def _read(path: Path) -> GrammarSource:
                 raise DerbyError(f"Cannot read the grammar {path}: {error}.") from error
             return GrammarSource(kind, text, path.name.removesuffix(suffix))
     raise DerbyError(
-        f"What kind of grammar {path.name!r} is cannot be told: its name must end in one of "
+        f"The kind of the grammar {path.name!r} is unknown: its name must end in one of "
         f"{', '.join(_SUFFIXES)}."
     )
 

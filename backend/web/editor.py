@@ -10,7 +10,6 @@ from typing import Any
 
 from backend.errors import DerbyError, explain
 from backend.grammar.sandbox.parent import Sandbox, TooMuchError, too_long
-from backend.grammar.sandbox.vetting import Vetting
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, model_files
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
@@ -81,7 +80,7 @@ class Editor:
             source = read_grammar(kind, text)
             tried = sample if isinstance(sample, str) else ""
             why = too_long(tried)
-            fits = fit(source, self._tokenizer(), "" if why else tried, Vetting(sandbox))
+            fits = fit(source, self._tokenizer(), "" if why else tried, sandbox)
             return _Verdict(SOUND, why or fits)
         except TooMuchError as error:
             with suppress(DerbyError):  # the next visitor will be told
@@ -91,9 +90,9 @@ class Editor:
             return _Verdict(explain(error), "")
 
 
-def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, vetting: Vetting) -> str:
+def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, sandbox: Sandbox) -> str:
     """How far `text` fits, and what could follow. Raises DerbyError if the grammar is wrong."""
-    explored = vetting.explore(source, tokenizer, text)
+    explored = sandbox.explore(source, tokenizer, text)
     verdict = _fits(text, explored.accepted, accepting=explored.accepting)
     return f"{verdict}{_next(explored.expected)}"
 

@@ -17,7 +17,6 @@ from llguidance.gbnf_to_lark import gbnf_to_lark as its_own
 
 from backend.errors import DerbyError
 from backend.grammar.gbnf.convert import MAX_COUNT, MAX_DEPTH, gbnf_to_lark
-from backend.grammar.sources import MAX_BYTES
 
 BYTES = LLTokenizer("byte")
 LETTERS = "abc"
@@ -208,7 +207,7 @@ def test_long_texts_stay_one_lexeme_where_nothing_hides_behind_them() -> None:
         ("root ::= [&&x]", "&"),
         ("root ::= [a\\-c]", "-"),
         (r'root ::= "\u00e9"', "é"),
-        ('root ::= "a"{1,}', "aa"),
+        ('root ::= "b"{0} "a"', "a"),
         ('root ::= start\nstart ::= "a"', "a"),
         ('root ::= a-b\na-b ::= "a"\na_b ::= "b"', "a"),
     ],
@@ -271,19 +270,3 @@ def test_what_is_wrong_is_told_with_its_place(gbnf: str, place: tuple[int, int],
 def test_a_grammar_without_root_is_refused() -> None:
     with pytest.raises(DerbyError, match="'root'"):
         gbnf_to_lark('start ::= "a"')
-
-
-@pytest.mark.parametrize(
-    "gbnf",
-    [
-        "root ::= " + "(" * MAX_DEPTH + '"a"' + ")*" * MAX_DEPTH,
-        "root ::= a0*\n"
-        + "".join(f"a{i} ::= a{i + 1} a{i + 1}\n" for i in range(600))
-        + "a600 ::= .",
-        "root ::= (" + " ".join(f"([a-z{chr(200 + i)}]+ [b])*" for i in range(120)) + ")*",
-        "root ::= (" + " | ".join(f'"word {i}"' for i in range(900)) + ")*",
-    ],
-)
-def test_large_grammars_are_converted_without_recursion_or_growth(gbnf: str) -> None:
-    assert len(gbnf) < MAX_BYTES
-    assert len(gbnf_to_lark(gbnf)) < 4 * MAX_BYTES

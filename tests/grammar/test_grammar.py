@@ -103,7 +103,7 @@ def test_masks_equal_trying_each_token(name: str) -> None:
         np.testing.assert_array_equal(masks[n], tried)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PREFIXES), proposals())
 def test_cut_and_masks_equal_brute_force_on_random_trees(prefix: str, proposal: Proposal) -> None:
     constraint = after(prefix)
@@ -203,6 +203,7 @@ def built_in() -> HfTokenizer:
     return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", shipped())
 def test_built_in_masks_allow_only_tokens_that_spell_a_prefix(
     name: str, built_in: HfTokenizer

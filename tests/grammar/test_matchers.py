@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
 from llguidance import LLMatcher, LLParserLimits
 
-from backend.grammar.matchers import MAX_COPIES, MatcherCache, estimated_bytes
+from backend.grammar.matchers import MAX_COPIES, MatcherCache
 from backend.grammar.vocabulary import build
 from backend.text import ByteTokenizer
 
@@ -88,18 +87,3 @@ def test_an_entry_is_built_anew_after_a_number_of_copies() -> None:
     assert build.built == 1
     assert reads(cache.get("k", build, 1), b"a")
     assert build.built == 2
-
-
-def test_errors_of_building_pass_through_and_leave_nothing_behind() -> None:
-    cache, build = MatcherCache(100), Builder('start: "a"')
-
-    def fail() -> LLMatcher:
-        raise KeyError("wrong")
-
-    with pytest.raises(KeyError, match="wrong"):
-        cache.get("k", fail, 1)
-    assert reads(cache.get("k", build, 1), b"a")
-
-
-def test_longer_grammars_count_for_more() -> None:
-    assert estimated_bytes("a" * 1000) > estimated_bytes("a")

@@ -14,7 +14,7 @@ from backend.errors import DerbyError
 from backend.grammar.checks.productive import require_productive
 from backend.grammar.checks.rules import MAX_DEPTH
 from backend.grammar.messages import Part
-from backend.grammar.sources import GrammarSource, shipped
+from backend.grammar.sources import GrammarSource
 
 BYTES = LLTokenizer("byte")
 
@@ -89,14 +89,6 @@ def test_what_can_end_or_is_never_entered_is_let_pass(text: str) -> None:
     assert refused(part(text)) == ""
 
 
-def test_shipped_grammars_can_end() -> None:
-    for source in shipped().values():
-        if source.kind == "lark":
-            assert refused(Part("", {"lark_grammar": source.text}, source)) == ""
-        elif source.kind == "json_schema":
-            assert refused_schema(json.loads(source.text)) == ""
-
-
 def test_the_file_of_an_imported_rule_is_named() -> None:
     main = part('start: "a" x | @schema\n\nx: @sub')
     assert refused(main, part('start: "b"', "sub")) == ""
@@ -145,7 +137,7 @@ def dead_end(text: str, length: int) -> bool:
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(small_grammars())
 def test_random_grammars_are_refused_if_the_start_cannot_end_and_never_if_all_can(
     rules: dict[str, list[list[str]]],
@@ -269,27 +261,12 @@ def reached(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [schema["$defs"][name] for name in found]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(small_schemas())
 def test_random_schemas_are_refused_if_a_part_of_them_cannot_end(schema: dict[str, Any]) -> None:
     depth = 2 * len(schema["$defs"]) + 2
     all_end = all(meets(schema, node, depth) for node in reached(schema))
     assert (refused_schema(schema) == "") == all_end
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "start: " + "(" * 60000,
-        "start: " + "(" * 30000 + '"a"' + ")" * 30000,
-        "start: " + "[" * 8000 + '"a"' + "]*" * 8000,
-        "start: a0\n" + "".join(f'a{n}: "x" a{n + 1}\n' for n in range(900)) + 'a900: "y"',
-        "start: " + '"' * 60001,
-    ],
-)
-def test_large_and_hostile_grammars_are_read_without_recursion(text: str) -> None:
-    grammar = Part("", {"lark_grammar": text}, GrammarSource("lark", "start:", "test"))
-    assert refused(grammar) == ""
 
 
 def test_grammars_inside_each_other_are_limited() -> None:

@@ -103,7 +103,7 @@ def valid(schema: Any, value: Any) -> bool:
     return Draft202012Validator(schema, format_checker=INDEPENDENT).is_valid(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SCHEMAS, st.lists(VALUES, min_size=6, max_size=6))
 def test_what_the_whole_schema_takes_the_relaxed_one_takes(top: Any, values: list[Any]) -> None:
     """Dropping a part below `not`, `if` or `oneOf` would have refused valid texts."""

@@ -97,6 +97,7 @@ def test_where_a_grammar_is_narrower_than_its_language_the_examples_say_so(name:
         assert judged(name, text), text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", shipped())
 def test_the_judge_accepts_random_texts_of_the_grammar(name: str) -> None:
     source, rng = shipped()[name], random.Random(name)

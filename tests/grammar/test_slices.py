@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from dataclasses import astuple
 from functools import cache
 
 import pytest
@@ -12,10 +11,6 @@ from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
-from backend.grammar.vocabulary import build
-from backend.text import ByteTokenizer
-from experiments.mask_texts import long_c, long_sql, texts_of
-from experiments.masks import measure_grammar, rule_count
 
 OTHERS = [
     '"',
@@ -83,10 +78,6 @@ def vocabularies() -> tuple[LLTokenizer, LLTokenizer]:
     return pair
 
 
-def spread(texts: tuple[str, ...], count: int) -> list[str]:
-    return [texts[len(texts) * i // count] for i in range(count)]
-
-
 @cache
 def for_code() -> LLTokenizer:
     return vocabularies()[0].with_slices(list(CODE_SLICES))
@@ -100,19 +91,6 @@ def test_a_grammar_asks_for_slices_in_a_line_of_its_own() -> None:
     assert asked("start: WORD // slices: code\nWORD: /a/") == SLICES
     assert slices_of(shipped()["c"]) == CODE_SLICES
     assert slices_of(GrammarSource("regex", "// slices: code", "test")) == SLICES
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_masks_are_those_without_slices(name: str) -> None:
-    plain, sliced = vocabularies()
-    sliced = for_code() if slices_of(shipped()[name]) == CODE_SLICES else sliced
-    for text in spread(examples(name).accept, 3):
-        matchers = [compile_matcher(shipped()[name], each) for each in (plain, sliced)]
-        for token in plain.tokenize_str(text):
-            masks = [matcher.compute_bitmask() for matcher in matchers]
-            assert masks[0] == masks[1], (name, text)
-            assert [matcher.try_consume_tokens([token]) for matcher in matchers] == [1, 1]
-        assert matchers[0].compute_bitmask() == matchers[1].compute_bitmask()
 
 
 #: Terminals bounded, unbounded, negated and spaced, as people's own grammars have them.
@@ -193,36 +171,3 @@ def test_each_slice_is_part_of_one_above() -> None:
         assert len(members) > 20, regex
         assert not found or any(members <= above for above in found), regex
         found.append(members)
-
-
-def test_the_long_texts_of_the_bench_are_long_and_legal() -> None:
-    bytewise = build(ByteTokenizer()).tokens
-    for name, text, lines in (("c", long_c(), 300), ("sql", long_sql(), 40)):
-        assert text.count("\n") >= lines
-        assert text in texts_of(name)
-        matcher = compile_matcher(shipped()[name], bytewise)
-        assert matcher.try_consume_tokens(list(text.encode())) == len(text.encode())
-        assert matcher.is_accepting()
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_every_text_of_the_bench_has_a_mask_to_time(name: str) -> None:
-    assert texts_of(name)
-    assert "" not in texts_of(name)
-
-
-def test_a_row_of_the_bench_says_what_was_measured() -> None:
-    source, texts = shipped()["arithmetic"], ("1 + 1 = 2", "(2 + 3) * 4 = 20")
-    row = measure_grammar(source, texts, build(ByteTokenizer()).tokens)
-    assert astuple(row)[:4] == ("arithmetic", rule_count(source), 257, sum(map(len, texts)))
-    assert 0 < row.p50_ms <= row.p99_ms <= row.max_ms
-    assert 0 < row.mean_ms <= row.max_ms
-    assert row.compile_ms > 0
-    assert row.first_ms > 0
-    assert row.naive_ms > 0
-
-
-def test_rules_are_counted_where_they_are_defined() -> None:
-    text = 'start: a ":" B\n  | "x: y"\n// c: none\n?a: B\nB.2: /b/\nc[lazy]: "d"\n%ignore / /\n'
-    assert rule_count(GrammarSource("lark", text, "test")) == 4
-    assert rule_count(GrammarSource("regex", "a: b", "test")) == 0

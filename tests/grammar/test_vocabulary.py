@@ -1,6 +1,5 @@
 """Grammars bind whatever tokenizers spell texts in bytes; of others one sentence says why not."""
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from lib import compile_grammar
+from small_tokenizer import TOKENS, saved, small_tokenizer
 
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
@@ -23,32 +23,7 @@ from backend.grammar.sources import GrammarSource
 from backend.text import HfTokenizer
 from backend.types import Proposal, Request
 
-TOKENS = ["<eos>", *"abc", "ab", "abc"]
 REGEX = GrammarSource("regex", "a+b?", "test")
-
-
-def saved(folder: Path, model: str, *, eos: bool = True, known: bool = True) -> HfTokenizer:
-    """A tokenizer of a few letters, for logits 16 wide; without an end, or a class by name."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    ids = {token: i for i, token in enumerate(TOKENS)}
-    made: Any = {
-        "bytes": lambda: Tokenizer(models.BPE(ids, [("a", "b"), ("ab", "c")])),
-        "words": lambda: Tokenizer(models.WordLevel({**ids, "?": 6}, "?")),
-        "pieces": lambda: Tokenizer(models.WordPiece(vocab={**ids, "?": 6}, unk_token="?")),  # noqa: S106 (no password)
-    }[model]()
-    if model == "bytes":
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
-    elif model == "pieces":
-        made.decoder = decoders.WordPiece()
-    if eos:
-        made.add_special_tokens(["<eos>"])
-    made.save(str(folder / "tokenizer.json"))
-    settings = {"eos_token": "<eos>"} if eos else {}
-    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} if known else {}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return HfTokenizer(folder, frozenset(), 16)
 
 
 def spelled(tokenizer: HfTokenizer, tokens: Sequence[int]) -> str:
@@ -64,7 +39,7 @@ def test_a_grammar_binds_a_tokenizer_with_or_without_an_end_or_a_known_class(
     """A model whose tokenizer has no end token was an internal error in grammar columns, for
     llguidance must have one; it goes by one that stands for nothing in the model's vocabulary.
     """
-    tokenizer = saved(tmp_path, "bytes", eos=eos, known=known)
+    tokenizer = small_tokenizer(tmp_path, eos=eos, known=known)
     constraint = compile_grammar(REGEX, tokenizer)
     assert constraint.masks_along(Proposal()).allowed.nonzero()[1].tolist() == [1, 4]
     constraint.advance([1])
@@ -81,7 +56,7 @@ def test_a_grammar_binds_a_tokenizer_with_or_without_an_end_or_a_known_class(
 
 @pytest.mark.parametrize("drafted", [False, True])
 def test_a_text_without_an_end_token_ends_with_its_grammar(tmp_path: Path, drafted: bool) -> None:
-    tokenizer, engine = saved(tmp_path, "bytes", eos=False), FakeEngine(vocab_size=16)
+    tokenizer, engine = small_tokenizer(tmp_path, eos=False), FakeEngine(vocab_size=16)
     source = GrammarSource("regex", "(a|b|c){7}", "test")
     request = Request("any", 40)
     parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
@@ -100,7 +75,14 @@ def test_a_tokenizer_that_hides_its_bytes_is_one_sentence(tmp_path: Path, model:
     """llguidance cannot tell what such tokens stand for: its ValueError was an internal error in
     the column, and in the sandbox "did not start (ValueError)".
     """
-    tokenizer = saved(tmp_path, model)
+    from tokenizers import Tokenizer, decoders, models
+
+    ids = {token: i for i, token in enumerate([*TOKENS, "?"])}
+    made: Any = Tokenizer(models.WordLevel(ids, "?"))
+    if model == "pieces":
+        made = Tokenizer(models.WordPiece(vocab=ids, unk_token="?"))  # noqa: S106 (no password)
+        made.decoder = decoders.WordPiece()
+    tokenizer = saved(made, tmp_path)
     with pytest.raises(DerbyError, match="does not say which bytes a token stands for"):
         compile_grammar(REGEX, tokenizer)
     with closing(Sandbox()) as sandbox, pytest.raises(DerbyError, match="does not say which bytes"):
@@ -108,7 +90,7 @@ def test_a_tokenizer_that_hides_its_bytes_is_one_sentence(tmp_path: Path, model:
 
 
 def test_the_tokenizer_itself_is_not_changed(tmp_path: Path) -> None:
-    tokenizer = saved(tmp_path, "bytes", eos=False)
+    tokenizer = small_tokenizer(tmp_path, eos=False)
     before = tokenizer.fast.backend_tokenizer.to_str()
     compile_grammar(REGEX, tokenizer)
     assert tokenizer.fast.backend_tokenizer.to_str() == before

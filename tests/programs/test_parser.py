@@ -90,16 +90,6 @@ def test_repeat_is_expanded_and_takes_its_newlines_along() -> None:
     assert parse_program(source).nodes == (Text("a\n- "), *once)
 
 
-@given(st.lists(st.integers(1, 4), max_size=4), st.sampled_from(["", "t"]))
-def test_nested_repeats_multiply(times: list[int], text: str) -> None:
-    total = 1
-    source = f'{{{{gen "x"}}}}{text}'
-    for n in times:
-        source, total = f"{{{{repeat {n}}}}}{source}{{{{end}}}}", total * n
-    nodes = (Gen("x"), Text(text)) if text else (Gen("x"),)
-    assert parse_program(source).nodes == nodes * total
-
-
 def test_the_assistants_turn_begins_at_its_tag() -> None:
     source = '{{repeat 2}}Hi. {{end}}Why?\n{{assistant}}Because {{gen "x"}}'
     assert parse_program(source) == Program((Text("Because "), Gen("x")), "Hi. Hi. Why?\n")

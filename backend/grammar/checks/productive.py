@@ -83,7 +83,7 @@ def _reached(rules: Sequence[Rule], ends: AbstractSet[int]) -> list[int]:
 
 
 def _error(rules: Sequence[Rule], rule: Rule, dead: Symbol, ends: AbstractSet[int]) -> DerbyError:
-    """The error that names the rule or the terminal on which `dead`, in `rule`, founders."""
+    """The error that names the rule or the terminal for which `dead`, in `rule`, has no text."""
     named = rule
     seen: set[int] = set()
     while dead.rule is not None and dead.rule not in seen:

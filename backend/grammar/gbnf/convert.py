@@ -2,7 +2,7 @@
 
 GBNF spells texts character by character; Lark's lexemes take as many characters as they can: in
 lexemes, `"a"* "ab"` would have no text "aab". So each character is a lexeme of its own unless
-`gbnf_lexemes` can show that it makes no difference.
+`find_lexemes` can show that it makes no difference.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ COUNTS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?"
 class Item:
     """Part of a sequence, `low` to `high` times: a rule, or a group, or characters in a row.
 
-    `lexeme` is the Lark for all of it that `gbnf_lexemes` has found to be as good.
+    `lexeme` is the Lark for all of it that `find_lexemes` has found to be as good.
     """
 
     rule: str = ""

@@ -59,27 +59,24 @@ class _Linker:
             waiting += self._add(file, rule)
         return tuple(self._parts)
 
-    def _load(self, main: _File) -> None:
-        """Read all files that `main` draws in. Raises DerbyError for one missing, or a circle."""
-        path = [(main, self._imports(main))]
-        while path:
-            file, rest = path[-1]
-            found = next(rest, None)
-            if found is None:
-                path.pop()
-                continue
+    def _load(self, file: _File, above: tuple[_File, ...] = ()) -> None:
+        """Read all files that `file` draws in, to which those `above` led. Raises DerbyError if one
+        is missing, or for a circle.
+        """
+        path = (*above, file)
+        modules = [each.module for each in path]
+        for found in self._imports(file):
             module = found.module or ""
-            files = [above for above, _ in path]
-            again = next((i for i, above in enumerate(files) if above.module == module), -1)
-            if again < 0 and module not in self._files:
+            if module in self._files and module not in modules:
+                continue
+            if module not in modules:
                 opened = self._open(file, found)
-                same = opened.source.kind == "lark" and opened.source.text == main.source.text
-                again = 0 if same else again
-                path.append((opened, self._imports(opened)))
-            if again >= 0:
-                names = [above.module or module for above in files[again:]]
-                chain = " -> ".join([*names, names[0]])
-                raise file.wrong(found.name, f"the files import one another: {chain}")
+                if opened.lark is None or opened.source.text != path[0].source.text:
+                    self._load(opened, path)
+                    continue
+            begin = modules.index(module) if module in modules else 0
+            chain = " -> ".join([*(each or module for each in modules[begin:]), module])
+            raise file.wrong(found.name, f"the files import one another: {chain}")
 
     def _open(self, file: _File, found: _Import) -> _File:
         module = found.module or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -60,7 +61,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A line that defines nothing: `%import` or `%ignore`, and `tokens[body:end]` behind it."""
+    """A line that defines nothing, as `%import`, and `tokens[body:end]` behind it."""
 
     at: Token
     body: int
@@ -78,7 +79,6 @@ class LarkFile:
     tokens: tuple[Token, ...]
     definitions: dict[str, Definition]
     imports: tuple[Statement, ...]
-    ignores: tuple[Statement, ...]
     unreadable: Token | None
 
 
@@ -158,6 +158,7 @@ def plain_name(token: Token) -> str:
     return token.text.removeprefix("!").removeprefix("?")
 
 
+@lru_cache(maxsize=64)
 def parse(text: str) -> LarkFile:
     """Take a grammar apart, as far as it is Lark; what is malformed is left to llguidance."""
     tokens = tokenize(text)
@@ -175,7 +176,6 @@ def parse(text: str) -> LarkFile:
         tokens=tuple(tokens),
         definitions=definitions,
         imports=tuple(s for s in statements if s.at.text == "%import"),
-        ignores=tuple(s for s in statements if s.at.text == "%ignore"),
         unreadable=tokens[-1] if tokens and tokens[-1].kind == "unreadable" else None,
     )
 

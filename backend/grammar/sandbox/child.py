@@ -22,7 +22,6 @@ import numpy as np
 from backend.errors import DerbyError
 from backend.grammar.checks.productive import require_productive
 from backend.grammar.checks.relaxed import judge_relaxed
-from backend.grammar.checks.scan import scan
 from backend.grammar.checks.validity import judge
 from backend.grammar.definition import definition, parts_of
 from backend.grammar.matchers import limits
@@ -100,8 +99,6 @@ def _fit_relaxed(source: GrammarSource, tokenizer: LLTokenizer) -> bool:
 
 
 def _examined(source: GrammarSource, tokenizer: LLTokenizer) -> str:
-    for module in (source, *source.modules):
-        scan(module.text, module.kind)
     parts = parts_of(source)
     linked = definition(parts)
     matcher = _compiled(linked, tokenizer)

@@ -1,7 +1,7 @@
 """Reads and compiles untrusted grammars in a child process that may loop, swell or crash.
 
 llguidance is native code: it cannot be interrupted, and an abort takes its whole process down. Nor
-is what reads the text before it, a scan, GBNF as Lark, imports, endless rules, run anywhere else:
+is what reads the text before it, as GBNF, imports and endless rules, run anywhere else:
 a time it cannot exceed is easier to trust than an algorithm.
 """
 

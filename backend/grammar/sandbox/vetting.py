@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backend.errors import DerbyError
 from backend.grammar.definition import definition_of
-from backend.grammar.sandbox.parent import Explored, Sandbox, SandboxFailedError, never
+from backend.grammar.sandbox.parent import Sandbox, SandboxFailedError, never
 from backend.grammar.sources import GrammarSource, shipped
 from backend.text import Tokenizer
 
@@ -28,7 +28,7 @@ class Vetting:
 
     Refusals are remembered too: twelve columns with one endless grammar would keep the next visitor
     waiting for a minute. What is no fault of the grammar's, such as a sandbox that did not start,
-    is not. Not thread-safe but for `explore`.
+    is not. Not thread-safe.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -56,10 +56,6 @@ class Vetting:
         if verdicts[source].refusal:
             raise DerbyError(verdicts[source].refusal)
         return verdicts[source].definition
-
-    def explore(self, source: GrammarSource, tokenizer: Tokenizer, text: str) -> Explored:
-        """Tell how far `text` fits the grammar. Raises DerbyError for what `vet` refuses."""
-        return self._sandbox.explore(source, tokenizer, text)
 
     def _verdict(
         self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool]
