@@ -212,13 +212,13 @@ class Score:
             case _:
                 pass
 
-    def _serve(self, told: Served) -> None:
+    def _serve(self, served: Served) -> None:
         """Fold in what a server tells."""
-        self.clock, self.round_trip, self.served = told.clock, told.round_trip, told
-        self.prompt_tokens = told.prompt_tokens or self.prompt_tokens
-        if not self.drafted and not told.others:
-            self.drafted, self.accepted = told.drafted, told.accepted
-        if told.each and not self.times:
+        self.clock, self.round_trip, self.served = served.clock, served.round_trip, served
+        self.prompt_tokens = served.prompt_tokens or self.prompt_tokens
+        if not self.drafted and not served.others:
+            self.drafted, self.accepted = served.drafted, served.accepted
+        if served.each and not self.times:
             self.times = [commit.clock for commit in self.commits]
             self.commits = [commit._replace(tokens=1) for commit in self.commits]
             self.gaps, self.first_block = [inf] * len(self.times), 1
