@@ -51,22 +51,25 @@ class Caches:
         context: Sequence[int],
         file: Snapshot | None,
         clock: Clock,
+        longest: int = 0,
     ) -> tuple[Session, list[int]]:
         """A session for a text that begins with `context`, and the tokens that it holds already.
 
-        Taking them over counts on `clock`. At least the last token of `context` is left to be
-        computed. Raises DerbyError if the file's cache is not this engine's.
+        Taking them over counts on `clock`; preparing for a text of up to `longest` tokens does
+        not. At least the last token of `context` is left to be computed. Raises DerbyError if the
+        file's cache is not this engine's.
         """
         prefix = self._prefix(engine, kind, context, file)
         held = list(context[: prefix.length])
         session: Session = engine.open()
-        if held:
-            try:
+        try:
+            session.reserve(longest)
+            if held:
                 with clock.step():
                     session.load(len(held), prefix.arrays)
-            except BaseException:
-                session.close()
-                raise
+        except BaseException:
+            session.close()
+            raise
         if self.scope == NOBODY:
             return session, held
         leave = leave_in(self.prefixes, self.scope, engine)

@@ -14,7 +14,7 @@ from backend.decoding.drafter import Drafter
 from backend.decoding.lane import Lane, LaneFactory
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.engines.base import Engine
+from backend.engines.base import Engine, Session
 from backend.engines.draft import DraftNetwork, ModelNetwork
 from backend.engines.heads.draft import HeadNetwork
 from backend.errors import DerbyError
@@ -157,7 +157,7 @@ class _LocalRun:
         sampler = Sampler(request.sampling)
         context = answer.context(prompt)
         with ExitStack() as opened:
-            session, held = self._caches.open(self._target, "target", context, file, self._clock)
+            session, held = self._opened(self._target, "target", context, file)
             opened.callback(session.close)
             drafter, draft_seconds = self._build(sampler, context, file)
             opened.callback(drafter.close)
@@ -302,8 +302,15 @@ class _LocalRun:
             return None, missing
         require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
         seconds = loading.costs(engine).now.one_row
-        session, held = self._caches.open(engine, "draft", context, file, self._clock)
+        session, held = self._opened(engine, "draft", context, file)
         return ModelNetwork(session, engine, held, seconds), ""
+
+    def _opened(
+        self, engine: Engine, kind: str, context: Sequence[int], file: Snapshot | None
+    ) -> tuple[Session, list[int]]:
+        """A session and the tokens that it holds, ready for all that may be written."""
+        longest = len(context) + (self._column.limit or self._request.max_new_tokens)
+        return self._caches.open(engine, kind, context, file, self._clock, longest)
 
     def _known_costs(self, draft: float) -> Iterator[Event]:
         """What passes are known to cost by now, a call of the draft `draft` seconds."""

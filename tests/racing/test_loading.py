@@ -10,10 +10,11 @@ import pytest
 
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
+from backend.engines.cache import Cache
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.errors import DerbyError
-from backend.events import Event, Finished, LoadKnown, Started
+from backend.events import Event, Finished, LoadKnown, Started, Step
 from backend.racing.commands import MeasureCosts, MeasureLoad
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -123,6 +124,26 @@ def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
     assert not any(isinstance(event, Started) for event in events)
     race.run(LoadedModels(WEIGHT_BYTES * 2), events.append, lambda: False)
     assert sum(isinstance(event, Finished) for event in events) == 2
+
+
+def test_caches_are_ready_for_the_longest_text_before_the_clock_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Past 512, 1,024, ... rows a CUDA graph was captured inside the timed pass."""
+    reserved: list[tuple[int, int]] = []
+
+    def note(cache: Cache, length: int) -> None:
+        reserved.append((length, len(events)))
+
+    monkeypatch.setattr(Cache, "reserve", note)
+    events: list[Event] = []
+    column = parse_column("speculative:draft=fake-draft")
+    Race(Request("Hi", 12, chat=False), (column,), ModelSpec("fake", "fake")).run(
+        LoadedModels(), events.append, lambda: False
+    )
+    assert [length for length, _ in reserved] == [14, 14]  # the target and the draft
+    for length, before in reserved:
+        assert not [event for event in events[:before] if isinstance(event, Step)], length
 
 
 def test_a_context_limit_opens_another_model_only_where_it_decides_how_it_is_computed(
