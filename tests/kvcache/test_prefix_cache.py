@@ -84,19 +84,6 @@ class Reference:
         return sum(len(row[2]) for row in self.rows) * TOKEN
 
 
-@given(st.lists(TEXTS, max_size=12), TEXTS)
-def test_the_longest_common_prefix_is_found(texts: list[list[int]], asked: list[int]) -> None:
-    store = PrefixCache()
-    for text in texts:
-        store.put(A, "m", text, cache(text))
-    found = store.find(A, "m", asked)
-    assert found.length == max((lcp(text, asked) for text in texts), default=0)
-    if found.length:
-        assert np.array_equal(found.arrays["k"], cache(asked[: found.length])["k"])
-    else:
-        assert not found.arrays
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
     rng = random.Random(seed)
@@ -256,27 +243,6 @@ def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
         view.setflags(write=True)
     store.forget(A)
     assert np.array_equal(view, cache([1, 2])["k"])
-
-
-def test_a_longer_text_replaces_and_a_shorter_one_only_refreshes() -> None:
-    store = PrefixCache(7 * TOKEN)
-    store.put(A, "m", [1, 2], cache([1, 2], 1))
-    store.put(A, "m", [1, 2, 3], cache([1, 2, 3], 2))
-    assert (len(store), store.bytes) == (1, 3 * TOKEN)
-    store.put(A, "m", [5, 6, 7], cache([5, 6, 7], 3))
-    refused = cache([1, 2], 4)
-    store.put(A, "m", [1, 2], refused)
-    assert refused["k"].flags.writeable, "what is not kept stays the caller's"
-    store.put(A, "m", [8, 9], cache([8, 9], 5))
-    assert store.find(A, "m", [5]).length == 0, "the refreshed one outlived the younger one"
-    assert np.array_equal(store.find(A, "m", [1, 2]).arrays["k"], cache([1, 2], 2)["k"])
-
-
-def test_what_is_larger_than_the_budget_changes_nothing() -> None:
-    store = PrefixCache(2 * TOKEN)
-    store.put(A, "m", [1, 2], cache([1, 2]))
-    store.put(A, "m", [1, 2, 3], cache([1, 2, 3]))
-    assert store.find(A, "m", [1, 2, 3]).length == 2
 
 
 def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:

@@ -323,18 +323,6 @@ def test_a_column_that_lacks_memory_fails_alone_with_a_sentence(host: ProcessHos
     assert host.pid == before
 
 
-def test_a_worker_that_is_killed_names_memory_as_what_it_may_have_lacked(host: ProcessHost) -> None:
-    """So ends what takes more than its control group has."""
-    seen = []
-    for event in host.stream(Wait(), never):
-        if not seen:
-            os.kill(host.pid, signal.SIGKILL)
-        seen.append(event)
-    said = sentence(ends(seen))
-    assert "SIGKILL" in said
-    assert "memory" in said
-
-
 def test_a_stop_while_a_folder_is_prepared_leaves_nothing_half_made(
     host: ProcessHost, tmp_path: Path
 ) -> None:
