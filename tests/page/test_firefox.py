@@ -62,9 +62,7 @@ def firefox() -> Iterator[Firefox]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports what Python 3.13 no longer has
         from marionette_driver.marionette import Marionette
-    driver = Marionette(
-        bin=str(FIREFOX), headless=True, port=0, prefs=NO_NETWORK, gecko_log=os.devnull
-    )
+    driver = Marionette(bin=str(FIREFOX), headless=True, port=0, prefs=NO_NETWORK, gecko_log="-")
     try:
         driver.start_session()
         yield Firefox(driver)
