@@ -248,11 +248,11 @@ class TestQuota:
         hub.add("owner/one")
         files = model_files("owner/one", quiet)
         (before,) = fetched_models()
-        made = prepared(
-            f"openvino-fp32-{files.fingerprint[:16]}",
-            EXPORT_RECIPE,
-            lambda folder: (folder / "a.bin").write_bytes(bytes(5000)) and None,
-        )
+
+        def convert(folder: Path) -> None:
+            (folder / "a.bin").write_bytes(bytes(5000))
+
+        made = prepared(f"openvino-fp32-{files.fingerprint[:16]}", EXPORT_RECIPE, convert)
         (after,) = fetched_models()
         assert after.size >= before.size + 5000
         age("owner/one", RECENT + 1)
