@@ -20,7 +20,6 @@ const ORIGINS = {
   fixed: "text of the program",
   earlier: "before Continue",
 };
-let latest = -1; // the number of the race on show; views of earlier races come too late
 let answer = null; // the component, which holds what the server answered
 let about = ""; // what the line-up on show is for
 let undrawn = null; // the newest view, where nobody looks
@@ -80,7 +79,7 @@ function drawEnd(view) {
 }
 
 function begin(board, view) {
-  latest = view.race;
+  race.number = view.race;
   race.seen = new Set();
   about = view.race ? about : view.status;
   put(find(".dd-alert"), "");
@@ -125,13 +124,13 @@ function showEnd(sentence) {
 function show(view) {
   const board = find(".dd-board");
   if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
-  if (view.race < latest) return;
+  if (view.race < race.number) return;
   undrawn = document.hidden ? view : null;
   if (undrawn) {
     setPhase(board, view.phase); // the rest once somebody looks
     return;
   }
-  const fresh = view.race > latest || view.race === 0;
+  const fresh = view.race > race.number || view.race === 0;
   if (view.glossary) drawGlossary(view.glossary);
   if (fresh) begin(board, view);
   const begun = view.race && (fresh || (view.phase === "racing" && board.dataset.phase !== "racing"));

@@ -2,6 +2,7 @@
 // clipboard, there is a field to copy from.
 import { finder } from "./dom.js";
 import { kept } from "./kept.js";
+import { race } from "./rounds.js";
 
 const find = finder("export");
 let component = null; // which is asked, and holds the answer
@@ -15,7 +16,7 @@ function clear() {
 function ask(form) {
   wanted.add(form);
   clear();
-  component.props.value = { ask: form === "kept" ? "link" : form.replace("png", "svg") };
+  component.props.value = { ask: form === "kept" ? "link" : form.replace("png", "svg"), race: race.number };
   component.trigger("input");
 }
 

@@ -1,6 +1,7 @@
 // Shows what backend/results/steps.py says of one step of a column: click a token of a text, or move
 // with the arrow keys. All text goes in by textContent: none of it is markup.
 import { finder, make, table } from "./dom.js";
+import { race } from "./rounds.js";
 
 const find = finder("inspector");
 const panel = () => find(".dd-inspector");
@@ -11,7 +12,7 @@ const cardsNow = () => [...document.querySelectorAll(".dd-card")];
 const nodesAt = ([column, round]) => cardsNow()[column]?.querySelectorAll(`[data-round="${round}"]`) ?? [];
 
 function ask(what) {
-  component.props.value = what;
+  component.props.value = { ...what, race: race.number };
   component.trigger("input");
 }
 

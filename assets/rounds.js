@@ -2,8 +2,9 @@
 // and the strip of blocks under the text, all of them as they stood after a number of rounds.
 import { make, put, setStyle, shape } from "./dom.js";
 
-// The race on show: its cards, and the origins of its text.
-export const race = { cards: [], seen: new Set() };
+// The race on show: its number (views of earlier races come too late), its cards, and the origins of
+// its text.
+export const race = { number: -1, cards: [], seen: new Set() };
 const CLOCK = 0;
 const TOKENS = 1;
 const SPANS = 4;

@@ -28,8 +28,7 @@ def fill(controller: Controller) -> None:
 
     # In a thread, as gradio calls what is not async: it may take some time.
     def export(request: gr.Request, asked: Any) -> View:
-        form = asked.get("ask") if isinstance(asked, dict) else None
-        return controller.export(visitor_of(request), form)
+        return controller.export(visitor_of(request), asked)
 
     def inspect(request: gr.Request, asked: Any) -> View:
         return controller.inspect(visitor_of(request), asked)

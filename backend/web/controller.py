@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,8 +56,8 @@ class Controller:
         self._offer = offer
         self.feeds = feeds or Feeds(limits.visitors)
         self._snapshots = VisitorSnapshots(limits)
-        self._opened: OrderedDict[str, RaceRecord] = OrderedDict()  # the latest one last
-        self._shown: set[str] = set()  # visitors who look at the record that they opened
+        # What each visitor opened last, by the number that its view has; the latest one last.
+        self._opened: OrderedDict[str, tuple[int, RaceRecord]] = OrderedDict()
 
     async def race(self, visitor: str, values: Values) -> View:
         """Begin the race that the form asks for. Of this and the next four: what tells the page
@@ -172,12 +172,14 @@ class Controller:
         folder = "Put your own path in the place of the model's name." if moved else ""
         return replace(made, note=f"{folder} {made.note}".strip())
 
-    def export(self, visitor: str, form: Any) -> View:
-        """The race on the visitor's board as a link or as a file to be saved; or a sentence. Not
-        for the event loop.
+    def export(self, visitor: str, asked: Any) -> View:
+        """The race on show, of the number that is asked for, as a link or as a file to be saved; or
+        a sentence. Not for the event loop.
         """
         try:
-            record = self._on_show(visitor)
+            wanted = asked if isinstance(asked, dict) else {}
+            form, opened = wanted.get("ask"), self._opened_on_show(visitor, wanted)
+            record = opened or self._visitors.record(visitor).published(self._offer.public)
             if form == "link":
                 fragment, note = link_of(record)
                 return {"link": fragment, "note": note, "about": about(record)}
@@ -185,42 +187,44 @@ class Controller:
         except Exception as error:
             return {"note": self._offer.public(explain(error))}
 
-    def _on_show(self, visitor: str) -> RaceRecord:
-        """The record that was opened last, unless there was a race since."""
-        if visitor in self._shown:
-            return self._opened[visitor]
-        return self._visitors.record(visitor).published(self._offer.public)
+    def _opened_on_show(self, visitor: str, asked: Mapping[str, Any]) -> RaceRecord | None:
+        """The record that the visitor opened, if their page shows it; None: their last race is on
+        show. Of a page that does not say what it shows: what came last. Raises DerbyError for a
+        race that is not kept.
+        """
+        number, record = self._opened.get(visitor, (0, None))
+        last = self._visitors.number(visitor)
+        shown = asked.get("race", max(number, last))
+        if shown not in (number, last):
+            raise DerbyError("This race is not kept any more: run it again, or open it anew.")
+        return record if shown == number else None
 
     def open(self, visitor: str, text: Any) -> tuple[Values, View]:
         """The form and the view of a race that a link or a file's text holds. Not
         for the event loop. Raises DerbyError for what is none.
         """
         record = read_shared(text).published(self._offer.public)
-        if record.events:
-            self._opened[visitor] = record
-            self._opened.move_to_end(visitor)
-            self._shown.add(visitor)
-            while len(self._opened) > self._offer.limits.visitors:
-                self._shown.discard(self._opened.popitem(last=False)[0])
-        shown = recorded_view(board_of(record), record.place) if record.events else View()
+        if not record.events:
+            return form_of(record, self._offer), View()
+        shown = recorded_view(board_of(record), record.place)
+        self._opened[visitor] = shown["race"], record
+        self._opened.move_to_end(visitor)
+        while len(self._opened) > self._offer.limits.visitors:
+            self._opened.popitem(last=False)
         return form_of(record, self._offer), shown
 
     def inspect(self, visitor: str, asked: Any) -> View:
-        """The inside of a step of the race on the visitor's board, which may still run: of the
+        """The inside of a step of the race on show, which may still run: of the race's number,
         column and moment that are asked for, or where a column first differs. Not for the event
         loop.
         """
         try:
-            made = self._board_on_show(visitor)
+            opened = self._opened_on_show(visitor, asked if isinstance(asked, dict) else {})
+            made = board_of(opened) if opened else self._visitors.look(visitor).board
             column, index = _moment(made, asked)
             return {**step_view(made, column, index), "at": [column, index]}
         except Exception as error:
             return {"note": self._offer.public(explain(error))}
-
-    def _board_on_show(self, visitor: str) -> Scoreboard:
-        if visitor in self._shown:
-            return board_of(self._opened[visitor])
-        return self._visitors.look(visitor).board
 
     def beside(self, texts: Any) -> View:
         """A table of races that a browser kept, one beside the other. Not for the event loop."""
@@ -264,11 +268,10 @@ class Controller:
         try:
             race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
             self._visitors.begin(visitor, race, before)
-            self._shown.discard(visitor)
             fragment = await asyncio.to_thread(self._settings, race)
             frames = self._visitors.follow(visitor)
             self.feeds.of(visitor).show("race", self._draws(visitor, frames, fragment))
-            return begun(self._visitors.look(visitor).number)
+            return begun(self._visitors.number(visitor))
         except Exception as error:
             return alert(self._offer.public(explain(error)))
 
@@ -285,7 +288,7 @@ class Controller:
         return settings_link(record.published(self._offer.public))
 
     def _drawn(self, visitor: str, frame: Frame, fragment: str) -> View:
-        race, opened = frame.race, self._opened.get(visitor)
+        race, (_, opened) = frame.race, self._opened.get(visitor, (0, None))
         written = max((len(answer.tokens) for answer in race.earlier), default=0)
         shown = view(
             frame.board,

@@ -252,6 +252,12 @@ class Visitors:
         self.seen(visitor)
         return self._frame(self._kept(visitor))
 
+    def number(self, visitor: str) -> int:
+        """The number of the visitor's last race; 0: none is kept."""
+        with self._lock:
+            kept = self._last.get(visitor)
+        return kept.number if kept else 0
+
     def _kept(self, visitor: str) -> _Kept:
         with self._lock:
             kept = self._last.get(visitor)

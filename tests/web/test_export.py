@@ -114,23 +114,32 @@ def test_races_stand_side_by_side_by_their_columns() -> None:
 
 
 def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
-    """That is the one which was opened, until there is another race."""
+    """That is the one which was opened, until there is another race; a tab that still shows it
+    says so.
+    """
     record = race_of("kv lookup")
 
     async def scene() -> tuple[View, ...]:
         controller = Controller(Visitors(InlineHost()), OFFER)
-        nothing = controller.export("v", "json")
+        nothing = controller.export("v", {"ask": "json"})
         _, there = controller.open("v", encode(record))
-        opened = controller.export("v", "json"), controller.inspect("v", {"column": 1, "index": 0})
+        opened = (
+            controller.export("v", {"ask": "json"}),
+            controller.inspect("v", {"column": 1, "index": 0}),
+        )
         form = form_of(record, OFFER) | {"prompt": "Else", "model": "0"}
         view = await shown(controller, "v", controller.race("v", form))
         assert view["fragment"].startswith("#race=")
         for _ in range(200):
-            later = controller.export("v", "json")
+            later = controller.export("v", {"ask": "json"})
             if "file" in later:
                 break
             await asyncio.sleep(0.01)
         missing = controller.inspect("v", {"column": 9, "index": True})
+        other_tab = controller.export("v", {"ask": "json", "race": there["race"]})
+        assert read_shared(other_tab["file"][2]) == record
+        gone = controller.inspect("v", {"column": 0, "index": 0, "race": 7})
+        assert gone["note"].startswith("This race is not kept any more")
         return nothing, there, *opened, later, missing
 
     nothing, there, opened, step, later, missing = asyncio.run(scene())
