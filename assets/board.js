@@ -162,8 +162,8 @@ export function start(component) {
   for (const change of ["input", "change"]) document.addEventListener(change, clearAlert, { capture: true });
   find(".dd-dismiss").addEventListener("click", clearAlert);
   find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
-  find(".dd-again").addEventListener("click", () => document.getElementById("again")?.click());
-  find(".dd-load-measure").addEventListener("click", () => document.getElementById("underload")?.click());
+  find(".dd-again").addEventListener("click", () => component.trigger("retry"));
+  find(".dd-load-measure").addEventListener("click", () => component.trigger("input"));
   for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
   component.watch("value", answered);
   document.addEventListener("dd-race", ({ detail }) => show(detail));

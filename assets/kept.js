@@ -100,5 +100,3 @@ export function keepAddress(fragment) {
   history.replaceState(null, "", fragment);
   if (FRAMED) window.parent.postMessage({ hash: fragment }, "https://huggingface.co");
 }
-
-window.addEventListener("hashchange", () => document.getElementById("open")?.click());

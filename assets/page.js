@@ -4,8 +4,9 @@ import { racing, startStream } from "./stream.js";
 
 const KEY = "decode-derby-theme";
 
-export function start({ element }) {
+export function start({ element, trigger }) {
   startStream();
+  window.addEventListener("hashchange", () => trigger("input")); // a race in the address
   startTheme(element.querySelector(".dd-theme"));
   startDrawer();
   // The skip link's address would load the page anew where that has a query.

@@ -2,63 +2,55 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Annotated, Any
+
+from annotated_types import Len
 
 from backend.errors import DerbyError
+from backend.untrusted import Untrusted, read_as, read_json_as
 
 #: By the address that takes the calls: how many values each function takes, by its number.
 Functions = Mapping[str, Mapping[int, int]]
 
-#: Characters of the name that a browser gives its session; gradio's have eleven.
-MAX_SESSION = 64
+#: The name that a browser gives its session; gradio's have eleven characters.
+Session = Annotated[str, Len(1, 64)]
 
 #: Lists and objects within one another; the line-up's editor sends eight.
 MAX_DEPTH = 16
 
 
+class Call(Untrusted):
+    """What gradio's page sends, as far as it is needed."""
+
+    fn_index: int
+    data: list[Any]
+    session_hash: Session
+    trigger_id: int | None = None
+
+
 def read_call(
     body: bytes, arities: Mapping[int, int], session: Callable[[str], str]
 ) -> tuple[str, bytes]:
-    """The session that `session` makes of the one named, and the call as gradio may have it:
-    nothing but what it needs. Raises DerbyError for what is no call of these functions.
+    """The session that `session` makes of the one named, and the call as gradio may have it.
+    Raises DerbyError for what is no call of these functions.
     """
-    sent = _parsed(body)
-    if not isinstance(sent, dict):
-        raise DerbyError("The request must be a JSON object.")
-    number, data = sent.get("fn_index"), sent.get("data")
-    if isinstance(number, bool) or not isinstance(number, int) or number not in arities:
-        raise DerbyError(f"The page has no function {number!r:.60}: reload it.")
-    if not isinstance(data, list) or len(data) != arities[number]:
-        count = len(data) if isinstance(data, list) else "no"
-        raise DerbyError(f"The request has {count} values; {arities[number]} are needed.")
-    trigger = sent.get("trigger_id")
-    call = {
-        "data": data,
-        "fn_index": number,
-        "trigger_id": trigger if isinstance(trigger, int) and 0 <= trigger < 2**31 else None,
-        "session_hash": session(named_session(sent.get("session_hash"))),
-    }
-    return call["session_hash"], json.dumps(call, separators=(",", ":")).encode()
-
-
-def named_session(name: Any) -> str:
-    """The name that a browser gave its session. Raises DerbyError if it is none."""
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_SESSION:
-        raise DerbyError(f"A session's name has 1 to {MAX_SESSION} characters.")
-    return name
-
-
-def _parsed(body: bytes) -> Any:
+    call: Call = read_json_as(Call, body, "The request")
+    if (count := arities.get(call.fn_index)) is None:
+        raise DerbyError(f"The page has no function {call.fn_index!r:.60}: reload it.")
+    if len(call.data) != count:
+        raise DerbyError(f"The request has {len(call.data)} values; {count} are needed.")
+    _require_plain(call.data)
+    named = session(call.session_hash)
     try:
-        value = json.loads(body, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise DerbyError("The request is not JSON that can be read.") from error
-    _require_plain(value)
-    return value
+        text = json.dumps({**call.model_dump(), "session_hash": named}, allow_nan=False)
+    except ValueError as error:
+        raise DerbyError("The request holds a number that is none.") from error
+    return named, text.encode()
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
+def named_session(name: object) -> str:
+    """The name that a browser gave its session. Raises DerbyError if it is none."""
+    return read_as(Session, name, "The session's name")
 
 
 def _require_plain(value: Any) -> None:

@@ -63,11 +63,6 @@ def asset(name: str) -> str:
 WORDS: dict[str, dict[str, Any]] = json.loads(asset("words.json"))
 
 
-def unseen(name: str) -> gr.Button:
-    """A button that the page's own script presses."""
-    return gr.Button(name, elem_id=name, visible="hidden")
-
-
 def visitor_of(request: gr.Request) -> str:
     """Whose request it is: a name that is theirs alone, which the guard made (identity.py)."""
     return identity.visitor_of(request.session_hash or "")

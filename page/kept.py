@@ -13,7 +13,7 @@ from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
 from backend.web.offer import HUB, Offer
 from backend.web.view import View, alert
-from page.components import QUIET, Fields, unseen, visitor_of
+from page.components import QUIET, Fields, visitor_of
 from page.lineup import preview
 from page.modules import calling
 
@@ -22,11 +22,16 @@ MOST = 400_000
 
 
 def keep(
-    demo: gr.Blocks, fields: Fields, offer: Offer, controller: Controller, board: gr.HTML
+    demo: gr.Blocks,
+    fields: Fields,
+    offer: Offer,
+    controller: Controller,
+    header: gr.HTML,
+    board: gr.HTML,
 ) -> None:
     """Have the browser keep the form at every change, and fill it in as the page is loaded, or from
-    a race in the address; the board shows that race, or the visitor's last one, or else the
-    line-up.
+    a race in the address, of which the header hears; the board shows that race, or the visitor's
+    last one, or else the line-up.
     """
     usual = {name: component.value for name, component in fields.items()}
     stored = gr.Textbox(visible="hidden")
@@ -51,7 +56,7 @@ def keep(
     demo.load(restore, stored, outputs, js=begun, **QUIET).then(
         None, js=calling("stream.js", "listen")
     )
-    unseen("open").click(restore, stored, outputs, js=begun, **QUIET)
+    header.input(restore, stored, outputs, js=begun, **QUIET)
     changes = [_change(component) for component in fields.values()]
     gr.on(changes, None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
 

@@ -32,7 +32,6 @@ from page.components import (
     Surroundings,
     asset,
     keyed,
-    unseen,
     visitor_of,
 )
 from page.document import TITLE
@@ -74,7 +73,7 @@ def build(
         if metrics is not None:
             metrics.waiting = lambda: visitors.waiting
         controller = Controller(visitors, offer, limits, feeds)
-        gr.HTML(
+        header = gr.HTML(
             html_template=asset("header.html"),
             js_on_load=starting("page.js"),
             **BARE,
@@ -106,7 +105,7 @@ def build(
             benchmark.fill(benchmarks, fields, feeds)
         with views, gr.Tab("History"):
             history.fill(controller)
-        keep(demo, fields, offer, controller, board)
+        keep(demo, fields, offer, controller, header, board)
         api = Api(visitors, offer, editor, benchmarks)
         offer_api(api, offer)
     return demo, controller, api
@@ -168,5 +167,5 @@ def _wire(
     run.click(start, list(fields.values()), board, **QUIET)
     more.click(go_on, fields["max_new_tokens"], board, **QUIET)
     # The board's own buttons: beside a race whose timings are spoiled, and to measure load first.
-    unseen("again").click(again, None, board, **QUIET)
-    unseen("underload").click(under_load, None, board, **QUIET)
+    board.retry(again, None, board, **QUIET)
+    board.input(under_load, None, board, **QUIET)
