@@ -1,75 +1,26 @@
 """A page whose connection breaks: nothing typed is lost, and the race is caught up."""
 
-import contextlib
 import re
-import select
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browser import LONG, Visitor, serving
 from playwright.sync_api import Browser, expect
+from proxy import Proxy
 
 pytestmark = pytest.mark.browser
 
 
-class Wire:
-    """A way to the server that can be cut: every connection breaks, and no new one is made. `deaf`,
-    what is asked arrives, and no answer comes back before it is cut.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._whole = threading.Event()
-        self._whole.set()
-        self.deaf = False
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._sockets: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        self._whole.clear()
-        for end in list(self._sockets):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def mend(self) -> None:
-        self._whole.set()
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                if self._whole.is_set():
-                    threading.Thread(target=self._join, args=(near,), daemon=True).start()
-                else:
-                    near.close()
-
-    def _join(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._port)) as far:
-            self._sockets |= {near, far}
-            with contextlib.suppress(OSError):
-                while True:
-                    for end in select.select([near, far], [], [])[0]:
-                        data = end.recv(65536)
-                        if not data:
-                            return
-                        if end is near or not self.deaf:
-                            (far if end is near else near).sendall(data)
-
-
 @pytest.fixture
-def wire(address: str) -> Iterator[Wire]:
-    found = Wire(int(address.rstrip("/").rsplit(":", 1)[1]))
+def wire(address: str) -> Iterator[Proxy]:
+    found = Proxy(port_of(address))
     yield found
     found.close()
+
+
+def port_of(address: str) -> int:
+    return int(address.rstrip("/").rsplit(":", 1)[1])
 
 
 def begin(visitor: Visitor) -> None:
@@ -101,13 +52,13 @@ def require_caught_up(visitor: Visitor) -> None:
     visitor.wait_phase("ended")
 
 
-def test_a_connection_that_is_cut_loses_nothing(browser: Browser, wire: Wire) -> None:
+def test_a_connection_that_is_cut_loses_nothing(browser: Browser, wire: Proxy) -> None:
     """Gradio once loaded the page anew, which then knew nothing of the race or the form."""
-    visitor = Visitor(browser, f"http://127.0.0.1:{wire.port}/")
+    visitor = Visitor(browser, wire.address)
     begin(visitor)
     wire.cut()
     expect(visitor.page.get_by_role("alert")).to_have_text(re.compile("connection is lost"))
-    wire.mend()
+    wire.restore()
     require_caught_up(visitor)
     visitor.close()
 
@@ -144,13 +95,13 @@ def test_two_seconds_offline_lose_nothing(browser: Browser, address: str) -> Non
     visitor.close()
 
 
-def test_a_stop_that_could_not_be_sent_is_sent_once_it_can(browser: Browser, wire: Wire) -> None:
-    visitor = Visitor(browser, f"http://127.0.0.1:{wire.port}/")
+def test_a_stop_that_could_not_be_sent_is_sent_once_it_can(browser: Browser, wire: Proxy) -> None:
+    visitor = Visitor(browser, wire.address)
     begin(visitor)
     wire.cut()
     expect(visitor.page.locator(".dd-alert")).to_have_text(re.compile("connection is lost"))
     visitor.stop()
-    wire.mend()
+    wire.restore()
     visitor.wait_phase("ended")
     assert "stopped" in visitor.states
     visitor.close()
@@ -159,8 +110,8 @@ def test_a_stop_that_could_not_be_sent_is_sent_once_it_can(browser: Browser, wir
 def test_a_run_whose_answer_is_lost_is_run_once(browser: Browser, tmp_path: Path) -> None:
     """It was sent again until it was answered, and so were Start and Save: each happened twice."""
     with serving("--fake", "--limit", "races_per_hour=1", cache=tmp_path) as address:
-        wire = Wire(int(address.rstrip("/").rsplit(":", 1)[1]))
-        visitor = Visitor(browser, f"http://127.0.0.1:{wire.port}/")
+        wire = Proxy(port_of(address))
+        visitor = Visitor(browser, wire.address)
         visitor.page.get_by_label("Prompt", exact=True).fill("Once")
         wire.deaf = True
         with visitor.page.expect_request("**/run/predict*"):
@@ -169,7 +120,7 @@ def test_a_run_whose_answer_is_lost_is_run_once(browser: Browser, tmp_path: Path
         wire.cut()
         wire.deaf = False
         visitor.page.wait_for_timeout(1500)  # time for another try
-        wire.mend()
+        wire.restore()
         visitor.wait_phase("ended")  # of the page as gradio loads it anew
         expect(visitor.page.get_by_label("Prompt", exact=True)).to_have_value("Once")
         assert set(visitor.states) == {"done"}

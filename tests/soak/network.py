@@ -1,6 +1,5 @@
 """A page whose network goes away in the middle of a race and comes back: nothing is lost."""
 
-import asyncio
 import contextlib
 import signal
 import threading
@@ -11,100 +10,24 @@ from dataclasses import dataclass, field
 import psutil
 from browser import ARGUMENTS, CHROMIUM, Visitor, launched
 from playwright.sync_api import Browser, Error
-from soak.browsing import read_board
+from proxy import Proxy
 from soak.crowd import expected
 from soak.report import Figure, Result, none_of, result, within
 from soak.server import Server, private_cache
+
+#: All that is read of a board, in one look.
+_READ = """() => ({
+  phase: document.querySelector(".dd-board").dataset.phase,
+  status: document.querySelector(".dd-status").textContent,
+  alert: document.querySelector(".dd-alert").textContent,
+  texts: [...document.querySelectorAll(".dd-flow")].map((flow) => flow.textContent),
+})"""
 
 #: Seconds after which the race must be caught up once the network is back.
 CAUGHT_UP = 30.0
 
 #: Tokens of the race, at 20 ms each and two columns: it outlasts the shortest gap.
 TOKENS = 100
-
-
-class Proxy:
-    """Passes bytes between a browser and a server, until it is told to hold or to cut them."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._passing = asyncio.Event()
-        self._passing.set()
-        self._refusing = False
-        self._ended = asyncio.Event()
-        self._open: set[asyncio.StreamWriter] = set()
-        listening = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(listening)), daemon=True
-        )
-        self._thread.start()
-        listening.wait()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def hold(self) -> None:
-        """Let no byte through; connections stay open."""
-        self._loop.call_soon_threadsafe(self._passing.clear)
-
-    def cut(self) -> None:
-        """End all connections, and every new one."""
-
-        def act() -> None:
-            self._refusing = True
-            for writer in self._open:
-                writer.transport.abort()
-
-        self._loop.call_soon_threadsafe(act)
-
-    def restore(self) -> None:
-        def act() -> None:
-            self._refusing = False
-            self._passing.set()
-
-        self._loop.call_soon_threadsafe(act)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-    async def _serve(self, listening: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        listening.set()
-        await self._ended.wait()
-        # What still passes is cancelled as the loop ends, and closes its sockets then.
-        server.close()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with self._until_passed(writer), contextlib.suppress(OSError):
-            if self._refusing:
-                return
-            there, to = await asyncio.open_connection("127.0.0.1", self._to)
-            with self._until_passed(to):
-                await asyncio.gather(self._pass(reader, to), self._pass(there, writer))
-
-    @contextlib.contextmanager
-    def _until_passed(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Let `cut` end a connection, and leave it closed."""
-        self._open.add(writer)
-        try:
-            yield
-        finally:
-            self._open.discard(writer)
-            writer.transport.abort()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65_536):
-                await self._passing.wait()
-                writer.write(data)
-                await writer.drain()
-        with contextlib.suppress(OSError):
-            writer.close()
-            await writer.wait_closed()
 
 
 @dataclass
@@ -167,12 +90,12 @@ def _gap(cases: Sequence[Case], gap: float, lost: list[str]) -> dict[str, float]
 def _caught_up(case: Case, prompt: str, gap: float, lost: list[str]) -> float:
     """Seconds until the page shows the whole race, CAUGHT_UP at most."""
     waited, right = 0.0, expected(prompt)[:TOKENS]
-    board = read_board(case.visitor.page)
+    board = case.visitor.page.evaluate(_READ)
     while waited < CAUGHT_UP and board["phase"] != "ended":
         case.visitor.page.wait_for_timeout(250)
         waited += 0.25
-        board = read_board(case.visitor.page)
-    texts = [column["text"] for column in board["columns"]]
+        board = case.visitor.page.evaluate(_READ)
+    texts = board["texts"]
     if board["phase"] != "ended" or texts != [right] * 2:
         lost.append(
             f"{case.kind} for {gap:g} s: {board['phase']}, {board['status']!r}, "

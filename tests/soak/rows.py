@@ -71,13 +71,5 @@ ROWS = {
             {"visitors": 8, "seconds": 4.0},
             timed=True,
         ),
-        Row(
-            "browser",
-            "soak.browsing",
-            "browsing",
-            {"visitors": 5, "seconds": 3600.0, "kills": 2},
-            {"visitors": 2, "seconds": 8.0, "kills": 1, "model": "fake-slow"},
-            timed=True,
-        ),
     )
 }

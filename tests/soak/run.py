@@ -25,7 +25,7 @@ from soak.rows import ROWS  # noqa: E402
 ALONE = ("cycles", "kills", "page")
 
 #: Rows that take as long as they are told, each beside all others.
-LONG = ("crowd", "browser")
+LONG = ("crowd",)
 
 
 def main() -> int:

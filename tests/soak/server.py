@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,12 +39,6 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE, every: flo
     return time.monotonic() - begun
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Server:
     """A started app. Close it, or use it in a `with`."""
 
@@ -59,7 +52,7 @@ class Server:
         prefix: Sequence[str] = (),
     ) -> None:
         """Start `PREFIX python app.py OPTIONS` in `root`; `started` waits for its answer."""
-        self.port = port or free_port()
+        self.port = port  # 0: known once it has started
         around = os.environ | {"PYTHONUNBUFFERED": "1"}
         around.pop("SPACE_ID", None)
         if cache is not None:
@@ -86,6 +79,8 @@ class Server:
         until(lambda: "http://" in self.log or self.process.poll() is not None, START)
         if self.process.poll() is not None:
             raise RuntimeError(f"the app ended ({self.process.returncode}): {self.log[-2000:]}")
+        if not self.port and (found := re.search(r"http://[^/]*:(\d+)", self.log)):
+            self.port = int(found[1])
         return self
 
     @property

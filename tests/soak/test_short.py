@@ -11,12 +11,10 @@ from soak.rows import ROWS
 # At collection, before any row has started threads or a browser.
 importlib.import_module("soak.fuzz")
 
-BROWSER = {"browser", "network"}
-
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.browser) if n in BROWSER else n for n in ROWS],
+    [pytest.param(n, marks=pytest.mark.browser) if n == "network" else n for n in ROWS],
 )
 def test_a_row_at_its_short_size_holds_its_bars(name: str) -> None:
     found = ROWS[name].run(short=True)
