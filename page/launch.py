@@ -112,7 +112,7 @@ def launch_settings(
     return {
         "theme": themes.Base(
             primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono
-        ).set(**theme_values()),
+        ).set(**theme_values(), body_background_fill_dark="*neutral_950"),
         "favicon_path": str(ASSETS / "favicon.svg"),
         "css": "".join(map(asset, STYLES)),
         "footer_links": ["api"],

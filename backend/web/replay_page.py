@@ -81,6 +81,7 @@ def replay_page(record: RaceRecord) -> str:
 <title>{html.escape(title)}</title>
 <style>
 body {{ margin: 0; padding: 16px 24px; font-family: system-ui, sans-serif; }}
+body {{ color: var(--body-text-color); }}
 :root {{ {variables(dark=False)} }}
 .dark {{ {variables(dark=True)} background: var(--background-fill-secondary); }}
 {styles}
