@@ -6,7 +6,6 @@ and what it does not need is not there.
 
 import asyncio
 import gzip
-import json
 import secrets
 from collections.abc import MutableMapping
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import DerbyError, explain
@@ -157,8 +157,7 @@ class Guard:
         if request.method == "POST":
             session, body = await self._called(request)
             visitor = visitor_of(session)
-            scope["headers"] = _measured(scope["headers"], len(body))
-            receive = _Replay(body, receive)
+            scope, receive = _with_body(scope, body, receive)
         elif path == QUEUE:
             session = self._session(request, request.query_params.get("session_hash"))
             visitor = visitor_of(session)
@@ -217,18 +216,19 @@ class Guard:
             await self._app(scope, receive, outgoing)
 
 
-class _Replay:
-    """A receiver whose body has been read before."""
+def _with_body(scope: Scope, body: bytes, after: Receive) -> tuple[Scope, Receive]:
+    """The request with another body, behind which `after` is asked."""
+    headers = MutableHeaders(raw=list(scope["headers"]))
+    headers["content-length"] = str(len(body))
+    del headers["transfer-encoding"]
+    parts = [body]
 
-    def __init__(self, body: bytes, after: Receive) -> None:
-        self._body: bytes | None = body
-        self._after = after
+    async def receive() -> Message:
+        if not parts:
+            return await after()
+        return {"type": "http.request", "body": parts.pop(), "more_body": False}
 
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._after()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+    return {**scope, "headers": headers.raw}, receive
 
 
 class _Outgoing:
@@ -237,6 +237,7 @@ class _Outgoing:
     """
 
     def __init__(self, request: Request, send: Send, site: Site) -> None:
+        self._request = request
         self._send = send
         self._framed = site.space
         self._root = site.root(request.url.scheme, request.headers)
@@ -288,23 +289,6 @@ class _Outgoing:
         if self._begun:
             await self._send({"type": "http.response.body", "body": b""})
             return
-        body = json.dumps({"detail": sentence}).encode()
-        start: Message = {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-            ],
-        }
-        headers = security_headers(self._nonce, framed=self._framed)
-        MutableHeaders(scope=start).update(headers)
-        await self._begin(start)
-        await self._send({"type": "http.response.body", "body": body})
-
-
-def _measured(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    """The headers of a request whose body has another length now."""
-    gone = (b"content-length", b"transfer-encoding")
-    kept = [(name, value) for name, value in headers if name.lower() not in gone]
-    return [*kept, (b"content-length", str(length).encode())]
+        self._document = False
+        refusal = JSONResponse({"detail": sentence}, status)
+        await refusal(self._request.scope, self._request.receive, self)
