@@ -31,7 +31,6 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.web.metrics import Tally
 from backend.web.presence import Attendance, Everybody
-from backend.web.queue import RaceQueue
 from backend.web.quota import Quota
 
 log = logging.getLogger(__name__)
@@ -136,7 +135,7 @@ class Visitors:
         self._forgotten = forgotten
         self._tally = tally or Tally()
         self._quota = Quota(limits.races_per_hour)
-        self._line = RaceQueue[_Run]()
+        self._line: list[_Run] = []  # in the order in which they came, those that run included
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
         self._last: OrderedDict[str, _Kept] = OrderedDict()  # the latest one last
@@ -183,7 +182,8 @@ class Visitors:
     @property
     def waiting(self) -> int:
         """Races in line, those that run not among them."""
-        return sum(run.begun is None for run in self._line.places)
+        with self._lock:
+            return sum(run.begun is None for run in self._line)
 
     @property
     def preparing(self) -> str:
@@ -288,12 +288,12 @@ class Visitors:
         Called once a second.
         """
         with self._lock:
-            for run in self._line.places:
+            for run in tuple(self._line):
                 if run.begun is None and self._absence(run) >= GRACE:
                     self._put_out(run, "absent", OUT_OF_LINE)
-            waiting = [run for run in self._line.places if run.begun is None]
+            waiting = [run for run in tuple(self._line) if run.begun is None]
             if any(self._presence.met(run.visitor) for run in waiting):
-                for run in self._line.places:
+                for run in tuple(self._line):
                     if run.begun is not None:
                         self._hurry(run)
             gone = self._presence.forget_absent(self._limits.absence_seconds)
@@ -341,7 +341,7 @@ class Visitors:
             self._presence.seen(run.visitor)
             self._runs[run.visitor] = run
             run.joined = self._presence.now()
-            self._line.join(run)
+            self._line.append(run)
             self._drive()
         run.folding = asyncio.create_task(self._fold(run))
 
@@ -354,7 +354,7 @@ class Visitors:
 
     def _make_room(self) -> None:
         """Take the latest run out of line whose visitor never had a connection."""
-        for run in reversed(self._line.places):
+        for run in reversed(tuple(self._line)):
             if run.begun is None and not self._presence.met(run.visitor):
                 self._put_out(run, "line full", GAVE_WAY)
                 return
@@ -396,7 +396,8 @@ class Visitors:
 
     def _take_out(self, run: _Run) -> None:
         with self._lock:
-            self._line.leave(run)
+            if run in self._line:
+                self._line.remove(run)
             if self._runs.get(run.visitor) is run:
                 del self._runs[run.visitor]
             run.context = Context()  # the request is not kept as long as the race
@@ -409,7 +410,7 @@ class Visitors:
                 if (lease := self._machines.lease((ForgetVisitor(scope.id),))) is not None:
                     self._leaving.remove(scope)
                     threading.Thread(target=self._forget, args=(scope, lease), daemon=True).start()
-            for run in self._line.places:
+            for run in tuple(self._line):
                 if run.begun is not None:
                     continue
                 lease = self._machines.lease(run.commands)
@@ -423,7 +424,7 @@ class Visitors:
 
     def _tell_wait(self, run: _Run) -> None:
         """Tell whoever waits for no other race what there is no machine for."""
-        if self._line.ahead(run) == 0 and (wait := self._host.facts().preparing) != run.wait:
+        if self._ahead(run) == 0 and (wait := self._host.facts().preparing) != run.wait:
             run.wait = wait
             run.events.put(Preparing(wait))
 
@@ -500,7 +501,9 @@ class Visitors:
 
     def _ahead(self, run: _Run) -> int:
         """How many races go before this one, those that run included."""
-        return 0 if run.begun is not None else self._line.ahead(run)
+        with self._lock:
+            waits = run.begun is None and run in self._line
+            return self._line.index(run) if waits else 0
 
 
 def _packed(race: Race, events: Sequence[Event]) -> bytes:
