@@ -9,12 +9,8 @@ from browser import LONG, RACES, Visitor, serving
 from playwright.sync_api import Browser, Route, expect
 
 from backend.engines.fake import STEEP_PASSES
-from backend.export.production import snippet
 from backend.grammar.sources import shipped
-from backend.results.metrics import Score
-from backend.strategies.column import default_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import ModelSpec, Request
 from backend.web.examples import examples
 
 pytestmark = pytest.mark.browser
@@ -116,28 +112,6 @@ def test_load_is_measured_on_demand_and_a_draft_of_ones_own_is_judged_by_it(
     page.get_by_role("slider", name="Acceptance").fill("99")
     assert "times plain decoding, with k=" in gains.first.inner_text()
     assert visitor.complaints == []
-
-
-def test_the_keyboard_alone_runs_and_stops(visitor: Visitor) -> None:
-    keyboard = visitor.page.keyboard
-    visitor.tab("Sampling")
-    visitor.page.get_by_label("Max new tokens").fill("3900")
-    visitor.tab("Model")
-    visitor.choose("Model", "fake-slow")
-    visitor.close_settings()
-    visitor.page.locator(".dd-skip").focus()
-    for _ in range(20):
-        keyboard.press("Tab")
-        if visitor.page.evaluate("document.activeElement.tagName") == "TEXTAREA":
-            break
-    keyboard.press("Control+A")
-    keyboard.type(LONG)
-    keyboard.press("Control+Enter")
-    visitor.wait_decoding()
-    assert visitor.page.get_by_label("Prompt", exact=True).input_value() == LONG
-    keyboard.press("Escape")
-    visitor.wait_phase("ended")
-    assert "stopped" in visitor.states
 
 
 FOCUSED = (
@@ -470,58 +444,6 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     visitor.wait_phase("ended")
     expect(curve).to_be_hidden()  # nobody knows what this model's passes cost
     assert visitor.complaints == []
-
-
-def test_the_code_of_a_column_can_be_copied(visitor: Visitor) -> None:
-    """Letter by letter, whatever the prompt holds; before a race there is a sentence."""
-    page = visitor.page
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    note = page.locator("#code-note textarea")
-    visitor.tab("Production")
-    expect(note).to_have_value("Nothing has run yet: run a race first.")
-    visitor.columns("kv", "lookup")
-    visitor.ask(HOSTILE, tokens=24, model="fake-priced")
-    visitor.wait_phase("ended")
-    visitor.tab("Production")
-    visitor.choose("Column", "Prompt lookup")
-    expect(note).to_have_value(re.compile("Plain decoding won here"))
-    shown = page.locator("#code .cm-content")
-    for library in ("transformers", "llama.cpp"):
-        visitor.choose("Library", library)
-        request, target = Request(HOSTILE, 24), ModelSpec("fake-priced", "fake")
-        made = snippet(default_column("kv"), Score(), request, target, library)
-        expect(shown).to_contain_text(made.code.splitlines()[-1].strip())
-        page.get_by_role("button", name="Copy", exact=True).filter(visible=True).click()
-        assert page.evaluate("navigator.clipboard.readText()") == made.code.rstrip()  # by gradio
-    assert page.locator("#code img, #code script").count() == 0
-    assert page.evaluate("window.hacked") is None
-    page.locator("#run").click()
-    visitor.wait_phase("ended")
-    assert visitor.complaints == []
-
-
-def test_a_text_is_followed_until_its_reader_scrolls_back(visitor: Visitor) -> None:
-    at_end = "(box) => Math.abs(box.scrollTop) < 40"  # it is laid out from its end
-    visitor.page.set_viewport_size({"width": 380, "height": 900})
-    visitor.columns("kv")
-    visitor.endless()
-    visitor.wait_decoding()
-    box = visitor.page.locator(".dd-text")
-    box.scroll_into_view_if_needed()
-    visitor.page.wait_for_function(
-        "(() => { const box = document.querySelector('.dd-text');"
-        "return box.scrollHeight > box.clientHeight + 120; })()",
-        timeout=60_000,
-    )
-    assert box.evaluate(at_end)
-    box.hover()
-    visitor.page.mouse.wheel(0, -100)
-    visitor.page.wait_for_function(f"!({at_end})(document.querySelector('.dd-text'))")
-    before = box.evaluate("(box) => box.scrollHeight")
-    visitor.page.wait_for_function(f"document.querySelector('.dd-text').scrollHeight > {before}")
-    assert not box.evaluate(at_end)
-    visitor.stop()
-    visitor.wait_phase("ended")
 
 
 def test_selected_text_stays_selected_while_its_column_writes_on(visitor: Visitor) -> None:
