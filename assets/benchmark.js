@@ -2,7 +2,7 @@
 // in by textContent: none of it is markup.
 import { cell, finder, make, shape, table } from "./dom.js";
 import { kept } from "./kept.js";
-import { listenTo } from "./stream.js";
+import { listenTo, views } from "./stream.js";
 
 const find = finder("benchmark");
 const MOST = 200000; // characters of a prompt set, as the server has it
@@ -104,5 +104,6 @@ export function start({ props, watch }) {
   find("input[type=file]").addEventListener("change", readFile);
   watch("value", () => (props.value?.begun ? listenTo(props.value) : draw(props.value)));
   document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));
-  recall();
+  if (views.benchmark) draw(views.benchmark);
+  else recall();
 }

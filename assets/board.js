@@ -8,7 +8,7 @@ import { keepAddress } from "./kept.js";
 import { drawDraft, drawLoad } from "./load.js";
 import { beginReplay, drawControls, replay, showMoment, startReplay } from "./replay.js";
 import { race, sight } from "./rounds.js";
-import { listenTo, RUNNING } from "./stream.js";
+import { listenTo, RUNNING, views } from "./stream.js";
 
 const find = finder("board");
 const ENDED = ["done", "stopped", "failed"];
@@ -171,4 +171,6 @@ export function start(component) {
   document.addEventListener("dd-end", ({ detail }) => showEnd(detail));
   document.addEventListener("visibilitychange", () => undrawn && show(undrawn));
   answered();
+  if (views.preparing) showPreparation(views.preparing);
+  if (views.race) show(views.race);
 }
