@@ -125,8 +125,6 @@ def launch_settings(
         "mcp_server": False,
         "quiet": True,
         "state_session_capacity": limits.visitors,  # a quarter of a megabyte each
-        # Each race that runs or waits takes one; the rest is for what is answered meanwhile.
-        "max_threads": limits.waiting + 40,
         "app_kwargs": {
             "middleware": [Middleware(Guard, site, functions_of(demo), *guarded)],
             "routes": [
