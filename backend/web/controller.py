@@ -177,7 +177,7 @@ class Controller:
         a sentence. Not for the event loop.
         """
         try:
-            wanted = asked if isinstance(asked, dict) else {}
+            wanted: dict[str, Any] = asked if isinstance(asked, dict) else {}
             form, opened = wanted.get("ask"), self._opened_on_show(visitor, wanted)
             record = opened or self._visitors.record(visitor).published(self._offer.public)
             if form == "link":
