@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from browser import LONG, Visitor
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -54,22 +54,6 @@ def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
     racing.stop()
     waiting.wait_phase("ended")
     assert waiting.states == ["done"]
-
-
-def test_a_page_whose_scripts_come_late_shows_the_race(visitor: Visitor) -> None:
-    """What the stream had told by then was nobody's to draw."""
-    page, held = visitor.page, list[Route]()
-    visitor.columns("kv")
-    visitor.ask("Hello", tokens=16)
-    visitor.wait_phase("ended")
-    text = visitor.card("KV reuse").text
-    page.route("**/board.js", lambda route: held.append(route))  # noqa: PLW0108 (it is marked)
-    with page.expect_response("**/derby/stream*") as told:
-        page.reload()
-    told.value.finished()
-    held[0].continue_()
-    visitor.wait_phase("ended")
-    assert visitor.card("KV reuse").text == text
 
 
 def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
