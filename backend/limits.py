@@ -1,7 +1,4 @@
-"""What one visitor may take of a server: limits that its operator can set.
-
-May import `errors`, `untrusted`.
-"""
+"""What one visitor may take of a server: limits that its operator can set."""
 
 import os
 from collections.abc import Iterable, Mapping

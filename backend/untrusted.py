@@ -1,7 +1,5 @@
 """Reads untrusted values by pydantic, within bounds; what pydantic says of a wrong one becomes one
 clause for our sentence.
-
-May import `errors`.
 """
 
 from collections.abc import Callable, Iterator

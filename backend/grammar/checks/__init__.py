@@ -1,4 +1,1 @@
-"""Refuses grammars that would do harm: a scan before parsing, and a proof that every text can end.
-
-May import `grammar.lark.text`, `grammar.messages` and `grammar.sources`.
-"""
+"""Refuses grammars that would do harm: every text must be able to end, and schemas must be held."""

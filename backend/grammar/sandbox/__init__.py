@@ -1,4 +1,4 @@
 """Examines untrusted grammars in a child process, before this one's grammar engine sees them.
 
-`vetting` is the way in. May import all of `grammar` but the constraint, and `text`.
+`vetting` is the way in.
 """

@@ -1,4 +1,1 @@
-"""Where races run: on a thread of this process, or in a supervised worker process.
-
-May import what `racing` may.
-"""
+"""Where races run: on a thread of this process, or in a supervised worker process."""
