@@ -126,16 +126,17 @@ class Benchmarks:
 
         plan, rows = await asyncio.to_thread(made)  # the page does not wait meanwhile
         left = left_of(plan, rows)
-        for number, job in enumerate([*left[:1], *left]):
-            yield Standing(plan, tuple(rows), "running" if number else "warming up")
-            begun = time.monotonic()
-            board = await self._visitors.measure(visitor, job.race)
-            if any(score.state == "stopped" for score in board.scores):
-                yield Standing(plan, tuple(rows), "stopped")
-                return
-            if number:
-                seconds = time.monotonic() - begun
-                rows.append(row_of(plan, job, board, seconds, self._offer.public))
+        with self._visitors.series(visitor) as stopped:
+            for number, job in enumerate([*left[:1], *left]):
+                yield Standing(plan, tuple(rows), "running" if number else "warming up")
+                begun = time.monotonic()
+                board = None if stopped() else await self._visitors.measure(visitor, job.race)
+                if board is None or any(score.state == "stopped" for score in board.scores):
+                    yield Standing(plan, tuple(rows), "stopped")
+                    return
+                if number:
+                    seconds = time.monotonic() - begun
+                    rows.append(row_of(plan, job, board, seconds, self._offer.public))
         yield Standing(plan, tuple(rows), "ended")
 
     def _plan(self, values: Values, prompts: Any, repeats: Any) -> Plan:

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -138,6 +139,7 @@ class Visitors:
         self._line: list[_Run] = []  # in the order in which they came, those that run included
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
+        self._series: dict[str, threading.Event] = {}  # set once a visitor's series is stopped
         self._last: OrderedDict[str, _Kept] = OrderedDict()  # the latest one last
         self._number = 0
         self._leaving: list[Visitor] = []  # scopes whose caches must be forgotten
@@ -173,11 +175,28 @@ class Visitors:
                 self._drive()
 
     def stop(self, visitor: str) -> None:
-        """End this visitor's race, waiting or running, if there is one."""
+        """End this visitor's race, waiting or running, and their series of races, if any."""
         with self._lock:
-            run = self._runs.get(visitor)
-            if run is not None:
+            if (series := self._series.get(visitor)) is not None:
+                series.set()
+            self._replace(visitor)
+
+    def _replace(self, visitor: str) -> None:
+        """End the visitor's race, if there is one, for another may begin."""
+        with self._lock:
+            if (run := self._runs.get(visitor)) is not None:
                 self._end(run)
+
+    @contextmanager
+    def series(self, visitor: str) -> Iterator[Callable[[], bool]]:
+        """Whether the visitor has stopped, also between two races of a series."""
+        stopped = self._series[visitor] = threading.Event()
+        try:
+            yield stopped.is_set
+        finally:
+            with self._lock:
+                if self._series.get(visitor) is stopped:
+                    del self._series[visitor]
 
     @property
     def waiting(self) -> int:
@@ -335,7 +354,7 @@ class Visitors:
         """
         with self._lock:
             if run.visitor in self._runs:
-                self.stop(run.visitor)
+                self._replace(run.visitor)
             elif self.waiting >= self._limits.waiting:
                 self._make_room()
             self._presence.seen(run.visitor)

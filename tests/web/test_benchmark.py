@@ -89,6 +89,20 @@ def stopped_midway(repeats: int = 1) -> list[View]:
     return played(scene)
 
 
+def test_a_stop_between_two_prompts_is_heard() -> None:
+    """It came to nothing: only a race that ran could be stopped, and the benchmark went on."""
+
+    async def scene(benchmarks: Benchmarks, visitors: Visitors) -> list[View]:
+        views: list[View] = []
+        async for view in benchmarks.start("v", FORM, PROMPTS, 1):
+            views.append(view)
+            if view["share"] > 0:
+                visitors.stop("v")
+        return views
+
+    assert played(scene)[-1]["status"] == "Stopped after 1 of 3 prompts: Resume goes on."
+
+
 def gone_on(before: Any, prompts: str = PROMPTS, form: Any = FORM) -> list[View]:
     """The views of another visitor's benchmark, in another process, that goes on from `before`."""
 
