@@ -178,7 +178,7 @@ class Controller:
         """
         try:
             wanted: dict[str, Any] = asked if isinstance(asked, dict) else {}
-            form, opened = wanted.get("ask"), self._opened_on_show(visitor, wanted)
+            form, opened = str(wanted.get("ask")), self._opened_on_show(visitor, wanted)
             record = opened or self._visitors.record(visitor).published(self._offer.public)
             if form == "link":
                 fragment, note = link_of(record)
