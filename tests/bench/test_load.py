@@ -39,6 +39,7 @@ def test_load_runs_every_column_at_every_number_of_requests(
             assert (result.speedup, result.predicted_speedup, result.rows) == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_requests_in_lockstep_write_what_they_do_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trained draft, which reads hidden states, and guesses of other lengths each."""

@@ -332,6 +332,7 @@ def test_a_race_tells_the_costs_and_keeps_what_they_learnt(
     assert costs.passes == passes, "each but those that read the prompt"
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_races_on_a_real_engine_correct_its_costs() -> None:
     """From none: two rows and more were tried, both columns were heard, and the page is told."""

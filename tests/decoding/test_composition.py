@@ -63,6 +63,7 @@ def test_every_drafter_keeps_the_text_of_its_grammar(
         assert board.must_match(index)
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 @pytest.mark.parametrize("engine", ["openvino", "torch"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

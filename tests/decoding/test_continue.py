@@ -245,6 +245,7 @@ def test_a_shifted_answer_goes_on_again_and_again() -> None:
     assert score.tokens == whole.tokens
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_demands() -> None:
     engines = LoadedModels(idle_warm_up=True)
@@ -349,6 +350,7 @@ def test_an_exported_cache_gives_the_logits_of_the_session_it_came_from(engine: 
     assert plain.argmax() == loaded.argmax()
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 @pytest.mark.parametrize("engine", ["openvino", "torch"])
 @pytest.mark.parametrize("name", ["kv", "speculative", "lookahead", "lookup", "grammar"])

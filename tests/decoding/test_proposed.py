@@ -332,6 +332,7 @@ def test_it_stands_beside_its_moment() -> None:
                 assert score.moments[index].spans == step.spans
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_on_the_built_in_model_texts_are_those_of_the_columns() -> None:
     names = ("kv", "speculative", "lookahead", "lookup:grammar=person")

@@ -326,6 +326,7 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
         assert verdict.overlaps[0] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 @pytest.mark.parametrize(("draft", "least"), [("int4", 0.9), ("trained", 0.25)])
 def test_the_built_in_models_drafts_are_accepted_as_their_overlap_says(

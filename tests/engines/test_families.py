@@ -143,7 +143,7 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
 
 def marked(names: Iterable[str]) -> list[Any]:
     """All but the quick families run under the mark."""
-    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.model) for n in names]
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in names]
 
 
 @pytest.mark.parametrize("length", PROMPTS)
@@ -180,7 +180,7 @@ def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
     return text[0, len(prompt) :].tolist()
 
 
-@pytest.mark.model
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [n for n in families.FAMILIES if n not in NOT_ON_OPENVINO])
 def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str) -> None:
     """A window capped the context; layers that do not slide must not be masked by it either."""
@@ -192,14 +192,14 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
         assert write(engine, prompt, Sampling()) == write(torch, prompt, Sampling())
 
 
-@pytest.mark.model
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NOT_ON_OPENVINO)
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
     with pytest.raises(DerbyError, match=f"cannot run on OpenVINO here .{NOT_ON_OPENVINO[name]}"):
         models.openvino(name)
 
 
-@pytest.mark.model
+@pytest.mark.thorough
 def test_a_ready_made_openvino_folder_runs_as_it_is_stored(models: Models, tmp_path: Path) -> None:
     """What optimum exports, as OpenVINO's own Hub pages offer it, was refused as a pickle."""
     source = models.folder("llama")

@@ -344,6 +344,7 @@ def test_layers_of_different_shapes_keep_a_growing_cache(monkeypatch: pytest.Mon
     assert "differ in shape" in engine.why_growing
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_the_built_in_model_writes_the_same_over_fixed_widths() -> None:
     spec = ModelSpec(engine="torch")

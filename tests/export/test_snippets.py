@@ -378,6 +378,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return counted
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_the_transformers_snippets_run_and_write_one_text(
     folder: Path,
@@ -422,6 +423,7 @@ def exported(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_the_openvino_genai_snippets_run(
     folder: Path,

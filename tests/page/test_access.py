@@ -8,7 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from browser import LONG, RACES, Visitor
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 

@@ -6,7 +6,7 @@ import pytest
 from browser import expect, launched, serving
 from playwright.sync_api import FrameLocator, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
 SPACE = {"SPACE_ID": "me/derby", "SPACE_HOST": "me-derby.hf.space"}
 #: What the Hub allows a Space's frame; of permissions, nothing here.

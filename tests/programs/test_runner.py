@@ -278,6 +278,7 @@ def test_a_program_may_begin_with_a_slot_on_the_built_in_model() -> None:
     assert board.scores[0].values == board.scores[1].values
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_every_strategy_fills_the_slots_alike_on_the_built_in_model(temperature: float) -> None:

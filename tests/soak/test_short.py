@@ -12,6 +12,7 @@ from soak.rows import ROWS
 importlib.import_module("soak.fuzz")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.browser) if n == "network" else n for n in ROWS],

@@ -509,6 +509,7 @@ def test_a_run_that_cannot_train_says_why(tiny: TorchTarget, tmp_path: Path) -> 
     assert recipe_for(tiny).sources == (0, 1, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_the_built_in_model_writes_on_openvino_what_its_features_say(tmp_path: Path) -> None:
     """In bf16 near ties fall either way, so nearly all greedy tokens are asked for."""
