@@ -227,7 +227,7 @@ def left(task: Task, journal: Journal, jobs: Sequence[str]) -> Iterator[str]:
 
 def runnable(columns: Sequence[Column], task: Task) -> Iterator[Column]:
     """Of the columns, those for which everything is here; of the others is said what is missing."""
-    from backend.heads.file import head_for
+    from backend.engines.heads.file import head_for
 
     for column in columns:
         draft, missing = str(column.settings().get("draft", "")), ""
@@ -407,7 +407,7 @@ def head_of(task: Task) -> Path:
 
 def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
     """A draft of as many tokens as the time allows, and what it is accepted for."""
-    from backend.heads.file import read_head
+    from backend.engines.heads.file import read_head
 
     from backend.training.features import add_features
     from backend.training.synthesis import synthesise
