@@ -408,7 +408,6 @@ def head_of(task: Task) -> Path:
 def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
     """A draft of as many tokens as the time allows, and what it is accepted for."""
     from backend.engines.heads.file import read_head
-
     from backend.training.features import add_features
     from backend.training.synthesis import synthesise
     from backend.training.targets import open_target
