@@ -51,7 +51,6 @@ kept.add = (link, about) => {
 
 // ---- the benchmark: what was asked, and the last view of it, to go on from
 const BENCHMARK = "decode-derby-benchmark";
-let benchmarkAsked = [];
 
 kept.benchmark = (() => {
   try {
@@ -60,6 +59,9 @@ kept.benchmark = (() => {
     return null;
   }
 })();
+
+// A benchmark that goes on through a reload was asked for by the page before.
+let benchmarkAsked = kept.benchmark?.asked ?? [];
 
 kept.keepBenchmark = (view) => {
   kept.benchmark = { asked: benchmarkAsked, view };

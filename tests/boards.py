@@ -1,7 +1,7 @@
 """Boards of columns that are made up event by event, for the tests of what is said of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from backend.costs.pass_costs import stated_costs
@@ -13,7 +13,7 @@ from backend.types import ModelSpec
 
 STEEP = stated_costs(STEEP_PASSES)
 TOKENIZER = "one tokenizer"
-SPEC = asdict(ModelSpec())
+SPEC = ModelSpec().parts
 
 SINGLE = [[i] for i in range(1, 7)]
 PAIRS = [[1, 2], [3, 4], [5, 6]]

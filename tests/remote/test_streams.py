@@ -58,7 +58,7 @@ def test_openvinos_messages_are_words_so_there_is_no_time_per_token() -> None:
     score, _ = of("openvino_model_server")
     assert score.text == "The tides follow the moon."
     assert (score.written, score.prompt_tokens, score.times) == (0, 22, [])
-    assert "no token counts, so there is no time per token" in served(score)
+    assert "no token counts, so the time per token is unknown" in served(score)
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "answered"), [(0, 1, 0), (1, 0.9, 0), (1, 1, 3)])
