@@ -6,7 +6,10 @@ import { race } from "./rounds.js";
 
 const find = finder("export");
 let component = null; // which is asked, and holds the answer
-const wanted = new Set(); // what the next link is for: "link" to be copied, "kept" to be kept
+const wanted = new Set(); // the forms that are still to come; "kept": a link, to be kept
+
+// What the server makes where the page makes something else of it.
+const MADE_OF = { kept: "link", png: "svg", "curve-png": "curve-svg" };
 
 function clear() {
   find("p").textContent = "";
@@ -16,7 +19,11 @@ function clear() {
 function ask(form) {
   wanted.add(form);
   clear();
-  component.props.value = { ask: form === "kept" ? "link" : form.replace("png", "svg"), race: race.number };
+  send(form);
+}
+
+function send(form) {
+  component.props.value = { ask: MADE_OF[form] ?? form, form, race: race.number };
   component.trigger("input");
 }
 
@@ -40,11 +47,8 @@ async function pixels(svg) {
   return new Promise((done) => canvas.toBlob(done, "image/png"));
 }
 
-// Which form's pixels are made of which file.
-const PIXELS = { "race.svg": "png", "curve.svg": "curve-png" };
-
-async function saveFile([name, kind, content]) {
-  if (wanted.has(PIXELS[name])) save(name.replace("svg", "png"), await pixels(content));
+async function saveFile([name, kind, content], form) {
+  if (form.endsWith("png")) save(name.replace("svg", "png"), await pixels(content));
   else save(name, new Blob([content], { type: kind }));
 }
 
@@ -62,14 +66,19 @@ async function copy(address, told) {
   }
 }
 
+function settle({ form, link, note: told, file, about }) {
+  if (file) saveFile(file, form);
+  else if (link && form === "kept") kept.add(link, about);
+  else if (link) copy(location.href.split("#")[0] + link, told);
+  else if (form !== "kept") find("p").textContent = told;
+}
+
+// What is asked for twice at nearly the same time may be the later one both times.
 function answered() {
-  const { link, note: told, file, about } = component.props.value ?? {};
-  if (file) saveFile(file);
-  // One answer may be that to both, asked for at nearly the same time.
-  if (link && wanted.has("kept")) kept.add(link, about);
-  if (link && wanted.has("link")) copy(location.href.split("#")[0] + link, told);
-  if (told && !link && !file && [...wanted].some((form) => form !== "kept")) find("p").textContent = told;
-  wanted.clear();
+  const answer = component.props.value ?? {};
+  if (wanted.delete(answer.form)) settle(answer);
+  const [next] = wanted;
+  if (next) send(next);
 }
 
 // A race that has ended can be taken along, and is kept in this browser.
@@ -78,6 +87,7 @@ function offer(board) {
   const ended = board.dataset.phase === "ended";
   if (ended && row.hidden) setTimeout(() => ask("kept"), 300);
   row.hidden = !ended;
+  if (!ended) wanted.clear();
   const known = !board.querySelector(".dd-costs").hidden;
   for (const button of row.querySelectorAll("[data-form^=curve]")) button.hidden = !known;
   clear();

@@ -174,18 +174,19 @@ class Controller:
 
     def export(self, visitor: str, asked: Any) -> View:
         """The race on show, of the number that is asked for, as a link or as a file to be saved; or
-        a sentence. Not for the event loop.
+        a sentence. The "form" that the page makes of it is given back. Not for the event loop.
         """
+        wanted: dict[str, Any] = asked if isinstance(asked, dict) else {}
+        answer = {"form": str(wanted.get("form", ""))}
         try:
-            wanted: dict[str, Any] = asked if isinstance(asked, dict) else {}
             form, opened = str(wanted.get("ask")), self._opened_on_show(visitor, wanted)
             record = opened or self._visitors.record(visitor).published(self._offer.public)
             if form == "link":
                 fragment, note = link_of(record)
-                return {"link": fragment, "note": note, "about": about(record)}
-            return file_of(record, form).view
+                return answer | {"link": fragment, "note": note, "about": about(record)}
+            return answer | file_of(record, form).view
         except Exception as error:
-            return {"note": self._offer.public(explain(error))}
+            return answer | {"note": self._offer.public(explain(error))}
 
     def _opened_on_show(self, visitor: str, asked: Mapping[str, Any]) -> RaceRecord | None:
         """The record that the visitor opened, if their page shows it; None: their last race is on

@@ -9,7 +9,7 @@ import pytest
 from boards import priced
 from browser import LONG, RACES, Visitor
 from PIL import Image
-from playwright.sync_api import Browser, Download, expect
+from playwright.sync_api import Browser, Download, Route, expect
 from recordings import race_of
 
 from backend.records.file import from_bytes
@@ -37,6 +37,16 @@ def saved(visitor: Visitor, form: str) -> Download:
 
 def picture(download: Download) -> Image.Image:
     return Image.open(BytesIO(download.path().read_bytes()))
+
+
+#: From now on PNG is pressed at the moment when the page asks for the link to keep.
+TOGETHER = """() => {
+  const usual = window.setTimeout;
+  const press = () => window.together && document.querySelector("[data-form=png]").click();
+  window.together = true;
+  window.setTimeout = (act, ms, ...given) =>
+    usual(() => { act(...given); if (ms === 300) press(); }, ms);
+}"""
 
 
 def link_of(visitor: Visitor) -> str:
@@ -225,6 +235,41 @@ def test_the_result_is_a_picture_and_the_curve_where_it_is_known(ended: Visitor)
     assert picture(saved(ended, "curve-png")).width == 1440, "twice as fine"
     assert "rows in a pass" in saved(ended, "curve-svg").path().read_text(encoding="utf-8")
     assert ended.complaints == []
+
+
+def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor: Visitor) -> None:
+    """The page asks for a link to keep, 300 ms after a race's end. The first answer was taken for
+    that to both, so the picture was saved as SVG; or both were asked for the picture, and nothing
+    was kept.
+    """
+    page, asked = visitor.page, list[Route]()
+    visitor.columns("kv")
+    visitor.close_settings()
+    page.evaluate(TOGETHER)
+    with page.expect_download() as download:
+        page.locator("#run").click()
+    assert download.value.suggested_filename == "race.png"
+    assert len(picture(download.value).getbands()) == 4
+    page.wait_for_function(f"{RACES}.length === 1")
+
+    def hold(route: Route) -> None:
+        if '"ask":' in (route.request.post_data or ""):
+            asked.append(route)
+        else:
+            route.continue_()
+
+    page.evaluate("window.together = false")
+    page.route("**/run/predict*", hold)
+    with page.expect_request(lambda request: '"ask":"link"' in (request.post_data or "")):
+        page.locator("#run").click()
+    with page.expect_download() as download:
+        page.locator("[data-form=png]").click()
+        page.wait_for_timeout(200)
+        for route in asked:
+            route.continue_()
+        page.unroute("**/run/predict*", hold)
+    assert download.value.suggested_filename == "race.png"
+    page.wait_for_function(f"{RACES}.length === 2")
 
 
 def test_a_replay_page_opens_from_disk_without_a_network(

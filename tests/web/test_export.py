@@ -121,7 +121,7 @@ def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
 
     async def scene() -> tuple[View, ...]:
         controller = Controller(Visitors(InlineHost()), OFFER)
-        nothing = controller.export("v", {"ask": "json"})
+        nothing = controller.export("v", {"ask": "json", "form": "mine"})
         _, there = controller.open("v", encode(record))
         opened = (
             controller.export("v", {"ask": "json"}),
@@ -143,7 +143,7 @@ def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
         return nothing, there, *opened, later, missing
 
     nothing, there, opened, step, later, missing = asyncio.run(scene())
-    assert nothing == {"note": "Nothing has run yet: run a race first."}
+    assert nothing == {"form": "mine", "note": "Nothing has run yet: run a race first."}
     assert there["recorded"].startswith("Recorded: ")
     assert read_shared(opened["file"][2]) == record
     assert (step["at"], step["column"]) == ([1, 0], "Prompt lookup")
