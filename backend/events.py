@@ -6,7 +6,7 @@ types name the bounds that pydantic holds a recorded event to (`backend/records/
 """
 
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -449,15 +449,9 @@ def failures(columns: Iterable[int], error: BaseException) -> list[Failed]:
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
-#: Of each kind the names of all fields, in the order of JSON, and of those without a default.
+#: Of each kind the names of all fields, in the order of JSON.
 _FIELDS = {
     name: dict.fromkeys(["kind", *(f.name for f in fields(kind))]) for name, kind in _KINDS.items()
-}
-_NEEDED = {
-    name: frozenset(
-        f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
-    )
-    for name, kind in _KINDS.items()
 }
 
 
@@ -476,12 +470,13 @@ def from_json(value: Any) -> Event:
     """The event that `to_json` made this dict from, of a process of ours: its fields' values are
     not checked. Raises ValueError for anything else.
     """
-    kind = str(value.get("kind")) if isinstance(value, dict) else ""
-    if kind not in _KINDS or not _NEEDED[kind] <= value.keys() <= _FIELDS[kind].keys():
-        raise ValueError(f"not an event: {value!r:.200}")
-    if kind == "Step":
-        value = {**value, "gaps": [inf if gap is None else gap for gap in value["gaps"]]}
-    return _KINDS[kind](**value)
+    try:
+        kind = _KINDS[value["kind"]]
+        if kind is Step:
+            value = {**value, "gaps": [inf if gap is None else gap for gap in value["gaps"]]}
+        return kind(**value)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not an event: {value!r:.200}") from error
 
 
 def _ascending(numbers: list[int]) -> bool:

@@ -27,11 +27,11 @@ class LoadCosts:
         """The largest number of requests that was measured."""
         return self.requests[-1]
 
-    def __call__(self, rows: float, requests: float, context: int | None = None) -> float:
+    def __call__(self, rows: float, requests: float, context: int = CONTEXT) -> float:
         """Seconds of a pass over so many rows of each of so many requests: between the measured
         ones, and beyond them, on straight lines.
         """
-        times = [_between_rows(each, rows, context) for each in self.curves]
+        times = [each.average(rows, context) for each in self.curves]
         if len(times) == 1:
             return times[0]
         pairs = list(pairwise(range(len(times))))
@@ -50,14 +50,6 @@ class LoadCosts:
 
 
 UNKNOWN_LOAD = LoadCosts()
-
-
-def _between_rows(costs: PassCosts, rows: float, context: int | None) -> float:
-    """Seconds of a pass whose rows are an average."""
-    below = int(rows)
-    at = CONTEXT if context is None else context
-    low, high = (costs(k, at) for k in (below, below + 1))
-    return low + (high - low) * (rows - below)
 
 
 def break_even(ratio: float, guesses: int) -> float | None:

@@ -35,6 +35,11 @@ class PassCosts:
         (each, row), near = self.context_slope, self._near(rows)
         return max(near / 2, near + (context - CONTEXT) * (each + row * rows))
 
+    def average(self, rows: float, context: int = CONTEXT) -> float:
+        """Seconds of passes over so many rows on average."""
+        low, high = (self(k, context) for k in (int(rows), int(rows) + 1))
+        return low + (high - low) * (rows - int(rows))
+
     def _near(self, rows: int) -> float:
         if len(self.widths) == 1:
             return self.one_row

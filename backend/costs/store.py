@@ -15,7 +15,9 @@ from backend.costs.learnt import Correction, LearntCosts
 from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
+from backend.errors import DerbyError
 from backend.models.prepared import cache_dir
+from backend.untrusted import read_as
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,6 @@ RECIPE = "costs v4"
 #: Raise it whenever what is learnt means something else; the measurement then stands alone.
 LEARNT = "learnt v1"
 
-
 #: Raise it whenever load is measured in another way.
 LOAD_RECIPE = "load v1"
 
@@ -34,18 +35,17 @@ def kept_costs(engine: Engine) -> LearntCosts | None:
     """The costs that were kept; None if there are none, or not as they were written."""
     try:
         kept = _read(_path(engine, RECIPE))
-        return LearntCosts(_curve(kept), _correction(kept.get(LEARNT)))
-    except (OSError, ValueError, KeyError, TypeError):
+        prior = read_as(PassCosts, kept)
+        return LearntCosts(prior, read_as(Correction | None, kept.get(LEARNT)))
+    except (OSError, ValueError, DerbyError):
         return None
 
 
 def kept_load(engine: Engine) -> LoadCosts:
     """What load costs, as it was kept; UNKNOWN_LOAD if it was not, or not as it was written."""
     try:
-        kept = _read(_path(engine, LOAD_RECIPE))
-        curves = tuple(map(_curve, kept["curves"]))
-        return LoadCosts(tuple(kept["requests"]), curves)
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_as(LoadCosts, _read(_path(engine, LOAD_RECIPE)))
+    except (OSError, ValueError, DerbyError):
         return UNKNOWN_LOAD
 
 
@@ -55,20 +55,6 @@ def _read(path: Path) -> dict[str, Any]:
     if _digest(text) != digest:
         raise ValueError(f"{path.name} is damaged")
     return json.loads(text)
-
-
-def _curve(kept: dict[str, Any]) -> PassCosts:
-    """Of what `asdict` made of one."""
-    each, row = kept["context_slope"]
-    widths, seconds = tuple(kept["widths"]), tuple(kept["seconds"])
-    return PassCosts(widths, seconds, kept["width_change"], (each, row), kept.get("assumed", False))
-
-
-def _correction(kept: Any) -> Correction | None:
-    """Of what `keep` wrote; None for what an earlier version wrote."""
-    if kept is None:
-        return None
-    return Correction(tuple(kept["mean"]), tuple(map(tuple, kept["covariance"])))
 
 
 def keep(engine: Engine, costs: LearntCosts) -> None:

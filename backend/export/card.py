@@ -20,7 +20,7 @@ from backend.export.svg import (
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results import sentences
-from backend.results.figures import NONE, figure, leading
+from backend.results.figures import NONE, counted, figure, leading
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 
@@ -44,10 +44,11 @@ def card(record: RaceRecord) -> str:
     """
     made = board(record)
     said = sentences.headline(made)
-    lines = wrapped(said, RIGHT - MARGIN, 26)
+    lines = list(enumerate(wrapped(said, RIGHT - MARGIN, 26)))
     begin = TOP + HEADLINE * len(lines)
     height = begin + COLUMN * len(made.columns) + FOOT
-    parts = [*_head(record), *_headline(lines)]
+    parts = [*_head(record)]
+    parts += [text(MARGIN, TOP + 12 + HEADLINE * n, words, 26, INK) for n, words in lines]
     for index in range(len(made.columns)):
         parts += _column(made, index, begin + COLUMN * (index + 0.5))
     parts += _foot(record, sentences.doubt(made), height - FOOT + 10)
@@ -64,24 +65,24 @@ def _head(record: RaceRecord) -> Iterator[str]:
     yield text(MARGIN, 108, prompt, 34, INK, bold=True)
 
 
-def _headline(lines: list[str]) -> Iterator[str]:
-    for number, words in enumerate(lines):
-        yield text(MARGIN, TOP + 12 + HEADLINE * number, words, 26, INK)
-
-
 def _column(made: Scoreboard, index: int, middle: float) -> Iterator[str]:
     """What a column came to."""
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 28, bold=True)
     yield text(MARGIN, middle - 4, name, 28, INK, bold=True)
-    yield text(MARGIN, middle + 25, _text(made, index), 24)
+    whole = score.state == "done" and not score.expected
+    became = sentences.kept(made, index) if whole else sentences.state(score)
+    yield text(MARGIN, middle + 25, became, 24)
     if score.message:
         said = fitted(f"failed: {score.message}", RIGHT - BAR, 26)
         yield text(BAR, middle + 9, said, 26, BAD)
         return
     length = LONGEST * _quickness(score) / (max(map(_quickness, made.scores)) or 1)
     yield box(BAR, middle - 16, max(length, 2), 32, colour, 4)
-    yield text(BAR + length + 12, middle + 9, _rate(score, made.baseline), 26, INK)
+    speed, _ = leading(score)  # of a program, how long it took
+    rate = speed.text(score, made.baseline)
+    unit = "" if rate == NONE or score.fed else f" {speed.unit.name}"
+    yield text(BAR + length + 12, middle + 9, f"{rate}{unit}", 26, INK)
     gain = figure("speedup").text(score, made.baseline)
     yield text(RIGHT, middle - 4, gain, 28, colour, "end", bold=True)
     pace = sentences.pace(made, index).lstrip(_ARROWS)
@@ -92,28 +93,14 @@ def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:
     """Where and when; what leaves the timings in doubt."""
     yield line(((MARGIN, top), (RIGHT, top)), RULE, 2)
     machine = record.machine
-    cores = f"{machine.cores:.3g} {'core' if machine.cores == 1 else 'cores'}"
-    where = f"{record.made[:10]}, {machine.processor or 'unknown processor'}, {cores}"
+    processor = machine.processor or "unknown processor"
+    where = f"{record.made[:10]}, {processor}, {counted(machine.cores, 'core')}"
     room = RIGHT - MARGIN
     if doubt:
         doubt = fitted(doubt, room * 0.6, 20)
         yield text(RIGHT, top + 36, doubt, 20, COLOURS["slower"], "end")
         room *= 0.38
     yield text(MARGIN, top + 36, fitted(where, room, 20), 20)
-
-
-def _text(made: Scoreboard, index: int) -> str:
-    """What became of the column's text, or of the column."""
-    score = made.scores[index]
-    whole = score.state == "done" and not score.expected
-    return sentences.kept(made, index) if whole else sentences.state(score)
-
-
-def _rate(score: Score, baseline: Score) -> str:
-    """How fast the column was; of a program, how long it took."""
-    speed, _ = leading(score)
-    value = speed.text(score, baseline)
-    return value if value == NONE or score.fed else f"{value} {speed.unit.name}"
 
 
 def _quickness(score: Score) -> float:

@@ -14,6 +14,9 @@ ADDRESS = "http://127.0.0.1:8080"
 #: The server draws a seed of its own where it is given this one, its largest.
 _RANDOM_SEED = 2**32 - 1
 _OUTTYPES = {"bf16": "bf16", "fp16": "f16"}
+_REFUSED = {
+    "regex": "llama.cpp takes no regular expression such as {}: write it as a GBNF grammar."
+}
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
 
 
@@ -40,15 +43,6 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"It speculates at any load: --parallel {plan.pays_up_to} keeps that in bounds."
     if plan.grammar and plan.grammar.kind == "lark":
         yield "A Lark grammar needs a server built with -DLLAMA_LLGUIDANCE=ON."
-
-
-def _refusal(plan: Plan) -> str:
-    if plan.grammar is None or plan.grammar.kind != "regex":
-        return ""
-    return (
-        f"llama.cpp takes no regular expression such as {plan.grammar.name!r}: write it as a GBNF "
-        "grammar."
-    )
 
 
 def _weights(model: Model, role: str) -> list[str]:
@@ -130,8 +124,8 @@ LLAMA_CPP = Library(
     "llama.cpp",
     "bash",
     "--spec-type ngram-simple --spec-ngram-simple-size-m ",
-    _refusal,
     _lines,
     _notes,
+    _REFUSED,
     imports=False,
 )

@@ -1,23 +1,11 @@
 """openvino-genai: LLMPipeline, its prompt lookup and its draft models."""
 
-from backend.export.plan import (
-    Library,
-    Model,
-    Plan,
-    call,
-    no_notes,
-    python,
-    shell,
-)
+from backend.export.plan import Library, Model, Plan, call, python, shell
 
-
-def _refusal(plan: Plan) -> str:
-    if plan.grammar is None or plan.grammar.kind != "lark":
-        return ""
-    return (
-        f"openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as "
-        f"{plan.grammar.name!r}: rewrite it, or use vLLM."
-    )
+_REFUSED = {
+    "lark": "openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as {}: rewrite "
+    "it, or use vLLM."
+}
 
 
 def _lines(plan: Plan) -> list[str]:
@@ -80,5 +68,5 @@ def _genai_grammar(plan: Plan) -> list[str]:
 
 
 OPENVINO_GENAI = Library(
-    "openvino-genai", "python", "num_assistant_tokens=", _refusal, _lines, no_notes
+    "openvino-genai", "python", "num_assistant_tokens=", _lines, refused=_REFUSED
 )

@@ -3,8 +3,8 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,7 @@ BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
 #: torch's names of the precisions.
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
+#: How a grammar names other files, without which it is not whole.
 _ABROAD = re.compile(r"%import\s+\.")
 
 Language = Literal["python", "bash"]
@@ -92,11 +93,6 @@ class Plan:
     @property
     def greedy(self) -> bool:
         return self.request.sampling.temperature < COLDEST
-
-    @property
-    def imports(self) -> bool:
-        """True if the grammar is not whole without other files."""
-        return self.grammar is not None and bool(_ABROAD.search(self.grammar.text))
 
     @property
     def constraint(self) -> str:
@@ -167,18 +163,18 @@ def _published(name: str) -> str:
 class Library:
     """How one library does what a plan says.
 
-    `lookup`: how its setting for the length of prompt lookup begins. `refusal`: what of a plan it
-    cannot do, and what to use instead; "" for nothing. `lines`: the code, "" for an empty line.
-    `notes`: sentences on it. `caches`: it cannot do without a cache. `imports`: it reads the files
-    that a grammar imports.
+    `lookup`: how its setting for the length of prompt lookup begins. `lines`: the code, "" for an
+    empty line. `notes`: sentences on it. `refused`: by kind, the grammars that it does not take: a
+    sentence with {} for the name, and what to use instead. `caches`: it cannot do without a cache.
+    `imports`: it reads the files that a grammar imports.
     """
 
     name: str
     language: Language
     lookup: str
-    refusal: Callable[[Plan], str]
     lines: Callable[[Plan], Iterable[str]]
-    notes: Callable[[Plan], Iterable[str]]
+    notes: Callable[[Plan], Iterable[str]] = lambda _: ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     caches: bool = True
     imports: bool = True
 
@@ -195,17 +191,15 @@ class Library:
             return f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."
         if self.caches and not plan.cache:
             return f"{self.name} cannot write a text without its cache: use KV reuse."
-        if plan.grammar and plan.imports and not self.imports:
+        if plan.grammar is None:
+            return ""
+        name = repr(plan.grammar.name)
+        if _ABROAD.search(plan.grammar.text) and not self.imports:
             return (
-                f"The grammar {plan.grammar.name!r} imports other files, which {self.name} cannot: "
-                "copy their rules into it."
+                f"The grammar {name} imports other files, which {self.name} cannot: copy their "
+                "rules into it."
             )
-        return self.refusal(plan)
-
-
-def no_notes(_plan: Plan) -> list[str]:
-    """Of a library without any of its own."""
-    return []
+        return self.refused.get(plan.grammar.kind, "").format(name)
 
 
 def python(text: str) -> str:

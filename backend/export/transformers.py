@@ -1,26 +1,18 @@
 """transformers: generate() with its own assisted generation."""
 
 from collections.abc import Iterator
+from typing import get_args
 
-from backend.export.plan import (
-    TORCH_DTYPES,
-    Library,
-    Model,
-    Plan,
-    call,
-    python,
-)
+from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python
+from backend.grammar.sources import Kind
 
 _BITS = {"int8": "load_in_8bit", "int4": "load_in_4bit"}
 
 
-def _refusal(plan: Plan) -> str:
-    if plan.grammar is None:
-        return ""
-    return (
-        f"transformers takes no grammar such as {plan.grammar.name!r}: use openvino-genai or vLLM, "
-        "or a logits processor of llguidance."
-    )
+_NO_GRAMMAR = (
+    "transformers takes no grammar such as {}: use openvino-genai or vLLM, or a logits processor "
+    "of llguidance."
+)
 
 
 def _small(plan: Plan) -> bool:
@@ -107,8 +99,8 @@ TRANSFORMERS = Library(
     "transformers",
     "python",
     "prompt_lookup_num_tokens=",
-    _refusal,
     _lines,
     _notes,
+    dict.fromkeys(get_args(Kind), _NO_GRAMMAR),
     caches=False,
 )

@@ -2,14 +2,7 @@
 
 from collections.abc import Iterator
 
-from backend.export.plan import (
-    TORCH_DTYPES,
-    Library,
-    Model,
-    Plan,
-    call,
-    python,
-)
+from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python
 
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
@@ -58,7 +51,11 @@ def _compressed(model: Model, role: str) -> str:
 
 
 def _speculation(plan: Plan) -> str:
-    entries = [f'"num_speculative_tokens": {plan.k}', *_by_batch_size(plan)]
+    entries = [f'"num_speculative_tokens": {plan.k}']
+    if plan.schedule:
+        # vLLM keeps the last range's number beyond the largest (its pull request 32374).
+        ranges = [list(each) for each in plan.schedule]
+        entries.append(f'"num_speculative_tokens_per_batch_size": {ranges}')
     if plan.draft:
         draft = _compressed(plan.draft, "draft")
         entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
@@ -66,14 +63,6 @@ def _speculation(plan: Plan) -> str:
         lookup = ['"prompt_lookup_min": 1', f'"prompt_lookup_max": {plan.ngram}']
         entries = ['"method": "ngram"', *entries, *lookup]
     return f"{{{', '.join(entries)}}}"
-
-
-def _by_batch_size(plan: Plan) -> list[str]:
-    """The best number of guesses from so many requests to so many: vLLM keeps the last one's beyond
-    the largest (its pull request 32374).
-    """
-    ranges = [list(each) for each in plan.schedule]
-    return [f'"num_speculative_tokens_per_batch_size": {ranges}'] if ranges else []
 
 
 def _vllm_sampling(plan: Plan) -> list[str]:
@@ -96,7 +85,6 @@ VLLM = Library(
     "vLLM",
     "python",
     "num_speculative_tokens=",
-    lambda _: "",
     _lines,
     _notes,
     imports=False,

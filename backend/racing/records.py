@@ -3,15 +3,25 @@
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from backend.errors import DerbyError
-from backend.strategies.column import Column
-from backend.strategies.plain_values import (
-    plain_request,
-    plain_settings,
-    read_request,
-    read_settings,
-)
+from backend.grammar.sources import GrammarSource
+from backend.records.document import plain_request, plain_settings
+from backend.strategies.column import Column, default_column
 from backend.types import ModelSpec, Request
+from backend.untrusted import fault
+
+
+class _Record(BaseModel):
+    """What `record_of` wrote; its grammars whole."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request: Request
+    strategy: str
+    settings: dict[str, str | GrammarSource]
+    target: ModelSpec
 
 
 def record_of(request: Request, column: Column, target: ModelSpec) -> dict[str, Any]:
@@ -27,9 +37,9 @@ def record_of(request: Request, column: Column, target: ModelSpec) -> dict[str, 
 def read_record(record: dict[str, Any]) -> tuple[Request, Column, ModelSpec]:
     """What `record_of` recorded. Raises DerbyError for anything else."""
     try:
-        column = read_settings(record["strategy"], record["settings"])
-        return read_request(record["request"]), column, ModelSpec(**record["target"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        read = _Record.model_validate(record)
+    except ValidationError as error:
         raise DerbyError(
-            f"The snapshot's record cannot be read ({type(error).__name__}: {error}): save it anew."
+            f"The snapshot's record cannot be read ({fault(error)}): save it anew."
         ) from error
+    return read.request, default_column(read.strategy).with_settings(read.settings), read.target

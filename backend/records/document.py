@@ -6,6 +6,7 @@ else changes is a version of its own, with a reader of its own.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from functools import cache
@@ -48,8 +49,7 @@ from backend.events import (
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.place import Machine
 from backend.records.record import RaceRecord
-from backend.strategies.column import Column, OwnModel, default_column
-from backend.strategies.plain_values import plain_request, plain_settings
+from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request
 from backend.untrusted import read_json
 
@@ -59,6 +59,10 @@ SCHEMA = Path(__file__).with_name("record.schema.json")
 #: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
 #: some 60 values, what was proposed in it included, are six million.
 MAX_VALUES = 1 << 23
+
+#: Fields of a request that are left out where they are as usual: neither page nor command line sets
+#: them.
+_UNSAID: Mapping[str, Any] = {"turns": [], "tags": True}
 
 #: What a record may tell of: all events but record.LEFT_OUT.
 Told = (
@@ -203,6 +207,26 @@ def schema() -> str:
 @cache
 def _reader() -> TypeAdapter[Document]:
     return TypeAdapter(Document)
+
+
+def plain_request(request: Request) -> dict[str, Any]:
+    """JSON values from which pydantic makes the same request."""
+    value = _request().dump_python(request, mode="json")
+    return {name: each for name, each in value.items() if _UNSAID.get(name) != each}
+
+
+def plain_settings(column: Column) -> dict[str, Any]:
+    """All settings by name as the command line takes them; a grammar whole."""
+    fields = settings_of(column.strategy)
+    return {
+        name: asdict(value) if isinstance(value, GrammarSource) else fields[name].text(value)
+        for name, value in column.settings().items()
+    }
+
+
+@cache
+def _request() -> TypeAdapter[Request]:
+    return TypeAdapter(Request)
 
 
 def _plain_machine(machine: Machine) -> dict[str, Any]:

@@ -104,16 +104,13 @@ def recorded(
     events = tuple(events)
     kept = tuple(event for event in events if not isinstance(event, LEFT_OUT))
     made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    machine = _place_of(events) or this_machine()
+    placed = (
+        Machine(event.processor, event.cores, event.memory, event.system, event.name)
+        for event in events
+        if isinstance(event, Placed)
+    )
+    machine = next(placed, None) or this_machine()
     return RaceRecord(request, tuple(columns), target, made, machine, versions(), kept)
-
-
-def _place_of(events: Iterable[Event]) -> Machine | None:
-    """The machine of a cluster that the events name."""
-    for event in events:
-        if isinstance(event, Placed):
-            return Machine(event.processor, event.cores, event.memory, event.system, event.name)
-    return None
 
 
 def board(record: RaceRecord) -> Scoreboard:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from backend.costs.pass_costs import PassCosts
+from backend.results.figures import counted
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import pass_cost
@@ -18,14 +19,16 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
     if not known:
         return None
     costs, spec = known[0].costs, known[0].spec
-    pairs = zip(costs.widths, costs.seconds, strict=True)
-    points = [(rows, seconds * 1e3, costs.relative(rows)) for rows, seconds in pairs]
+    cells = [
+        [str(rows), f"{seconds * 1e3:.1f}", f"{costs.relative(rows):.2f}"]
+        for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
+    ]
     return {
         "points": [
-            [rows, round(steps, 3), _words(rows, milliseconds, steps)]
-            for rows, milliseconds, steps in points
+            [k, round(costs.relative(k), 3), f"{counted(k, 'row')}: {ms} ms, {steps} plain steps"]
+            for k, (_, ms, steps) in zip(costs.widths, cells, strict=True)
         ],
-        "cells": [[str(rows), f"{ms:.1f}", f"{steps:.2f}"] for rows, ms, steps in points],
+        "cells": cells,
         "marks": [
             _mark(board, i, costs)
             for i, score in enumerate(board.scores)
@@ -35,11 +38,6 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
         f"of rows than the one before takes {costs.width_change * 1e3:.1f} ms more. What "
         "drafting costs comes on top of the curve.",
     }
-
-
-def _words(rows: int, milliseconds: float, steps: float) -> str:
-    many = "row" if rows == 1 else "rows"
-    return f"{rows} {many}: {milliseconds:.1f} ms, {steps:.2f} plain steps"
 
 
 def _guesses(score: Score) -> bool:
@@ -57,7 +55,7 @@ def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
     score = board.scores[index]
     rows, tokens = score.mean_rows, score.tokens_per_forward
     measured = pass_cost(board, index)
-    steps, pace = measured or _on_curve(costs, rows), board.pace(index)
+    steps, pace = measured or costs.average(rows) / costs.one_row, board.pace(index)
     cost = f"{'cost' if measured else 'should cost'} {steps:.2f} plain steps"
     verdict = {"faster": "it pays", "slower": "it does not pay"}.get(pace, "no clear difference")
     if not measured:
@@ -70,10 +68,3 @@ def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
         "pace": pace,
         "sentence": f"{tokens:.2f} tokens from {rows:.1f} rows that {cost}: {verdict}",
     }
-
-
-def _on_curve(costs: PassCosts, rows: float) -> float:
-    """Plain steps of a pass over so many rows on average, by the curve."""
-    below = int(rows)
-    low, high = costs.relative(below), costs.relative(below + 1)
-    return low + (high - low) * (rows - below)

@@ -83,6 +83,12 @@ def rate(tokens_per_second: float) -> str:
     return f"{tokens_per_second:,.0f}" if tokens_per_second >= 1000 else f"{tokens_per_second:.1f}"
 
 
+def counted(number: float, noun: str) -> str:
+    """So many of what `noun` names: 1 core, 1.5 cores, 1,200 tokens."""
+    written = f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+    return f"{written} {noun}" if number == 1 else f"{written} {noun}s"
+
+
 def factor(ratio: float) -> str:
     """How many times as much."""
     return f"{ratio:.2f}{TIMES}"

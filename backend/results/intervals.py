@@ -100,35 +100,6 @@ class Commit(NamedTuple):
     calls: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
-    """The time in which two columns were both decoding: how long it was in seconds, the tokens that
-    either wrote in it, and the work that either did in each slice of it, [slices], in seconds of
-    its own usual speed.
-    """
-
-    seconds: float
-    ours: float
-    theirs: float
-    our_work: Floats
-    their_work: Floats
-
-    @property
-    def ratio(self) -> Ratio:
-        """How many times as many tokens the first one wrote; UNKNOWN if either wrote none."""
-        if not self.ours or not self.theirs:
-            return UNKNOWN
-        value, pieces = self.ours / self.theirs, len(self.our_work)
-        drawn = _drawn(pieces)
-        sums = np.stack((drawn @ self.our_work, drawn @ self.their_work))
-        if (sums <= 0).any():
-            return Ratio(value)
-        return _around(value, np.log(sums[0] / sums[1]), pieces, PLACE)
-
-
-NO_WINDOW = Window(0.0, 0.0, 0.0, np.empty(0), np.empty(0))
-
-
 def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
     """The median over prompts of ratios, all above 0, measured once or more on each prompt. `of`
     names each value's prompt; (): each is of its own. Drawn anew are prompts, and of each of them
@@ -153,9 +124,10 @@ def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
     return _around(value, np.median(drawn, axis=1), pieces)
 
 
-def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Window:
-    """The time in which two columns were both decoding, cut into slices; NO_WINDOW if it is short.
-    Both begin with their first step. A step counts for a slice by the share of it that lies there.
+def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Ratio:
+    """How many times as many tokens the first of two columns wrote while both were decoding;
+    UNKNOWN if that was short, or either wrote none. Both begin with their first step. A step counts
+    for a slice of that time by the share of it that lies there.
     """
     progress = [_progress(commits) for commits in (ours, theirs)]
     begin = max(clock[0] for clock, _, _ in progress)
@@ -163,13 +135,19 @@ def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Window:
     inside = [np.count_nonzero((clock > begin) & (clock <= end)) for clock, _, _ in progress]
     count = int(min((end - begin) / SLICE, min(inside) / PASSES, MOST_SLICES))
     if count < LEAST:
-        return NO_WINDOW
+        return UNKNOWN
     edges = np.linspace(begin, end, count + 1)
-    (our_tokens, our_work), (their_tokens, their_work) = (
-        (np.ptp(np.interp((begin, end), clock, tokens)), np.diff(np.interp(edges, clock, work)))
-        for clock, tokens, work in progress
+    ours_written, theirs_written = (
+        float(np.ptp(np.interp((begin, end), clock, tokens))) for clock, tokens, _ in progress
     )
-    return Window(float(end - begin), float(our_tokens), float(their_tokens), our_work, their_work)
+    if not ours_written or not theirs_written:
+        return UNKNOWN
+    # The work in each slice, [slices], is in seconds of its column's own usual speed.
+    our_work, their_work = (
+        _drawn(count) @ np.diff(np.interp(edges, clock, work)) for clock, _, work in progress
+    )
+    value = ours_written / theirs_written
+    return _around(value, np.log(our_work / their_work), count, PLACE)
 
 
 def _progress(commits: Sequence[Commit]) -> tuple[Floats, Floats, Floats]:

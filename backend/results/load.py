@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.costs.load import Drafting, LoadCosts, acceptance_of, break_even
+from backend.results.figures import counted
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 
@@ -62,28 +63,18 @@ class UnderLoad:
     def sentence(self) -> str:
         """Up to which load it pays, and what it costs beyond that."""
         load, limit = self.load, self.limit
+        alone = f"{self.gain(1):.2f} times KV reuse's speed"
         if limit == 0:
-            alone = f"{_times(self.gain(1))} KV reuse's speed"
             return f"does not pay even for one request: {alone} is predicted"
-        alone = f"{_times(self.gain(1))} KV reuse's speed alone"
         if limit == load.most:
-            return f"pays at every load measured: {alone}, {_at(self.gain(limit), limit)}"
+            at_most = f"{self.gain(limit):.2f} times at {limit} requests"
+            return f"pays at every load measured: {alone} alone, {at_most}"
         beyond = next(b for b in load.requests if b > limit)
-        worst = max((b for b in load.requests if b <= 3 * limit), default=beyond)
-        shown = max(beyond, worst)
-        many = "request" if limit == 1 else "requests"
+        shown = max([beyond, *(b for b in load.requests if b <= 3 * limit)])
         slower = f"takes {1 / self.gain(shown):.2f} times as long at {shown}"
         if self.gain(shown) >= 1:
             slower = f"gains nothing at {shown}"
-        return f"pays up to {limit} {many} at once here ({alone}), and {slower}"
-
-
-def _times(gain: float) -> str:
-    return f"{gain:.2f} times"
-
-
-def _at(gain: float, requests: int) -> str:
-    return f"{gain:.2f} times at {requests} requests"
+        return f"pays up to {counted(limit, 'request')} at once here ({alone} alone), and {slower}"
 
 
 def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
@@ -143,12 +134,9 @@ def _seconds(load: LoadCosts, requests: int, context: int) -> list[float]:
 
 
 def _break_evens(load: LoadCosts, guesses: int, context: int) -> list[float | None]:
-    found: list[float | None] = []
-    for requests in load.requests:
-        ratio = load(1 + guesses, requests, context) / load(1, requests, context)
-        even = break_even(ratio, guesses)
-        found.append(even if even is None else round(even, 3))
-    return found
+    ratios = (load(1 + guesses, b, context) / load(1, b, context) for b in load.requests)
+    evens = (break_even(ratio, guesses) for ratio in ratios)
+    return [even if even is None else round(even, 3) for even in evens]
 
 
 def _is_chain(board: Scoreboard, index: int) -> bool:

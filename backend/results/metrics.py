@@ -31,7 +31,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.intervals import NO_WINDOW, Commit, Ratio, Window, shared
+from backend.results.intervals import Commit, Ratio, shared
 from backend.types import AnswerSoFar
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
@@ -247,19 +247,14 @@ class Score:
         self.masks += step.masks
         self.overlaps += step.overlaps
         self.forced += step.origins.count("forced")
-        self._proposed(step)
+        if step.drafted:
+            self.drafted += step.drafted
+            self.accepted += step.accepted
+            self.rounds[step.accepted] += 1
+            self.depths[step.drafted, step.accepted] += 1
         for part in PARTS:
             if part in step.seconds:
                 self.parts[part] = self.parts.get(part, 0.0) + step.seconds[part]
-
-    def _proposed(self, step: Step) -> None:
-        """Count what a drafter proposed."""
-        if not step.drafted:
-            return
-        self.drafted += step.drafted
-        self.accepted += step.accepted
-        self.rounds[step.accepted] += 1
-        self.depths[step.drafted, step.accepted] += 1
 
     def _expect(self, rows: int, calls: int, tokens: int, length: int, before: int) -> None:
         """Add what a pass behind so much of the answer should have taken, and a plain one in its
@@ -409,16 +404,11 @@ class Score:
         for servers, whose time is another machine's.
         """
         value = self.speedup_over(baseline)
-        if not value or self is baseline or self.clock != baseline.clock:
+        program, elsewhere = self.fed or baseline.fed, self.clock != baseline.clock
+        if not value or self is baseline or program or elsewhere:
             return Ratio(value)
-        found = self.window(baseline).ratio
+        found = shared(self.commits, baseline.commits)
         return found if found.value else Ratio(value)
-
-    def window(self, baseline: "Score") -> Window:
-        """What either wrote while both were decoding; NO_WINDOW where that cannot be compared."""
-        if self.fed or baseline.fed or not self.overlap(baseline).tokens:
-            return NO_WINDOW
-        return shared(self.commits, baseline.commits)
 
 
 def load_of(event: LoadKnown) -> LoadCosts:

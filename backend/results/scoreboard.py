@@ -47,17 +47,16 @@ class Scoreboard:
         self._gains: dict[int, tuple[tuple[int | None, float, float], Ratio]] = {}
 
     def add(self, event: Event) -> None:
-        if isinstance(event, Preparing):
-            self.preparing = event.text
-            return
-        self.preparing = ""
-        if isinstance(event, Conditions):
-            self.conditions = event
-            return
-        if isinstance(event, Placed):
-            self.placed = event
-            return
-        self.scores[event.column].add(event)
+        self.preparing = event.text if isinstance(event, Preparing) else ""
+        match event:
+            case Preparing():
+                pass
+            case Conditions():
+                self.conditions = event
+            case Placed():
+                self.placed = event
+            case _:
+                self.scores[event.column].add(event)
 
     @property
     def ended(self) -> bool:
@@ -80,16 +79,11 @@ class Scoreboard:
         these one on the race's own target.
         """
         running = [
-            i
+            (column.grammar is not None, column.model != RACE_MODEL, i)
             for i, (column, score) in enumerate(zip(self.columns, self.scores, strict=True))
             if column.name == BASELINE and score.state != "failed"
         ]
-        return min(running, key=self._remoteness, default=None)
-
-    def _remoteness(self, index: int) -> tuple[bool, bool]:
-        """How far a column is from plain decoding on the race's own target."""
-        column = self.columns[index]
-        return column.grammar is not None, column.model != RACE_MODEL
+        return min(running)[-1] if running else None
 
     @property
     def baseline(self) -> Score:
@@ -115,11 +109,6 @@ class Scoreboard:
         spec = self.scores[one].spec
         return bool(spec) and spec == self.scores[other].spec
 
-    def comparable(self, index: int) -> bool:
-        """True if a token id means the same in the column and in its reference."""
-        reference, own = self.reference(index), self.scores[index].tokenizer
-        return reference is not None and own != "" and own == self.scores[reference].tokenizer
-
     def by_text(self, index: int) -> bool:
         """True if the column's text must stand for its tokens, whose ids mean nothing here."""
         reference, score = self.reference(index), self.scores[index]
@@ -127,16 +116,16 @@ class Scoreboard:
 
     def _sides(self, index: int) -> tuple[Sequence[int | str], Sequence[int | str]]:
         """What the column and its reference wrote, as it can be compared: ids, or characters."""
-        reference = self.reference(index)
-        own, base = self.scores[index], self.scores[reference or 0]
-        if self.comparable(index):
+        reference, own = self.reference(index), self.scores[index]
+        if reference is None:
+            return (), ()
+        base = self.scores[reference]
+        if own.tokenizer and own.tokenizer == base.tokenizer:  # an id means the same in both
             return own.tokens, base.tokens
         return (own.text, base.text) if self.by_text(index) else ((), ())
 
     def compared(self, index: int) -> int:
-        """How many of the column's tokens, or characters, could be compared with its
-        reference's.
-        """
+        """How many of the column's tokens, or characters, could be compared."""
         return min(map(len, self._sides(index)))
 
     def written(self, index: int, like: int) -> int:
@@ -206,17 +195,6 @@ class Scoreboard:
         if self._gains.get(index, ((), UNKNOWN))[0] != seen:
             self._gains[index] = seen, own.gain_over(base)
         return self._gains[index][1]
-
-    def rates(self, index: int) -> tuple[float, float]:
-        """Tokens a second of a column and of the baseline, as `gain` compares them; 0: unknown."""
-        own, base = self.scores[index], self.baseline
-        window = own.window(base)
-        if window.seconds:
-            return window.ours / window.seconds, window.theirs / window.seconds
-        same = own.overlap(base)
-        if not same.tokens:
-            return 0.0, 0.0
-        return same.tokens / same.seconds, same.tokens / same.other_seconds
 
     def control(self, index: int) -> bool:
         """True if the column does what the baseline does, on the same weights: chance alone has

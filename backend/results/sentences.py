@@ -10,10 +10,9 @@ from statistics import mean
 import numpy as np
 
 from backend.events import Conditions, Served
-from backend.results.figures import duration, factor, rate, span
-from backend.results.intervals import Ratio
+from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
-from backend.results.scoreboard import ENDED, Difference, Scoreboard
+from backend.results.scoreboard import ENDED, Scoreboard
 
 #: Tokens per forward above which more than plain decoding has come out.
 PLAIN = 1.03
@@ -24,6 +23,10 @@ SPOILED, SPREAD = 0.15, 0.25
 
 #: More tokens than that would not be waited for.
 FAR = 10_000
+
+_NO_LONGER_LENT = (
+    "The race ended early because the GPU was lent for no longer: ask for fewer tokens or columns."
+)
 
 #: What is said of a race before anything of it is settled.
 TURNS = "The columns take turns, so the lead is real."
@@ -46,6 +49,16 @@ TERMS = {
     "which comes to 1 - TV and depends on the draft: another text, just as probable. At TV = 0.3 "
     "that is 0.54 against 0.70. The noise does better than it must: with the trained draft at "
     "temperature 0.7 it was 0.39 against 0.42. At temperature 0 there is no difference.",
+}
+
+#: By whose clock a server's column is timed.
+_CLOCKS = {"server": "by the server's own clock", "network": "over the network"}
+
+_PACES = {
+    "base": "the baseline",
+    "faster": "\N{BLACK UP-POINTING TRIANGLE} faster",
+    "slower": "\N{BLACK DOWN-POINTING TRIANGLE} slower",
+    "control": "a control",
 }
 
 #: How another target shows, by the part of its spec.
@@ -75,16 +88,11 @@ def headline(board: Scoreboard) -> str:
         return "No column finished: each card says why."
     speed = _speed(board) or "Too few tokens were written to compare speeds."
     failed = _failures(board)
+    parts = [speed, _kept_texts(board), _other_weights(board), failed]
     if "stopped" in states:
         lent = any(score.reason == "end of GPU time" for score in board.scores)
-        early = (
-            "The race ended early because the GPU was lent for no longer: ask for fewer tokens or "
-            "columns."
-            if lent
-            else "Stopped early."
-        )
-        return " ".join(filter(None, (early, speed, failed)))
-    return " ".join(filter(None, (speed, _kept_texts(board), _other_weights(board), failed)))
+        parts = [_NO_LONGER_LENT if lent else "Stopped early.", speed, failed]
+    return " ".join(filter(None, parts))
 
 
 def live(board: Scoreboard) -> str:
@@ -141,8 +149,7 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 def waiting(ahead: int, most: float) -> str:
     """How many races go first, each of which may take `most` seconds."""
-    races = "1 race" if ahead == 1 else f"{ahead} races"
-    return f"{races} ahead of yours: {_roundly(ahead * most)} at most."
+    return f"{counted(ahead, 'race')} ahead of yours: {_roundly(ahead * most)} at most."
 
 
 def _roundly(seconds: float) -> str:
@@ -158,27 +165,24 @@ def _speed(board: Scoreboard) -> str:
     """Who is fastest of those that keep the text, and whether another one is faster still."""
     if any(score.fed for score in board.scores):
         return _program(board)
-    known = [
-        i
-        for i, score in enumerate(board.scores)
-        if _speed_known(board, score) and not board.control(i)
-    ]
+    known = [i for i in range(len(board.scores)) if _ordered(board, i)]
     if not known:
         return ""
-    keeping = [i for i in known if board.keeps_text(i)]
-    best = max(keeping or known, key=lambda i: _quickness(board, i))
+    known.sort(key=lambda i: _quickness(board, i), reverse=True)
+    keeping, fastest = [i for i in known if board.keeps_text(i)], known[0]
+    best = (keeping or known)[0]
     sentence = _best(board, best, alone=len(keeping) == 1)
-    fastest = max(known, key=lambda i: _quickness(board, i))
     if fastest in (best, *keeping) or board.pace(fastest) != "faster":
         return sentence
-    gain = _times_as_fast(board.gain(fastest))
+    gain = f"{board.speedup(fastest):.2f} times as fast"
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
-def _speed_known(board: Scoreboard, score: Score) -> bool:
+def _ordered(board: Scoreboard, index: int) -> bool:
     """True of columns that can be ordered: by the same tokens as the baseline if there is one."""
+    score = board.scores[index]
     compared = not board.baseline.tpot or score.speedup_over(board.baseline) > 0
-    return score.state != "failed" and score.tpot > 0 and compared
+    return score.state != "failed" and score.tpot > 0 and compared and not board.control(index)
 
 
 def _quickness(board: Scoreboard, index: int) -> tuple[bool, float, float]:
@@ -191,35 +195,28 @@ def _program(board: Scoreboard) -> str:
     """How long each column took for a program's slots."""
     base = board.baseline_index
     done = [i for i, score in enumerate(board.scores) if score.state == "done"]
-    if base is None or base not in done or not board.scores[base].seconds:
-        times = [f"{board.name(i)} took {board.scores[i].seconds:.2f} s." for i in done]
-        return " ".join(times)
-    whole = board.scores[base].seconds
-    others = [
-        f"{board.name(i)} takes {board.scores[i].seconds / whole:.2f} times as long"
-        for i in done
-        if i != base
-    ]
+    took = {i: board.scores[i].seconds for i in done}
+    if base is None or not took.get(base):
+        return " ".join(f"{board.name(i)} took {seconds:.2f} s." for i, seconds in took.items())
+    whole = took.pop(base)
+    others = ", ".join(
+        f"{board.name(i)} takes {seconds / whole:.2f} times as long" for i, seconds in took.items()
+    )
     plain = f"{board.name(base)} ran the program in {whole:.2f} s"
-    return f"{plain}; {', '.join(others)}." if others else f"{plain}."
+    return f"{plain}; {others}." if others else f"{plain}."
 
 
 def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
     base, name = board.baseline_index, board.name(best)
     if base is None or not board.scores[base].tpot:
-        return (
-            f"{name} is fastest with {rate(board.scores[best].tokens_per_second)} tokens a second."
-        )
-    plain = f"{rate(board.scores[base].tokens_per_second)} tokens a second"
+        speed = rate(board.scores[best].tokens_per_second)
+        return f"{name} is fastest with {speed} tokens a second."
+    plain = board.name(base)
     if alone:
-        return f"{board.name(base)} writes {plain}."
+        return f"{plain} writes {rate(board.scores[base].tokens_per_second)} tokens a second."
     if board.pace(best) != "faster":
-        return f"No column with the same text is clearly faster than {board.name(base)}."
-    return f"{name} is {_times_as_fast(board.gain(best))} as {board.name(base)}."
-
-
-def _times_as_fast(gain: Ratio) -> str:
-    return f"{gain.value:.2f} times as fast"
+        return f"No column with the same text is clearly faster than {plain}."
+    return f"{name} is {board.speedup(best):.2f} times as fast as {plain}."
 
 
 def doubts(board: Scoreboard, index: int) -> str:
@@ -290,8 +287,7 @@ def place(board: Scoreboard) -> str:
     found = board.placed
     if found is None:
         return ""
-    cores = f"{found.cores:.3g} {'core' if found.cores == 1 else 'cores'}"
-    where = ", ".join(filter(None, [found.name, found.processor, cores]))
+    where = ", ".join(filter(None, [found.name, found.processor, counted(found.cores, "core")]))
     return f"on {where}. {found.note}".strip() if found.note else f"on {where}"
 
 
@@ -306,8 +302,12 @@ def ledger(board: Scoreboard) -> str:
         half = f"{duration(low)} to {duration(high)}"
         line += f"; a plain step took {duration(middle)}, half of them {half}"
     advice = " The timings are unreliable: race again when the machine is less busy."
-    parts = [line, _warmth(found), _caches(board), *_controls(board)]
-    return f"{'; '.join(parts)}.{advice if spoiled(board) else ''}"
+    reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
+    caches = (
+        f"{' and '.join(reused)} began from a reused cache" if reused else "no cache was reused"
+    )
+    parts = [line, _warmth(found), caches, *_controls(board)]
+    return f"{'; '.join(parts)}.{advice if doubt(board) else ''}"
 
 
 def _controls(board: Scoreboard) -> list[str]:
@@ -323,41 +323,27 @@ def _controls(board: Scoreboard) -> list[str]:
 def doubt(board: Scoreboard) -> str:
     """What leaves a race's timings in doubt, in few words; "" where nothing does."""
     found = board.conditions
-    if found is None or not spoiled(board):
+    if found is None:
         return ""
     if (taken := found.others + found.page + found.stolen) > SPOILED:
         return f"The timings are unreliable: others took {taken:.0%} of the machine."
-    return "The timings are unreliable: the machine's speed changed during the race."
-
-
-def spoiled(board: Scoreboard) -> bool:
-    """Whether what else the machine did leaves the race's timings in doubt."""
-    found = board.conditions
     _, middle, high = board.baseline.wobble
-    return found is not None and (
-        found.others + found.page + found.stolen > SPOILED or high > middle * (1 + SPREAD)
-    )
+    changed = "The timings are unreliable: the machine's speed changed during the race."
+    return changed if high > middle * (1 + SPREAD) else ""
 
 
 def _warmth(found: Conditions) -> str:
     """Whether the models had computed before."""
-    loaded = f"{found.loaded} {'model' if found.loaded == 1 else 'models'} loaded for it"
+    loaded = f"{counted(found.loaded, 'model')} loaded for it"
     warm = "not all widths warmed up" if found.cold else "all widths warmed up"
     return f"{loaded if found.loaded else 'models loaded before'}, {warm}"
 
 
-def _caches(board: Scoreboard) -> str:
-    """Which columns began from what earlier races had computed."""
-    names = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
-    return f"{' and '.join(names)} began from a reused cache" if names else "no cache was reused"
-
-
 def taken_by_others(found: Conditions) -> str:
     """How much of how many cores others took."""
-    cores = f"{found.cores:.3g} {'core' if found.cores == 1 else 'cores'}"
     return (
-        f"other programs took {found.others:.0%} of {cores}, this page {found.page:.0%}, other "
-        f"guests of the host {found.stolen:.0%}"
+        f"other programs took {found.others:.0%} of {counted(found.cores, 'core')}, this page "
+        f"{found.page:.0%}, other guests of the host {found.stolen:.0%}"
     )
 
 
@@ -366,15 +352,10 @@ def taken_by_others(found: Conditions) -> str:
 
 def state(score: Score) -> str:
     """What the column is doing, or how it ended, in a word or two."""
-    match score.state:
-        case "prefill" if not score.prompt_tokens:
-            return "waiting for its first token"
-        case "prefill":
-            return f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
-        case "done" if score.expected:
-            return "incomplete"
-        case other:
-            return other
+    if score.state == "prefill":
+        reading = f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
+        return reading if score.prompt_tokens else "waiting for its first token"
+    return "incomplete" if score.state == "done" and score.expected else score.state
 
 
 def ending(score: Score) -> str:
@@ -385,30 +366,14 @@ def ending(score: Score) -> str:
         return ""
     earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
     reason = f"; it ended at: {score.reason}" if score.reason else ""
-    return f"{_tokens(score.written)} in {duration(score.seconds)}{earlier}{reason}"
-
-
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count:,} tokens"
+    return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
 
 
 def pace(board: Scoreboard, index: int) -> str:
     """How a column's speed compares with the baseline's, in a few words."""
-    match board.pace(index):
-        case "base":
-            return "the baseline"
-        case "faster":
-            return "\N{BLACK UP-POINTING TRIANGLE} faster"
-        case "slower":
-            return "\N{BLACK DOWN-POINTING TRIANGLE} slower"
-        case "control":
-            return "a control"
-        case _:
-            return _nothing_shown(board, index)
-
-
-def _nothing_shown(board: Scoreboard, index: int) -> str:
-    """Why a column is called neither faster nor slower; "" while it may still be."""
+    if (shown := board.pace(index)) in _PACES:
+        return _PACES[shown]
+    # Why it is called neither faster nor slower; "" while it may still be.
     score = board.scores[index]
     if board.gain(index).known:
         return "no clear difference"
@@ -424,9 +389,8 @@ def kept(board: Scoreboard, index: int) -> str:
     score = board.scores[index]
     if score.judged and score.judged.verdict == "invalid":
         return "not valid"
-    return {"same": "same text", "differs": "another text", "allowed": "own text", "": ""}[
-        board.sameness(index)
-    ]
+    words = {"same": "same text", "differs": "another text", "allowed": "own text"}
+    return words.get(board.sameness(index), "")
 
 
 def brief(board: Scoreboard, index: int) -> str:
@@ -454,7 +418,9 @@ def reason(board: Scoreboard, index: int) -> str:
     factors = exception or _factors(board, index) or served(score)
     if not factors:
         return ""
-    parts = [_opening(board, index) + factors]
+    unclear = "no clear difference here: " if board.gain(index).known else ""
+    opening = {"faster": "", "slower": "slower here: "}.get(board.pace(index), unclear)
+    parts = [opening + factors]
     if drafting := _drafting(board, score):
         parts.append(f"drafting takes {drafting:.2f} of them")
     # A prediction is over plain decoding on the column's own model.
@@ -465,14 +431,9 @@ def reason(board: Scoreboard, index: int) -> str:
 
 def served(score: Score) -> str:
     """By whose clock a server's column is timed, and what it does not tell; "" of others."""
-    trip = f"round trip {duration(score.round_trip)}"
-    match score.clock:
-        case "server":
-            clock = f"timed by the server's own clock; {trip}"
-        case "network":
-            clock = f"timed over the network; {trip}"
-        case _:
-            return ""
+    if score.clock not in _CLOCKS:
+        return ""
+    clock = f"timed {_CLOCKS[score.clock]}; round trip {duration(score.round_trip)}"
     if score.steps and not score.times:
         clock += "; it sends no token counts, so the time per token is unknown"
     return clock + _counted(score.served)
@@ -529,16 +490,6 @@ def _price(board: Scoreboard, index: int) -> str:
     return f"a forward{rows} costs {cost:.2f} plain steps"
 
 
-def _opening(board: Scoreboard, index: int) -> str:
-    match board.pace(index):
-        case "faster":
-            return ""
-        case "slower":
-            return "slower here: "
-        case _:
-            return "no clear difference here: " if board.gain(index).known else ""
-
-
 def _drafting(board: Scoreboard, score: Score) -> float:
     """Plain steps that drafting takes in a round; 0 below a twentieth."""
     plain = board.baseline.tpot
@@ -567,19 +518,14 @@ def validity(score: Score) -> str:
     if judged is None:
         return ""
     later = ", ".join(judged.later)
-    match judged.verdict:
-        case "valid":
-            return f"valid against its schema{f', {later} checked afterwards' if later else ''}"
-        case "unchecked":
-            return f"not checked against its schema: {judged.why}"
-        case _:
-            place = f" at {judged.pointer}" if judged.pointer else ""
-            blame = (
-                "the grammar engine let it through"
-                if judged.forbidden
-                else f"the grammar left {later} to this check"
-            )
-            return f"not valid against its schema{place}: {judged.why}; {blame}"
+    if judged.verdict == "valid":
+        return f"valid against its schema{f', {later} checked afterwards' if later else ''}"
+    if judged.verdict == "unchecked":
+        return f"not checked against its schema: {judged.why}"
+    place = f" at {judged.pointer}" if judged.pointer else ""
+    left = f"the grammar left {later} to this check"
+    blame = "the grammar engine let it through" if judged.forbidden else left
+    return f"not valid against its schema{place}: {judged.why}; {blame}"
 
 
 def _comparison(board: Scoreboard, index: int) -> str:
@@ -589,10 +535,13 @@ def _comparison(board: Scoreboard, index: int) -> str:
         return ""
     name, base = board.name(reference), board.scores[reference]
     if not board.compared(index):
-        return f"not compared with {name}: {_incomparable(score, base)}"
+        known = score.tokenizer and base.tokenizer and score.tokenizer != base.tokenizer
+        why = "its tokenizer is different" if known else "its tokens are not known"
+        return f"not compared with {name}: {why}"
     difference = board.difference(index)
     if not (score.keeps_text or score.shifts) and board.draws_alike(index):
-        return _same_distribution(name, difference)
+        text = f"a different text from token {difference.index + 1} on" if difference else ""
+        return f"same distribution as {name}, {text or 'so far the same text'}"
     if difference is None:
         return _identical(board, index, reference)
     place = f"{name} at token {difference.index + 1}"
@@ -604,21 +553,6 @@ def _comparison(board: Scoreboard, index: int) -> str:
     targets = _own_target(score, base)
     because = f", {'; '.join([demand, *targets])}" if demand else f"{gap}: {' and '.join(targets)}"
     return f"leaves {place}{because}"
-
-
-def _same_distribution(name: str, difference: Difference | None) -> str:
-    text = (
-        f"a different text from token {difference.index + 1} on"
-        if difference
-        else "so far the same text"
-    )
-    return f"same distribution as {name}, {text}"
-
-
-def _incomparable(score: Score, base: Score) -> str:
-    if score.tokenizer and base.tokenizer and score.tokenizer != base.tokenizer:
-        return "its tokenizer is different"
-    return "its tokens are not known"
 
 
 def _identical(board: Scoreboard, index: int, reference: int) -> str:
@@ -659,7 +593,8 @@ def remark(score: Score) -> str:
     """What was decided for the column, what a grammar cost, what a cache spared, what became of the
     context.
     """
-    parts = [_decided(score), _promise(score), _grammar(score)]
+    why = "" if score.decision.plain else as_sentence(score.decision.why)
+    parts = [why, _promise(score), _grammar(score)]
     if score.expected:
         parts.append(f"Incomplete: the grammar still expects {score.expected}.")
     if score.reused:
@@ -672,11 +607,6 @@ def remark(score: Score) -> str:
             f"last: {shortened(score.shifts[-1].text)}"
         )
     return " ".join(filter(None, parts))
-
-
-def _decided(score: Score) -> str:
-    """Why the settings in force are those."""
-    return "" if score.decision.plain else as_sentence(score.decision.why)
 
 
 def _promise(score: Score) -> str:

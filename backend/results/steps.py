@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from backend.events import Proposed, Step
-from backend.results.figures import duration
+from backend.results.figures import counted, duration
 from backend.results.metrics import PARTS, Score
 from backend.results.scoreboard import Scoreboard
 
@@ -54,7 +54,7 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
         "tokens": _tokens(score, index, seen)[:MOST],
         "proposed": guesses[:MOST],
         "chosen": {"text": seen.chosen, "parent": _last(seen)} if seen.chosen else None,
-        "shape": _shape(seen),
+        "shape": "tree" if seen.parents else "chain" if len(seen.tokens) > seen.cut else "",
         "window": [level[:MOST] for level in seen.window],
         "hits": _leaves(seen) if seen.window else 0,
         "parts": _parts(step),
@@ -62,7 +62,7 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
         "masks": _masks(step, seen)[:MOST],
     }
     said = [_offer(guesses, seen), _choice(step, seen, guesses), _lookahead(seen)]
-    said += [_cost(score, index, expected), _constrained(view), _departure(board, column, index)]
+    said += [_cost(score, index, expected), _constrained(seen), _departure(board, column, index)]
     return view | {"sentences": [sentence for sentence in said if sentence]}
 
 
@@ -97,7 +97,7 @@ def _title(score: Score, index: int) -> str:
         (origin, _), *_ = score.moments[index].spans
         return _OTHER.get(origin, _HELD)
     number, count = sum(1 for i in score.step_at if i <= index), len(step.origins)
-    return f"Step {number} of {score.steps}: {_count(count, 'token')}"
+    return f"Step {number} of {score.steps}: {counted(count, 'token')}"
 
 
 def _texts(score: Score, index: int) -> list[str]:
@@ -122,7 +122,10 @@ def _tokens(score: Score, index: int, seen: Proposed) -> list[View]:
             "text": texts[i] if i < len(texts) else "",
             "origin": origin,
             "gap": gaps[i] if i < len(gaps) else None,
-            "top": [[text, _share(p), p] for text, p in seen.top[i]] if i < len(seen.top) else [],
+            "top": [
+                [text, f"{p:.1%}" if p >= 0.001 else "under 0.1%", p]
+                for text, p in (seen.top[i] if i < len(seen.top) else ())
+            ],
         }
         for i, origin in enumerate(step.origins)
     ]
@@ -170,12 +173,6 @@ def _fates(seen: Proposed) -> list[Fate]:
 def _last(seen: Proposed) -> int:
     """The last token that was accepted; -1: the text so far."""
     return seen.path[-1] if seen.path else -1
-
-
-def _shape(seen: Proposed) -> str:
-    if seen.parents:
-        return "tree"
-    return "chain" if len(seen.tokens) > seen.cut else ""
 
 
 def _leaves(seen: Proposed) -> int:
@@ -230,7 +227,7 @@ def _offer(guesses: Sequence[View], seen: Proposed) -> str:
     names = list(dict.fromkeys(guess["by"] for guess in guesses))
     offers = [f"{name} {sum(guess['by'] == name for guess in guesses)}" for name in names]
     verb = "was" if len(guesses) == 1 else "were"
-    offer = f"{_count(len(guesses), 'token')} {verb} proposed ({', '.join(offers)})"
+    offer = f"{counted(len(guesses), 'token')} {verb} proposed ({', '.join(offers)})"
     cut = f", {seen.cut} ruled out by a grammar before the pass" if seen.cut else ""
     return f"{offer}, {len(seen.path)} accepted{cut}."
 
@@ -252,7 +249,7 @@ def _lookahead(seen: Proposed) -> str:
     if not seen.window:
         return ""
     rows = sum(map(len, seen.window))
-    hits = _count(_leaves(seen), "n-gram")
+    hits = counted(_leaves(seen), "n-gram")
     return f"The pool had {hits} to try; a window of {rows} rows looked for new ones."
 
 
@@ -264,7 +261,7 @@ def _cost(score: Score, index: int, expected: float | None) -> str:
     took = f"It took {duration(step.seconds['total'])}"
     if not step.rows:
         return f"{took}."
-    took += f" for {_count(step.rows, 'row')}"
+    took += f" for {counted(step.rows, 'row')}"
     if expected is not None:
         return f"{took}; the measured costs predict {duration(expected)}."
     if index == min(score.step_at):
@@ -272,12 +269,12 @@ def _cost(score: Score, index: int, expected: float | None) -> str:
     return f"{took}; what passes cost is not known here."
 
 
-def _constrained(view: View) -> str:
+def _constrained(seen: Proposed) -> str:
     """How much of the vocabulary was left where the step began."""
-    if not view["masks"]:
+    if not seen.allowed:
         return ""
-    allowed = view["masks"][0]["allowed"]
-    return f"{_count(allowed, 'token')} {'was' if allowed == 1 else 'were'} allowed to begin with."
+    first = seen.allowed[0]
+    return f"{counted(first, 'token')} {'was' if first == 1 else 'were'} allowed to begin with."
 
 
 def _departure(board: Scoreboard, column: int, index: int) -> str:
@@ -300,14 +297,6 @@ def _text_of(score: Score, token: int) -> str:
     return texts[token - first] if first <= token < first + len(texts) else ""
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _quoted(text: str) -> str:
     """A token's text so that its spaces show."""
     return f'"{text}"'
-
-
-def _share(probability: float) -> str:
-    return f"{probability:.1%}" if probability >= 0.001 else "under 0.1%"

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from backend.errors import DerbyError
 from backend.export.card import card
-from backend.export.csv_table import csv_table
-from backend.export.curve import curve
-from backend.export.markdown import markdown
+from backend.export.curves import curve
+from backend.export.tables import csv_table, markdown
 from backend.export.trace import trace
 from backend.grammar.sources import GrammarSource
 from backend.models.files import HUB_ID

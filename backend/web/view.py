@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from backend.export import curve, load_curve
+from backend.export.curves import draw_costs, draw_load
 from backend.models.files import model_title
 from backend.results import sentences
 from backend.results.charts import cost_curve
@@ -244,7 +244,7 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
         return None
     marks = [{**mark, "name": public(mark["name"])} for mark in costs["marks"]]
     return {
-        "svg": curve.drawn({**costs, "marks": marks}),
+        "svg": draw_costs({**costs, "marks": marks}),
         "marks": [[mark["name"], mark["sentence"], mark["pace"]] for mark in marks],
         "cells": costs["cells"],
         "note": costs["note"],
@@ -257,7 +257,7 @@ def _load(board: Scoreboard, public: Callable[[str], str]) -> View | None:
         return None
     marks = [{**mark, "name": public(mark["name"])} for mark in chart["marks"]]
     return {
-        "svg": load_curve.drawn({**chart, "marks": marks}),
+        "svg": draw_load({**chart, "marks": marks}),
         "marks": [[mark["name"], mark["sentence"], ""] for mark in marks],
         "heads": [public(name) for name in chart["heads"]],
         **{name: chart[name] for name in ("cells", "note", "requests", "rows", "seconds")},

@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 from backend.cli.main import app
 from backend.events import Failed, to_json
 from backend.export.card import card
-from backend.export.csv_table import csv_table
-from backend.export.markdown import markdown
+from backend.export.tables import csv_table, markdown
 from backend.export.trace import trace
 from backend.records.file import as_bytes, load, save
 from backend.records.link import link

@@ -1,23 +1,27 @@
 """The pictures of a race: all there, nothing on top of another, nothing that could be run."""
 
+import csv
+import json
 from contextlib import suppress
 from dataclasses import replace
+from io import StringIO
 from itertools import combinations
 from xml.etree import ElementTree as ET
 
 import pytest
 from boards import LONG, LONG_PAIRS, priced, started, written
-from hypothesis import given, settings
+from hypothesis import given
 from recordings import EVERY, RECORDS, race_of
 
 from backend.errors import DerbyError
 from backend.events import Failed, Fed, LoadKnown
-from backend.export import load_curve
 from backend.export.card import card
-from backend.export.curve import curve
+from backend.export.curves import curve, draw_load
 from backend.export.svg import COLOURS, fitted, text
+from backend.export.tables import csv_table, markdown
+from backend.export.trace import trace
 from backend.records.record import RaceRecord, board
-from backend.results.figures import figure
+from backend.results.figures import figure, figures
 from backend.results.load import load_chart
 from backend.strategies.column import OwnModel, parse_column
 
@@ -51,7 +55,7 @@ def known(count: int, name: str = "") -> RaceRecord:
 def load(record: RaceRecord) -> str:
     chart = load_chart(board(record))
     assert chart is not None
-    return load_curve.drawn(chart)
+    return draw_load(chart)
 
 
 def elements(picture: str) -> list[ET.Element]:
@@ -106,12 +110,18 @@ def test_any_number_of_columns_is_legible_and_harmless(count: int, name: str) ->
     require_legible(pictures[0])
 
 
-@settings(max_examples=60)
 @given(RECORDS)
 def test_whatever_a_record_says_can_be_drawn(record: RaceRecord) -> None:
+    """Events that no race would tell in such an order must not break a page that shows them."""
     require_harmless(card(record))
     with suppress(DerbyError):  # what passes cost may be unknown
         require_harmless(curve(record))
+    assert len(list(csv.reader(StringIO(csv_table(record), newline="")))) == 1 + len(record.columns)
+    rows = [line for line in markdown(record).splitlines() if line.startswith("|")]
+    wide = {row.replace("\\|", "").count("|") for row in rows}
+    assert (len(rows), wide) == (2 + len(record.columns), {len(figures("table")) + 3})
+    drawn = [event for event in json.loads(trace(record))["traceEvents"] if event["ph"] == "X"]
+    assert all(event["dur"] >= 0 and event["pid"] < len(record.columns) for event in drawn)
 
 
 def test_the_card_says_what_the_board_says() -> None:

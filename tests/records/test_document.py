@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
 from lib import LOCAL
-from recordings import FAKE, KINDS, PARTS, RECORDS, race_of
+from recordings import FAKE, KINDS, PARTS, race_of
 
 from backend.errors import DerbyError
 from backend.events import CostsKnown, Event, LoadKnown, to_json
@@ -24,7 +23,7 @@ from backend.records.document import (
     write_document,
 )
 from backend.records.file import from_bytes
-from backend.records.record import LEFT_OUT, RaceRecord, board, recorded
+from backend.records.record import LEFT_OUT, board, recorded
 from backend.strategies.column import OwnModel, default_column
 from backend.types import MAX_NEW_TOKENS, Request
 
@@ -68,11 +67,6 @@ def test_a_chat_and_a_plain_prompt_survive() -> None:
     assert read_document(write_document(told)) == told
     with pytest.raises(DerbyError, match="A message's role is 'tool'"):
         replace(chat, turns=(("tool", "x"),))
-
-
-@given(RECORDS)
-def test_any_record_survives_its_document(record: RaceRecord) -> None:
-    assert read_document(write_document(record)) == record
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -156,9 +150,11 @@ def test_anything_else_is_refused(what: str) -> None:
     refusal(said)
 
 
-@pytest.mark.parametrize("value", [None, [], 7, "decode-derby-race", {"format": []}, {"a": 1}])
-def test_what_is_no_document_is_refused(value: Any) -> None:
-    assert "no record of a race" in refusal(value)
+def test_what_is_no_document_is_refused() -> None:
+    for value in (None, [], 7, "decode-derby-race", {"format": []}, {"a": 1}):
+        assert "no record of a race" in refusal(value)
+    later = document_of(race_of("kv")) | {"version": 2}
+    assert "version 2; this program reads 1: update" in refusal(later)
 
 
 @pytest.mark.parametrize(
@@ -183,27 +179,17 @@ def test_costs_of_other_widths_than_are_said_are_refused(kind: str, fields: dict
     assert "cost what no" in refusal(said)
 
 
-def test_a_later_version_asks_for_a_later_program() -> None:
-    said = document_of(race_of("kv")) | {"version": 2}
-    assert "version 2; this program reads 1: update" in refusal(said)
-
-
 @pytest.mark.parametrize(
-    ("place", "name", "said"),
+    ("change", "said"),
     [
-        (("columns", 0, "strategy"), "bigram", "There is no column 'bigram'"),
-        (("target", "engine"), "vulkan", "There is no engine 'vulkan'"),
-        (("columns", 0, "model", "engine"), "vulkan", "There is no engine 'vulkan'"),
+        (lambda d: d["columns"][0].update(strategy="bigram"), "There is no column 'bigram'"),
+        (lambda d: d["target"].update(engine="vulkan"), "There is no engine 'vulkan'"),
+        (lambda d: d["columns"][0]["model"].update(engine="vulkan"), "no engine 'vulkan'"),
     ],
 )
-def test_a_plug_in_that_is_not_here_is_named(
-    place: tuple[str | int, ...], name: str, said: str
-) -> None:
+def test_a_plug_in_that_is_not_here_is_named(change: Change, said: str) -> None:
     document = document_of(race_of("kv"))
-    inner: Any = document
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = name
+    change(document)
     assert said in refusal(document)
 
 

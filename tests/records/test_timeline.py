@@ -41,17 +41,10 @@ def test_events_come_when_their_time_has_come(speed: float) -> None:
         assert at == inf or seen == pytest.approx(at / speed)
 
 
-def test_at_once_nothing_is_waited_for() -> None:
-    def wait(seconds: float) -> None:
-        raise AssertionError(seconds)
-
-    moments = timeline(race_of("kv lookup"))
-    assert list(paced(moments, 0, lambda: 0.0, wait)) == [event for _, event in moments]
-
-
-def test_what_is_late_is_not_waited_for() -> None:
+@pytest.mark.parametrize(("speed", "late"), [(0, 0.0), (1, 1e9)])
+def test_at_once_and_what_is_late_is_not_waited_for(speed: float, late: float) -> None:
     """A terminal that draws slowly does not slow the race down as well."""
-    waits: list[float] = []
-    late = iter([0.0, *[1e9] * 1000])
-    list(paced(timeline(race_of("kv")), 1, lambda: next(late), waits.append))
+    waits, clock, moments = list[float](), iter([0.0, *[late] * 1000]), timeline(race_of("kv"))
+    shown = list(paced(moments, speed, lambda: next(clock), waits.append))
+    assert shown == [event for _, event in moments]
     assert not waits

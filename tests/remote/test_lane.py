@@ -33,7 +33,7 @@ from backend.bench.summary import Measured, results
 from backend.bench.tables import results_table
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Served, Started, Step
-from backend.export.csv_table import csv_table
+from backend.export.tables import csv_table
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

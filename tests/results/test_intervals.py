@@ -1,7 +1,7 @@
 """Intervals hold the truth as often as they say, and short runs have none."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 from math import inf
 
@@ -16,7 +16,6 @@ from backend.results.intervals import (
     UNKNOWN,
     Commit,
     Ratio,
-    Window,
     median_ratio,
     shared,
     student,
@@ -72,10 +71,6 @@ def raced(slow: Iterator[float], tokens: int, *columns: Steps) -> tuple[list[Com
     return commits[0], commits[1]
 
 
-def told(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Ratio:
-    return shared(ours, theirs).ratio
-
-
 def every(seconds: float, count: int) -> list[Commit]:
     """One token so often."""
     return [Commit(seconds * i, 1) for i in range(count)]
@@ -93,7 +88,7 @@ def test_an_interval_holds_the_truth_in_95_of_100_races(
     a busy machine: the baseline's last third ran alone, when the machine had another speed.
     """
     slow, races = machine(random.Random(tokens), busy=busy), 400
-    found = [told(*raced(slow, tokens, plain(STEP / pace), plain())) for _ in range(races)]
+    found = [shared(*raced(slow, tokens, plain(STEP / pace), plain())) for _ in range(races)]
     assert all(ratio.known for ratio in found)
     held = sum(ratio.low <= pace <= ratio.high for ratio in found) / races
     assert 0.91 <= held <= 0.99
@@ -111,7 +106,7 @@ def test_what_a_text_has_drafts_yield_is_no_doubt_about_the_speed(*, busy: bool)
         whole = ours[1:]
         due = sum(STEP * (1 + 0.1 * (commit.rows - 1)) for commit in whole)
         truth = sum(commit.tokens for commit in whole) / due * STEP
-        ratio = told(ours, theirs)
+        ratio = shared(ours, theirs)
         held += ratio.low <= truth <= ratio.high
         widths.append(ratio.high / ratio.low)
     assert 0.91 <= held / 400 <= 0.99
@@ -131,28 +126,22 @@ def test_what_slows_both_columns_widens_nothing() -> None:
         ]
         for _ in range(2)
     )
-    ratio = told(ours, theirs)
+    ratio = shared(ours, theirs)
     assert 0.97 < ratio.low < ratio.high < 1.03
 
 
 def test_too_short_a_race_has_no_interval() -> None:
-    assert told(every(STEP, 30), every(STEP, 30)) == UNKNOWN
-    assert told(every(0.3, 2 * LEAST), every(0.3, 2 * LEAST)) == UNKNOWN
-    assert told(every(0.3, 2 * LEAST + 1), every(STEP, 120)).below
-
-
-def test_a_column_that_hardly_works_has_no_interval() -> None:
-    once, all_along = np.array([0.0] * (LEAST - 1) + [1.0]), np.ones(LEAST)
-    assert Window(1.0, 3.0, 4.0, once, all_along).ratio == Ratio(0.75)
-    assert Window(1.0, 0.0, 4.0, once, all_along).ratio == UNKNOWN
+    assert shared(every(STEP, 30), every(STEP, 30)) == UNKNOWN
+    assert shared(every(0.3, 2 * LEAST), every(0.3, 2 * LEAST)) == UNKNOWN
+    assert shared(every(0.3, 2 * LEAST + 1), every(STEP, 120)).below
 
 
 def test_tokens_count_for_the_time_in_which_their_pass_ran() -> None:
     """One pass a second commits two tokens: two a second, in every part of a second."""
-    window = shared([Commit(float(i), 2) for i in range(41)], every(0.5, 80))
-    assert window.seconds == pytest.approx(39.5)
-    assert (window.ours, window.theirs) == pytest.approx((79, 79))
-    assert window.our_work == pytest.approx(window.their_work)
+    ratio = shared([Commit(float(i), 2) for i in range(41)], every(0.5, 80))
+    assert (ratio.value, ratio.low * ratio.high) == pytest.approx((1.0, 1.0))
+    nothing = [Commit(float(i), 0) for i in range(41)]
+    assert shared(nothing, every(0.5, 80)) == UNKNOWN
 
 
 def test_the_median_of_prompts_has_an_interval() -> None:

@@ -45,7 +45,6 @@ from backend.results.sentences import (
     pace,
     reason,
     remark,
-    spoiled,
     time_left,
     verdict,
     waiting,
@@ -452,14 +451,14 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
         "host 0%; a plain step took 125 ms, half of them 125 ms to 125 ms; models loaded before, "
         "all widths warmed up; no cache was reused."
     )
-    assert not spoiled(quiet)
+    assert not doubt(quiet)
     busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
     assert ledger(busy).endswith(
         "The timings are unreliable: race again when the machine is less busy."
     )
-    assert spoiled(busy)
+    assert doubt(busy)
     assert ledger(board_of("kv")) == ""
-    assert not spoiled(board_of("kv"))
+    assert not doubt(board_of("kv"))
 
 
 def test_the_ledger_says_what_was_warm_and_what_was_reused() -> None:
@@ -474,6 +473,6 @@ def test_a_machine_that_wobbles_by_itself_spoils_timings_too() -> None:
     steps = [step(0, [t], 0.125 if t % 3 else 0.25) for t in range(1, 61)]
     board = board_of("kv", started(0), step(0, [0], 1.0), *steps, Conditions(2, 0, 0, 0))
     assert "half of them 125 ms to 250 ms; " in ledger(board)
-    assert spoiled(board)
+    assert doubt(board)
     pairs = board_of("kv speculative", *written(1, LONG_PAIRS, 0.125), Conditions(2, 0, 0, 0))
     assert "plain step" not in ledger(pairs)

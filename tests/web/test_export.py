@@ -13,7 +13,7 @@ from streams import shown
 
 from backend.cli.replay import FORMS
 from backend.errors import DerbyError
-from backend.export.csv_table import csv_table
+from backend.export.tables import csv_table
 from backend.grammar.sources import GrammarSource
 from backend.racing.hosts.inline import InlineHost
 from backend.records.file import as_bytes

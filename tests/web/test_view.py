@@ -12,7 +12,7 @@ from rich.console import Console
 
 from backend.cli.tables import texts
 from backend.events import Failed, Finished, Judged, Prefilled, Preparing, Started
-from backend.export import curve
+from backend.export.curves import draw_costs
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.charts import cost_curve
@@ -189,7 +189,7 @@ def test_the_curve_comes_with_the_end() -> None:
     shown = view(board_of("kv lookup", *events), race=1, goal=7)
     known = cost_curve(board_of("kv lookup", *events))
     assert known is not None
-    assert shown["costs"]["svg"] == curve.drawn(known)
+    assert shown["costs"]["svg"] == draw_costs(known)
     assert shown["costs"]["marks"] == [
         [m["name"], m["sentence"], m["pace"]] for m in known["marks"]
     ]

@@ -1,6 +1,7 @@
-"""The table for spreadsheets: figures as numbers, and nothing that is computed there."""
+"""The tables of a race: figures as numbers, and whatever a record says is text."""
 
 import csv
+import re
 from dataclasses import replace
 from io import StringIO
 
@@ -8,9 +9,10 @@ import pytest
 from recordings import race_of
 
 from backend.events import Failed
-from backend.export.csv_table import FORMULAS, csv_table
+from backend.export.tables import FORMULAS, csv_table, markdown
 from backend.records.record import RaceRecord, board
 from backend.results.figures import figures
+from backend.results.sentences import headline
 from backend.strategies.column import OwnModel
 
 
@@ -29,8 +31,7 @@ def test_every_figure_of_the_table_is_a_number_or_nothing() -> None:
     assert float(lookup["accepted, %"]) == pytest.approx(score.acceptance * 100, rel=1e-5)
     assert float(lookup["speed-up"]) == pytest.approx(made.speedup(1), rel=1e-5)
     assert float(lookup["tokens"]) == score.written
-    assert base["drafted, tokens"] == ""
-    assert base["text"] == "the baseline"
+    assert (base["drafted, tokens"], base["text"]) == ("", "the baseline")
     assert lookup["text"] == "identical to KV reuse (60 tokens)"
     for entry in figures("table"):
         assert any(heading.startswith(entry.title) for heading in lookup)
@@ -47,6 +48,36 @@ def test_no_cell_is_a_formula(begins: str) -> None:
     columns = (record.columns[0].on(OwnModel("=1+1", "fake")),)
     cell = f'{begins}HYPERLINK("https://a.b","c")'
     (line,) = lines(replace(record, columns=columns, events=(Failed(0, cell),)))
-    assert line["message"] == f"'{cell}"
-    assert line["text"] == "failed"
+    assert (line["message"], line["text"]) == (f"'{cell}", "failed")
     assert not any(value.startswith(FORMULAS) for value in line.values())
+
+
+def cells(text: str) -> list[list[str]]:
+    """Those of a Markdown table's lines; an escaped pipe is no border."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [row.replace("\\|", "").strip("|").split("|") for row in rows]
+
+
+def test_the_markdown_says_who_won_with_what_where() -> None:
+    record = race_of("kv lookup:k=3", 60)
+    text, made = markdown(record), board(record)
+    assert text.startswith(headline(made).replace("_", "\\_")[:20])
+    rows = cells(text)
+    assert len(rows) == 2 + 2
+    assert {len(row) for row in rows} == {len(figures("table")) + 2}
+    speedup = figures("table")[0].cell(made.scores[1], made.baseline)
+    assert [cell.strip() for cell in rows[3]][:2] == ["Prompt lookup", speedup]
+    assert record.made in text
+
+
+def test_nothing_in_a_record_is_markup() -> None:
+    record = race_of("kv lookup", 12)
+    name = "a|b\n# c <script>d</script> [e](https://f) *g* `h` &amp;"
+    columns = (record.columns[0], record.columns[1].on(OwnModel(name, "fake")))
+    failed = (*record.events, Failed(1, f"No {name}."))
+    text = markdown(replace(record, columns=columns, events=failed))
+    assert len({len(row) for row in cells(text)}) == 1
+    assert "\\<script\\>d" in text
+    bare = re.sub(r"\\.", "", text)
+    assert not set(bare) & set("\\<>[]*`&#_~")
+    assert len({len(row) for row in cells(bare)}) == 1

@@ -1,0 +1,209 @@
+"""What forward passes cost, and what load does to speculation, as pictures: plots whose x axis is
+logarithmic, with a legend beside it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import hypot, log2, log10
+from typing import Any
+
+from backend.errors import DerbyError
+from backend.export.svg import (
+    COLOURS,
+    CURVE,
+    INK,
+    PANEL,
+    RULE,
+    SOFT,
+    Point,
+    disc,
+    fitted,
+    line,
+    picture,
+    text,
+)
+from backend.models.files import model_title
+from backend.records.record import RaceRecord, board
+from backend.results.charts import cost_curve
+
+COSTS = "What a forward pass costs, by the number of its rows"
+LOAD = "Acceptance at which guesses break even, by the number of requests at once"
+
+RADIUS = 9
+
+WIDTH, HEIGHT = 720, 346
+
+#: The plot's edges, the room between its sides and what is drawn, and where the legend begins.
+LEFT, END, TOP, FLOOR, INSET, LEGEND = 48, 470, 36, 282, 16, 500
+
+SIZE = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """`widest` and `most` are the largest values of either axis; the smallest are 1 and 0."""
+
+    widest: float
+    most: float
+
+    def x(self, value: float) -> float:
+        across = END - LEFT - 2 * INSET
+        return LEFT + INSET + across * log2(max(value, 1)) / log2(max(self.widest, 2))
+
+    def y(self, value: float) -> float:
+        return FLOOR - (FLOOR - TOP) * value / self.most
+
+    def at(self, x: float, y: float) -> Point:
+        return self.x(x), self.y(y)
+
+    def axes(
+        self,
+        xs: Sequence[int],
+        ys: Sequence[float],
+        titles: tuple[str, str],
+        written: Callable[[float], str] = "{:g}".format,
+    ) -> Iterator[str]:
+        """A grid line for each of `ys`, a tick for each of `xs`; `titles` of x and y."""
+        for value in ys:
+            y = self.y(value)
+            yield line(((LEFT, y), (END, y)), RULE if value else SOFT)
+            yield text(LEFT - 7, y + 4, written(value), SIZE, anchor="end")
+        for value in xs:
+            x = self.x(value)
+            yield line(((x, FLOOR), (x, FLOOR + 5)), SOFT)
+            yield text(x, FLOOR + 20, str(value), SIZE, anchor="middle")
+        yield text((LEFT + END) / 2, FLOOR + 42, titles[0], SIZE, anchor="middle")
+        yield text(LEFT - 40, TOP - 18, titles[1], SIZE)
+
+
+def _ticks(most: float) -> list[float]:
+    """About five round numbers from 0 on."""
+    unit = 10.0 ** (log10(most / 5) // 1)
+    step = next(n * unit for n in (1, 2, 5, 10) if n * unit >= most / 5)
+    return [i * step for i in range(int(most / step + 1e-9) + 1)]
+
+
+def _entry(number: int, words: str, height: float) -> str:
+    """A line of the legend; its mark is the caller's, left of it."""
+    y = TOP + (number - 0.5) * height
+    return text(LEGEND + 16, y + 4, fitted(words, WIDTH - LEGEND - 24, SIZE), SIZE, INK)
+
+
+# --- what passes cost
+
+
+def curve(record: RaceRecord) -> str:
+    """The picture of a record's race. Raises DerbyError where its costs are not known."""
+    costs = cost_curve(board(record))
+    if costs is None:
+        raise DerbyError(
+            "What passes cost was not known in this race, so there is no curve: run `tune`, and "
+            "then the race again."
+        )
+    target = record.target
+    where = f"{model_title(target.name)} on {target.engine} {target.precision} ({target.device})"
+    return draw_costs(costs, f"{where}, {record.made[:10]}, {record.machine.processor}")
+
+
+def draw_costs(costs: Mapping[str, Any], of: str = "") -> str:
+    """What `cost_curve` knows as SVG; `of` says what it is of, where nothing else does."""
+    points, marks = costs["points"], costs["marks"]
+    widest = max(rows for rows, *_ in [*points, *([m["rows"]] for m in marks)])
+    most = max([*(steps for _, steps, _ in points), *(max(m["tokens"], m["steps"]) for m in marks)])
+    plot = Plot(widest, 1.08 * most)
+    titles = ("rows in a pass (log scale)", "plain steps")
+    doubling = [2**n for n in range(int(log2(max(widest, 1))) + 1)]
+    parts = [*plot.axes(doubling, _ticks(plot.most), titles), *_curve(plot, points)]
+    caption = fitted(of, WIDTH - 20, 11)
+    parts += [*_marks(plot, marks), text(LEFT - 40, HEIGHT - 6, caption, 11)]
+    said = "; ".join(f"{mark['name']}: {mark['sentence']}" for mark in marks)
+    return picture(WIDTH, HEIGHT, COSTS, f"{costs['note']} {said}", parts)
+
+
+def _curve(plot: Plot, points: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Between two widths the cost lies on a straight line, which the log scale bends."""
+    path = [
+        plot.at(rows, low + (high - low) * (rows - start) / (end - start))
+        for (start, low, _), (end, high, _) in pairwise(points)
+        for rows in range(start, end, max(1, (end - start) // 32))
+    ]
+    last, steps, _ = points[-1]
+    yield line([*path, plot.at(last, steps)], CURVE, 2)
+    for rows, steps, words in points:
+        yield disc(plot.at(rows, steps), 3.5, CURVE, words, hollow=True)
+
+
+def _marks(plot: Plot, marks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What a column's pass costs; joined to it, in the same unit, the tokens that come of it."""
+    taken: list[Point] = []
+    height = min(26, (FLOOR - TOP) / max(len(marks), 1))
+    for number, mark in enumerate(marks, 1):
+        colour, cost = COLOURS[mark["pace"]], plot.at(mark["rows"], mark["steps"])
+        taken.append(_free(plot.at(mark["rows"], mark["tokens"]), taken))
+        yield line((cost, taken[-1]), colour, 2, "3 3")
+        yield disc(cost, 4, colour)
+        yield _entry(number, mark["name"], height)
+        yield from _numbered((LEGEND, TOP + (number - 0.5) * height), number, colour, "")
+    for number, (place, mark) in enumerate(zip(taken, marks, strict=True), 1):
+        tip = f"{mark['name']}: {mark['sentence']}"
+        yield from _numbered(place, number, COLOURS[mark["pace"]], tip)
+
+
+def _numbered(place: Point, number: int, colour: str, tip: str) -> Iterator[str]:
+    yield disc(place, RADIUS, colour, tip)
+    yield text(place[0], place[1] + 4, str(number), SIZE - 1, PANEL, "middle", bold=True)
+
+
+def _free(wanted: Point, taken: Sequence[Point]) -> Point:
+    """The nearest place in the plot where a disc hides no other."""
+    steps = [n * RADIUS for n in range(-24, 25)]
+    around = sorted(product(steps, steps), key=lambda move: hypot(*move))
+    places = ((wanted[0] + right, wanted[1] + down) for right, down in around)
+    inside = ((x, y) for x, y in places if LEFT + RADIUS <= x <= END and TOP <= y <= FLOOR)
+    apart = 2 * RADIUS
+    return next(p for p in inside if all(hypot(p[0] - q[0], p[1] - q[1]) >= apart for q in taken))
+
+
+# --- what load does
+
+
+def draw_load(chart: Mapping[str, Any]) -> str:
+    """What `load_chart` of the results knows as SVG."""
+    requests = chart["requests"]
+    plot = Plot(requests[-1], 1.0)
+    titles = ("requests at once (log scale)", "acceptance")
+    parts = [*plot.axes(requests, (0, 0.25, 0.5, 0.75, 1), titles, "{:.0%}".format)]
+    for guesses, evens in chart["lines"]:
+        parts += _even(plot, requests, guesses, evens)
+    for number, mark in enumerate(chart["marks"], 1):
+        parts += _level(plot, number, mark)
+    said = "; ".join(f"{mark['name']}: {mark['sentence']}" for mark in chart["marks"])
+    return picture(WIDTH, HEIGHT, LOAD, f"{said}. {chart['note']}", parts)
+
+
+def _even(
+    plot: Plot, requests: list[int], guesses: int, evens: list[float | None]
+) -> Iterator[str]:
+    """A line of one number of guesses; it ends where no acceptance pays any more."""
+    known = [(b, even) for b, even in zip(requests, evens, strict=True) if even is not None]
+    if not known:
+        return
+    yield line([plot.at(b, even) for b, even in known], CURVE, 2)
+    for b, even in known:
+        tip = f"k={guesses}: breaks even at an acceptance of {even:.0%} with {b} at once"
+        yield disc(plot.at(b, even), 3.5, CURVE, tip, hollow=True)
+    x, y = plot.at(*known[-1])
+    yield text(x - 4, y - 7, f"k={guesses}", SIZE - 2, anchor="end")
+
+
+def _level(plot: Plot, number: int, mark: Mapping[str, Any]) -> Iterator[str]:
+    """The acceptance of a column, as far as it has one."""
+    known = mark["acceptance"] is not None
+    shown = f", {mark['acceptance']:.0%}" if known else ""
+    yield _entry(number, f"{mark['name']}{shown}", 26)
+    yield text(LEGEND, TOP + (number - 0.5) * 26 + 4, str(number), SIZE, INK, bold=True)
+    if known:
+        y = plot.y(mark["acceptance"])
+        yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
+        yield text(END + 4, y + 4, str(number), SIZE, INK, bold=True)
