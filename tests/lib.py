@@ -8,11 +8,11 @@ import numpy as np
 
 from backend.costs.pass_costs import PassCosts
 from backend.decoding.clock import Clock
-from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import DraftSampler, Sampler
 from backend.decoding.verification import KEYED, Verifier
-from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.network_drafter import NetworkDrafter
@@ -91,7 +91,7 @@ def run(
     **parts: object,
 ) -> Run:
     """Decode to the end with the given parts; with `verifier`, whatever the drafter's own is."""
-    drafter = drafter or NullDrafter()
+    drafter = drafter or Drafter()
     if verifier is not KEYED:
         drafter.verifier = verifier  # type: ignore[misc]
     plugged = Parts(engine.open(), engine.tokenizer, Sampler(request.sampling), Clock(), drafter)
@@ -127,15 +127,13 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
             PromptLookup(draft_length, 3, 2), draft_model(model, draft_length), draft_length
         )
 
-    made: dict[str, Callable[[], Drafter]] = {"none": NullDrafter}
-    for k in (1, 2, 4, 8):
+    made: dict[str, Callable[[], Drafter]] = {"none": Drafter}
+    for k in (1, 4, 8):
         for name, model in models.items():
-            made[f"{name} draft k={k}"] = partial(draft_model, model, FixedDraftLength(k))
+            made[f"{name} draft k={k}"] = partial(draft_model, model, DraftLength(k))
             made[f"{name} hybrid k={k}"] = partial(hybrid, model, k)
     for k, ngram, branches in ((1, 1, 1), (4, 2, 2), (8, 3, 4)):
-        made[f"lookup k={k} n={ngram}"] = partial(
-            PromptLookup, FixedDraftLength(k), ngram, branches
-        )
+        made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, DraftLength(k), ngram, branches)
         made[f"auto lookup k={k}"] = lambda k=k, n=ngram, branches=branches: PromptLookup(
             AdaptiveDraftLength(STEEP, 0.0, k), n, branches, [PROMPT, PROMPT[20:]]
         )
@@ -166,7 +164,7 @@ class Noisy(FakeEngine):
         return self._target.logits(prefix) + self._amount * self._own.logits(prefix)
 
 
-class Script(NullDrafter):
+class Script(Drafter):
     """Proposes the right continuation but for one wrong token, at depth `wrong` of every block."""
 
     def __init__(self, truth: Sequence[int], start: int, k: int, wrong: int) -> None:

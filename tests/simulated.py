@@ -13,7 +13,7 @@ from lib import PROMPT, Noisy, drafting
 from backend.costs.pass_costs import Costs, PassCosts
 from backend.decoding import clock as clock_module
 from backend.decoding.clock import Clock
-from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.decoding.lane import Lane
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
@@ -90,7 +90,7 @@ def race(
     length = AdaptiveDraftLength(costs, DRAFT, 16)
     inner = timed(Noisy(engine, 0.35).open(), lambda _rows, _context: machine.spend(1, DRAFT))
     drafters: tuple[Drafter, Drafter] = (
-        NullDrafter(),
+        Drafter(),
         drafting(engine, length, session=inner),
     )
     machine.ideal.clear()

@@ -1,7 +1,7 @@
-"""The seam for what restricts the text, and the constraint that restricts nothing."""
+"""The seam for what restricts the text."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,58 +21,37 @@ class Masks(NamedTuple):
 UNMASKED = Masks(np.ones((0, 0), dtype=np.bool_))
 
 
-class Constraint(Protocol):
-    """Its state moves in `advance` only, over committed tokens only."""
+class Constraint:
+    """Restricts the text; by itself in nothing. Its state moves in `advance` only, over committed
+    tokens only.
+    """
 
     def forced(self, budget: int) -> Sequence[int]:
         """The only legal continuation, at most `budget` tokens."""
-        ...
+        return ()
 
     def cut(self, proposal: Proposal) -> Proposal:
         """The proposal without drafted tokens that the constraint rules out; scratch untouched."""
-        ...
+        return proposal
 
     def masks_along(self, proposal: Proposal) -> Masks:
         """Allowed tokens after the root (row 0) and after drafted token i (row i + 1)."""
-        ...
+        return UNMASKED
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
         """Begin `masks_along`; what is returned waits for it. Nothing else may be called between
         the two: the target's forward pass runs there.
         """
-        ...
-
-    def advance(self, tokens: Sequence[int]) -> None: ...
-
-    def finished(self) -> bool:
-        """True when nothing but the end of the text may follow."""
-        ...
-
-    def expected(self) -> str:
-        """What must follow before the text may end, in words; "" if it may end here."""
-        ...
-
-
-class NullConstraint:
-    """Allows everything."""
-
-    def forced(self, budget: int) -> Sequence[int]:
-        return ()
-
-    def cut(self, proposal: Proposal) -> Proposal:
-        return proposal
-
-    def masks_along(self, proposal: Proposal) -> Masks:
-        return UNMASKED
-
-    def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
         masks = self.masks_along(proposal)
         return lambda: masks
 
-    def advance(self, tokens: Sequence[int]) -> None: ...
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Take committed tokens."""
 
     def finished(self) -> bool:
+        """True when nothing but the end of the text may follow."""
         return False
 
     def expected(self) -> str:
+        """What must follow before the text may end, in words; "" if it may end here."""
         return ""

@@ -1,8 +1,8 @@
-"""The seam for whatever suggests tokens, and the drafter that suggests none."""
+"""The seam for whatever suggests tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from backend.decoding.hidden_states import KnownStates
 from backend.decoding.verification import KEYED, Verifier
@@ -32,16 +32,17 @@ class Decision:
 UNDECIDED = Decision()
 
 
-class Drafter(Protocol):
-    @property
-    def states(self) -> KnownStates | None:
-        """Where it wants the target's hidden states put; None: it reads none."""
-        ...
+class Drafter:
+    """Suggests tokens; by itself none, which is plain autoregressive decoding.
 
-    @property
-    def verifier(self) -> Verifier:
-        """The rule by which its proposals are accepted."""
-        ...
+    `states`: where it wants the target's hidden states put; None: it reads none. `verifier`: the
+    rule by which its proposals are accepted. `decision`: the one in force; a new object whenever it
+    has changed.
+    """
+
+    states: KnownStates | None = None
+    verifier: Verifier = KEYED
+    decision: Decision = UNDECIDED
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Read the first `computed` tokens of the text, which the target has just computed.
@@ -49,11 +50,9 @@ class Drafter(Protocol):
         Called for each chunk of the prompt and in the step that writes the first token: whatever a
         draft reads of the prompt, it reads here, so that it counts in TTFT and not in TPOT.
         """
-        ...
 
     def rewind(self, length: int) -> None:
         """Learn that only the first `length` tokens of the context still stand."""
-        ...
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         """Suggest what follows `context`, at most `budget` tokens deep.
@@ -61,40 +60,13 @@ class Drafter(Protocol):
         `context` is every committed token, prompt included, and those that a constraint forces
         next, which the target has not computed; its last one is what the suggestions hang below.
         """
-        ...
+        return NOTHING
 
     def observe(self, outcome: Outcome) -> None:
         """Learn what became of the proposal. Called once per decode step."""
-        ...
-
-    @property
-    def decision(self) -> Decision:
-        """The decision in force; a new object whenever it has changed."""
-        ...
 
     def conclude(self) -> None:
         """The text has ended: sum up in `decision` what was decided round by round."""
-        ...
 
-    def close(self) -> None: ...
-
-
-class NullDrafter:
-    """Suggests nothing: plain autoregressive decoding."""
-
-    states: KnownStates | None = None
-    verifier: Verifier = KEYED
-    decision: Decision = UNDECIDED
-
-    def prefill(self, context: Sequence[int], computed: int) -> None: ...
-
-    def rewind(self, length: int) -> None: ...
-
-    def propose(self, context: Sequence[int], budget: int) -> Proposal:
-        return NOTHING
-
-    def observe(self, outcome: Outcome) -> None: ...
-
-    def conclude(self) -> None: ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give back what it holds, such as a draft's cache."""

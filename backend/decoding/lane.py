@@ -2,30 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
+from backend.decoding.clock import Clock
 from backend.events import Event
 from backend.types import Request
-
-
-class Timer(Protocol):
-    """The seconds that a column has used of the shared device, and whether it uses it now."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def running(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoTimer:
-    """The timer of a lane that uses no shared device."""
-
-    seconds: float = 0.0
-    running: bool = False
 
 
 @dataclass(slots=True)
@@ -39,7 +22,7 @@ class Lane:
 
     column: int
     events: Iterator[Event | None]
-    clock: Timer = NoTimer()
+    clock: Clock = field(default_factory=Clock)  # of a lane that shares nothing it never runs
     shares: bool = True
 
 
@@ -48,11 +31,9 @@ class Lane:
 LaneFactory = Callable[[int, Request, Mapping[str, Any]], Lane]
 
 
-def nothing() -> None:
-    """For events that never wait long: there is nothing to bring to an end."""
-
-
-def polled(events: Iterator[Event], leave: Callable[[], None] = nothing) -> Iterator[Event | None]:
+def polled(
+    events: Iterator[Event], leave: Callable[[], object] = lambda: None
+) -> Iterator[Event | None]:
     """Read `events`, which may wait, on a thread of its own; None while there is no new one.
 
     Raises what reading raises. Closing stops the reading at the next event; `leave` is called then,

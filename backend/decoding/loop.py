@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from backend.costs.pass_costs import UNKNOWN_COSTS, Costs
 from backend.decoding.clock import Clock
-from backend.decoding.constraint import Constraint, NullConstraint
+from backend.decoding.constraint import Constraint
 from backend.decoding.context import Bounds, Context
 from backend.decoding.digits import rounded, rounded_parts, rounded_value
-from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter, NullDrafter
+from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter
 from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler
 from backend.decoding.verification import Verdict
@@ -54,8 +54,8 @@ class Parts:
     tokenizer: Tokenizer
     sampler: Sampler
     clock: Clock
-    drafter: Drafter = field(default_factory=NullDrafter)
-    constraint: Constraint = field(default_factory=NullConstraint)
+    drafter: Drafter = field(default_factory=Drafter)
+    constraint: Constraint = field(default_factory=Constraint)
     cache: bool = True
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
     bounds: Bounds = field(default_factory=Bounds)

@@ -10,7 +10,6 @@ does not depend on the draft cannot be agreed with more often (arXiv 2408.07978)
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +38,11 @@ class Verdict:
     overlaps: tuple[float, ...] = ()
 
 
-class Verifier(Protocol):
+class Verifier:
+    """The keyed rule, unless it is another: a drafted token is accepted where the target's own
+    sample with the position's noise equals it.
+    """
+
     def verify(
         self,
         proposal: Proposal,
@@ -53,21 +56,6 @@ class Verifier(Protocol):
         `allowed`: what may be chosen there, bool of the same shape; no rows: everything. `position`
         is that of the first token to decide, `sampler` the request's own.
         """
-        ...
-
-
-class KeyedVerifier:
-    """Accepts what the target's own sample with the position's noise equals."""
-
-    def verify(
-        self,
-        proposal: Proposal,
-        logits: Logits,
-        allowed: NDArray[np.bool_],
-        position: int,
-        sampler: Sampler,
-    ) -> Verdict:
-        """See Verifier."""
 
         def sample(row: int, depth: int) -> Choice:
             mask = allowed[row] if allowed.size else None
@@ -76,10 +64,10 @@ class KeyedVerifier:
         return verify(proposal, sample)
 
 
-KEYED = KeyedVerifier()
+KEYED = Verifier()
 
 
-class DistributionVerifier:
+class DistributionVerifier(Verifier):
     """Accepts by rejection sampling, at temperature 0 what the keyed rule accepts.
 
     Siblings are tried one after another (recursive rejection: SpecInfer, arXiv 2305.09781; without

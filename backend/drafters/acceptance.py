@@ -71,10 +71,10 @@ class Calibration:
         self._estimates = AcceptanceEstimates((*PRIOR, *SECOND, *DRAWN_PRIOR, *DRAWN_SECOND))
         self._first = AcceptanceEstimates((0.5,), memory=LATELY)
         self._declined = 0  # rounds in a row in which drafting did not seem to pay
-        self._path: Path = ()
-        self._guesses: list[Guess] = []
+        self.path: Path = ()  # the round's chain of best tokens so far
+        self.path_probability = 1.0
+        self.guesses: list[Guess] = []  # those of the round
         self._draws: dict[Path, Draw] = {}
-        self.path_probability = 1.0  # of the chain of best tokens so far
 
     @property
     def first_token_acceptance(self) -> float:
@@ -83,7 +83,7 @@ class Calibration:
 
     def begin(self, draft_length: DraftLength) -> bool:
         """Begin a round without guesses; whether to draft in it."""
-        self._path, self._guesses, self._draws, self.path_probability = (), [], {}, 1.0
+        self.path, self.guesses, self._draws, self.path_probability = (), [], {}, 1.0
         pays = draft_length.extends(0, self.first_token_acceptance)
         self._declined = 0 if pays else self._declined + 1
         return self._declined % PROBE_EVERY == 0
@@ -95,23 +95,14 @@ class Calibration:
         else:
             largest = float(pair.draw.probabilities.max())
             kind = len(PRIOR) + len(SECOND) + bisect(LARGEST, largest)
-            self._draws[self._path] = pair.draw
+            self._draws[self.path] = pair.draw
         if second and pair.second >= 0:
             beside = kind + len(PRIOR)
             chance = self.path_probability * self._estimates[beside]
-            self._guesses.append(Guess((*self._path, pair.second), chance, beside, self._by))
+            self.guesses.append(Guess((*self.path, pair.second), chance, beside, self._by))
         self.path_probability *= self._estimates[kind]
-        self._path = (*self._path, pair.token)
-        self._guesses.append(Guess(self._path, self.path_probability, kind, self._by))
-
-    @property
-    def path(self) -> Path:
-        """The round's chain so far."""
-        return self._path
-
-    @property
-    def guesses(self) -> list[Guess]:
-        return self._guesses
+        self.path = (*self.path, pair.token)
+        self.guesses.append(Guess(self.path, self.path_probability, kind, self._by))
 
     def proposal(self, draft_length: DraftLength, calls: int) -> Proposal:
         """Propose those of the round's guesses that pay; of a chain that was drawn, all of it.
@@ -120,11 +111,11 @@ class Calibration:
         that verification is told of. That a second one is tried or not may depend on the first.
         """
         if not self._draws:
-            return proposal_of(self._guesses, draft_length, calls)
-        chain = frozenset(self._path[: depth + 1] for depth in range(len(self._path)))
-        made = proposal_of(self._guesses, draft_length, calls, chain)
+            return proposal_of(self.guesses, draft_length, calls)
+        chain = frozenset(self.path[: depth + 1] for depth in range(len(self.path)))
+        made = proposal_of(self.guesses, draft_length, calls, chain)
         tried = set(paths_of(made))
-        self._guesses = [guess for guess in self._guesses if guess.path in tried]
+        self.guesses = [guess for guess in self.guesses if guess.path in tried]
         draws = {path: _tried(draw, path, tried) for path, draw in self._draws.items()}
         return replace(made, draws=draws)
 
@@ -132,12 +123,12 @@ class Calibration:
         """See which of the round's guesses were right, verified by a pass or not; of those that
         were drawn, only what was verified can tell.
         """
-        if not (outcome.decided and self._path):
+        if not (outcome.decided and self.path):
             return
-        for kind, right in verified({g.path: g.kind for g in self._guesses}, outcome):
+        for kind, right in verified({g.path: g.kind for g in self.guesses}, outcome):
             self._estimates.learn(kind, right=right)
-        self._first.learn(0, right=self._path[0] == outcome.decided[0])
-        self._path = ()
+        self._first.learn(0, right=self.path[0] == outcome.decided[0])
+        self.path = ()
 
 
 def _tried(draw: Draw, path: Path, tried: set[Path]) -> Draw:

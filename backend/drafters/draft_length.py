@@ -8,11 +8,10 @@ of renewal-reward processes).
 
 from collections.abc import Sequence
 from math import exp, log
-from typing import Protocol
 
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
-from backend.drafters.passes import MadePass
+from backend.drafters.passes import MadePass, speedup
 from backend.types import Outcome, Proposal
 
 #: Rounds that the running averages of a token's cost and of a draft's remember.
@@ -27,48 +26,12 @@ PATIENCE, DOUBTFUL = 16, 0.03
 SURPRISE = log(2)
 
 
-class DraftLength(Protocol):
-    @property
-    def most(self) -> int:
-        """Tokens that a round may draft at most."""
-        ...
+class DraftLength:
+    """How much a round drafts; by itself always `k` tokens, one after another.
 
-    @property
-    def branches(self) -> bool:
-        """Whether a draft's second best tokens may be verified beside the best."""
-        ...
-
-    def verify_count(self, path_probabilities: Sequence[float]) -> int:
-        """How many drafted tokens to verify, given each one's chance of being accepted, the best
-        first. They are there already: drafting them costs nothing more.
-        """
-        ...
-
-    def padding_rows(self, drafted: int) -> int:
-        """Rows to send along for nothing, for a pass of another width than the last costs more.
-        They hang from the root, so there are none where the target takes no trees.
-        """
-        ...
-
-    def extends(self, drafted: int, path_probability: float) -> bool:
-        """Say whether to draft a token behind `drafted` ones that are right so probably."""
-        ...
-
-    def begin(self, context: int) -> None:
-        """Begin a round behind so many tokens. A drafter that asks another one begins it twice."""
-        ...
-
-    def learn(self, outcome: Outcome) -> None:
-        """See what a pass cost and committed; to be called once for each."""
-        ...
-
-    def summary(self) -> Decision:
-        """What was decided round by round; UNDECIDED if nothing was."""
-        ...
-
-
-class FixedDraftLength:
-    """Always `k` tokens, one after another."""
+    `most`: tokens that a round may draft at most. `branches`: whether a draft's second best tokens
+    may be verified beside the best.
+    """
 
     branches = False
 
@@ -76,23 +39,33 @@ class FixedDraftLength:
         self.most = k
 
     def verify_count(self, path_probabilities: Sequence[float]) -> int:
+        """How many drafted tokens to verify, given each one's chance of being accepted, the best
+        first. They are there already: drafting them costs nothing more.
+        """
         return len(path_probabilities)
 
     def padding_rows(self, drafted: int) -> int:
+        """Rows to send along for nothing, for a pass of another width than the last costs more.
+        They hang from the root, so there are none where the target takes no trees.
+        """
         return 0
 
     def extends(self, drafted: int, path_probability: float) -> bool:
+        """Say whether to draft a token behind `drafted` ones that are right so probably."""
         return drafted < self.most
 
-    def begin(self, context: int) -> None: ...
+    def begin(self, context: int) -> None:
+        """Begin a round behind so many tokens. A drafter that asks another one begins it twice."""
 
-    def learn(self, outcome: Outcome) -> None: ...
+    def learn(self, outcome: Outcome) -> None:
+        """See what a pass cost and committed; to be called once for each."""
 
     def summary(self) -> Decision:
+        """What was decided round by round; UNDECIDED if nothing was."""
         return UNDECIDED
 
 
-class AdaptiveDraftLength:
+class AdaptiveDraftLength(DraftLength):
     """Up to `k` tokens a chain, as long as they pay. `costs` are the target's, which may change
     from round to round, `draft` is what a call of the draft takes in seconds, to begin with: what
     calls then take corrects it.
@@ -103,7 +76,7 @@ class AdaptiveDraftLength:
 
     def __init__(self, costs: Costs, draft: float, k: int, *, branches: bool = True) -> None:
         """`branches`: the target can verify trees."""
-        self.most = k
+        super().__init__(k)
         self.branches = branches
         self._costs = costs
         self._draft = draft
@@ -205,9 +178,7 @@ class _Account:
         """By what passes are known to cost by now."""
         if not self._passes:
             return UNDECIDED
-        seconds = sum(made.seconds(costs, draft) for made in self._passes)
-        plain = sum(made.plain_seconds(costs) for made in self._passes)
-        predicted = plain / seconds if costs.known else 0.0
+        predicted = speedup(self._passes, costs, draft) if costs.known else 0.0
         if not self._rounds:
             declined = ("no guess promised to pay",)
             return Decision({}, predicted, "plain decoding", declined, plain=True)

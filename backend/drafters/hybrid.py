@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backend.decoding.drafter import Decision
+from backend.decoding.drafter import Drafter
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import joined, paths_of, proposal_of
 from backend.drafters.network_drafter import NetworkDrafter
@@ -11,9 +11,10 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import Outcome, Proposal
 
 
-class Hybrid:
+class Hybrid(Drafter):
     """Takes what `lookup` found unless `draft` is usually more often right, and where it pays the
-    guesses of both in one tree. They share `draft_length`, and both learn from every round.
+    guesses of both in one tree. They share `draft_length`, and both learn from every round. The
+    decision is the draft's: in the end for both at once.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Hybrid:
         if self._by_lookup and found >= usual and not self._both_pay(found, usual):
             return looked_up
         drafted = self._draft.propose(context, budget)
+        self.decision = self._draft.decision
         if not drafted.tokens:
             return replace(looked_up, calls=drafted.calls)
         if self._by_lookup and self._draft_length.branches:
@@ -68,18 +70,12 @@ class Hybrid:
         guessed = outcome.proposal.drafted > outcome.proposal.forced
         self._lookups += guessed and self._by_lookup
 
-    @property
-    def decision(self) -> Decision:
-        """The draft's: in the end for both at once, for they share the draft length's rounds."""
-        return self._draft.decision
-
     def conclude(self) -> None:
         self._draft.conclude()
-        decision = self._draft.decision
-        if decision.settings:
-            why = f"{decision.why}, {self._lookups} of them with prompt lookup"
-            self._draft.decision = replace(decision, why=why)
+        self.decision = self._draft.decision
+        if self.decision.settings:
+            why = f"{self.decision.why}, {self._lookups} of them with prompt lookup"
+            self.decision = replace(self.decision, why=why)
 
     def close(self) -> None:
-        self._lookup.close()
         self._draft.close()

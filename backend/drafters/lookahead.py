@@ -22,7 +22,7 @@ from random import Random
 
 import numpy as np
 
-from backend.decoding.drafter import NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.types import Outcome, Proposal
 
 #: Tokens whose continuations a pool holds.
@@ -61,7 +61,7 @@ class NgramPool:
         return list(reversed(self._after.get(token, {})))
 
 
-class Lookahead(NullDrafter):
+class Lookahead(Drafter):
     """`window` W, `level` N, `guesses` G. `seeded` also fills the pool from prompt and output."""
 
     def __init__(self, window: int, level: int, guesses: int, *, seeded: bool, seed: int) -> None:

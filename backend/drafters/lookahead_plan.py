@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts
-from backend.decoding.drafter import NOTHING, Decision, NullDrafter
+from backend.decoding.drafter import NOTHING, Decision, Drafter
 from backend.drafters.lookahead import Lookahead
-from backend.drafters.passes import MadePass
+from backend.drafters.passes import MadePass, speedup
 from backend.types import Outcome, Proposal
 
 #: How to choose: what pays most here; the same, but plain decoding where that is faster; or the
@@ -36,29 +36,18 @@ class Sizes:
         return f"W={self.window}, N={self.level}, G={self.guesses}"
 
 
-@dataclass(frozen=True, slots=True)
-class Yields:
-    """Tokens per forward at each of these sizes, its pool seeded, in the median of the answers that
-    `model` gave to the six prompts of `python -m backend bench`, greedy.
-    """
+#: Tokens per forward at each of these sizes, from narrow to wide, with a seeded pool, in the median
+#: of the answers that the model MEASURED gave to the six prompts of `python -m backend bench`,
+#: greedy. Those of other models are assumed to be the same until they have run.
+YIELDS: Mapping[Sizes, float] = {
+    Sizes(3, 3, 3): 1.40,
+    Sizes(5, 3, 5): 1.53,
+    Sizes(7, 4, 7): 1.78,
+    Sizes(15, 5, 15): 1.80,
+}
+MEASURED = "built-in"
 
-    model: str
-    tokens: Mapping[Sizes, float]
-
-
-#: Of other models nothing was measured; theirs are assumed to be the same until they have run.
-YIELDS = Yields(
-    "built-in",
-    {
-        Sizes(3, 3, 3): 1.40,
-        Sizes(5, 3, 5): 1.53,
-        Sizes(7, 4, 7): 1.78,
-        Sizes(15, 5, 15): 1.80,
-    },
-)
-
-#: From narrow to wide.
-LADDER = tuple(YIELDS.tokens)
+LADDER = tuple(YIELDS)
 
 #: The sizes where nobody knows what passes cost.
 USUAL = LADDER[1]
@@ -74,7 +63,7 @@ def predicted(sizes: Sizes, costs: PassCosts) -> float:
     """The speed-up over plain decoding that T(k) promises. The number of guesses differs from pass
     to pass, and with it the width.
     """
-    return YIELDS.tokens[sizes] / _plain_steps(sizes, costs)
+    return YIELDS[sizes] / _plain_steps(sizes, costs)
 
 
 def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
@@ -91,27 +80,27 @@ def choose_sizes(costs: PassCosts, auto: Auto, model: str) -> tuple[Sizes, Decis
         return sizes, Decision(sizes.values, why=f"{sizes}: what passes cost is unknown here")
     best = max(LADDER, key=lambda sizes: predicted(sizes, costs))
     sizes = LADDER[-1] if auto == "largest" else best
-    speedup, measured = predicted(sizes, costs), model == YIELDS.model
+    gain, measured = predicted(sizes, costs), model == MEASURED
     promise = _promise(sizes, costs, measured=measured)
-    pays = speedup > MARGIN
+    pays = gain > MARGIN
     if auto == "decline" and not pays:
         return sizes, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",), plain=True)
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
-    against = f"auto=decline would decline: {speedup:.2f} times plain decoding's speed is {source}"
+    against = f"auto=decline would decline: {gain:.2f} times plain decoding's speed is {source}"
     return sizes, Decision(
         sizes.values,
-        speedup if measured else 0.0,
+        gain if measured else 0.0,
         f"{sizes}, the {place}: {promise}",
         () if pays else (against,),
     )
 
 
 def _promise(sizes: Sizes, costs: PassCosts, *, measured: bool) -> str:
-    tokens = f"{YIELDS.tokens[sizes]:.1f} tokens"
+    tokens = f"{YIELDS[sizes]:.1f} tokens"
     yields = f"yields about {tokens}"
     if not measured:
-        yields = f"is assumed to yield the {tokens} that were measured on {YIELDS.model}"
+        yields = f"is assumed to yield the {tokens} that were measured on {MEASURED}"
     steps = f"{_plain_steps(sizes, costs):.2f} plain steps"
     return f"its {sizes.rows}-row forward costs {steps} here and {yields}"
 
@@ -124,7 +113,7 @@ def plan_lookahead(
     return PlannedLookahead(make(sizes), sizes, decision, costs, gives_up=auto == "decline")
 
 
-class PlannedLookahead(NullDrafter):
+class PlannedLookahead(Drafter):
     """Runs lookahead as decided, and corrects the decision by what its own steps yield and cost.
 
     With `gives_up` it ends as soon as they were dearer than plain ones, looked at every TRIAL
@@ -187,18 +176,16 @@ class PlannedLookahead(NullDrafter):
 
     def _correct(self) -> None:
         """Decide again what is in force, by what its steps yielded and cost."""
-        speedup = self._speedup if self._costs.now.known else 0.0
+        gain = self._speedup if self._costs.now.known else 0.0
         why, declined = f"{self._sizes}: {self._account}", self._planned.declined
         if self._lost_after and not declined:
             declined = (f"auto=decline would give up after {self._lost_after} steps",)
-        self.decision = Decision(self._sizes.values, speedup, why, declined)
+        self.decision = Decision(self._sizes.values, gain, why, declined)
 
     @property
     def _speedup(self) -> float:
         """What its steps gained over plain ones, by what passes are known to cost by now."""
-        costs = self._costs.now
-        plain = sum(made.plain_seconds(costs) for made in self._passes)
-        return plain / sum(made.seconds(costs) for made in self._passes)
+        return speedup(self._passes, self._costs.now)
 
     @property
     def _account(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-from backend.decoding.drafter import NOTHING, UNDECIDED, Decision, NullDrafter
+from backend.decoding.drafter import NOTHING, UNDECIDED, Decision, Drafter
 from backend.decoding.hidden_states import KnownStates
 from backend.decoding.sampling import DraftSampler, Pair
 from backend.decoding.verification import KEYED, Verifier
@@ -25,7 +25,7 @@ from backend.types import PREFILL_CHUNK, Logits, Outcome, Proposal
 READ_FORCED = 4
 
 
-class NetworkDrafter(NullDrafter):
+class NetworkDrafter(Drafter):
     """Feeds the network what the target committed since, proposes until the draft length says stop,
     and forgets guesses that were not committed. Owns the network and closes it.
 

@@ -1,5 +1,6 @@
 """The passes that a run made: what they should have taken, by the costs that are known by now."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from backend.costs.pass_costs import PassCosts
@@ -21,6 +22,8 @@ class MadePass(NamedTuple):
         change = costs.width_change if self.changed else 0.0
         return costs(self.rows, self.context) + change + self.calls * draft
 
-    def plain_seconds(self, costs: PassCosts) -> float:
-        """What plain passes should take for as many tokens."""
-        return self.tokens * costs(1, self.context)
+
+def speedup(passes: Sequence[MadePass], costs: PassCosts, draft: float = 0.0) -> float:
+    """How much sooner they should be done than plain passes over as many tokens."""
+    plain = sum(made.tokens * costs(1, made.context) for made in passes)
+    return plain / sum(made.seconds(costs, draft) for made in passes)

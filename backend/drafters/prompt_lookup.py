@@ -7,7 +7,7 @@ and, if given, earlier texts of the same visitor.
 from bisect import bisect
 from collections.abc import Sequence
 
-from backend.decoding.drafter import UNDECIDED, NullDrafter
+from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.acceptance import AcceptanceEstimates
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import Guess, Path, proposal_of, verified
@@ -24,7 +24,7 @@ OCCURRENCES = 4
 HISTORY = 8192
 
 
-class PromptLookup(NullDrafter):
+class PromptLookup(Drafter):
     """Matches the longest suffix of at most `ngram` tokens at its latest earlier occurrence and
     proposes the tokens that came after it; with `branches` > 1 also what came after others, where
     that differs. A continuation that runs into the present goes on with itself, so a loop is

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.decoding.constraint import Masks
+from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
 from backend.grammar.definition import definition_of, lark_texts
@@ -38,7 +38,7 @@ _COUNTS_TOKENS = re.compile(r"\b(max_tokens|stop)\s*=")
 _NAMED = 8
 
 
-class GrammarConstraint:
+class GrammarConstraint(Constraint):
     """Allows exactly the texts of one grammar, and the end of the text where it accepts.
 
     Raises DerbyError where the grammar is wrong, and from the step methods where it cannot

@@ -8,12 +8,12 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-from backend.decoding.constraint import UNMASKED, Masks, NullConstraint
+from backend.decoding.constraint import UNMASKED, Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.types import Proposal
 
 
-class Healing(NullConstraint):
+class Healing(Constraint):
     """The first token must be one of `allowed`; after it everything may follow."""
 
     def __init__(self, allowed: Sequence[int], vocab_size: int) -> None:
@@ -32,7 +32,7 @@ class Healing(NullConstraint):
         self._done = self._done or bool(tokens)
 
 
-class Endless(NullConstraint):
+class Endless(Constraint):
     """Forbids the end of the text: for a generation that must have a given length."""
 
     def __init__(self, eos_ids: Set[int], vocab_size: int) -> None:

@@ -7,9 +7,9 @@ token with it are written again together with the fixed text that follows.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from backend.decoding.constraint import Constraint, NullConstraint
+from backend.decoding.constraint import Constraint
 from backend.decoding.context import Context
 from backend.decoding.digits import rounded
 from backend.decoding.loop import Answer, Parts, with_decisions
@@ -29,18 +29,6 @@ Compile = Callable[[GrammarSource, str], Constraint]
 FATAL = ("context full",)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramMode:
-    """How a column runs a program. `restart`: every slot begins with an empty cache, as if it were
-    a call of its own. `single`: the fixed text is not fed; all of it is generated in one go.
-    `grammar` is the column's own: it binds each slot that has none, from its start.
-    """
-
-    restart: bool = False
-    single: bool = False
-    grammar: GrammarSource | None = None
-
-
 def run_program(
     column: int,
     program: Program,
@@ -48,15 +36,23 @@ def run_program(
     request: Request,
     parts: Parts,
     compile_grammar: Compile,
-    mode: ProgramMode = ProgramMode(),
+    grammar: GrammarSource | None = None,
+    *,
+    restart: bool = False,
+    single: bool = False,
 ) -> Iterator[Event]:
     """Yield the events of one column; `prompt` are the tokens before the program's text.
 
+    `grammar` is the column's own: it binds each slot that has none, from its start. `restart`:
+    every slot begins with an empty cache, as if it were a call of its own. `single`: the fixed text
+    is not fed; all of it is generated in one go.
+
     Advances `parts` in place and closes its session and drafter when exhausted, closed or failed.
     """
-    runner = _Runner(column, prompt, request, parts, compile_grammar, mode)
+    context = parts.context(prompt)
+    runner = _Runner(column, context, request, parts, compile_grammar, grammar, restart)
     try:
-        events = runner.run_single(program) if mode.single else runner.run(program)
+        events = runner.run_single(program) if single else runner.run(program)
         yield from with_decisions(column, parts, events)
         yield Finished(column, runner.reason, runner.tail)
     finally:
@@ -64,115 +60,108 @@ def run_program(
         parts.drafter.close()
 
 
+@dataclass
 class _Runner:
-    """`_carry` is text that belongs to the context but has no tokens in it yet."""
+    """`carry` is text that belongs to the context but has no tokens in it yet."""
 
-    def __init__(
-        self,
-        column: int,
-        prompt: Sequence[int],
-        request: Request,
-        parts: Parts,
-        compile_grammar: Compile,
-        mode: ProgramMode,
-    ) -> None:
-        self.reason: Reason = "end of program"
-        self.tail: list[list[str]] = []
-        self._column = column
-        self._context: Context = parts.context(prompt)
-        self._request = request
-        self._parts = parts
-        self._compile = compile_grammar
-        self._mode = mode
-        self._carry = ""
-        self._values: dict[str, str] = {}
+    column: int
+    context: Context
+    request: Request
+    parts: Parts
+    compile: Compile
+    grammar: GrammarSource | None
+    restart: bool
+    reason: Reason = "end of program"
+    tail: list[list[str]] = field(default_factory=list)
+    carry: str = ""
+    values: dict[str, str] = field(default_factory=dict)
 
     def run(self, program: Program) -> Iterator[Event]:
         for node in program.nodes:
             match node:
                 case Text(text):
-                    self._carry += text
+                    self.carry += text
                 case Value(name):
-                    self._carry += self._values[name]
+                    self.carry += self.values[name]
                 case slot:
                     yield from self._slot(slot)
             if self.reason in FATAL:
                 return
-        if self._carry:
-            yield self._feed(self._carry)
+        if self.carry:
+            yield self._feed(self.carry)
 
     def run_single(self, program: Program) -> Iterator[Event]:
         """One generation as long as all that follows the first fixed text."""
         first = program.nodes[0]
         yield self._feed(first.text if isinstance(first, Text) else "")
-        encode = self._parts.tokenizer.encode_plain
+        encode = self.parts.tokenizer.encode_plain
         length = sum(len(encode(n.text)) for n in program.nodes[1:] if isinstance(n, Text))
         length += sum(n.max_tokens for n in program.nodes if isinstance(n, Gen))
-        request = replace(self._request, max_new_tokens=max(1, length), stop=())
-        tokenizer = self._parts.tokenizer
+        request = replace(self.request, max_new_tokens=max(1, length), stop=())
+        tokenizer = self.parts.tokenizer
         endless = Endless(tokenizer.eos_ids, tokenizer.vocab_size)
-        parts = replace(self._parts, limit=0, constraint=endless)
-        answer = Answer(self._column, self._context, request, parts)
+        parts = replace(self.parts, limit=0, constraint=endless)
+        answer = Answer(self.column, self.context, request, parts)
         yield from answer.run()
         last = answer.finish()
         self.reason, self.tail = last.reason, last.spans
 
     def _slot(self, slot: Slot) -> Iterator[Event]:
-        carried, self._carry = self._carry, ""
-        with self._parts.clock.step():
+        carried, self.carry = self.carry, ""
+        with self.parts.clock.step():
             healed = self._heal(carried)
             fixed = carried[: len(carried) - len(healed)]
             tokens = self._extend(fixed) + self._begin()
-            with self._parts.clock.part("mask"):
+            with self.parts.clock.part("mask"):
                 request, parts = self._plan(slot, healed)
-            if self._mode.restart:
-                self._context.forget()
+            if self.restart:
+                self.context.forget()
         yield self._fed(fixed, tokens)
-        answer = Answer(self._column, self._context, request, parts, skip=len(healed))
+        answer = Answer(self.column, self.context, request, parts, skip=len(healed))
         yield from answer.run()
         tail = answer.text.flush_whole()
         if answer.reason in FATAL:
             self.reason = answer.reason
         value = self._settle(answer, healed)
-        self._values[slot.name] = value
-        yield Filled(self._column, slot.name, value, [["sampled", tail]] if tail else [])
+        self.values[slot.name] = value
+        yield Filled(self.column, slot.name, value, [["sampled", tail]] if tail else [])
 
     def _feed(self, text: str) -> Fed:
-        with self._parts.clock.step():
+        with self.parts.clock.step():
             tokens = self._extend(text) + self._begin()
         return self._fed(text, tokens)
 
     def _extend(self, text: str) -> int:
-        tokens = self._parts.tokenizer.encode_plain(text)
-        self._context.extend(tokens)
+        tokens = self.parts.tokenizer.encode_plain(text)
+        self.context.extend(tokens)
         return len(tokens)
 
     def _begin(self) -> int:
         """Put the token that begins a text where there is none yet: a model needs something to
         continue. Returns how many were put. Raises DerbyError if the vocabulary has none.
         """
-        if self._context.tokens:
+        if self.context.tokens:
             return 0
-        start = self._parts.tokenizer.start_id
+        start = self.parts.tokenizer.start_id
         if start is None:
             raise DerbyError(
                 "The program begins with a slot, and this model has no token that begins or ends a "
                 "text: write at least one character before the first slot."
             )
-        self._context.extend([start])
+        self.context.extend([start])
         return 1
 
     def _fed(self, text: str, tokens: int) -> Fed:
         spans = [["fixed", text]] if text else []
-        return Fed(self._column, tokens, spans, rounded(self._parts.clock.last["total"]))
+        return Fed(self.column, tokens, spans, rounded(self.parts.clock.last["total"]))
 
     def _heal(self, text: str) -> str:
         """The text of the last token before a slot, if another token could begin with it."""
-        if not self._request.heal or not text:
+        if not self.request.heal or not text:
             return ""
-        tokenizer = self._parts.tokenizer
+        tokenizer = self.parts.tokenizer
         tokens = tokenizer.encode_plain(text)
-        if len(tokens) < 2 and not self._context.tokens:
+        if len(tokens) < 2 and not self.context.tokens:
             return ""
         piece = tokenizer.stream().push(tokens[-1])
         if not piece or not text.endswith(piece) or len(tokenizer.extending(tokens[-1])) < 2:
@@ -181,35 +170,35 @@ class _Runner:
 
     def _plan(self, slot: Slot, healed: str) -> tuple[Request, Parts]:
         """The request and the parts with which a slot is decoded."""
-        parts, sampling = self._parts, self._request.sampling
-        grammar = slot_grammar(slot) or self._mode.grammar
+        parts, sampling = self.parts, self.request.sampling
+        grammar = slot_grammar(slot) or self.grammar
         if grammar:
-            constraint = self._compile(grammar, healed)
+            constraint = self.compile(grammar, healed)
         elif healed:
             tokens = parts.tokenizer.encode_plain(healed)
             allowed = parts.tokenizer.extending(tokens[-1])
             constraint = Healing(allowed, parts.tokenizer.vocab_size)
         else:
-            constraint = NullConstraint()
+            constraint = Constraint()
         limit, stop = 256, ()
         if isinstance(slot, Gen):
             limit, stop = slot.max_tokens + bool(healed), slot.stop
             if slot.temperature is not None:
                 sampling = replace(sampling, temperature=slot.temperature)
-        request = replace(self._request, max_new_tokens=limit, stop=stop, sampling=sampling)
+        request = replace(self.request, max_new_tokens=limit, stop=stop, sampling=sampling)
         return request, replace(parts, constraint=constraint, sampler=Sampler(sampling), limit=0)
 
     def _settle(self, answer: Answer, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value; return the value."""
         written = answer.text.shown
-        stream, seen, good, kept = self._parts.tokenizer.stream(), "", "", 0
+        stream, seen, good, kept = self.parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
             seen += piece
             if piece and written.startswith(seen):
                 good, kept = seen, i + 1
-        self._context.cut(len(self._context.tokens) - len(answer.tokens) + kept)
-        self._carry = written[len(good) :]
+        self.context.cut(len(self.context.tokens) - len(answer.tokens) + kept)
+        self.carry = written[len(good) :]
         return written[len(healed) :]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from backend.costs.load import LoadCosts
 from backend.decoding.clock import Clock
-from backend.decoding.constraint import Constraint, NullConstraint
+from backend.decoding.constraint import Constraint
 from backend.decoding.context import Bounds
 from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.drafter import Drafter
@@ -35,11 +35,11 @@ from backend.kvcache.column_caches import Caches
 from backend.kvcache.snapshots import Snapshot, default_folder
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
 from backend.programs.parser import Program, is_program, parse_program
-from backend.programs.runner import ProgramMode, hottest, run_program, slot_grammars
+from backend.programs.runner import hottest, run_program, slot_grammars
 from backend.racing.loading import Loading
 from backend.racing.records import record_of
 from backend.strategies.column import Column
-from backend.strategies.declaration import DrafterInputs, DraftWeights
+from backend.strategies.declaration import DrafterInputs, Weights
 from backend.text import require_same_tokenizer
 from backend.types import AnswerSoFar, ModelSpec, Request
 
@@ -180,11 +180,16 @@ class _LocalRun:
             if program is None:
                 events = self._judged(decode(self._run.index, prompt, request, parts, answer))
             else:
-                strategy = column.strategy
-                mode = ProgramMode(strategy.restart, strategy.single, column.grammar)
-                compile_slot = self._grammars.compile
                 events = run_program(
-                    self._run.index, program, prompt, request, parts, compile_slot, mode
+                    self._run.index,
+                    program,
+                    prompt,
+                    request,
+                    parts,
+                    self._grammars.compile,
+                    column.grammar,
+                    restart=column.strategy.restart,
+                    single=column.strategy.single,
                 )
             yield from self._with_corrected_costs(events, draft_seconds)
 
@@ -241,7 +246,7 @@ class _LocalRun:
 
     def _constraint(self) -> Constraint:
         if self._column.grammar is None:
-            return NullConstraint()
+            return Constraint()
         self._grammars.prepare(self._column.grammar, stopped=self._stopped)
         with self._clock.step(), self._clock.part("mask"):
             constraint = self._grammars.compile(self._column.grammar)
@@ -291,13 +296,13 @@ class _LocalRun:
             raise
 
     def _draft(
-        self, weights: DraftWeights, context: Sequence[int], file: Snapshot | None
+        self, weights: Weights, context: Sequence[int], file: Snapshot | None
     ) -> tuple[DraftNetwork | None, str]:
         """The network that drafts, opened; or None, and why there is none if one was wanted."""
         target, loading = self._target, self._loading
         if (head := loading.head(target, weights)) is not None:
             return HeadNetwork(head), ""
-        engine, missing = loading.draft(weights)
+        engine, missing = loading.draft(target.spec, weights)
         if engine is None:
             return None, missing
         require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
@@ -347,7 +352,7 @@ class _LocalRun:
         context = answer.context(prompt)
         caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
         weights = self._column.strategy.weights(self._column.settings(), self._target)
-        if (draft := self._loading.draft(weights)[0]) is not None:
+        if (draft := self._loading.draft(self._target.spec, weights)[0]) is not None:
             caches["draft"] = self._caches.stored(draft, context, 1)
         record = record_of(self._request, self._column, self._target.spec)
         record["shifts"] = [list(shift) for shift in answer.shifts]

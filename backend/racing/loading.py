@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from backend.costs.load import LoadCosts
 from backend.costs.pass_costs import Costs
@@ -13,10 +14,15 @@ from backend.kvcache.prefix_cache import PrefixCache
 from backend.limits import Limits
 from backend.racing.models import LoadedModels
 from backend.strategies.column import Column
-from backend.strategies.declaration import DraftWeights
+from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
 
 Say = Callable[[str], None]
+
+
+def is_copy(draft: ModelSpec, target: ModelSpec) -> bool:
+    """Whether the draft is a copy of its target: a column can do without that."""
+    return draft.name == target.name
 
 
 class Loading:
@@ -64,18 +70,22 @@ class Loading:
         """What load costs it, if that was ever measured."""
         return self._models.load_costs(engine)
 
-    def head(self, target: Engine, weights: DraftWeights) -> Head | None:
+    def head(self, target: Engine, weights: Weights) -> Head | None:
         """The trained head that drafts; None where a model does, or nothing."""
-        return None if weights.head is None else self._models.head(target, weights.head, self._say)
+        if not isinstance(weights, Path):
+            return None
+        return self._models.head(target, weights, self._say)
 
-    def draft(self, weights: DraftWeights) -> tuple[Engine | None, str]:
-        """The model that drafts, or None; and why there is none if one was wanted."""
-        if weights.model is None:
+    def draft(self, target: ModelSpec, weights: Weights) -> tuple[Engine | None, str]:
+        """The model that drafts, or None; and why there is none if one was wanted that the column
+        can do without.
+        """
+        if not isinstance(weights, ModelSpec):
             return None, ""
         try:
-            return self.engine(weights.model), ""
+            return self.engine(weights), ""
         except DerbyError as error:
-            if not weights.optional:
+            if not is_copy(weights, target):
                 raise
             return None, str(error)
 
@@ -97,36 +107,34 @@ class Loading:
         measured: set[ModelSpec] = set()
         for target, each in zip(targets, weights, strict=True):
             with suppress(Exception):
-                for engine in (self.engine(target), self.draft(each)[0]):
+                for engine in (self.engine(target), self.draft(target, each)[0]):
                     if engine is not None and engine.spec not in measured:
                         measured.add(engine.spec)
                         self.costs(engine, remeasure=remeasure)
                 self.head(self.engine(target), each)
 
-    def _require_drafts(
-        self, targets: Sequence[ModelSpec], weights: Sequence[DraftWeights]
-    ) -> None:
+    def _require_drafts(self, targets: Sequence[ModelSpec], weights: Sequence[Weights]) -> None:
         """Have room for the drafts beside the targets; for those that columns can do without, only
         if there is enough. Raises DerbyError otherwise.
         """
-        wanted = {
-            self._within_context(each.model): each.optional
-            for each in weights
-            if each.model is not None
-        }
+        drafts = [
+            (self._within_context(each), is_copy(each, target))
+            for target, each in zip(targets, weights, strict=True)
+            if isinstance(each, ModelSpec)
+        ]
+        wanted = [*targets, *(model for model, _ in drafts)]
+        needed = [*targets, *(model for model, copy in drafts if not copy)]
         try:
-            self._models.require_room([*targets, *wanted], self._say)
+            self._models.require_room(wanted, self._say)
         except DerbyError as error:
-            optional = [model for model, may_be_missing in wanted.items() if may_be_missing]
-            if not optional:
+            if set(needed) == set(wanted):
                 raise
-            needed = [model for model in wanted if model not in optional]
-            self._models.require_room([*targets, *needed], self._say)
-            self._tried |= {model: error for model in optional if model not in targets}
+            self._models.require_room(needed, self._say)
+            self._tried |= {model: error for model in wanted if model not in needed}
 
-    def _weights(self, column: Column, target: ModelSpec) -> DraftWeights:
+    def _weights(self, column: Column, target: ModelSpec) -> Weights:
         """What the column's drafter needs, as far as its target can be loaded."""
         try:
             return column.strategy.weights(column.settings(), self.engine(target))
         except Exception:
-            return DraftWeights()
+            return None

@@ -14,14 +14,14 @@ from backend.strategies.declaration import Strategy
 from backend.strategies.registry import strategies
 from backend.strategies.server import SERVER
 from backend.strategies.settings import (
+    CACHE,
     OWN,
     RELAX,
-    CacheChoice,
-    GrammarChoice,
     ModelChoice,
     Name,
     Setting,
     WholeNumber,
+    grammar_choice,
 )
 from backend.types import ModelSpec
 from backend.untrusted import read_as
@@ -216,8 +216,8 @@ def settings_of(strategy: Strategy) -> dict[str, Setting]:
     """All settings of a strategy's columns by name: its own, then those of every local column."""
     fields: list[Setting] = list(strategy.settings)
     if strategy.lane is None:
-        fields.append(CacheChoice() if strategy.keeps_cache else _limit(strategy))
-        fields += [GrammarChoice(shipped().get(strategy.grammar)), RELAX]
+        fields.append(CACHE if strategy.keeps_cache else _limit(strategy))
+        fields += [grammar_choice(shipped().get(strategy.grammar)), RELAX]
     return {field.name: field for field in fields}
 
 

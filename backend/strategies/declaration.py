@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.costs.pass_costs import Costs, PassCosts
-from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.decoding.lane import LaneFactory
 from backend.decoding.sampling import Sampler
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork
 from backend.errors import DerbyError
@@ -23,17 +24,10 @@ Values = Mapping[str, Any]
 TAKEN = {"cache", "grammar", "relax", "limit", "model", "engine", "precision", "device"}
 
 
-@dataclass(frozen=True, slots=True)
-class DraftWeights:
-    """What a column's drafter needs loaded: a trained head's file, or a model; neither by default.
-
-    A model that cannot be had fails the column, unless `optional`: then the drafter is built
-    without it, and is told why.
-    """
-
-    head: Path | None = None
-    model: ModelSpec | None = None
-    optional: bool = False
+#: What a column's drafter needs loaded: a trained head's file, a model, or nothing. A model that
+#: cannot be had fails the column, but for a copy of the target (a model of its name): without that
+#: the drafter is built, and is told why.
+Weights = Path | ModelSpec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +48,14 @@ class DrafterInputs:
     missing: str = ""
     texts: Sequence[Sequence[int]] = ()
 
+    def draft_length(self) -> DraftLength:
+        """How many tokens a round drafts, by the settings "auto" and "k"."""
+        if not self.values["auto"]:
+            return DraftLength(self.values["k"])
+        seconds = 0.0 if self.draft is None else self.draft.seconds
+        branches = self.target.capabilities.tree
+        return AdaptiveDraftLength(self.costs, seconds, self.values["k"], branches=branches)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -69,23 +71,7 @@ class Candidate:
 
 
 def build_nothing(_inputs: DrafterInputs) -> Drafter:
-    return NullDrafter()
-
-
-def no_weights(_values: Values, _target: Engine) -> DraftWeights:
-    return DraftWeights()
-
-
-def no_scratch(_values: Values) -> int:
-    return 0
-
-
-def text_kept(_values: Values) -> bool:
-    return True
-
-
-def plain_equivalent(_values: Values, _target: ModelSpec) -> Equivalent:
-    return Plain()
+    return Drafter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +96,10 @@ class Strategy:
     description: str
     settings: tuple[Setting, ...] = ()
     build: Callable[[DrafterInputs], Drafter] = build_nothing
-    weights: Callable[[Values, Engine], DraftWeights] = no_weights
-    scratch_depth: Callable[[Values], int] = no_scratch
-    equivalent: Callable[[Values, ModelSpec], Equivalent] = plain_equivalent
-    keeps_text: Callable[[Values], bool] = text_kept
+    weights: Callable[[Values, Engine], Weights] = lambda _values, _target: None
+    scratch_depth: Callable[[Values], int] = lambda _values: 0
+    equivalent: Callable[[Values, ModelSpec], Equivalent] = lambda _values, _target: Plain()
+    keeps_text: Callable[[Values], bool] = lambda _values: True
     verified: tuple[str, ...] = ("",)
     candidates: tuple[Candidate, ...] = ()
     keeps_cache: bool = True

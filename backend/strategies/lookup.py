@@ -3,9 +3,8 @@
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup, latest
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
-from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Equivalent, Lookup
-from backend.strategies.settings import Flag, WholeNumber
+from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
 from backend.types import ModelSpec
 
 #: The usual longest ending that is looked up, and how many continuations are tried.
@@ -14,7 +13,7 @@ NGRAM, BRANCHES = 3, 2
 
 def build(inputs: DrafterInputs) -> PromptLookup:
     ngram, branches = inputs.values["ngram"], inputs.values["branches"]
-    return lookup_of(inputs, draft_length(inputs), ngram, branches)
+    return lookup_of(inputs, inputs.draft_length(), ngram, branches)
 
 
 def lookup_of(

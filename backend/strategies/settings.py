@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
 
@@ -24,45 +24,18 @@ NO_GRAMMAR, OWN = "none", "own"
 #: file.
 CACHE_WORDS: Mapping[str, CacheSource] = {"call": THIS_ANSWER, "session": EARLIER_ANSWERS}
 
+#: What naming a size sets: who names one wants that size.
+NAMED_SIZE = {"auto": False}
+
 #: The name of a model, a file or an address.
 Name = Annotated[str, Len(1, 200)]
 
 
-class Setting(Protocol):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """One value that a user may set. `fixes` are other settings that naming this one sets, unless
     they are named too.
     """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def help(self) -> str: ...
-
-    @property
-    def default(self) -> Any: ...
-
-    @property
-    def fixes(self) -> Mapping[str, Any]: ...
-
-    def parse(self, value: Any, title: str) -> Any:
-        """`value`, typed or as text, as this setting keeps it. `title` is whose setting it is.
-
-        Raises DerbyError for anything that it cannot be.
-        """
-        ...
-
-    def text(self, value: Any) -> str:
-        """A kept value as the command line takes it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """What every setting declares. `kind` is the type of its values, as pydantic reads them."""
 
     name: str
     label: str
@@ -72,17 +45,23 @@ class _Declared:
 
     @property
     def kind(self) -> Any:
+        """The type of its values, as pydantic reads them."""
         return Name
 
     def parse(self, value: Any, title: str) -> Any:
+        """`value`, typed or as text, as this setting keeps it. `title` is whose setting it is.
+
+        Raises DerbyError for anything that it cannot be.
+        """
         return read_as(self.kind, value, f"{title}: {self.label}")
 
     def text(self, value: Any) -> str:
+        """A kept value as the command line takes it."""
         return str(value)
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber(_Declared):
+class WholeNumber(Setting):
     """A whole number from `low` to `high`."""
 
     low: int
@@ -94,7 +73,7 @@ class WholeNumber(_Declared):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag(_Declared):
+class Flag(Setting):
     """On or off."""
 
     @property
@@ -106,7 +85,7 @@ class Flag(_Declared):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(_Declared):
+class Choice(Setting):
     """One of `options`: the value as it is written, and the label to show for it. `aliases` are
     other words for some of them.
     """
@@ -119,35 +98,29 @@ class Choice(_Declared):
         return Literal[tuple(value for value, _ in self.options)]
 
     def parse(self, value: Any, title: str) -> str:
-        return _Declared.parse(self, self.aliases.get(str(value).lower(), value), title)
+        return Setting.parse(self, self.aliases.get(str(value).lower(), value), title)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice(_Declared):
+class ModelChoice(Setting):
     """One of `options`, or the name of a model."""
 
     options: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TextLine(_Declared):
+class TextLine(Setting):
     """A line of text, such as an address."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerChoice(_Declared):
+class ServerChoice(Setting):
     """A server by its name among those that are offered, or by its address."""
 
 
 @dataclass(frozen=True, slots=True)
-class GrammarChoice:
+class GrammarChoice(Setting):
     """A shipped grammar by its name, a source, or none."""
-
-    default: GrammarSource | None = None
-    name: str = "grammar"
-    label: str = "Grammar"
-    help: str = "What the text must be; yours is in its own tab."
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def parse(self, value: Any, title: str) -> GrammarSource | None:
         if value is None or isinstance(value, GrammarSource):
@@ -179,18 +152,10 @@ RELAX = Flag(
 
 
 @dataclass(frozen=True, slots=True)
-class CacheChoice:
-    """Which caches a column may begin from."""
+class CacheChoice(Setting):
+    """Which caches a column may begin from: one of `options`, or a snapshot's."""
 
-    default: CacheSource = THIS_ANSWER
-    name: str = "cache"
-    label: str = "Cache"
-    help: str = "Whose keys and values to begin from; or a snapshot's id."
-    options: tuple[tuple[str, str], ...] = (
-        ("call", "this answer"),
-        ("session", "my earlier answers too"),
-    )
-    fixes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    options: tuple[tuple[str, str], ...]
 
     def parse(self, value: Any, title: str) -> CacheSource:
         if isinstance(value, CacheSource):
@@ -208,3 +173,18 @@ class CacheChoice:
         if isinstance(value, SnapshotFile):
             return value.id
         return next(word for word, source in CACHE_WORDS.items() if source == value)
+
+
+CACHE = CacheChoice(
+    "cache",
+    "Cache",
+    "Whose keys and values to begin from; or a snapshot's id.",
+    THIS_ANSWER,
+    (("call", "this answer"), ("session", "my earlier answers too")),
+)
+
+
+def grammar_choice(default: GrammarSource | None) -> GrammarChoice:
+    """A column's setting, with the grammar that it usually has."""
+    text = "What the text must be; yours is in its own tab."
+    return GrammarChoice("grammar", "Grammar", text, default)

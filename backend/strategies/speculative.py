@@ -15,14 +15,13 @@ from backend.errors import DerbyError
 from backend.strategies.declaration import (
     Candidate,
     DrafterInputs,
-    DraftWeights,
     Strategy,
     Values,
+    Weights,
 )
-from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Draft, Equivalent, Lookup
 from backend.strategies.lookup import NGRAM, lookup_of
-from backend.strategies.settings import Choice, Flag, ModelChoice, WholeNumber
+from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
 #: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
@@ -35,14 +34,14 @@ TEXT, DISTRIBUTION = "text", "distribution"
 USUAL_COPY = "int4"
 
 
-def weights(values: Values, target: Engine) -> DraftWeights:
+def weights(values: Values, target: Engine) -> Weights:
     """The head or the model that `draft` stands for. Raises DerbyError where none was trained."""
     draft: str = values["draft"]
     head = _head(draft, target.spec)
     if head is not None and draft != HYBRID:
         _require_hidden_states(target)
     if head is not None and target.capabilities.hidden_states:
-        return DraftWeights(head=head)
+        return head
     if draft == TRAINED:
         raise DerbyError(
             f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, {USUAL_COPY}, or a "
@@ -50,8 +49,8 @@ def weights(values: Values, target: Engine) -> DraftWeights:
         )
     if draft == HYBRID or draft in all_precisions():
         copy = USUAL_COPY if draft == HYBRID else draft
-        return DraftWeights(model=copy_spec(target.spec, copy), optional=True)
-    return DraftWeights(model=replace(target.spec, name=draft))
+        return copy_spec(target.spec, copy)
+    return replace(target.spec, name=draft)
 
 
 def _head(draft: str, target: ModelSpec) -> Path | None:
@@ -69,7 +68,7 @@ def _require_hidden_states(target: Engine) -> None:
 
 
 def build(inputs: DrafterInputs) -> Drafter:
-    length, tokenizer = draft_length(inputs), inputs.target.tokenizer
+    length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
         # A copy of the target that cannot be had: prompt lookup needs none.
         reason = inputs.missing.rstrip(".")

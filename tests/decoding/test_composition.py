@@ -42,7 +42,7 @@ def written(grammar: str, target: ModelSpec, request: Request, names: Sequence[s
     return board
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     grammar=st.sampled_from([LOOPS, "person", "json", "arithmetic", "yes_no", "function_call"]),
     model=st.sampled_from(["fake", "fake-loop"]),

@@ -290,7 +290,7 @@ def _saved(race: Race, score: Score, engines: LoadedModels) -> AnswerSoFar:
 
 # All examples may write to one folder; no test after them may, or it would prepare models there.
 @settings(
-    max_examples=80,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from lib import PROMPT, Script, drafters, naive, run
 
 from backend.decoding.clock import Clock
-from backend.decoding.drafter import Decision, NullDrafter
+from backend.decoding.drafter import Decision, Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import FixedDraftLength
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.events import Decided, Finished, Prefilled, Proposed, Step
@@ -26,21 +26,22 @@ MODELS = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("seed", [0, 1, 2**62])
+@pytest.mark.parametrize(
+    ("temperature", "seed", "tokens", "cache"),
+    [(0.0, 0, 60, True), (0.7, 0, 60, True), (1.0, 2**62, 60, True), (0.7, 1, 20, False)],
+)
 def test_every_lossless_composition_equals_the_definition(
-    model: str, temperature: float, seed: int
+    model: str, temperature: float, seed: int, tokens: int, cache: bool
 ) -> None:
     engine = MODELS[model]
     sampling = Sampling(temperature, seed=seed)
-    request = Request("x", max_new_tokens=80, sampling=sampling)
+    request = Request("x", max_new_tokens=tokens, sampling=sampling)
     expected = naive(engine, PROMPT, request)
     plain = run(engine, request).score.text
     for name, make in drafters(engine, sampling).items():
-        for cache in (True, False) if seed == 1 else (True,):
-            found = run(engine, request, make(), cache=cache)
-            assert found.tokens == expected, (name, cache)
-            assert found.score.text == plain
+        found = run(engine, request, make(), cache=cache)
+        assert found.tokens == expected, name
+        assert found.score.text == plain
     assert engine.open_sessions == 0
 
 
@@ -65,7 +66,7 @@ def test_a_rejection_at_any_position_of_a_block_changes_nothing(wrong: int) -> N
     length=st.integers(1, 40),
     pick=st.integers(0, 10**6),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_request_any_drafter(
     temperature: float, top_k: int, top_p: float, seed: int, prompt: bytes, length: int, pick: int
 ) -> None:
@@ -105,11 +106,11 @@ def test_eos_inside_an_accepted_block_ends_the_text_there(offset: int) -> None:
     assert sum(n * c for n, c in found.score.rounds.items()) == found.score.accepted
 
 
-@pytest.mark.parametrize("start", range(1, 22))
-@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("start", range(1, 11))
+@pytest.mark.parametrize("length", [1, 3])
 def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, length: int) -> None:
     engine = MODELS["varied"]
-    plain = Request("x", max_new_tokens=40)
+    plain = Request("x", max_new_tokens=30)
     text = run(engine, plain).score.text
     stop = text[start : start + length]
     request = replace(plain, stop=(stop, "never there"))
@@ -123,7 +124,7 @@ def test_a_stop_string_at_any_offset_ends_text_and_tokens_alike(start: int, leng
 
 def test_every_limit_is_exact() -> None:
     engine = MODELS["varied"]
-    for limit in range(1, 20):
+    for limit in (1, 2, 3, 5, 8, 9, 10, 19):
         request = Request("x", max_new_tokens=limit)
         for name, make in drafters(engine, request.sampling).items():
             found = run(engine, request, make())
@@ -136,7 +137,7 @@ def test_every_limit_is_exact() -> None:
 
 def test_bookkeeping_adds_up() -> None:
     engine = MODELS["repetitive"]
-    request = Request("x", max_new_tokens=100, sampling=Sampling(0.7))
+    request = Request("x", max_new_tokens=50, sampling=Sampling(0.7))
     for name, make in drafters(engine, request.sampling).items():
         before = engine.forwards
         found = run(engine, request, make())
@@ -186,11 +187,11 @@ def test_long_prompts_are_prefilled_in_chunks_that_report_progress() -> None:
 
 def test_lookup_commits_several_tokens_a_forward_where_text_repeats() -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
-    found = run(engine, Request("x", max_new_tokens=80), PromptLookup(FixedDraftLength(8), 2))
+    found = run(engine, Request("x", max_new_tokens=80), PromptLookup(DraftLength(8), 2))
     assert found.score.tokens_per_forward > 3
 
 
-class Undecided(NullDrafter):
+class Undecided(Drafter):
     """Decides something else in every third step, and sums up."""
 
     steps = 0

@@ -15,10 +15,10 @@ from scipy.stats import kstest
 
 from backend.decoding import loop as decode
 from backend.decoding import sampling, verification
-from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import Choice, Sampler, noise, truncate
 from backend.decoding.verification import Verdict, verify
-from backend.drafters.draft_length import FixedDraftLength
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
@@ -205,7 +205,7 @@ def test_an_equal_draft_is_always_accepted_and_a_foreign_one_hardly_ever() -> No
         prompt = tuple(range(10))
         shares = {}
         for name, model in {"same": engine, "far": replace(engine, salt=1)}.items():
-            drafter = drafting(model, FixedDraftLength(4), Sampler(wanted))
+            drafter = drafting(model, DraftLength(4), Sampler(wanted))
             shares[name] = run(engine, request, drafter, prompt).score.acceptance
         assert shares["same"] == 1.0
         assert shares["far"] < (0.05 if temperature == 0 else 0.5)
@@ -220,15 +220,15 @@ def made(kind: str, seed: int) -> Drafter:
     own = Sampling(TEMPERATURE, seed=seed)
     match kind:
         case "plain":
-            return NullDrafter()
+            return Drafter()
         case "lookup":
-            return PromptLookup(FixedDraftLength(4), 2)
+            return PromptLookup(DraftLength(4), 2)
         case "lookahead":
             return Lookahead(4, 3, 4, seeded=True, seed=seed)
         case "greedy draft":
-            return drafting(MODEL, FixedDraftLength(2))
+            return drafting(MODEL, DraftLength(2))
     model = {"same": MODEL, "near": Noisy(MODEL, 0.7), "far": replace(MODEL, salt=1)}[kind]
-    return drafting(model, FixedDraftLength(2), Sampler(own))
+    return drafting(model, DraftLength(2), Sampler(own))
 
 
 KINDS = ("plain", "same", "near", "far", "greedy draft", "lookup", "lookahead")
@@ -253,9 +253,12 @@ def quick_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "noise", shared_noise)
 
 
+@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampled_tokens_have_exactly_the_models_distribution(kind: str, quick_noise: None) -> None:
-    assert fits(kind, DRAWS) > 1e-3
+def test_sampled_tokens_have_exactly_the_models_distribution(
+    kind: str, draws: int, quick_noise: None
+) -> None:
+    assert fits(kind, draws) > 1e-3
 
 
 def accept_argmax(
@@ -289,9 +292,14 @@ def try_twice(proposal: Proposal, sample: Callable[[int, int], Choice]) -> Verdi
     return verify(proposal, second_chance)
 
 
-# A far draft shares the noise too, so what it proposes is hardly ever what a mistake would favour.
-@pytest.mark.parametrize("kind", ["near", "greedy draft", "lookup", "lookahead"])
-@pytest.mark.parametrize("mistake", ["argmax passes", "a second try"])
+# A draft that shares the noise hardly ever proposes what a second try would favour.
+@pytest.mark.parametrize(
+    ("mistake", "kind"),
+    [
+        *[("argmax passes", kind) for kind in ("near", "greedy draft", "lookup")],
+        *[("a second try", kind) for kind in ("greedy draft", "lookup", "lookahead")],
+    ],
+)
 def test_the_check_above_sees_a_biased_verifier(
     mistake: str, kind: str, quick_noise: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +307,7 @@ def test_the_check_above_sees_a_biased_verifier(
         monkeypatch.setattr(decode.Answer, "_verify", accept_argmax)
     else:
         monkeypatch.setattr(verification, "verify", try_twice)
-    assert fits(kind, DRAWS // 5) < 1e-6
+    assert fits(kind, DRAWS[0]) < 1e-4
 
 
 @given(

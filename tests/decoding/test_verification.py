@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from backend.bench.prompts import PROMPTS
 from backend.bench.runner import run_solo
 from backend.decoding import verification
-from backend.decoding.constraint import Constraint, Masks, NullConstraint
+from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import DraftSampler, IndependentSampler, Sampler
 from backend.decoding.verification import DistributionVerifier
 from backend.drafters.acceptance import Calibration
-from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.guesses import paths_of
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
@@ -69,7 +69,7 @@ class EvenHead:
         return HeadPass(logits[None], np.zeros((1, 2), dtype=np.float32), rows, rows)
 
 
-class NeverNext(NullConstraint):
+class NeverNext(Constraint):
     """Rules out the two tokens that follow the last one in number."""
 
     def __init__(self) -> None:
@@ -102,21 +102,21 @@ def sampling_of(kind: str, seed: int) -> Sampling:
 
 def made(kind: str, sampling: Sampling) -> tuple[Session, Drafter, Constraint]:
     """A target's session and what else a column of this kind plugs in."""
-    length: DraftLength = FixedDraftLength(3)
+    length: DraftLength = DraftLength(3)
     if "tree" in kind or "hybrid" in kind:
         length = AdaptiveDraftLength(STEEP, 1e-5, 3)
     sampler: DraftSampler = IndependentSampler(sampling)
     if "head" in kind:
         network = HeadNetwork(EvenHead())
         head = NetworkDrafter(network, sampler, length, vocab_size=VOCABULARY)
-        return MODEL.open(), head, NullConstraint()
+        return MODEL.open(), head, Constraint()
     lookup = PromptLookup(length, 2, 2)
     if kind == "lookup":
-        return MODEL.open(), lookup, NullConstraint()
+        return MODEL.open(), lookup, Constraint()
     model = replace(MODEL, salt=1) if "far" in kind else NEAR
     draft = drafting(model, length, sampler)
     drafter: Drafter = Hybrid(lookup, draft, length) if "hybrid" in kind else draft
-    return MODEL.open(), drafter, NeverNext() if "cut" in kind else NullConstraint()
+    return MODEL.open(), drafter, NeverNext() if "cut" in kind else Constraint()
 
 
 def written(kind: str, seed: int, tokens: int = RUN) -> Run:
@@ -153,15 +153,17 @@ def pairs(kind: str, draws: int) -> NDArray[np.float64]:
 KINDS = ("chain", "tree", "far top-k tree", "lookup", "head", "cut chain", "hybrid")
 
 
+@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_text_has_the_models_distribution_whatever_drafts(kind: str) -> None:
-    assert fits(kind, pairs(kind, DRAWS)) > 1e-3
+def test_a_text_has_the_models_distribution_whatever_drafts(kind: str, draws: int) -> None:
+    assert fits(kind, pairs(kind, draws)) > 1e-3
 
 
-def test_so_have_the_first_tokens_of_many_seeds() -> None:
+@pytest.mark.parametrize("seeds", [600, pytest.param(4000, marks=pytest.mark.thorough)])
+def test_so_have_the_first_tokens_of_many_seeds(seeds: int) -> None:
     """One token drafted in the round before, and dropped with it, tells nothing of the next."""
     counts = np.zeros((VOCABULARY, VOCABULARY))
-    for seed in range(4000):
+    for seed in range(seeds):
         tokens = written("tree", seed, 5).tokens
         counts[tokens[1], tokens[2]] += 1
     assert fits("tree", counts) > 1e-3
@@ -185,7 +187,7 @@ EXAMINE = verification._examine
 @pytest.mark.parametrize("kind", ["chain", "tree", "lookup", "head"])
 def test_the_check_sees_a_wrong_verifier(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "_examine", no_residual)
-    assert fits(kind, pairs(kind, DRAWS // 5)) < 1e-6
+    assert fits(kind, pairs(kind, DRAWS[0])) < 1e-4
 
 
 def test_the_check_sees_a_greedy_draft_that_says_it_had_drawn(
@@ -199,7 +201,7 @@ def test_the_check_sees_a_greedy_draft_that_says_it_had_drawn(
         return pair._replace(token=best, second=-1, draw=replace(pair.draw, indices=(best,)))
 
     monkeypatch.setattr(IndependentSampler, "choose_two", greedy)
-    assert fits("chain", pairs("chain", DRAWS // 5)) < 1e-6
+    assert fits("chain", pairs("chain", DRAWS[0])) < 1e-4
 
 
 def test_the_check_sees_unlikely_tokens_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +219,7 @@ def test_the_check_sees_unlikely_tokens_that_are_left_out(monkeypatch: pytest.Mo
         return replace(Proposal.chain(made.tokens[:depth]), draws=draws)
 
     monkeypatch.setattr(Calibration, "proposal", likely)
-    assert fits("chain", pairs("chain", DRAWS // 5)) < 1e-6
+    assert fits("chain", pairs("chain", DRAWS[0])) < 1e-4
 
 
 def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
@@ -232,7 +234,7 @@ def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
         return replace(left, draws=draws)
 
     monkeypatch.setattr(NeverNext, "cut", silently)
-    assert fits("cut chain", pairs("cut chain", DRAWS // 5)) < 1e-6
+    assert fits("cut chain", pairs("cut chain", DRAWS[0])) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["tree", "hybrid", "head"])
@@ -267,7 +269,7 @@ def test_drafts_are_accepted_as_often_as_their_distributions_overlap() -> None:
         run(
             MODEL,
             Request("x", max_new_tokens=RUN, sampling=Sampling(0.8, seed=seed)),
-            drafting(NEAR, FixedDraftLength(3), Sampler(Sampling(0.8, seed=seed))),
+            drafting(NEAR, DraftLength(3), Sampler(Sampling(0.8, seed=seed))),
             START,
         ).score
         for seed in range(5)

@@ -24,7 +24,6 @@ from backend.drafters.draft_length import (
     PATIENCE,
     AdaptiveDraftLength,
     DraftLength,
-    FixedDraftLength,
 )
 from backend.drafters.guesses import proposal_of
 from backend.drafters.hybrid import Hybrid
@@ -60,7 +59,7 @@ def test_no_other_number_of_tokens_promises_more(chances: list[float]) -> None:
 def test_certain_guesses_are_all_verified_and_hopeless_ones_never() -> None:
     assert AdaptiveDraftLength(CURVE, 0.0, 16).verify_count([1.0] * 8) == 8
     assert AdaptiveDraftLength(CURVE, 0.0, 16).verify_count([0.01] * 8) == 0
-    assert FixedDraftLength(8).verify_count([0.01] * 8) == 8
+    assert DraftLength(8).verify_count([0.01] * 8) == 8
 
 
 def test_cheap_tokens_make_it_choosy() -> None:
@@ -140,7 +139,7 @@ def chances(calibration: Calibration, *gaps: float) -> list[float]:
     """What it believes of guesses with such gaps, best and second best, each as a round's first."""
     found: list[float] = []
     for gap in gaps:
-        calibration.begin(FixedDraftLength(1))
+        calibration.begin(DraftLength(1))
         calibration.add(Pair(1, gap, 2), second=True)
         found += [guess.path_probability for guess in calibration.guesses]
     return found
@@ -151,7 +150,7 @@ def test_only_what_was_judged_is_learnt() -> None:
     calibration = Calibration()
     gaps = (0.1, 7.0, 2.5)
     before = chances(calibration, *gaps)
-    calibration.begin(FixedDraftLength(3))
+    calibration.begin(DraftLength(3))
     for token, gap in zip((0, 9, 2), gaps, strict=True):
         calibration.add(Pair(token, gap, 99), second=True)
     calibration.learn(outcome(3, 1))
@@ -179,7 +178,7 @@ def test_what_is_verified_is_a_tree_of_the_best_guesses(
     assert set(paths) <= set(known)
     left = [path_probability for path, path_probability in known.items() if path not in paths]
     assert max(left, default=0.0) <= min((known[path] for path in paths), default=1.0)
-    chosen = proposal_of(calibration.guesses, FixedDraftLength(3))
+    chosen = proposal_of(calibration.guesses, DraftLength(3))
     assert len(chosen.tokens) == len(known)
 
 
@@ -232,7 +231,7 @@ def test_auto_that_never_drafted_says_so_and_a_fixed_length_decides_nothing() ->
     unknown = AdaptiveDraftLength(UNKNOWN_COSTS, 0.0, 8)
     rounds(unknown, [outcome(4, 4)])
     assert (unknown.summary().settings, unknown.summary().predicted) == ({"k": 4}, 0.0)
-    fixed = FixedDraftLength(4)
+    fixed = DraftLength(4)
     rounds(fixed, [outcome(4, 4)])
     assert fixed.summary() is UNDECIDED
 
@@ -260,7 +259,7 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
         guessed = [step for step in found.steps[1:] if step.drafted]
         assert 1 <= told[0].settings["k"] <= k
         assert f"in {len(guessed)} of {len(found.steps) - 1} passes" in told[0].why
-        fixed = run(engine, request, make(FixedDraftLength(k)))
+        fixed = run(engine, request, make(DraftLength(k)))
         assert not any(isinstance(event, Decided) for event in fixed.events)
 
 

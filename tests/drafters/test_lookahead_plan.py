@@ -11,6 +11,7 @@ from backend.drafters.lookahead import Lookahead
 from backend.drafters.lookahead_plan import (
     LADDER,
     MARGIN,
+    MEASURED,
     TRIAL,
     USUAL,
     YIELDS,
@@ -28,7 +29,6 @@ from backend.types import Outcome, Proposal, Request
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0))
 FLAT = PassCosts((1, 64), (10.0, 10.0))
 STEEP = PassCosts((1, 16), (10.0, 40.0))
-MODEL = YIELDS.model
 #: Where nothing reads the logits that a step hands back.
 NO_LOGITS: object = ()
 
@@ -63,12 +63,12 @@ def steps(
 
 def test_the_best_setting_is_the_one_that_costs_promise_most_of() -> None:
     for costs in (CURVE, FLAT, STEEP, PassCosts((1, 16), (10.0, 14.0), 3.0)):
-        setting, decision = choose_sizes(costs, "best", MODEL)
+        setting, decision = choose_sizes(costs, "best", MEASURED)
         assert predicted(setting, costs) == max(predicted(other, costs) for other in LADDER)
         assert decision.settings == setting.values
         assert decision.predicted == predicted(setting, costs)
         assert f"{setting.rows}-row forward costs" in decision.why
-    assert choose_sizes(FLAT, "best", MODEL)[0] == max(LADDER, key=YIELDS.tokens.__getitem__)
+    assert choose_sizes(FLAT, "best", MEASURED)[0] == max(LADDER, key=YIELDS.__getitem__)
 
 
 @pytest.mark.parametrize("costs", [CURVE, FLAT, STEEP])
@@ -76,9 +76,9 @@ def test_declining_is_a_choice_and_the_default_says_what_it_would_have_come_to(
     costs: PassCosts,
 ) -> None:
     """Lookahead's column used to decline and then showed plain decoding under its name."""
-    _, best = choose_sizes(costs, "best", MODEL)
-    _, declining = choose_sizes(costs, "decline", MODEL)
-    largest, decision = choose_sizes(costs, "largest", MODEL)
+    _, best = choose_sizes(costs, "best", MEASURED)
+    _, declining = choose_sizes(costs, "decline", MEASURED)
+    largest, decision = choose_sizes(costs, "largest", MEASURED)
     assert best.settings
     assert (largest, decision.settings) == (LADDER[-1], LADDER[-1].values)
     if best.predicted > MARGIN:
@@ -90,7 +90,7 @@ def test_declining_is_a_choice_and_the_default_says_what_it_would_have_come_to(
 
 
 def test_a_declined_lookahead_proposes_nothing() -> None:
-    lookahead = plan_lookahead(STEEP, "decline", MODEL, made)
+    lookahead = plan_lookahead(STEEP, "decline", MEASURED, made)
     assert steps(lookahead, [[1]] * 3) == [Proposal()] * 3
     lookahead.conclude()
     assert "lookahead: its" in lookahead.decision.declined[0]
@@ -99,12 +99,12 @@ def test_a_declined_lookahead_proposes_nothing() -> None:
 @pytest.mark.parametrize("auto", ["best", "decline", "largest"])
 def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
     """The yields of the built-in model were promised of every model."""
-    ours, known = choose_sizes(FLAT, auto, MODEL)
+    ours, known = choose_sizes(FLAT, auto, MEASURED)
     theirs, assumed = choose_sizes(FLAT, auto, "another")
     assert (ours, known.settings) == (theirs, assumed.settings)
     assert (known.predicted > 1, assumed.predicted) == (True, 0.0)
     assert "assumed" not in known.why
-    assert f"assumed to yield the 1.8 tokens that were measured on {MODEL}" in assumed.why
+    assert f"assumed to yield the 1.8 tokens that were measured on {MEASURED}" in assumed.why
     lookahead = plan_lookahead(FLAT, auto, "another", made)
     steps(lookahead, [[1, 2], [3]] * (TRIAL // 2))
     assert lookahead.decision.predicted == pytest.approx(1.5), "its own steps tell"
@@ -113,10 +113,10 @@ def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
 
 def test_where_costs_are_unknown_nothing_is_promised() -> None:
     for auto, expected in (("best", USUAL), ("decline", USUAL), ("largest", LADDER[-1])):
-        setting, decision = choose_sizes(UNKNOWN_COSTS, auto, MODEL)
+        setting, decision = choose_sizes(UNKNOWN_COSTS, auto, MEASURED)
         assert setting == expected
         assert (decision.settings, decision.predicted) == (setting.values, 0.0)
-    lookahead = plan_lookahead(UNKNOWN_COSTS, "decline", MODEL, made)
+    lookahead = plan_lookahead(UNKNOWN_COSTS, "decline", MEASURED, made)
     assert all(proposal.tokens for proposal in steps(lookahead, [[1]] * 3 * TRIAL))
     lookahead.conclude()
     assert lookahead.decision.predicted == 0.0

@@ -16,7 +16,7 @@ from backend.decoding.clock import Clock
 from backend.decoding.context import Bounds
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import DraftSampler, Sampler
-from backend.drafters.draft_length import AdaptiveDraftLength, FixedDraftLength
+from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
@@ -48,7 +48,7 @@ class Watched(NetworkDrafter):
         self.rounds: list[tuple[int, int, int]] = []  # drafted, forwards, rows
         self.chunks: list[list[int]] = []  # read before the first round
         network = ModelNetwork(self.session, engine)
-        super().__init__(network, sampler, FixedDraftLength(k), engine.tokenizer.eos_ids)
+        super().__init__(network, sampler, DraftLength(k), engine.tokenizer.eos_ids)
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         rows, before = self.engine.rows, self.session.length
@@ -120,7 +120,7 @@ def test_only_what_departs_from_the_cache_is_read_again() -> None:
     session.forward(PROMPT[:30], chain_parents(30), ())
     session.keep(range(30))
     rows, network = drafter.engine.rows, ModelNetwork(session, drafter.engine, PROMPT[:30])
-    other = NetworkDrafter(network, Sampler(Sampling()), FixedDraftLength(3))
+    other = NetworkDrafter(network, Sampler(Sampling()), DraftLength(3))
     other.prefill(PROMPT, 10)  # a chunk that is held already
     assert drafter.engine.rows == rows
     other.rewind(20)
@@ -264,7 +264,7 @@ class Reading:
 def reading(k: int, length: AdaptiveDraftLength | None = None) -> Reading:
     head = Recorder()
     drafter = NetworkDrafter(
-        HeadNetwork(head), Sampler(Sampling()), length or FixedDraftLength(k), vocab_size=257
+        HeadNetwork(head), Sampler(Sampling()), length or DraftLength(k), vocab_size=257
     )
     return Reading(drafter, head, FakeEngine().open())
 
@@ -397,7 +397,7 @@ def test_hidden_states_follow_the_text() -> None:
 
 
 def test_a_hybrid_looks_up_where_that_is_usually_right_and_asks_its_draft_elsewhere() -> None:
-    made, draft_length = reading(2), FixedDraftLength(2)
+    made, draft_length = reading(2), DraftLength(2)
     hybrid = Hybrid(PromptLookup(draft_length, 3), made.drafter, draft_length)
     loop = [5, 6, 7] * 6
     made.commit(loop[:-1], range(len(loop) - 1))

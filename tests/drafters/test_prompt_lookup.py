@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.drafters.draft_length import FixedDraftLength
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.types import chain_parents
 
@@ -33,7 +33,7 @@ def brute_force(text: Sequence[int], k: int, ngram: int, budget: int) -> tuple[i
 def test_it_proposes_what_a_search_of_the_whole_text_finds(
     prompt: list[int], blocks: list[list[int]], k: int, ngram: int, budget: int
 ) -> None:
-    drafter = PromptLookup(FixedDraftLength(k), ngram)
+    drafter = PromptLookup(DraftLength(k), ngram)
     text: list[int] = []
     for block in (prompt, *blocks):
         text += block
@@ -47,12 +47,12 @@ def test_it_proposes_what_a_search_of_the_whole_text_finds(
 def test_a_loop_is_proposed_as_a_loop(period: int) -> None:
     loop = list(range(period))
     text = [9, *loop, *loop]
-    proposal = PromptLookup(FixedDraftLength(17), 3).propose(text, 100)
+    proposal = PromptLookup(DraftLength(17), 3).propose(text, 100)
     assert proposal.tokens == tuple((loop * 17)[:17])
 
 
 def test_a_text_that_never_repeats_gets_no_proposal() -> None:
-    drafter = PromptLookup(FixedDraftLength(4), 3)
+    drafter = PromptLookup(DraftLength(4), 3)
     for length in range(1, 30):
         assert drafter.propose(range(length), 8).tokens == ()
 
@@ -68,7 +68,7 @@ def test_earlier_texts_are_looked_up_where_the_present_one_has_nothing(
     """The longest match wins, the present text's before an earlier one's, later texts first; what
     is proposed ends with the text it comes from.
     """
-    drafter = PromptLookup(FixedDraftLength(4), ngram, 1, earlier)
+    drafter = PromptLookup(DraftLength(4), ngram, 1, earlier)
     drafter.prefill(text, len(text))
     proposal = drafter.propose(text, 9)
 
@@ -93,7 +93,7 @@ def test_earlier_texts_are_looked_up_where_the_present_one_has_nothing(
 
 
 def test_a_shift_forgets_the_text_but_not_the_earlier_ones() -> None:
-    drafter = PromptLookup(FixedDraftLength(2), 2, 1, [[1, 2, 3, 4]])
+    drafter = PromptLookup(DraftLength(2), 2, 1, [[1, 2, 3, 4]])
     drafter.prefill([], 0)
     drafter.propose([7, 8, 7], 5)
     drafter.rewind(0)
@@ -103,8 +103,8 @@ def test_a_shift_forgets_the_text_but_not_the_earlier_ones() -> None:
 
 def test_branches_offer_what_followed_other_occurrences() -> None:
     text = [1, 2, 3, 9, 1, 2, 4, 9, 1, 2]
-    one = PromptLookup(FixedDraftLength(2), 2, 1).propose(text, 9)
-    two = PromptLookup(FixedDraftLength(2), 2, 2).propose(text, 9)
+    one = PromptLookup(DraftLength(2), 2, 1).propose(text, 9)
+    two = PromptLookup(DraftLength(2), 2, 2).propose(text, 9)
     assert one.tokens == (4, 9)
     paths = {(two.tokens[i], p) for i, p in enumerate(two.parents) if p == -1}
     assert {token for token, _ in paths} == {4, 3}

@@ -15,10 +15,10 @@ import pytest
 
 from backend.decoding.clock import Clock
 from backend.decoding.context import Bounds
-from backend.decoding.drafter import Drafter, NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import FixedDraftLength
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.lookahead import Lookahead
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
@@ -111,7 +111,7 @@ def write(
         engine.tokenizer,
         Sampler(sampling),
         Clock(),
-        drafter or NullDrafter(),
+        drafter or Drafter(),
         cache=cache,
         bounds=bounds,
     )
@@ -124,10 +124,10 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
     """Every lossless column of the engine writes what KV reuse writes, greedily and sampled."""
     able, eos = engine.capabilities, engine.tokenizer.eos_ids
     for sampling in SAMPLINGS:
-        drafters: list[Drafter] = [PromptLookup(FixedDraftLength(4), 2, 2 if able.tree else 1)]
+        drafters: list[Drafter] = [PromptLookup(DraftLength(4), 2, 2 if able.tree else 1)]
         drafters += [
             NetworkDrafter(
-                ModelNetwork(draft.open(), draft), Sampler(sampling), FixedDraftLength(4), eos
+                ModelNetwork(draft.open(), draft), Sampler(sampling), DraftLength(4), eos
             )
             for draft in drafts
         ]

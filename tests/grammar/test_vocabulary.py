@@ -12,7 +12,7 @@ from small_tokenizer import TOKENS, saved, small_tokenizer
 from backend.decoding.clock import Clock
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
-from backend.drafters.draft_length import FixedDraftLength
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -62,7 +62,7 @@ def test_a_text_without_an_end_token_ends_with_its_grammar(tmp_path: Path, draft
     parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
     parts.constraint = compile_grammar(source, tokenizer)
     if drafted:
-        parts.drafter = PromptLookup(FixedDraftLength(4), 1, 1)
+        parts.drafter = PromptLookup(DraftLength(4), 1, 1)
     events = list(decode(0, [1, 2, 3, 1, 2, 3], request, parts))
     tokens = [token for event in events if isinstance(event, Step) for token in event.tokens]
     assert len(spelled(tokenizer, tokens)) == 7

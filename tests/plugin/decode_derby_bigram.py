@@ -4,17 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from backend.decoding.drafter import NullDrafter
+from backend.decoding.drafter import Drafter
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
-from backend.strategies.draft_lengths import NAMED_SIZE, draft_length
 from backend.strategies.equivalents import Lookup, Nothing
-from backend.strategies.settings import Flag, WholeNumber
+from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
 from backend.types import Outcome, Proposal
 
 
-class Bigram(NullDrafter):
+class Bigram(Drafter):
     def __init__(self, inputs: DrafterInputs) -> None:
-        self._length, self._min_count = draft_length(inputs), inputs.values["min_count"]
+        self._length, self._min_count = inputs.draft_length(), inputs.values["min_count"]
         self.rewind(0)
 
     def rewind(self, length: int) -> None:

@@ -21,7 +21,7 @@ from backend.grammar.grammars import GrammarCompiler, Grammars
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, parse_program
-from backend.programs.runner import ProgramMode, run_program, slot_grammar, slot_grammars
+from backend.programs.runner import run_program, slot_grammar, slot_grammars
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -118,7 +118,7 @@ def test_a_program_is_compared_by_its_whole_time() -> None:
     """Per token, one generation seemed three times as fast as the program that it took seven times
     as long as: it writes all the text that the others are given.
     """
-    text = "Begin. " + ('{{gen "a" max_tokens=2}} ' + "x" * 200) * 3
+    text = "Begin. " + ('{{gen "a" max_tokens=2}} ' + "x" * 80) * 2
     board, _ = play(text, ("kv", "single"), ModelSpec("fake-slow", "fake"))
     base, single = board.scores
     assert single.tpot < base.tpot
@@ -241,14 +241,13 @@ def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None
     """Healing took the place of the column's own grammar, so that a slot held anything at all."""
     tokenizer = small_tokenizer(tmp_path)
     engine, program = FakeEngine(vocab_size=16), parse_program(f"ca{{{{{slot}}}}}a{{{{{slot}}}}}")
+    compiler = GrammarCompiler(Grammars(), tokenizer)
+    own = GrammarSource("regex", "[bc]c", "own")
+    compiler.prepare(own, *slot_grammars(program))
     for seed in range(8):
         request = Request("any", 8, Sampling(0.9, seed=seed))
         parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
-        compiler = GrammarCompiler(Grammars(), tokenizer)
-        own = GrammarSource("regex", "[bc]c", "own")
-        compiler.prepare(own, *slot_grammars(program))
-        mode = ProgramMode(grammar=own)
-        events = run_program(0, program, [], request, parts, compiler.compile, mode)
+        events = run_program(0, program, [], request, parts, compiler.compile, own)
         values = [event.value for event in events if isinstance(event, Filled)]
         assert len(values) == 2
         assert set(values) <= {"bc", "cc"}
@@ -271,6 +270,7 @@ def test_healing_lets_the_model_spell_as_it_has_learnt() -> None:
     assert bent != healed
 
 
+@pytest.mark.thorough
 @pytest.mark.model
 def test_a_program_may_begin_with_a_slot_on_the_built_in_model() -> None:
     columns = ("kv", "lookup")

@@ -20,7 +20,6 @@ from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import OwnModel, default_column, parse_column
-from backend.strategies.declaration import DraftWeights
 from backend.strategies.speculative import SPECULATIVE
 from backend.types import Capabilities, ModelSpec, Request
 
@@ -172,13 +171,13 @@ def test_a_context_limit_opens_another_model_only_where_it_decides_how_it_is_com
 
 def test_a_draft_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:
     """The whole line-up was refused for the copy behind prompt lookup."""
-    fake, copy = ModelSpec("fake", "fake"), ModelSpec("fake-draft", "fake")
+    fake, copy = ModelSpec("fake", "fake"), ModelSpec("fake", "fake", "int4")
+    needed = ModelSpec("fake-draft", "fake")
     loading = Loading(LoadedModels(WEIGHT_BYTES), print)
-    needed, optional = DraftWeights(model=copy), DraftWeights(model=copy, optional=True)
     with pytest.raises(DerbyError, match="may be used"):
         loading._require_drafts([fake], [needed])
-    loading._require_drafts([fake], [optional])
-    engine, why = loading.draft(optional)
+    loading._require_drafts([fake], [copy])
+    engine, why = loading.draft(fake, copy)
     assert engine is None
     assert "may be used" in why
     assert loading.engine(fake).spec == fake

@@ -16,7 +16,7 @@ from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.strategies import registry
 from backend.strategies.column import default_column, parse_column, settings_of
-from backend.strategies.declaration import Candidate, DraftWeights, Strategy, build_nothing
+from backend.strategies.declaration import Candidate, Strategy, Weights, build_nothing
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import Choice, WholeNumber
 from backend.types import Capabilities, ModelSpec
@@ -142,7 +142,7 @@ class Target(FakeEngine):
         super().__init__(spec, capabilities=Capabilities(hidden_states=hidden_states))
 
 
-def wanted(draft: str, target: FakeEngine) -> DraftWeights:
+def wanted(draft: str, target: FakeEngine) -> Weights:
     column = default_column("speculative").with_settings({"draft": draft})
     return column.strategy.weights(column.settings(), target)
 
@@ -152,7 +152,7 @@ COPY = ModelSpec("built-in", "openvino", "int4")
 
 @pytest.mark.parametrize("draft", ["hybrid", "trained"])
 def test_the_trained_head_drafts_where_there_is_one(draft: str) -> None:
-    assert wanted(draft, Target("built-in")) == DraftWeights(head=SHIPPED)
+    assert wanted(draft, Target("built-in")) == SHIPPED
 
 
 def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
@@ -160,11 +160,11 @@ def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
     that cannot be had either, prompt lookup is left.
     """
     blind = Target("built-in", hidden_states=False)
-    assert wanted("hybrid", blind) == DraftWeights(model=COPY, optional=True)
+    assert wanted("hybrid", blind) == COPY
     other = replace(COPY, name="owner/model")
-    assert wanted("hybrid", Target("owner/model")) == DraftWeights(model=other, optional=True)
+    assert wanted("hybrid", Target("owner/model")) == other
     on_torch = wanted("hybrid", Target("owner/model", "torch"))
-    assert on_torch == DraftWeights(model=other, optional=True)
+    assert on_torch == other
 
 
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
@@ -175,7 +175,7 @@ def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
     with pytest.raises(DerbyError, match="does not show its hidden states"):
         wanted("mine.safetensors", Target("owner/model", hidden_states=False))
     ours = wanted("mine.safetensors", Target("owner/model"))
-    assert ours == DraftWeights(head=Path("mine.safetensors"))
+    assert ours == Path("mine.safetensors")
 
 
 @pytest.mark.parametrize("precision", all_precisions())
@@ -188,23 +188,23 @@ def test_a_precision_drafts_with_that_copy_of_the_target_or_with_none(precision:
     for engine, runs in expected.items():
         copy = ModelSpec("owner/model", runs, precision)
         found = wanted(precision, Target("owner/model", engine))
-        assert found == DraftWeights(model=copy, optional=True)
+        assert found == copy
     fake = FakeEngine()
-    assert wanted(precision, fake) == DraftWeights(model=fake.spec, optional=True)
+    assert wanted(precision, fake) == fake.spec
 
 
 def test_any_other_draft_is_a_model_that_runs_as_the_target_does() -> None:
     """It was asked for by name, so there is no doing without it."""
     for engine in ("torch", "openvino", "fake"):
         target = Target("a/b", engine)
-        assert wanted("other", target) == DraftWeights(model=replace(target.spec, name="other"))
+        assert wanted("other", target) == replace(target.spec, name="other")
 
 
 def test_only_speculation_with_a_model_loads_anything() -> None:
     target = Target("built-in")
     for name, strategy in strategies().items():
         found = strategy.weights(default_column(name).settings(), target)
-        assert (found == DraftWeights()) == (name != "speculative")
+        assert (found is None) == (name != "speculative")
 
 
 def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() -> None:

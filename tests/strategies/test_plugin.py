@@ -114,6 +114,7 @@ def test_the_command_line_races_and_lists_it(packages: Path) -> None:
     assert "Bigram: K is 99" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_bench_and_tune_measure_it(packages: Path, tmp_path: Path) -> None:
     bench = ("bench", *FAKE, "--limit", "1", "-c", "bigram")
     results = json.loads(run((packages,), *bench).stdout.splitlines()[-1])
@@ -177,6 +178,7 @@ def assert_reported(lines: list[str]) -> None:
         assert line.endswith("Repair or uninstall it.")
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_the_page_offers_it_with_its_settings_beside_broken_ones(
     packages: Path,

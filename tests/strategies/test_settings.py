@@ -20,6 +20,7 @@ from backend.strategies.settings import (
     Setting,
     TextLine,
     WholeNumber,
+    grammar_choice,
 )
 
 SETTINGS: list[tuple[Column, Setting]] = [
@@ -215,7 +216,7 @@ def test_a_grammar_is_a_shipped_name_a_source_or_none(
 
 def test_a_grammar_that_only_bears_a_shipped_ones_name_is_ones_own() -> None:
     forged = GrammarSource("regex", "a+", "date")
-    assert GrammarChoice().text(forged) == "own"
+    assert grammar_choice(None).text(forged) == "own"
     assert parse_column(str(default_column("kv").with_settings({"grammar": forged})), forged)
 
 
