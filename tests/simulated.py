@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from lib import PROMPT, Noisy, drafting
 
-from backend.costs.pass_costs import Costs, PassCosts
+from backend.costs.pass_costs import CONTEXT, Costs, PassCosts
 from backend.decoding import clock as clock_module
 from backend.decoding.clock import Clock
 from backend.decoding.drafter import Drafter
@@ -19,7 +19,8 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength
 from backend.engines.base import Session
-from backend.engines.fake import FakeEngine
+from backend.engines.cache import Pass
+from backend.engines.fake import FakeEngine, FakeStore
 from backend.racing.schedule import interleave
 from backend.results.metrics import Score
 from backend.types import Logits, Request
@@ -47,6 +48,28 @@ class Machine:
     def spend(self, session: int, seconds: float) -> None:
         self.ideal[session] = self.ideal.get(session, 0.0) + seconds
         self.now += seconds * self.wobble()
+
+
+class Ticking(FakeEngine):
+    """A fake whose passes take what `seconds` says of sequences, rows and tokens beyond those that
+    costs are quoted at, on a clock of its own: `now`.
+    """
+
+    def __init__(self, seconds: Callable[[int, int, int], float]) -> None:
+        super().__init__()
+        self.now, self._seconds = 0.0, seconds
+
+    def store(self, sequences: int) -> FakeStore:
+        store = super().store(sequences)
+        run = store.run
+
+        def ticking(work: Pass) -> Logits:
+            behind = int(work.positions[0, 0]) - CONTEXT
+            self.now += self._seconds(*work.tokens.shape, behind)
+            return run(work)
+
+        store.run = ticking  # type: ignore[method-assign]
+        return store
 
 
 def busy(seed: int) -> Callable[[], float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated import Ticking
 
 from backend.costs import measure as clock
 from backend.costs import measure_load as module
@@ -22,10 +23,9 @@ from backend.costs.measure import LONG_CONTEXT
 from backend.costs.measure_load import LOAD_WIDTHS, REQUESTS, measure_load
 from backend.costs.pass_costs import CONTEXT, PassCosts
 from backend.costs.store import keep_load, kept_load
-from backend.engines.cache import Pass
 from backend.engines.fake import FakeEngine, FakeStore
 from backend.errors import DerbyError
-from backend.types import Capabilities, Logits, ModelSpec
+from backend.types import Capabilities, ModelSpec
 
 #: Rows are free up to eight of them in all, and cost a tenth of a pass each from there on.
 LOAD = LoadCosts(
@@ -37,31 +37,11 @@ LOAD = LoadCosts(
 )
 
 
-class Ticking(FakeEngine):
-    """A fake whose passes take 1 + (all rows) / 10 of its own seconds, and more behind texts."""
-
-    now = 0.0
-
-    def store(self, sequences: int) -> FakeStore:
-        store = super().store(sequences)
-        run = store.run
-
-        def ticking(work: Pass) -> Logits:
-            b, n = work.tokens.shape
-            self.now += 1 + b * n / 10 + b * (work.held - CONTEXT) * n * 1e-5
-            return run(work)
-
-        store.run = ticking  # type: ignore[method-assign]
-        return store
-
-
 def test_measuring_finds_what_passes_of_several_requests_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = Ticking()
+    engine = Ticking(lambda b, n, behind: 1 + b * n / 10 + b * behind * n * 1e-5)
     monkeypatch.setattr(clock, "perf_counter", lambda: engine.now)
-    # No pass reads rows of those before it, which would cost time of their own.
-    monkeypatch.setattr(clock, "STALE", -1)
     found = measure_load(engine, print, requests=(1, 2, 4), rounds=1)
     assert found.requests == (1, 2, 4)
     for b, curve in zip(found.requests, found.curves, strict=True):
