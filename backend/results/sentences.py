@@ -557,8 +557,8 @@ def _comparison(board: Scoreboard, index: int) -> str:
 
 def _identical(board: Scoreboard, index: int, reference: int) -> str:
     score, base, name = board.scores[index], board.scores[reference], board.name(reference)
-    unit = "characters" if board.by_text(index) else "tokens"
-    tokens = f"{board.compared(index)} {unit}"
+    unit = "character" if board.by_text(index) else "token"
+    tokens = counted(board.compared(index), unit)
     if not score.state == base.state == "done":
         return f"identical to {name} so far ({tokens})"
     if board.compared(index) < board.written(reference, like=index):

@@ -60,16 +60,6 @@ def test_lookahead_has_the_shape_that_its_run_decided(auto: str) -> None:
         assert "W=15, N=5, G=14" in found.note
 
 
-@pytest.mark.parametrize("column", ["lookup", "speculative", "lookahead"])
-def test_a_column_that_decided_for_plain_decoding_becomes_plain(column: str) -> None:
-    score = ran({"k": 5, "window": 5})
-    score.add(Decided(0, {}, 1.0, "plain decoding", ["no guess promised to pay"], plain=True))
-    for library in LIBRARIES:
-        found = code_of(column, score, library)
-        assert found.code == code_of("kv", ran(), library).code
-        assert "Plain decoding won here" in found.note
-
-
 def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
     for why in ("K=3 is what auto drafted here on average", "K=3 paid."):
         found = code_of("speculative", ran({"k": 3}, why=why))
@@ -99,14 +89,6 @@ def test_a_column_that_failed_has_no_code() -> None:
     with pytest.raises(DerbyError, match=r"Prompt lookup \(k=3\) failed in the last race"):
         code_of("lookup:k=3", ran(state="failed"))
     assert code_of("lookup:k=3", ran(state="stopped")).code
-
-
-def test_the_libraries_are_those_that_there_are_snippets_for() -> None:
-    made = [code_of("kv", ran(), library) for library in LIBRARIES]
-    assert [snippet.library for snippet in made] == list(LIBRARIES)
-    for rubbish in ("", "vllm", "../x"):
-        with pytest.raises(DerbyError, match="There is no code for"):
-            code_of("kv", ran(), rubbish)
 
 
 def after(race: Race, menu: Offer = MENU) -> Controller:
@@ -160,9 +142,9 @@ def test_of_columns_with_one_title_each_has_its_own_code() -> None:
     assert "num_tokens=5," in desk.production("me", "Prompt lookup", "transformers").code
 
 
-@pytest.mark.parametrize(
-    ("visitor", "label", "library", "sentence"),
-    [
+def test_anything_else_is_a_sentence() -> None:
+    desk = after(Race(Request("Hi", 4), COLUMNS, FAKE))
+    asked: list[tuple[str, Any, Any, str]] = [
         ("you", "KV reuse", "vLLM", "Nothing has run yet"),
         ("me", "Lookahead", "vLLM", "no column 'Lookahead'"),
         ("me", ["KV reuse"], "vLLM", "no column"),
@@ -171,44 +153,33 @@ def test_of_columns_with_one_title_each_has_its_own_code() -> None:
         ("me", "KV reuse", {"a": 1}, "no code for"),
         ("me", "KV reuse", ["vLLM"], "no code for"),
         ("me", "KV reuse", 0, "no code for 0"),
-    ],
-)
-def test_anything_else_is_a_sentence(visitor: str, label: Any, library: Any, sentence: str) -> None:
-    found = after(Race(Request("Hi", 4), COLUMNS, FAKE)).production(visitor, label, library)
-    assert found.code == ""
-    assert sentence in found.note
-    assert "\n" not in found.note
+    ]
+    for visitor, label, library, sentence in asked:
+        found = desk.production(visitor, label, library)
+        assert found.code == ""
+        assert sentence in found.note
+        assert "\n" not in found.note
 
 
-def test_code_names_no_path_of_the_operators() -> None:
+def test_code_and_labels_name_no_path_of_the_operators() -> None:
+    """The label of a column with a model of its own went out with it."""
     hidden = "/srv/secret/llama"
-    menu = replace(MENU, models=(hidden, f"{hidden}-draft"))
-    column = parse_column(f"speculative:auto=false,draft={hidden}-draft")
-    desk = after(Race(Request("Hi", 12), (column,), ModelSpec(hidden)), menu)
+    menu = replace(MENU, models=(f"{hidden}-target", hidden, f"{hidden}-draft"))
+    names = ("kv", f"kv:model={hidden}", f"speculative:auto=false,draft={hidden}-draft")
+    target = ModelSpec(f"{hidden}-target")
+    desk = after(Race(Request("Hi", 12), tuple(map(parse_column, names)), target), menu)
+    assert desk.labels("me")[:2] == ["KV reuse", "KV reuse (llama)"]
     for library in LIBRARIES:
-        found = desk.production("me", "Speculative", library)
-        assert "secret" not in found.code + found.note
-        assert "llama-draft" in found.code
-        assert "your own path" in found.note
-
-
-def test_a_columns_own_model_is_named_as_visitors_may_see_it() -> None:
-    """Its label went out with the operator's path."""
-    hidden = "/srv/secret/llama"
-    menu = replace(MENU, models=("fake", hidden))
-    columns = (default_column("kv"), parse_column(f"kv:model={hidden}"))
-    desk = after(Race(Request("Hi", 12), columns, FAKE), menu)
-    assert desk.labels("me") == ["KV reuse", "KV reuse (llama)"]
-    for library in LIBRARIES:
-        found = desk.production("me", "KV reuse (llama)", library)
-        assert "llama" in found.code
-        assert "secret" not in found.code + found.note
-        assert "your own path" in found.note
-        assert "llama'" not in desk.production("me", "KV reuse", library).code
+        for column, named in zip(desk.labels("me"), ("-target", "llama", "-draft"), strict=True):
+            found = desk.production("me", column, library)
+            assert named in found.code
+            assert ("llama'" in found.code) <= (named == "llama")
+            assert "secret" not in found.code + found.note
+            assert "your own path" in found.note
     assert "secret" not in desk.production("me", "nothing", "vLLM").note
     told = asyncio.run(desk.save("me", "nothing"))
     assert told[0] == ""
-    assert "it has KV reuse, KV reuse (llama)." in told[1]
+    assert "it has KV reuse, KV reuse (llama)" in told[1]
 
 
 def test_every_python_snippet_of_a_default_race_is_python() -> None:

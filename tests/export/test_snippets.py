@@ -174,40 +174,29 @@ def test_a_hostile_grammar_stays_a_literal() -> None:
     assert json.loads(data)["grammar"] == text
 
 
-@pytest.mark.parametrize("name", ["./a\0b", "./\ud800"])
-def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
-    with pytest.raises(DerbyError, match="no file"):
-        written("kv", target=ModelSpec(name))
-
-
-def test_a_schema_that_is_not_json_is_refused() -> None:
-    broken = GrammarSource("json_schema", "{", "own")
+def test_what_cannot_be_written_at_all_is_refused() -> None:
+    for name in ("./a\0b", "./\ud800"):
+        with pytest.raises(DerbyError, match="no file"):
+            written("kv", target=ModelSpec(name))
     with pytest.raises(DerbyError, match="'own' is not JSON"):
-        written(bound_by(broken))
+        written(bound_by(GrammarSource("json_schema", "{", "own")))
 
 
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
-    lacking = {
+    lacking: dict[str, tuple[str, ...]] = {
+        **dict.fromkeys(("kv", "lookup", "speculative:draft=int4", "restart", "single"), ()),
         "stateless": LIBRARIES[1:],
         "lookahead": LIBRARIES,
         "grammar": LIBRARIES[:1],
         "grammar:grammar=date": ("transformers", "llama.cpp"),
         "grammar:grammar=json": ("transformers", "openvino-genai"),
         "grammar:grammar=sql_block": LIBRARIES,
-        "kv": (),
-        "lookup": (),
-        "speculative:draft=int4": (),
-        "restart": (),
-        "single": (),
     }
     for column, libraries in lacking.items():
         found = written(column)
         assert {library for library in LIBRARIES if not found[library].code} == set(libraries)
         for library in libraries:
             assert re.fullmatch(r"[^\n]+: [^\n]+\.", found[library].note), found[library].note
-
-
-def test_every_strategy_has_snippets() -> None:
     for column in map(default_column, LOCAL):
         assert all(snippet.code or snippet.note for snippet in written(column).values())
 
@@ -227,9 +216,7 @@ def test_the_settings_in_force_are_written_and_else_the_columns_own() -> None:
         assert "3" in re.findall(r"\d+", made.note.partition(")")[2])
 
 
-@pytest.mark.parametrize(
-    "column", ["lookup", "speculative", "speculative:draft=int4", "lookahead:auto=decline"]
-)
+@pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead:auto=decline"])
 @pytest.mark.parametrize("more", ["", "grammar=list", "cache=session"])
 def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str, more: str) -> None:
     """A run that declined was once written with its column's own settings."""

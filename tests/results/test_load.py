@@ -1,17 +1,15 @@
 """Up to how many requests a column pays, and what the page and production make of it."""
 
 import pytest
-from lib import STEEP
+from boards import board_of, started, step
 
 from backend.costs.pass_costs import PassCosts
-from backend.events import CostsKnown, Finished, LoadKnown, Started, Step
+from backend.events import Event, Finished, LoadKnown
 from backend.export.production import snippet
-from backend.results.load import LINES, load_chart, load_of, under_load
+from backend.results.load import LINES, UnderLoad, load_chart, load_of, under_load
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
-
-SPEC = {"name": "m", "engine": "fake", "precision": "fp32", "device": "CPU"}
 
 #: Eight rows in all are free; each beyond costs a tenth of a pass.
 WIDTHS = [1, 2, 4, 8]
@@ -25,58 +23,42 @@ KNOWN = LoadKnown(
 )
 
 
-def board(*names: str, tokens: int = 3, drafting: float = 0.0) -> Scoreboard:
+def board(names: str, tokens: int = 3, drafting: float = 0.0) -> Scoreboard:
     """Columns of which all but the first commit so many tokens from passes of five rows."""
-    made = Scoreboard(tuple(map(parse_column, names)))
-    for index, _ in enumerate(names):
-        made.add(Started(index, 10, "m", "t", SPEC))
-        made.add(CostsKnown(index, list(STEEP.widths), list(STEEP.seconds), 0.0, 0.0))
-        count = tokens if index else 1
-        for number in range(20):
-            first = number == 0
-            committed = 1 if first or not index else count
-            origins = ["drafted"] * (committed - 1) + ["sampled"]
-            rows = 10 if first else 5 if index else 1
-            drafted = 0 if first or not index else 4
-            seconds = {"draft": drafting, "mask": 0.0, "forward": 0.02, "rest": 0.0}
-            seconds["total"] = sum(seconds.values())
-            spans = [[origin, "a"] for origin in origins]
-            made.add(
-                Step(
-                    index,
-                    [97] * committed,
-                    origins,
-                    [1.0] * committed,
-                    spans,
-                    rows,
-                    drafted,
-                    committed - 1,
-                    seconds,
-                    [],
-                    0,
-                )
-            )
-        made.add(Finished(index, "token limit", []))
-    return made
+    events: list[Event] = []
+    for index, _ in enumerate(names.split()):
+        parts = {"draft": drafting, "mask": 0.0, "forward": 0.02, "rest": 0.0}
+        timed = {**parts, "total": 0.02 + drafting}
+        count, rows = (tokens, 5) if index else (1, 1)
+        steps = [step(index, [0] * count, 0.0, rows=rows, drafted=rows - 1, seconds=timed)] * 19
+        events += [started(index), step(index, [0], 0.0, rows=10, seconds=timed), *steps]
+        events.append(Finished(index, "token limit", []))
+    return board_of(names, *events)
 
 
-def loaded(*names: str, **given: float) -> Scoreboard:
-    made = board(*names, **given)  # type: ignore[arg-type]
+def loaded(names: str = "kv lookup:k=4", tokens: int = 3, drafting: float = 0.0) -> Scoreboard:
+    made = board(names, tokens, drafting)
     made.add(KNOWN)
     return made
 
 
+def under(made: Scoreboard) -> UnderLoad:
+    """The second column as load sees it."""
+    found = under_load(made.scores[1], load_of(made, 1))
+    assert found is not None
+    return found
+
+
 def test_what_load_costs_is_known_to_all_columns_of_a_model() -> None:
-    assert load_chart(board("kv", "lookup:k=4")) is None
-    made = loaded("kv", "lookup:k=4")
+    assert load_chart(board("kv lookup:k=4")) is None
+    made = loaded()
     assert load_of(made, 1) == load_of(made, 0)
     assert load_of(made, 0).curves[2] == PassCosts((1, 2, 4, 8), tuple(KNOWN.passes[2]))
 
 
 def test_a_column_pays_up_to_the_load_at_which_its_rows_cost_what_they_yield() -> None:
-    made = loaded("kv", "lookup:k=4")
-    found = under_load(made.scores[1], load_of(made, 1))
-    assert found is not None
+    made = loaded()
+    found = under(made)
     assert (found.rows, found.tokens) == (5.0, 3.0)
     assert found.gain(1) == pytest.approx(3.0), "five rows are free alone"
     for b in REQUESTS:
@@ -88,20 +70,14 @@ def test_a_column_pays_up_to_the_load_at_which_its_rows_cost_what_they_yield() -
 
 
 def test_what_pays_never_and_what_pays_always_say_so() -> None:
-    never = loaded("kv", "lookup:k=4", drafting=0.1)
-    found = under_load(never.scores[1], load_of(never, 1))
-    assert found is not None
-    assert found.limit == 0
-    assert found.sentence.startswith("does not pay even for one request: 0.5")
-    always = loaded("kv", "lookup:k=4", tokens=5)
-    found = under_load(always.scores[1], load_of(always, 1))
-    assert found is not None
-    assert found.limit == 8
-    assert found.sentence.startswith("pays at every load measured: 5.00 times")
+    never, always = under(loaded(drafting=0.1)), under(loaded(tokens=5))
+    assert (never.limit, always.limit) == (0, 8)
+    assert never.sentence.startswith("does not pay even for one request: 0.5")
+    assert always.sentence.startswith("pays at every load measured: 5.00 times")
 
 
 def test_a_column_that_guesses_nothing_is_no_matter_of_load() -> None:
-    made = loaded("kv", "lookup:k=4")
+    made = loaded()
     assert under_load(made.scores[0], load_of(made, 0)) is None
     chart = load_chart(made)
     assert chart is not None
@@ -111,7 +87,7 @@ def test_a_column_that_guesses_nothing_is_no_matter_of_load() -> None:
 
 
 def test_the_chart_breaks_even_where_a_pass_is_worth_its_time() -> None:
-    chart = load_chart(loaded("kv", "lookup:k=4"))
+    chart = load_chart(loaded())
     assert chart is not None
     evens = dict(chart["lines"])
     assert evens[1][:3] == [0.0, 0.0, 0.0], "eight rows are free"
@@ -126,7 +102,7 @@ def test_the_chart_breaks_even_where_a_pass_is_worth_its_time() -> None:
 
 
 def test_lookahead_has_no_chain_of_guesses_to_draw() -> None:
-    chart = load_chart(loaded("kv", "lookahead"))
+    chart = load_chart(loaded("kv lookahead"))
     assert chart is not None
     assert chart["marks"][0]["acceptance"] is None
     assert chart["heads"] == ["Requests", "KV reuse"], "no number of its guesses is the best"
@@ -134,9 +110,8 @@ def test_lookahead_has_no_chain_of_guesses_to_draw() -> None:
 
 
 def test_production_carries_the_load_over() -> None:
-    made = loaded("kv", "lookup:k=4")
-    found = under_load(made.scores[1], load_of(made, 1))
-    assert found is not None
+    made = loaded()
+    found = under(made)
 
     def code(library: str, *, load: bool) -> str:
         given = found if load else None
