@@ -75,8 +75,8 @@ class Context:
     def cut(self, length: int) -> None:
         """Forget every token after the first `length`."""
         if length < len(self.tokens):
-            del self.tokens[length:]
             self._rewind(length)
+            del self.tokens[length:]
 
     def forget(self) -> None:
         """Empty the cache and keep the text."""
@@ -93,9 +93,9 @@ class Context:
         positions instead would be cheaper, but the cache would then hold what no text has.
         """
         gone = self.tokens[sink : sink + drop]
+        self._rewind(sink)  # first, for the cache is of the first tokens at all times
         del self.tokens[sink : sink + drop]
         self.dropped += len(gone)
-        self._rewind(sink)
         return gone
 
     def _rewind(self, length: int) -> None:

@@ -3,7 +3,7 @@
 propose -> constrain -> forward -> verify -> commit
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,7 +45,8 @@ from backend.types import (
 
 @dataclass
 class Parts:
-    """What one column plugs into the loop. The loop closes `session` and `drafter`.
+    """What one column plugs into the loop. The loop closes `session`, which it tells the text whose
+    first tokens it holds, and `drafter`.
 
     The session may hold the first tokens of the text already; they are not computed again.
     """
@@ -71,22 +72,22 @@ def decode(
     request: Request,
     parts: Parts,
     earlier: AnswerSoFar = AnswerSoFar(),  # noqa: B008 (frozen)
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Decode one answer to the token ids `prompt`, yielding events between steps.
 
     With `earlier` it goes on where an answer had stopped. Advances `parts` in place and closes its
     session and drafter when exhausted, closed or failed.
     """
+    context = parts.context(earlier.context(prompt))
+    context.dropped = earlier.dropped
     try:
-        context = parts.context(earlier.context(prompt))
-        context.dropped = earlier.dropped
         answer = Answer(column, context, request, parts)
         if earlier.tokens:
             yield answer.resume(earlier)
         yield from with_decisions(column, parts, answer.run())
         yield answer.finish()
     finally:
-        parts.session.close()
+        parts.session.close(context.tokens)
         parts.drafter.close()
 
 

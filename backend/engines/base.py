@@ -10,9 +10,18 @@ from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 #: Runs a pass for one sequence of a cache: its index and what it asks for.
 RunPass = Callable[[int, NewRows], Logits]
 
+#: Takes over the cache of a session that is about to be closed, and is told the tokens in it.
+Leave = Callable[["Session", Sequence[int]], None]
+
+
+def leave_nothing(_session: "Session", _tokens: Sequence[int]) -> None:
+    """Let the cache go."""
+
 
 class Session:
-    """One sequence of a cache. Not thread-safe."""
+    """One sequence of a cache. Not thread-safe. `leave`: to whom its cache goes when it is closed;
+    must raise nothing.
+    """
 
     def __init__(self, cache: Cache, index: int = 0, run: RunPass | None = None) -> None:
         """`run`: what computes its passes, together with other sequences' perhaps; None: the cache,
@@ -21,6 +30,7 @@ class Session:
         self._cache = cache
         self._index = index
         self._run = run or cache.run_one
+        self.leave: Leave = leave_nothing
 
     @property
     def length(self) -> int:
@@ -79,8 +89,13 @@ class Session:
         """Prepare for a text of so many tokens what no pass is to wait for."""
         self._cache.reserve(length)
 
-    def close(self) -> None:
-        """Leave the cache; the last of its sequences releases it. Idempotent."""
+    def close(self, text: Sequence[int] = ()) -> None:
+        """Leave the cache of the first tokens of `text`, which are those kept, to whoever takes it;
+        the last of a cache's sequences then releases it. Idempotent.
+        """
+        leave, self.leave = self.leave, leave_nothing
+        if tokens := text[: self.length]:
+            leave(self, tokens)
         self._cache.leave(self._index)
 
 

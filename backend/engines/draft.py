@@ -103,10 +103,12 @@ class ModelNetwork:
     def __init__(
         self, session: Session, engine: Engine, held: Sequence[int] = (), seconds: float = 0.0
     ) -> None:
-        """`held`: the tokens that the session holds. `seconds`: of a pass over one row."""
+        """`held`: the tokens that the session holds, kept up to date from then on. `seconds`: of a
+        pass over one row.
+        """
         self._session = session
         self.title = f"draft {engine.spec.name}"
-        self.held = held
+        self.held = list(held)
         self.seconds = seconds
         self.positions = engine.capabilities.max_context
 
@@ -117,6 +119,7 @@ class ModelNetwork:
         rows = (len(tokens) - 1,) if wanted else ()
         logits = self._session.forward(tokens, chain_parents(len(tokens)), rows)
         self._session.keep(range(len(tokens)))
+        self.held += tokens
         return logits
 
     def guess(self, position: int, token: int) -> Logits:
@@ -124,9 +127,10 @@ class ModelNetwork:
 
     def rewind(self, length: int) -> None:
         self._session.truncate(length)
+        del self.held[length:]
 
     def close(self) -> None:
-        self._session.close()
+        self._session.close(self.held)
 
 
 #: What a network that reads tokens alone is given.

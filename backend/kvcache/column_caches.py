@@ -1,15 +1,15 @@
 """Which KV cache a column starts from: an empty one, an earlier run's, or a file's."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from backend.decoding.clock import Clock
-from backend.engines.base import Engine, Session
+from backend.engines.base import Engine, Leave, Session, leave_nothing
 from backend.errors import DerbyError
 from backend.kvcache.prefix_cache import Prefix, PrefixCache, common_length
-from backend.kvcache.recording import RecordingSession, leave_in, model_key
 from backend.kvcache.snapshots import (
     Binding,
     Snapshot,
@@ -26,6 +26,8 @@ from backend.kvcache.sources import (
     Scope,
     SnapshotFile,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Caches:
         longest: int = 0,
     ) -> tuple[Session, list[int]]:
         """A session for a text that begins with `context`, and the tokens that it holds already.
+        Once closed, it leaves its cache to the visitor's later columns.
 
         Taking them over counts on `clock`; preparing for a text of up to `longest` tokens does
         not. At least the last token of `context` is left to be computed. Raises DerbyError if the
@@ -61,7 +64,7 @@ class Caches:
         """
         prefix = self._prefix(engine, kind, context, file)
         held = list(context[: prefix.length])
-        session: Session = engine.open()
+        session = engine.open()
         try:
             session.reserve(longest)
             if held:
@@ -70,10 +73,26 @@ class Caches:
         except BaseException:
             session.close()
             raise
+        session.leave = self._leave(engine)
+        return session, held
+
+    def _leave(self, engine: Engine) -> Leave:
+        """Keeps the cache of a session, unless the visitor has left since or has all of it."""
         if self.scope == NOBODY:
-            return session, held
-        leave = leave_in(self.prefixes, self.scope, engine)
-        return RecordingSession(session, held, leave), held
+            return leave_nothing
+        visit, key = self.prefixes.visit(self.scope), model_key(engine)
+
+        def leave(session: Session, tokens: Sequence[int]) -> None:
+            if visit.over or self.prefixes.covers(self.scope, key, tokens):
+                return
+            try:
+                session.truncate(len(tokens))  # a pass that failed may have left rows pending
+                self.prefixes.put(self.scope, key, tokens, session.export(len(tokens)))
+            except Exception:
+                # The column has ended well or badly by now; its cache only helps later ones.
+                log.exception("a cache could not be kept")
+
+        return leave
 
     def _prefix(
         self, engine: Engine, kind: str, context: Sequence[int], file: Snapshot | None
@@ -109,6 +128,11 @@ class Caches:
                 "The cache of this column is no longer held: run it again, then save it."
             )
         return StoredCache(binding_of(engine), prefix.length, prefix.arrays)
+
+
+def model_key(engine: Engine) -> str:
+    """Caches of equal keys fit each other."""
+    return f"{engine.fingerprint} {engine.spec}"
 
 
 def binding_of(engine: Engine) -> Binding:

@@ -6,7 +6,7 @@ token with it are written again together with the fixed text that follows.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from backend.decoding.constraint import Constraint
@@ -40,7 +40,7 @@ def run_program(
     *,
     restart: bool = False,
     single: bool = False,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Yield the events of one column; `prompt` are the tokens before the program's text.
 
     `grammar` is the column's own: it binds each slot that has none, from its start. `restart`:
@@ -56,7 +56,7 @@ def run_program(
         yield from with_decisions(column, parts, events)
         yield Finished(column, runner.reason, runner.tail)
     finally:
-        parts.session.close()
+        parts.session.close(context.tokens)
         parts.drafter.close()
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from backend.costs.load import LoadCosts
@@ -178,9 +178,9 @@ class _LocalRun:
                 costs=self._loading.costs(self._target),
             )
             if program is None:
-                events = self._judged(decode(self._run.index, prompt, request, parts, answer))
+                loop = decode(self._run.index, prompt, request, parts, answer)
             else:
-                events = run_program(
+                loop = run_program(
                     self._run.index,
                     program,
                     prompt,
@@ -191,6 +191,9 @@ class _LocalRun:
                     restart=column.strategy.restart,
                     single=column.strategy.single,
                 )
+            # The loop closes the session first, also where it is stopped: it knows what is in it.
+            opened.enter_context(closing(loop))
+            events = loop if program else self._judged(loop)
             yield from self._with_corrected_costs(events, draft_seconds)
 
     def _prompt(self, program: Program | None) -> list[int]:

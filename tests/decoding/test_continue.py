@@ -122,6 +122,7 @@ def test_a_stopped_race_goes_on_for_as_many_tokens_as_are_asked_for(limit: int) 
     score = play(on(race, stopped, 20), models).scores[0]
     assert score.earlier == len(stopped.tokens) > 0
     assert len(score.tokens) == score.earlier + 20
+    assert score.reused == stopped.prompt_tokens + score.earlier - 1, "it was stopped, not lost"
     assert score.reason == "token limit"
 
 

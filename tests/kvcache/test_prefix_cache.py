@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from backend.decoding.clock import Clock
 from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
-from backend.kvcache.column_caches import Caches
+from backend.kvcache.column_caches import Caches, model_key
 from backend.kvcache.prefix_cache import PrefixCache
-from backend.kvcache.recording import model_key
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, Scope, Visitor
 
 A, B, C = VISITORS = tuple(map(Visitor, "abc"))
@@ -218,12 +217,24 @@ def test_a_run_that_ends_after_its_visitor_left_leaves_nothing() -> None:
     late, other = opened(A), opened(B)
     store.forget(A)
     for session in (late, other):
-        session.close()
+        session.close([1, 2, 3, 4])
     key = model_key(engine)
     assert [store.find(scope, key, [1, 2, 3, 4]).length for scope in (A, B)] == [0, 3]
-    opened(A).close()  # the visitor is back
+    opened(A).close([1, 2, 3, 4])  # the visitor is back
     assert store.find(A, key, [1, 2, 3, 4]).length == 3
     assert len(store._visits) <= 3
+
+
+def test_a_run_that_fails_leaves_what_it_had_kept() -> None:
+    engine, store = FakeEngine(), PrefixCache()
+    session, _ = Caches(store, A).open(engine, "target", [1, 2, 3], None, Clock())
+    session.forward([1, 2], [-1, 0], ())
+    session.keep([0, 1])
+    session.forward([3, 4], [-1, 0], ())
+    session.close([1, 2, 3])
+    session.close([1, 2, 3])
+    assert store.texts(A, model_key(engine)) == [[1, 2]]
+    assert engine.open_sessions == 0
 
 
 def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
