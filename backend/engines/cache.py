@@ -8,12 +8,12 @@ reading past them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.tree import depths, is_chain, require_path, visibility
+from backend.engines.tree import Tree, require_path, tree_of
 from backend.errors import DerbyError
 from backend.types import Arrays, Capabilities, HiddenStates, Logits
 
@@ -28,9 +28,12 @@ HIDDEN = np.float32(np.finfo(np.float32).min)
 #: Rows for which a new cache has a bias ready.
 FIRST_CAPACITY = 1024
 
+#: What a kept text can be cut back to: any of its rows, as attention can; or nothing but its start,
+#: where a state is overwritten by every row (of the pass that has just run, any path can be kept).
+Rewinds = Literal["any row", "start"]
 
-@dataclass(frozen=True, slots=True)
-class NewRows:
+
+class NewRows(NamedTuple):
     """What one sequence has computed in a pass: see Session.forward. () takes no part."""
 
     tokens: Sequence[int] = ()
@@ -38,9 +41,8 @@ class NewRows:
     rows: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One pass of b sequences over n new rows each, behind P cached ones.
+class Pass(NamedTuple):
+    """One pass of b sequences over n new rows each, behind P cached ones. Nobody may write to it.
 
     tokens, positions: int64 [b, n]; seen: bool [b, n, n], which new rows each new row sees;
     context: float32 [b, P], 0 for cached rows that are context and HIDDEN for holes; rows: int64
@@ -83,10 +85,11 @@ class Store(ABC):
     """The rows of b caches on the device, and what runs passes behind them.
 
     `in_place`: rows at the end are dropped for nothing, and `gather` copies only what it moves;
-    otherwise it copies the whole cache.
+    otherwise it copies the whole cache. `rewinds`: what a text can be cut back to.
     """
 
     in_place = True
+    rewinds: Rewinds = "any row"
 
     @abstractmethod
     def run(self, work: Pass) -> Logits:
@@ -133,12 +136,14 @@ class Cache:
         self.capabilities = capabilities
         self._store: Store | None = store
         self._in_place = store.in_place
-        # Of each cached row, 0 if it is context and HIDDEN if it is a hole.
+        self.rewinds = store.rewinds
+        # Of each cached row, 0 if it is context and HIDDEN if it is a hole, or not there yet.
         self._context = np.full((sequences, FIRST_CAPACITY), HIDDEN, dtype=np.float32)
         self._held = 0  # rows in the cache of each sequence, holes included
         self._lengths = [0] * sequences
+        self._ends = [0] * sequences  # places behind the last row that is context
         self._pending: list[tuple[int, ...]] = [()] * sequences  # parent links of new rows
-        self._asked = [0] * sequences  # new rows of the last pass
+        self._asked: Sequence[NewRows] = ()  # what the last pass computed
         self._start = 0  # the place of the first new row
         self._debt = 0  # reads of holes since the last compaction
         self._over: set[int] = set()  # sequences that are closed
@@ -169,9 +174,8 @@ class Cache:
         logits = store.run(work)
         self._start, self._held = self._held, self._held + n
         self._context = _with_room(self._context, self._held)
-        self._context[:, self._start : self._held] = HIDDEN
         self._pending = [tuple(new.parents) for new in asked]
-        self._asked = [len(new.tokens) for new in asked]
+        self._asked = asked
         if len(asked) == 1:
             return [logits[0]]
         places = {int(row): place for place, row in enumerate(work.rows)}
@@ -184,24 +188,23 @@ class Cache:
         return self.run(asked)[sequence]
 
     def _described(self, asked: Sequence[NewRows], n: int) -> Pass:
-        for new in asked:
-            _check(new, trees=self.capabilities.tree)
-        plain = all(len(new.tokens) == n and is_chain(new.parents) for new in asked)
+        trees = [tree_of(tuple(new.parents)) for new in asked]
+        for new, tree, length in zip(asked, trees, self._lengths, strict=True):
+            self._check(new, tree, length)
+        plain = all(tree.chain and len(tree.depths) == n for tree in trees)
         plain = plain and all(length == self._held for length in self._lengths)
         context = self._context[:, : self._held]
         if len(asked) == 1:
-            (new,), (length,) = asked, self._lengths
-            positions = (length + depths(new.parents))[None]
-            seen = visibility(new.parents)[None]
+            (new,), (tree,) = asked, trees
             tokens, rows = np.array([new.tokens], np.int64), np.array(new.rows, np.int64)
+            positions, seen = tree.depths[None] + self._lengths[0], tree.seen[None]
         else:
-            tokens, positions, seen = self._side_by_side(asked, n)
+            tokens, positions, seen = self._side_by_side(asked, trees, n)
             rows = np.unique(np.array([row for new in asked for row in new.rows], dtype=np.int64))
-        self._check_room(int(positions.max()) + 1)
         return Pass(tokens, positions, seen, context, rows, plain)
 
     def _side_by_side(
-        self, asked: Sequence[NewRows], n: int
+        self, asked: Sequence[NewRows], trees: Sequence[Tree], n: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Tokens, positions and `seen` of several sequences, with spare rows for the shorter."""
         b = len(asked)
@@ -209,19 +212,26 @@ class Cache:
         positions = np.repeat(np.array([self._lengths], dtype=np.int64).T, n, axis=1)
         # Every row sees itself, spare ones too: attention over nothing is not a number.
         seen = np.repeat(np.eye(n, dtype=np.bool_)[None], b, axis=0)
-        for i, new in enumerate(asked):
+        for i, (new, tree) in enumerate(zip(asked, trees, strict=True)):
             count = len(new.tokens)
             tokens[i, :count] = new.tokens
-            positions[i, :count] += depths(new.parents)
-            seen[i, :count, :count] = visibility(new.parents)
+            positions[i, :count] += tree.depths
+            seen[i, :count, :count] = tree.seen
         return tokens, positions, seen
 
-    def _check_room(self, positions: int) -> None:
-        limit = self.capabilities.max_context
-        if positions > limit:
+    def _check(self, new: NewRows, tree: Tree, length: int) -> None:
+        """Raise unless this can be computed behind so many tokens."""
+        n, able = len(new.tokens), self.capabilities
+        if len(new.parents) != n:
+            raise RuntimeError(f"{n} tokens with {len(new.parents)} parent links")
+        if not (tree.chain or able.tree):
+            raise RuntimeError("this model takes no tree")
+        if new.rows and not 0 <= min(new.rows) <= max(new.rows) < n:
+            raise RuntimeError(f"rows {tuple(new.rows)} of {n}")
+        if n and length + tree.levels > able.max_context:
             raise DerbyError(
-                f"The text would be {positions} tokens long and this model reads at most {limit}: "
-                "shorten the prompt or ask for fewer new tokens."
+                f"The text would be {length + tree.levels} tokens long and this model reads at "
+                f"most {able.max_context}: shorten the prompt or ask for fewer new tokens."
             )
 
     def hidden_states(self, sequence: int) -> HiddenStates:
@@ -229,25 +239,34 @@ class Cache:
 
         Raises RuntimeError if the engine does not declare `Capabilities.hidden_states`.
         """
-        return self._opened().hidden_states()[sequence, : self._asked[sequence]].copy()
+        count = len(self._asked[sequence].tokens)
+        return self._opened().hidden_states()[sequence, :count].copy()
 
     def keep(self, sequence: int, rows: Sequence[int]) -> None:
         """Make these pending rows of the sequence part of its context; forget its others."""
         self._opened()
         require_path(rows, self._pending[sequence])
-        self._context[sequence, self._start + np.asarray(rows, dtype=np.int64)] = 0
+        for row in rows:
+            self._context[sequence, self._start + row] = 0
+        if rows:
+            self._ends[sequence] = self._start + rows[-1] + 1
         self._lengths[sequence] += len(rows)
         self._pending[sequence] = ()
         self._settle()
 
     def rewind(self, sequence: int, length: int) -> None:
-        """Forget all of this sequence behind its first `length` tokens, and its pending rows."""
+        """Forget all of this sequence behind its first `length` tokens, and its pending rows.
+
+        Raises RuntimeError for what `rewinds` says that the cache cannot do.
+        """
         self._opened()
         kept = self._lengths[sequence]
-        if not 0 <= length <= kept:
-            raise RuntimeError(f"rewind {kept} tokens to {length}")
+        if not 0 <= length <= kept or (0 < length < kept and self.rewinds == "start"):
+            raise RuntimeError(f"rewind {kept} tokens to {length}, where {self.rewinds!r} will do")
         if length < kept:
-            self._context[sequence, self._places(sequence)[length:]] = HIDDEN
+            places = self._places(sequence)
+            self._context[sequence, places[length:]] = HIDDEN
+            self._ends[sequence] = int(places[length - 1]) + 1 if length else 0
         self._lengths[sequence] = length
         self._pending[sequence] = ()
         self._settle()
@@ -263,9 +282,9 @@ class Cache:
         if not any(self._lengths):
             self._held = self._debt = 0
         elif self._in_place:
-            used = np.flatnonzero((self._context[:, : self._held] == 0).any(axis=0))
-            self._held = int(used[-1]) + 1
-            self._compact(min(self._start, self._held))
+            self._held = max(self._ends)
+            if self._ends != self._lengths:
+                self._compact(min(self._start, self._held))
 
     def _compact_if_worthwhile(self) -> None:
         """Rent or buy: once reading holes has cost as much as a copy of the cache, make that."""
@@ -289,8 +308,10 @@ class Cache:
         index = np.argsort(holes, axis=1, kind="stable")[:, :m]
         if self._held > start and not (self._in_place and (index == np.arange(m)).all()):
             self._opened().gather(start, index)
-        kept = np.arange(m) < counts[:, None]
-        self._context[:, start : start + m] = np.where(kept, np.float32(0), HIDDEN)
+        self._context[:, start : self._held] = HIDDEN
+        for i, count in enumerate(counts.tolist()):
+            self._context[i, start : start + count] = 0
+            self._ends[i] = start + count if count else self._ends[i]
         self._held = start + m
         if start == 0:
             self._debt = 0
@@ -317,6 +338,7 @@ class Cache:
         self._context = _with_room(self._context, length)
         self._context[:, :length] = 0
         self._held, self._lengths = length, [length] * len(self._lengths)
+        self._ends = list(self._lengths)
 
     def reserve(self, length: int) -> None:
         """Prepare for texts of so many tokens what no pass is to wait for."""
@@ -341,19 +363,9 @@ class Cache:
 
 
 def _with_room(context: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
-    """The same with space for so many rows; what is new there means nothing yet."""
+    """The same with space for so many rows."""
     more = rows - context.shape[1]
     if more <= 0:
         return context
     space = np.full((len(context), max(more, context.shape[1])), HIDDEN, dtype=np.float32)
     return np.concatenate([context, space], axis=1)
-
-
-def _check(new: NewRows, *, trees: bool) -> None:
-    n = len(new.tokens)
-    if len(new.parents) != n:
-        raise RuntimeError(f"{n} tokens with {len(new.parents)} parent links")
-    if not trees and not is_chain(new.parents):
-        raise RuntimeError("this model takes no tree")
-    if not all(0 <= row < n for row in new.rows):
-        raise RuntimeError(f"rows {tuple(new.rows)} of {n}")

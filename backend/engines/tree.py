@@ -1,6 +1,8 @@
 """What a tree of new tokens sees, from its parent links."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,37 +10,38 @@ from numpy.typing import NDArray
 from backend.types import chain_parents
 
 
-def is_chain(parents: Sequence[int]) -> bool:
-    """Whether each token follows the one before it, the first one the context."""
-    return tuple(parents) == chain_parents(len(parents))
+class Tree(NamedTuple):
+    """n tokens that hang from one another or from the context. Nobody may write to its arrays.
+
+    `chain`: each follows the one before it. `depths` int64 [n]: 0 for those that hang from the
+    context; `levels` of them there are. `seen` bool [n, n]: which tokens each token sees, itself
+    and its ancestors.
+    """
+
+    chain: bool
+    depths: NDArray[np.int64]
+    levels: int
+    seen: NDArray[np.bool_]
 
 
-def depths(parents: Sequence[int]) -> NDArray[np.int64]:
-    """Depth of each token below the context, 0 for those that hang from it: int64 [n]."""
-    if is_chain(parents):
-        return np.arange(len(parents))
-    found = np.zeros(len(parents), dtype=np.int64)
-    for i, parent in enumerate(parents):
-        found[i] = found[parent] + 1 if parent >= 0 else 0
-    return found
-
-
-def visibility(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """Which new tokens each new token sees, itself and its ancestors: bool [n, n].
+@lru_cache(maxsize=128)  # most passes have the shape of an earlier one
+def tree_of(parents: tuple[int, ...]) -> Tree:
+    """The tree of these parent links, -1 for the context.
 
     Raises RuntimeError unless parents come before their children.
     """
-    n = len(parents)
-    if is_chain(parents):
-        order = np.arange(n)
-        return order[:, None] >= order
+    n, depths = len(parents), list[int]()
     seen = np.eye(n, dtype=np.bool_)
     for i, parent in enumerate(parents):
         if not -1 <= parent < i:
             raise RuntimeError(f"token {i} names token {parent} as its parent")
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
         if parent >= 0:
             seen[i] |= seen[parent]
-    return seen
+    seen.setflags(write=False)
+    found = np.array(depths, dtype=np.int64)
+    found.setflags(write=False)
+    return Tree(parents == chain_parents(n), found, max(depths, default=-1) + 1, seen)
 
 
 def require_path(rows: Sequence[int], parents: Sequence[int]) -> None:

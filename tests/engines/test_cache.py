@@ -213,6 +213,19 @@ def test_what_a_model_cannot_compute_is_refused_whatever_the_engine(engine: Engi
         FakeEngine(capabilities=able).cache(2)
 
 
+def test_a_cache_that_keeps_only_its_last_state_goes_back_to_its_start_alone() -> None:
+    engine = FakeEngine()
+    store = engine.store(1)
+    store.rewinds = "start"
+    cache = Cache(store, engine.capabilities)
+    cache.run([chain([5, 6, 7])])
+    cache.keep(0, [0, 1])
+    with pytest.raises(RuntimeError, match="rewind 2 tokens to 1"):
+        cache.rewind(0, 1)
+    cache.rewind(0, 0)
+    assert cache.lengths == (0,)
+
+
 def test_misuse_is_refused(engine: Engine) -> None:
     cache = engine.cache(2)
     for tokens, links, rows in (
