@@ -45,7 +45,7 @@ def interleaved(setup: Setup) -> list[ClockResult]:
         pairs = [(runs[i][0][index], runs[i][1][index]) for i in measured]
         if pairs:
             steps = ratios_of(
-                [own.overlap(mixed).speedup for mixed, own in pairs],
+                [own.speedup_over(mixed) for mixed, own in pairs],
                 [setup.prompts[i].text for i in measured],
             )
             starts = median(mixed.ttft / own.ttft for mixed, own in pairs)

@@ -42,25 +42,18 @@ def snippet(
     if found is not None and facts.k and found.limit < found.load.most:
         facts = replace(facts, pays_up_to=found.limit, schedule=found.schedule(facts.k))
     made = LIBRARIES[library].write(facts)
-    note = " ".join(
-        filter(None, (_why(column, score), made.note, _load(facts) if made.code else ""))
-    )
-    return replace(made, note=note)
+    said = (_why(column, score), made.note, _load(facts) if made.code else "")
+    return replace(made, note=" ".join(filter(None, said)))
 
 
 def _load(plan: Plan) -> str:
     """Up to which load speculation pays, in a sentence; "" if that is not known, or no bound."""
-    match plan.pays_up_to:
-        case None:
-            return ""
-        case 0:
-            return "On the machine of this race its speculation does not pay even for one request."
-        case 1:
-            return "On the machine of this race its speculation pays for one request at a time."
-        case most:
-            return (
-                f"On the machine of this race its speculation pays up to {most} requests at once."
-            )
+    most = plan.pays_up_to
+    if most is None:
+        return ""
+    few = {0: "does not pay even for one request", 1: "pays for one request at a time"}
+    pays = few.get(most, f"pays up to {most} requests at once")
+    return f"On the machine of this race its speculation {pays}."
 
 
 def _why(column: Column, score: Score) -> str:

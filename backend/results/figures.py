@@ -56,17 +56,15 @@ class Figure:
 
     def text(self, score: Score, baseline: Score) -> str:
         """The value with its unit, to be read alone."""
-        value = self.value(score, baseline)
-        if value is None:
-            return NONE
-        return f"{self.unit.text(value)}{span(self.ratio(score, baseline))}"
+        return self._written(self.unit.text, score, baseline)
 
     def cell(self, score: Score, baseline: Score) -> str:
         """The value below `heading`."""
+        return self._written(self.unit.cell, score, baseline)
+
+    def _written(self, form: Callable[[float], str], score: Score, baseline: Score) -> str:
         value = self.value(score, baseline)
-        if value is None:
-            return NONE
-        return f"{self.unit.cell(value)}{span(self.ratio(score, baseline))}"
+        return NONE if value is None else form(value) + span(self.ratio(score, baseline))
 
 
 def duration(seconds: float) -> str:
@@ -113,24 +111,9 @@ TOKENS = Unit("tokens", "{:,.0f}".format, "{:,.0f}".format)
 ROWS = Unit("token rows", "{:,.0f}".format, "{:,.0f}".format)
 
 
-def _decoded(value: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
-    """A value that is known once a column has decoded something after its first step."""
-    return lambda score, _: value(score) if score.tpot else None
-
-
 def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
     """A value of which 0 means unknown, or that there is nothing to say."""
     return lambda score, _: value(score) or None
-
-
-def _part(part: str, whole: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
-    """Seconds of a part of the steps over `whole`, where there is anything in it."""
-
-    def value(score: Score, _: Score) -> float | None:
-        seconds = score.parts.get(part, 0.0)
-        return seconds / whole(score) if seconds > 0 and whole(score) else None
-
-    return value
 
 
 FIGURES = (
@@ -164,7 +147,7 @@ FIGURES = (
         "TPOT",
         MILLISECONDS,
         "Time per output token after those of the first step, over all that the column wrote.",
-        _decoded(lambda score: score.tpot * 1e3),
+        _positive(lambda score: score.tpot * 1e3),
         ("card", "table", "summary"),
     ),
     Figure(
@@ -172,7 +155,7 @@ FIGURES = (
         "tokens/s",
         RATE,
         "Tokens a second after those of the first step: the inverse of TPOT.",
-        _decoded(lambda score: score.tokens_per_second),
+        _positive(lambda score: score.tokens_per_second),
         ("card", "table", "summary"),
     ),
     Figure(
@@ -215,7 +198,7 @@ FIGURES = (
         "drafting",
         SHARE,
         "Share of the column's time that went into drafting.",
-        _part("draft", lambda score: score.seconds),
+        _positive(lambda score: score.parts.get("draft", 0.0) / (score.seconds or 1)),
     ),
     Figure(
         "mask_compute",

@@ -116,7 +116,14 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         "rows": list(rows),
         "seconds": [_seconds(load, b, context) for b in load.requests],
         "lines": [[k, _break_evens(load, k, context)] for k in LINES if k + 1 <= rows[-1]],
-        "marks": [_mark(board, i, m) for i, m in marked],
+        "marks": [
+            {
+                "name": board.name(i),
+                "acceptance": round(m.drafter.acceptance, 3) if _is_chain(board, i) else None,
+                "sentence": m.sentence,
+            }
+            for i, m in marked
+        ],
         "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in chains)],
         "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
         "note": f"Of {load.most} requests at once and up to {rows[-1]} rows of each, measured "
@@ -142,14 +149,6 @@ def _break_evens(load: LoadCosts, guesses: int, context: int) -> list[float | No
 def _is_chain(board: Scoreboard, index: int) -> bool:
     """Whether a column's rows are guesses: some of lookahead's are scratch."""
     return board.columns[index].scratch_depth == 0
-
-
-def _mark(board: Scoreboard, index: int, found: UnderLoad) -> dict[str, Any]:
-    return {
-        "name": board.name(index),
-        "acceptance": round(found.drafter.acceptance, 3) if _is_chain(board, index) else None,
-        "sentence": found.sentence,
-    }
 
 
 def _cells(load: LoadCosts, requests: int, context: int, marked: Sequence[UnderLoad]) -> list[str]:

@@ -39,22 +39,6 @@ State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 PARTS = ("draft", "mask", "forward", "rest")
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """Tokens of the answer that two columns both decoded one by one, and the seconds that either
-    took for exactly these.
-    """
-
-    tokens: int = 0
-    seconds: float = 0.0
-    other_seconds: float = 0.0
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast the first one decoded them; 0 while unknown."""
-        return self.other_seconds / self.seconds if self.seconds > 0 else 0.0
-
-
 class Moment(NamedTuple):
     """An event that showed text or committed tokens: when it ended on the column's own clock, how
     many tokens this run committed with it, how many rows were computed for them since the last
@@ -371,24 +355,14 @@ class Score:
         low, middle, high = np.percentile(alone, (25, 50, 75))
         return float(low), float(middle), float(high)
 
-    def overlap(self, other: "Score") -> Overlap:
-        """The tokens after either one's first step that both have decoded in their runs.
-
-        Only these compare: without a cache a token takes the longer, the more there are before it.
-        """
-        first = max(score.earlier + max(score.first_block, 1) for score in (self, other))
-        last = min(self.length, other.length)
-        if last <= first or not (self.steps and other.steps):
-            return Overlap()
-        ours, theirs = self.between(first, last), other.between(first, last)
-        return Overlap(last - first, ours, theirs)
-
     def between(self, first: int, last: int) -> float:
         """Seconds from the commit of the answer's token number `first` to that of `last`."""
         return self.times[last - self.earlier - 1] - self.times[first - self.earlier - 1]
 
     def speedup_over(self, baseline: "Score") -> float:
-        """The baseline's decode time over this column's, for the same tokens; 0 while unknown.
+        """The baseline's decode time over this column's, for the tokens after either one's first
+        step that both have decoded in their runs; 0 while unknown. Only these compare: without a
+        cache a token takes the longer, the more there are before it.
 
         Of programs, whose columns do not write equally much, the ratio of the whole times, once
         both have ended.
@@ -396,7 +370,12 @@ class Score:
         if self.fed or baseline.fed:
             ended = self.state == baseline.state == "done" and self.seconds
             return baseline.seconds / self.seconds if ended else 0.0
-        return self.overlap(baseline).speedup
+        first = max(score.earlier + max(score.first_block, 1) for score in (self, baseline))
+        last = min(self.length, baseline.length)
+        if last <= first or not (self.steps and baseline.steps):
+            return 0.0
+        ours = self.between(first, last)
+        return baseline.between(first, last) / ours if ours > 0 else 0.0
 
     def gain_over(self, baseline: "Score") -> Ratio:
         """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN

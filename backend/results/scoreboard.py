@@ -114,7 +114,7 @@ class Scoreboard:
         reference, score = self.reference(index), self.scores[index]
         return reference is not None and score.clock != "own" and not score.tokenizer
 
-    def _sides(self, index: int) -> tuple[Sequence[int | str], Sequence[int | str]]:
+    def sides(self, index: int) -> tuple[Sequence[int | str], Sequence[int | str]]:
         """What the column and its reference wrote, as it can be compared: ids, or characters."""
         reference, own = self.reference(index), self.scores[index]
         if reference is None:
@@ -126,16 +126,11 @@ class Scoreboard:
 
     def compared(self, index: int) -> int:
         """How many of the column's tokens, or characters, could be compared."""
-        return min(map(len, self._sides(index)))
-
-    def written(self, index: int, like: int) -> int:
-        """How much a column has written, counted as `compared` counts the column `like`."""
-        score = self.scores[index]
-        return len(score.text) if self.by_text(like) else len(score.tokens)
+        return min(map(len, self.sides(index)))
 
     def difference(self, index: int) -> Difference | None:
         """Where column `index` departs from its reference; None as far as both have come."""
-        reference, (ours, theirs) = self.reference(index), self._sides(index)
+        reference, (ours, theirs) = self.reference(index), self.sides(index)
         compared = min(len(ours), len(theirs))
         if reference is None or not compared:
             return None

@@ -557,11 +557,11 @@ def _comparison(board: Scoreboard, index: int) -> str:
 
 def _identical(board: Scoreboard, index: int, reference: int) -> str:
     score, base, name = board.scores[index], board.scores[reference], board.name(reference)
-    unit = "character" if board.by_text(index) else "token"
-    tokens = counted(board.compared(index), unit)
+    unit, compared = "character" if board.by_text(index) else "token", board.compared(index)
+    tokens = counted(compared, unit)
     if not score.state == base.state == "done":
         return f"identical to {name} so far ({tokens})"
-    if board.compared(index) < board.written(reference, like=index):
+    if compared < len(board.sides(index)[1]):
         return f"identical to {name} as far as it went ({tokens})"
     return f"identical to {name} ({tokens})"
 

@@ -21,7 +21,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.metrics import Overlap, Score
+from backend.results.metrics import Score
 
 
 def step(
@@ -137,14 +137,13 @@ def test_a_speedup_compares_the_same_tokens() -> None:
     """
     base = scored(*(step([t], 1.0) for t in range(41)))
     growing = scored(*(step([t], 1.0 + t) for t in range(11)))
-    assert growing.overlap(base) == Overlap(10, sum(2.0 + t for t in range(10)), 10.0)
     assert growing.speedup_over(base) == pytest.approx(10 / 65)
     assert base.speedup_over(growing) == pytest.approx(65 / 10), "from the other side alike"
     assert base.speedup_over(base) == growing.speedup_over(growing) == 1.0
     # What a grammar forces at once costs no decode time; the other column's same tokens do.
     forced = scored(step([65, 66, 67], 1.0), step([68], 0.5), step([69], 0.5))
     plain = scored(*(step([t], 1.0) for t in range(65, 70)))
-    assert forced.overlap(plain) == Overlap(2, 1.0, 2.0)
+    assert forced.speedup_over(plain) == 2.0
 
 
 def test_continued_columns_compare_where_both_wrote_in_this_run() -> None:
@@ -154,7 +153,7 @@ def test_continued_columns_compare_where_both_wrote_in_this_run() -> None:
 
     first, second = continued(10, 20, 1.0), continued(20, 20, 0.5)
     assert (first.written, first.length) == (20, 30)
-    assert second.overlap(first) == Overlap(9, 4.5, 9.0), "tokens 22 to 30"
+    assert second.speedup_over(first) == 2.0, "tokens 22 to 30"
     assert second.speedup_over(continued(100, 20, 1.0)) == 0, "no token in common"
 
 
