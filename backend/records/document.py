@@ -9,9 +9,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -25,30 +26,10 @@ from pydantic import (
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.events import (
-    Conditions,
-    CostsKnown,
-    Decided,
-    Failed,
-    Fed,
-    Filled,
-    Finished,
-    Judged,
-    LoadKnown,
-    Name,
-    Prefilled,
-    Prepared,
-    Proposed,
-    Resumed,
-    Served,
-    Shifted,
-    Started,
-    Step,
-    to_json,
-)
+from backend.events import Event, Name, to_json
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.place import Machine
-from backend.records.record import RaceRecord
+from backend.records.record import LEFT_OUT, RaceRecord
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request
 from backend.untrusted import read_json
@@ -64,26 +45,11 @@ MAX_VALUES = 1 << 23
 #: them.
 _UNSAID: Mapping[str, Any] = {"turns": [], "tags": True}
 
-#: What a record may tell of: all events but record.LEFT_OUT.
-Told = (
-    Step
-    | Proposed
-    | Conditions
-    | Started
-    | Prepared
-    | CostsKnown
-    | LoadKnown
-    | Decided
-    | Resumed
-    | Prefilled
-    | Fed
-    | Filled
-    | Shifted
-    | Judged
-    | Served
-    | Finished
-    | Failed
-)
+#: What a record may tell of: all events but LEFT_OUT.
+if TYPE_CHECKING:
+    Told = Event
+else:
+    Told = reduce(or_, (kind for kind in get_args(Event) if kind not in LEFT_OUT))
 
 #: The form is fixed so that dates sort as texts do; whether there is such a day Python knows.
 Moment = Annotated[

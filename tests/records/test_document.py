@@ -16,7 +16,6 @@ from backend.events import CostsKnown, Event, LoadKnown, to_json
 from backend.grammar.sources import GrammarSource, shipped
 from backend.records.document import (
     SCHEMA,
-    Told,
     document_of,
     read_document,
     schema,
@@ -40,7 +39,6 @@ def test_the_schema_is_made_of_the_code() -> None:
     """A reader of others goes by it: `python -m backend.records` writes it anew."""
     assert SCHEMA.read_text(encoding="utf-8") == schema()
     assert KINDS.keys() == {kind.__name__ for kind in get_args(Event) if kind not in LEFT_OUT}
-    assert {kind.__name__ for kind in get_args(Told)} == KINDS.keys()
 
 
 def test_everything_is_bounded() -> None:
