@@ -58,7 +58,6 @@ def test_where_on_the_machine_is_for_the_log_alone(caplog: pytest.LogCaptureFixt
         (DerbyError("Choose less."), "request"),
         (DerbyError("It died (reference 00000000).", cause="worker"), "worker"),
         (ValueError("The worker process died"), "program"),
-        (OSError(errno.ENOSPC, "full"), "program"),
     ],
 )
 def test_whose_fault_an_error_is_travels_with_its_event_whatever_its_sentence_says(

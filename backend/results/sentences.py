@@ -303,9 +303,7 @@ def ledger(board: Scoreboard) -> str:
         line += f"; a plain step took {duration(middle)}, half of them {half}"
     advice = " The timings are unreliable: race again when the machine is less busy."
     reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
-    caches = (
-        f"{' and '.join(reused)} began from a reused cache" if reused else "no cache was reused"
-    )
+    caches = f"{_listed(reused)} began from a reused cache" if reused else "no cache was reused"
     parts = [line, _warmth(found), caches, *_controls(board)]
     return f"{'; '.join(parts)}.{advice if doubt(board) else ''}"
 

@@ -68,11 +68,8 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert [token["origin"] for token in tokens] == ["forced", "drafted", "bonus"]
     assert [token["gap"] for token in tokens] == [None, 2.0, 0.125]
     assert tokens[2]["top"] == [["e", "75.0%", 0.75], [" x", "under 0.1%", 0.0001]]
-    assert view["parts"] == [
-        ["draft", 4.0, "draft 4.0 ms"],
-        ["forward", 25.0, "forward 25.0 ms"],
-        ["rest", 1.0, "rest 1.0 ms"],
-    ]
+    took = {"draft": 4.0, "forward": 25.0, "rest": 1.0}
+    assert view["parts"] == [[part, ms, f"{part} {ms} ms"] for part, ms in took.items()]
     assert view["expected"] == 39.0
     assert view["masks"][1] == {"behind": "a", "allowed": 4, "ms": 0.1}
     assert [mask["allowed"] for mask in view["masks"]] == TREE.allowed
@@ -97,28 +94,20 @@ def test_behind_the_end_of_the_text_nothing_was_rejected() -> None:
     assert not any("target" in sentence for sentence in view["sentences"])
 
 
-def test_a_chain_that_was_right_to_its_end() -> None:
+def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
     right = Proposed(0, ["a", "b"], [], [["prompt lookup", 2]], [0, 1], "c")
     view = step_view(board_with(step(0, [1, 2, 3], 0.02, 2, rows=3, drafted=2), right), 0, 1)
     assert view["shape"] == "chain"
-    assert [guess["parent"] for guess in view["proposed"]] == [-1, 0]
-    assert [guess["fate"] for guess in view["proposed"]] == ["accepted"] * 2
-    assert view["sentences"][:2] == [
-        "2 tokens were proposed (prompt lookup 2), 2 accepted.",
-        'The target added "c".',
-    ]
-
-
-def test_lookaheads_window_and_the_pools_hits() -> None:
-    seen = Proposed(
-        0, ["a", "b", "c"], [-1, 0, 0], [["n-gram pool", 3]], [], "x", window=[["p"], ["q", "r"]]
-    )
+    guesses = [(guess["parent"], guess["fate"]) for guess in view["proposed"]]
+    assert guesses == [(-1, "accepted"), (0, "accepted")]
+    offer = "2 tokens were proposed (prompt lookup 2), 2 accepted."
+    assert view["sentences"][:2] == [offer, 'The target added "c".']
+    by, window = [["n-gram pool", 3]], [["p"], ["q", "r"]]
+    seen = Proposed(0, ["a", "b", "c"], [-1, 0, 0], by, [], "x", window=window)
     view = step_view(board_with(step(0, [1], 0.02, rows=7, drafted=3), seen), 0, 1)
-    assert (view["window"], view["hits"]) == ([["p"], ["q", "r"]], 2)
-    assert (
-        "The pool had 2 n-grams to try; a window of 3 rows looked for new ones."
-        in (view["sentences"])
-    )
+    assert (view["window"], view["hits"]) == (window, 2)
+    said = "The pool had 2 n-grams to try; a window of 3 rows looked for new ones."
+    assert said in view["sentences"]
 
 
 def test_moments_that_are_no_steps_have_a_view_too() -> None:
@@ -161,16 +150,15 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_of_a_recording_that_holds_anything_some_entries_are_shown() -> None:
     """What a page draws is bounded, and what is said counts all."""
-    many = 60_000
-    chain = Proposed(
-        0, ["a"] * many, [], [["", many]], list(range(many)), "b", allowed=[1] * (many + 1)
-    )
+    many = 6_000
+    path, allowed = list(range(many)), [1] * (many + 1)
+    chain = Proposed(0, ["a"] * many, [], [["", many]], path, "b", allowed=allowed)
     long = step(0, [1] * (many + 1), 0.02, rows=7, drafted=many)
     wide = replace(chain, parents=[-1] * many, path=[0], window=[["w"] * many])
     for seen, took in ((chain, long), (wide, step(0, [1, 2], 0.02, rows=7, drafted=many))):
         view = step_view(board_with(took, seen), 0, 1)
         assert len(json.dumps(view)) < 200_000
-        assert view["sentences"][0].startswith("60,000 tokens were proposed")
+        assert view["sentences"][0].startswith("6,000 tokens were proposed")
 
 
 def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
