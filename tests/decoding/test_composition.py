@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib import Run, compile_grammar
+from lib import compile_grammar, run
 
-from backend.decoding.clock import Clock
 from backend.decoding.constraint import Masks
-from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
@@ -130,15 +128,8 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
     engine = FakeEngine()
     constraint = compile_grammar(GrammarSource("lark", LOOPS, "test"), engine.tokenizer)
     Meeting.masked.clear()
-    request = Request("Say", 20, chat=False)
-    parts = Parts(
-        Meeting(engine.cache()),
-        engine.tokenizer,
-        Sampler(Sampling()),
-        Clock(),
-        constraint=constraint,
-    )
-    score = Run(list(decode(0, list(b"Say"), request, parts))).score
+    request, session = Request("Say", 20, chat=False), Meeting(engine.cache())
+    score = run(engine, request, prompt=b"Say", session=session, constraint=constraint).score
     assert len(score.tokens) == 20
     # One mask for each sampled row: the root, and each forced token.
     assert len(score.masks) == score.steps + score.forced
@@ -186,10 +177,7 @@ def test_a_text_that_is_cut_says_what_the_grammar_still_wanted() -> None:
         engine = FakeEngine()
         constraint = compile_grammar(GrammarSource("lark", source, "test"), engine.tokenizer)
         request = Request("Say", tokens, chat=False)
-        parts = Parts(
-            engine.open(), engine.tokenizer, Sampler(Sampling()), Clock(), constraint=constraint
-        )
-        score = Run(list(decode(0, list(b"Say"), request, parts))).score
+        score = run(engine, request, prompt=b"Say", constraint=constraint).score
         return score.reason, score.expected
 
     assert cut('start: "abcdef"', 4) == ("token limit", "'ef'")
@@ -208,13 +196,9 @@ def test_a_block_that_completes_the_grammar_ends_with_it() -> None:
         assert score.reason == "end of text"
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [Sampling(1.0), Sampling(0.6), Sampling(1.4, top_k=3), Sampling(0.9, top_p=0.7)],
-    ids=str,
-)
+@pytest.mark.parametrize("sampling", [Sampling(1.4, top_k=3), Sampling(0.6, top_p=0.7)], ids=str)
 def test_a_mask_leaves_the_other_probabilities_as_they_were(sampling: Sampling) -> None:
-    """Draws under a mask follow the masked distribution, renormalised: chi-square at 1e-6."""
+    """Draws under a mask follow the masked distribution, renormalised: chi-square."""
     from scipy.stats import chisquare
 
     logits = np.array([2.0, 1.0, 0.5, 0.0, 1.7, -1.0, 0.9], dtype=np.float32)
@@ -229,9 +213,9 @@ def test_a_mask_leaves_the_other_probabilities_as_they_were(sampling: Sampling) 
         needed = int(np.searchsorted(np.cumsum(exact[order]), sampling.top_p)) + 1
         exact[order[needed:]] = 0
         exact /= exact.sum()
-    sampler, draws = Sampler(sampling), 20_000
+    sampler, draws = Sampler(sampling), 8_000
     drawn = [sampler.choose(logits, position, mask).token for position in range(draws)]
     counts = np.bincount(drawn, minlength=7)
     assert not counts[exact == 0].any()
     possible = exact > 0
-    assert chisquare(counts[possible], draws * exact[possible]).pvalue > 1e-6
+    assert chisquare(counts[possible], draws * exact[possible]).pvalue > 1e-3

@@ -2,7 +2,7 @@
 temperature 0 it is the model's own text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from backend.bench.runner import run_solo
 from backend.decoding import verification
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import Drafter
-from backend.decoding.sampling import DraftSampler, IndependentSampler, Sampler
+from backend.decoding.sampling import DraftSampler, IndependentSampler, Pair, Sampler
 from backend.decoding.verification import DistributionVerifier
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
@@ -169,6 +169,14 @@ def test_so_have_the_first_tokens_of_many_seeds(seeds: int) -> None:
     assert fits("tree", counts) > 1e-3
 
 
+EXAMINE, DRAW, PROPOSE, CUT = (
+    verification._examine,
+    IndependentSampler.choose_two,
+    Calibration.proposal,
+    NeverNext.cut,
+)
+
+
 def no_residual(
     target: NDArray[np.float32],
     draw: Draw | None,
@@ -181,60 +189,50 @@ def no_residual(
     return token if token in tried else verification.draw_from(target, drawn.random())
 
 
-EXAMINE = verification._examine
+def greedy(self: IndependentSampler, logits: Logits, *more: Any) -> Pair:
+    """A greedy draft that says it had drawn."""
+    pair, best = DRAW(self, logits, *more), int(logits.argmax())
+    assert pair.draw is not None
+    return pair._replace(token=best, second=-1, draw=replace(pair.draw, indices=(best,)))
 
 
-@pytest.mark.parametrize("kind", ["chain", "tree", "lookup", "head"])
-def test_the_check_sees_a_wrong_verifier(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "_examine", no_residual)
+def likely(self: Calibration, length: DraftLength, calls: int) -> Proposal:
+    """Unlikely tokens are left out. Whoever drafts by keyed noise may do so: there it does not
+    matter how a token came about.
+    """
+    made, depth = PROPOSE(self, length, calls), 0
+    while depth < made.drafted:
+        draw = made.draws[made.tokens[:depth]]
+        if draw.probabilities[draw.indices[0]] < 0.2:
+            break
+        depth += 1
+    draws = {made.tokens[:i]: made.draws[made.tokens[:i]] for i in range(depth)}
+    return replace(Proposal.chain(made.tokens[:depth]), draws=draws)
+
+
+def silently(self: NeverNext, proposal: Proposal) -> Proposal:
+    """Tokens that a constraint cut off, which were drawn and could not be, are forgotten: the
+    others come out too probable.
+    """
+    left = CUT(self, proposal)
+    draws = {path: draw for path, draw in left.draws.items() if len(path) < left.drafted}
+    return replace(left, draws=draws)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "name", "mistake"),
+    [
+        *((kind, verification, "_examine", no_residual) for kind in ("chain", "lookup", "head")),
+        ("chain", IndependentSampler, "choose_two", greedy),
+        ("chain", Calibration, "proposal", likely),
+        ("cut chain", NeverNext, "cut", silently),
+    ],
+)
+def test_the_check_sees_a_mistake(
+    kind: str, where: object, name: str, mistake: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, mistake)
     assert fits(kind, pairs(kind, DRAWS[0])) < 1e-4
-
-
-def test_the_check_sees_a_greedy_draft_that_says_it_had_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn = IndependentSampler.choose_two
-
-    def greedy(self: IndependentSampler, logits: Logits, *more: object) -> object:
-        pair, best = drawn(self, logits, *more), int(logits.argmax())  # pyright: ignore[reportArgumentType]
-        assert pair.draw is not None
-        return pair._replace(token=best, second=-1, draw=replace(pair.draw, indices=(best,)))
-
-    monkeypatch.setattr(IndependentSampler, "choose_two", greedy)
-    assert fits("chain", pairs("chain", DRAWS[0])) < 1e-4
-
-
-def test_the_check_sees_unlikely_tokens_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever drafts by keyed noise may do so: there it does not matter how a token came about."""
-    whole = Calibration.proposal
-
-    def likely(self: Calibration, length: DraftLength, calls: int) -> Proposal:
-        made, depth = whole(self, length, calls), 0
-        while depth < made.drafted:
-            draw = made.draws[made.tokens[:depth]]
-            if draw.probabilities[draw.indices[0]] < 0.2:
-                break
-            depth += 1
-        draws = {made.tokens[:i]: made.draws[made.tokens[:i]] for i in range(depth)}
-        return replace(Proposal.chain(made.tokens[:depth]), draws=draws)
-
-    monkeypatch.setattr(Calibration, "proposal", likely)
-    assert fits("chain", pairs("chain", DRAWS[0])) < 1e-4
-
-
-def test_the_check_sees_tokens_that_a_constraint_cut_off_in_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They were drawn and could not be: forgotten, they would leave the others too probable."""
-    cut = NeverNext.cut
-
-    def silently(self: NeverNext, proposal: Proposal) -> Proposal:
-        left = cut(self, proposal)
-        draws = {path: draw for path, draw in left.draws.items() if len(path) < left.drafted}
-        return replace(left, draws=draws)
-
-    monkeypatch.setattr(NeverNext, "cut", silently)
-    assert fits("cut chain", pairs("cut chain", DRAWS[0])) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["tree", "hybrid", "head"])
@@ -284,16 +282,13 @@ def test_the_same_seed_gives_the_same_text(kind: str) -> None:
     assert written(kind, 3).tokens == written(kind, 3).tokens != written(kind, 4).tokens
 
 
-def greedy_drafters() -> Iterable[tuple[str, Callable[[], Drafter]]]:
-    return drafters(FakeEngine(), Sampling()).items()
-
-
-@pytest.mark.parametrize(("name", "drafter"), greedy_drafters())
-def test_at_temperature_0_it_is_the_keyed_rule(name: str, drafter: Callable[[], Drafter]) -> None:
+def test_at_temperature_0_it_is_the_keyed_rule() -> None:
     engine, request = FakeEngine(), Request("x", max_new_tokens=40)
-    text = run(engine, request, drafter(), verifier=DistributionVerifier()).tokens
-    assert text == naive(engine, PROMPT, request)
-    del name
+    expected = naive(engine, PROMPT, request)
+    for name, make in drafters(engine, Sampling()).items():
+        assert run(engine, request, make(), verifier=DistributionVerifier()).tokens == expected, (
+            name
+        )
 
 
 @given(st.integers(0, 2**32), st.floats(0.2, 3.0), st.integers(1, 6), st.integers(1, 30))

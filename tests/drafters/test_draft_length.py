@@ -56,12 +56,6 @@ def test_no_other_number_of_tokens_promises_more(chances: list[float]) -> None:
     assert gain(chosen) == max(gain(n) for n in range(len(path_probabilities) + 1))
 
 
-def test_certain_guesses_are_all_verified_and_hopeless_ones_never() -> None:
-    assert AdaptiveDraftLength(CURVE, 0.0, 16).verify_count([1.0] * 8) == 8
-    assert AdaptiveDraftLength(CURVE, 0.0, 16).verify_count([0.01] * 8) == 0
-    assert DraftLength(8).verify_count([0.01] * 8) == 8
-
-
 def test_cheap_tokens_make_it_choosy() -> None:
     """What a token costs lately is what another one must beat."""
     draft_length = AdaptiveDraftLength(CURVE, 0.0, 16)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,20 +40,6 @@ def test_it_proposes_what_a_search_of_the_whole_text_finds(
         assert proposal.tokens == brute_force(text, k, ngram, budget)
         assert proposal.parents == chain_parents(len(proposal.tokens))
         assert (proposal.scratch, proposal.feedback) == (0, 0)
-
-
-@pytest.mark.parametrize("period", range(1, 6))
-def test_a_loop_is_proposed_as_a_loop(period: int) -> None:
-    loop = list(range(period))
-    text = [9, *loop, *loop]
-    proposal = PromptLookup(DraftLength(17), 3).propose(text, 100)
-    assert proposal.tokens == tuple((loop * 17)[:17])
-
-
-def test_a_text_that_never_repeats_gets_no_proposal() -> None:
-    drafter = PromptLookup(DraftLength(4), 3)
-    for length in range(1, 30):
-        assert drafter.propose(range(length), 8).tokens == ()
 
 
 @given(

@@ -203,13 +203,6 @@ def test_a_full_context_ends_a_program() -> None:
     assert score.reason == "context full"
 
 
-def test_a_mistake_names_its_place() -> None:
-    board = Scoreboard((parse_column("kv"),))
-    race = Race(Request('One\n{{gen "a"}} {{gen "b" nonsense=1}}'), board.columns, FAKE)
-    run_to_end(race, LoadedModels(), board.add, lambda: False)
-    assert "Line 2" in board.scores[0].message
-
-
 def test_the_first_token_heals_and_the_rest_is_free() -> None:
     healing = Healing([3, 5], 8)
     block = Proposal.chain([1, 2])

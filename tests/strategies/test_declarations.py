@@ -16,7 +16,7 @@ from backend.engines.registry import all_precisions
 from backend.errors import DerbyError
 from backend.strategies import registry
 from backend.strategies.column import default_column, parse_column, settings_of
-from backend.strategies.declaration import Candidate, Strategy, Weights, build_nothing
+from backend.strategies.declaration import Candidate, Strategy, Weights
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.strategies.settings import Choice, WholeNumber
 from backend.types import Capabilities, ModelSpec
@@ -42,14 +42,7 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert strategies()[strategy.name] is strategy is column.strategy
     assert len(strategy.description) > 40
     assert (strategy.limit > 0) == (not strategy.keeps_cache)
-    assert strategy.guesses == (strategy.build is not build_nothing)
-    assert column.lossless == (column.grammar is None and not strategy.single)
     local = strategy.lane is None
-    assert column.plain == (
-        local
-        and strategy.keeps_cache
-        and not (strategy.guesses or strategy.restart or strategy.single)
-    )
     assert column.with_settings(column.settings()) == column, "its own settings change nothing"
     assert parse_column(strategy.name) == column
     assert column.label == strategy.title
@@ -58,20 +51,6 @@ def test_a_strategy_is_whole(strategy: Strategy) -> None:
     assert ("cache" in column.settings()) == (local and strategy.keeps_cache)
     assert ("limit" in column.settings()) == (local and not strategy.keeps_cache)
     assert ("grammar" in column.settings()) == local
-
-
-@pytest.mark.parametrize("strategy", ALL)
-def test_what_verify_and_tune_try_are_columns(strategy: Strategy) -> None:
-    words = [*strategy.verified, *(candidate.settings for candidate in strategy.candidates)]
-    columns = [parse_column(f"{strategy.name}:{settings}") for settings in words]
-    assert all(column.strategy is strategy for column in columns)
-    for settings in (strategy.verified, [c.settings for c in strategy.candidates]):
-        assert len(set(settings)) == len(settings)
-    for candidate in strategy.candidates:
-        if candidate.longest:
-            separator = "," if candidate.settings else ""
-            longest = f"{candidate.settings}{separator}k={candidate.longest}"
-            assert parse_column(f"{strategy.name}:{longest}").settings()["k"] == candidate.longest
 
 
 def number(name: str = "size", default: int = 3, **more: Any) -> WholeNumber:

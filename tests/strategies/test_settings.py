@@ -166,15 +166,6 @@ def test_a_name_is_any_text_that_is_neither_empty_nor_long(kind: Any, text: str)
             setting.parse(text, "Column")
 
 
-@pytest.mark.parametrize(("column", "setting"), named(ModelChoice))
-def test_a_model_is_a_name_of_some_length(column: Column, setting: ModelChoice) -> None:
-    for draft in ("", "x" * 201, 3, None, ["int4"]):
-        with pytest.raises(DerbyError, match="it must"):
-            column.with_settings({setting.name: draft})
-    drafting = parse_column(f"{column.name}:{setting.name}=someone/model-1.5").settings()
-    assert drafting[setting.name] == "someone/model-1.5"
-
-
 @pytest.mark.parametrize(("column", "setting"), named(CacheChoice))
 def test_a_cache_is_a_word_or_a_snapshots_id(column: Column, setting: CacheChoice) -> None:
     meant = {
