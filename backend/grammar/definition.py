@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from backend.grammar.checks.relaxed import relaxed
-from backend.grammar.checks.schema_nodes import reached
 from backend.grammar.gbnf.convert import gbnf_to_lark
 from backend.grammar.lark.linking import link
 from backend.grammar.lark.text import regex_literal
 from backend.grammar.messages import Part, json_error
+from backend.grammar.schema.nodes import reached
+from backend.grammar.schema.relaxed import relaxed
 from backend.grammar.sources import GrammarSource, shipped
 
 #: At most one space, or a line break and an indent, wherever JSON allows whitespace: a small model

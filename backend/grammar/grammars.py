@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from backend.decoding.constraint import Constraint
-from backend.grammar.checks.validity import Judgement
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.definition import led_by
 from backend.grammar.matchers import MatcherCache
@@ -11,6 +10,7 @@ from backend.grammar.native_calls import NativeCalls
 from backend.grammar.sandbox.judging import Judging
 from backend.grammar.sandbox.parent import Sandbox, never
 from backend.grammar.sandbox.vetting import Vetting
+from backend.grammar.schema.validity import Judgement
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabularies

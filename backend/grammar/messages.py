@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.grammar.checks.schema_refusals import refusal
+from backend.grammar.schema.refusals import refusal
 from backend.grammar.sources import GrammarSource, Kind
 
 TITLES: dict[Kind, str] = {

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
-from backend.grammar.checks.endless_schema import endless
-from backend.grammar.checks.productive import require_productive
 from backend.grammar.definition import parts_of
 from backend.grammar.gbnf.convert import gbnf_to_lark
+from backend.grammar.lark.productive import require_productive
 from backend.grammar.lark.text import parse
+from backend.grammar.schema.endless import endless
 from backend.grammar.sources import MAX_BYTES, GrammarSource, Kind
 
 SIZES = (4, 8, 16, 64)

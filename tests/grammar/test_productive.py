@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from backend.errors import DerbyError
-from backend.grammar.checks.productive import require_productive
-from backend.grammar.checks.rules import MAX_DEPTH
+from backend.grammar.lark.productive import require_productive
+from backend.grammar.lark.rules import MAX_DEPTH
 from backend.grammar.messages import Part
 from backend.grammar.sources import GrammarSource
 

@@ -18,9 +18,9 @@ from walks import EOS, Choice, Vocabulary, walk
 
 from backend.engines.fake import ByteTokenizer
 from backend.errors import DerbyError
-from backend.grammar.checks.relaxed import judge_relaxed, relaxed
-from backend.grammar.checks.validity import judge
 from backend.grammar.sandbox.parent import Sandbox
+from backend.grammar.schema.relaxed import judge_relaxed, relaxed
+from backend.grammar.schema.validity import judge
 from backend.grammar.sources import GrammarSource
 
 BYTES = ByteTokenizer()

@@ -7,8 +7,8 @@ import pytest
 from lib import compile_grammar
 
 from backend.errors import DerbyError
-from backend.grammar.checks.schema_refusals import FORMATS, KEYWORDS
 from backend.grammar.definition import definition_of
+from backend.grammar.schema.refusals import FORMATS, KEYWORDS
 from backend.grammar.sources import GrammarSource, Kind
 from backend.text import ByteTokenizer
 

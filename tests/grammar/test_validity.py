@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from backend.grammar.checks.validity import VALID, asserted, judge, unchecked
 from backend.grammar.sandbox.judging import Judging
+from backend.grammar.schema.validity import VALID, asserted, judge, unchecked
 from backend.grammar.sources import GrammarSource
 
 #: It takes for ever on many letters "a" before another one.

@@ -15,8 +15,8 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.grammar import definition
-from backend.grammar.checks import productive, rules
 from backend.grammar.grammars import GrammarCompiler, Grammars
+from backend.grammar.lark import productive, rules
 from backend.grammar.sandbox import parent
 from backend.grammar.sandbox.parent import Sandbox, StoppedError, never
 from backend.grammar.sandbox.vetting import MAX_VERDICTS, Vetting

@@ -18,7 +18,7 @@ from itertools import product
 from operator import or_
 from typing import NamedTuple
 
-from backend.grammar.checks.fixpoints import least
+from backend.grammar.fixpoints import least
 from backend.grammar.gbnf.rules import Class, Item, Rule, Sequences, quoted, written
 
 #: Of one lexeme: characters as they are written, groups and rules in each other, and copies of one

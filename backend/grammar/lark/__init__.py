@@ -1,1 +1,1 @@
-"""Reads Lark grammars as tokens and definitions, and links files that import one another."""
+"""Lark grammars: taken apart, linked with what they import, and whether every text can end."""

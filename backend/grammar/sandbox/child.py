@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backend.errors import DerbyError
-from backend.grammar.checks.productive import require_productive
-from backend.grammar.checks.relaxed import judge_relaxed
-from backend.grammar.checks.validity import judge
 from backend.grammar.definition import definition, parts_of
+from backend.grammar.lark.productive import require_productive
 from backend.grammar.matchers import limits
 from backend.grammar.messages import explain
+from backend.grammar.schema.relaxed import judge_relaxed
+from backend.grammar.schema.validity import judge
 from backend.grammar.slices import SLICES
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import read

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from backend.errors import DerbyError
-from backend.grammar.checks.validity import Judgement, unchecked
 from backend.grammar.sandbox.parent import Sandbox, SandboxFailedError, StoppedError, never
+from backend.grammar.schema.validity import Judgement, unchecked
 from backend.grammar.sources import GrammarSource
 
 #: Seconds of processor time, and bytes of memory, that checking one text may take.

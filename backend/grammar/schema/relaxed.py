@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from backend.grammar.checks.schema_nodes import as_dict, as_list, resolve
-from backend.grammar.checks.validity import Judgement, asserted, judge, pointer
+from backend.grammar.schema.nodes import as_dict, as_list, resolve
+from backend.grammar.schema.validity import Judgement, asserted, judge, pointer
 
 #: Keywords that llguidance refuses. Without them a schema takes more, or as much.
 _LEFT_OUT = (

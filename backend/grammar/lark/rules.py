@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from backend.grammar.checks.endless_schema import endless, endless_reason
 from backend.grammar.lark.text import Definition, LarkFile, Token, parse, plain_name
 from backend.grammar.messages import Part, fault
+from backend.grammar.schema.endless import endless, endless_reason
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from backend.grammar.checks.fixpoints import greatest, least
-from backend.grammar.checks.schema_nodes import as_dict, as_list, reached, resolve
+from backend.grammar.fixpoints import greatest, least
+from backend.grammar.schema.nodes import as_dict, as_list, reached, resolve
 
 #: A schema says something else of objects, of arrays and of all other values.
 _SORTS = ("object", "array", "value")

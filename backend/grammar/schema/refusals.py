@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from backend.grammar.checks.schema_nodes import as_dict, inside, reached
+from backend.grammar.schema.nodes import as_dict, inside, reached
 
 #: What the engine has no grammar for, and what says nearly the same.
 KEYWORDS = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from backend.errors import DerbyError
-from backend.grammar.checks.fixpoints import least
-from backend.grammar.checks.rules import Rule, Symbol, read_rules
+from backend.grammar.fixpoints import least
+from backend.grammar.lark.rules import Rule, Symbol, read_rules
 from backend.grammar.messages import Part, fault
 
 
