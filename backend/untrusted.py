@@ -4,15 +4,13 @@ clause for our sentence.
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, get_args
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from backend.errors import DerbyError
-
-T = TypeVar("T")
 
 #: Characters of a wrong value, or of where it stands, that a sentence repeats.
 _SHOWN = 60
@@ -55,12 +53,13 @@ class Untrusted(BaseModel):
 
 
 class UntrustedError(DerbyError):
-    """What was sent is none of what may be sent. `field` is the first one that is wrong, "" where
-    it is the whole.
+    """What was sent is none of what may be sent. `clause` is the sentence without its full stop,
+    `field` the first one that is wrong, "" where it is the whole.
     """
 
-    def __init__(self, sentence: str, field: str = "") -> None:
-        super().__init__(sentence)
+    def __init__(self, clause: str, field: str = "") -> None:
+        super().__init__(f"{clause}.")
+        self.clause = clause
         self.field = field
 
 
@@ -76,22 +75,27 @@ Whole = Annotated[int, Strict(strict=False), Ge(-(2**63)), Le(2**63 - 1), Before
 
 def read_as(kind: Any, value: object, name: str = "It") -> Any:
     """The value as the model or type `kind`. Raises UntrustedError, where `name` is the whole."""
-    return _read_as(kind, name, lambda adapter: adapter.validate_python(value))
+    return _read(kind, name, lambda adapter: adapter.validate_python(value))
 
 
-def read_json_as(kind: Any, data: bytes, name: str = "It") -> Any:
-    """The same of JSON in UTF-8. The bytes are the caller's to bound."""
-    return _read_as(kind, name, lambda adapter: adapter.validate_json(data))
+def read_json(kind: Any, data: bytes, name: str = "It", most_values: int | None = None) -> Any:
+    """The same of JSON in UTF-8, whose bytes are the caller's to bound. The values in it are
+    counted before any of it is parsed, some twice; None: there may be any number.
+    """
+    values = sum(map(data.count, _COUNTED))
+    if most_values is not None and values > most_values:
+        raise UntrustedError(
+            f"{name} holds some {values:,} values, and {most_values:,} are the most"
+        )
+    return _read(kind, name, lambda adapter: adapter.validate_json(data))
 
 
-def _read_as(kind: Any, name: str, validate: Callable[[TypeAdapter[Any]], Any]) -> Any:
+def _read(kind: Any, name: str, validate: Callable[[TypeAdapter[Any]], Any]) -> Any:
     try:
         return validate(_adapter(kind))
     except ValidationError as error:
         place = error.errors(include_url=False)[0]["loc"]
-        raise UntrustedError(f"{fault(error, kind, name)}.", str(place[0]) if place else "") from (
-            error
-        )
+        raise UntrustedError(_fault(error, kind, name), str(place[0]) if place else "") from error
 
 
 @lru_cache(maxsize=512)
@@ -99,29 +103,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def read_json(
-    reader: TypeAdapter[T],
-    data: bytes,
-    refusal: Callable[[str], DerbyError],
-    most_values: int,
-    **options: Any,
-) -> T:
-    """What `reader` reads of JSON in UTF-8 that holds at most so many values; they are counted
-    before any of it is parsed, and some may be counted twice. The bytes are the caller's to bound.
-
-    Raises `refusal` of a clause that says what is wrong. `options` are those of
-    TypeAdapter.validate_json.
-    """
-    values = sum(map(data.count, _COUNTED))
-    if values > most_values:
-        raise refusal(f"it holds some {values:,} values, and {most_values:,} are the most")
-    try:
-        return reader.validate_json(data, **options)
-    except ValidationError as error:
-        raise refusal(fault(error)) from error
-
-
-def fault(error: ValidationError, kind: Any = None, name: str = "it") -> str:
+def _fault(error: ValidationError, kind: Any, name: str) -> str:
     """The first thing that is wrong, as a clause without a full stop: where, what stands there and
     what must. `kind` is what was read, and `name` what the whole of it is called.
     """
@@ -141,18 +123,18 @@ def fault(error: ValidationError, kind: Any = None, name: str = "it") -> str:
             said = f"{where} has {len(value):,} {unit}; it must have {_count(context)}"
         case "literal_error" | "enum":
             expected = context["expected"].replace(" or ", ", ").replace("'", "")
-            said = f"{where} is {shown(value)}; choose from {expected}"
+            said = f"{where} is {_shown(value)}; choose from {expected}"
         case "greater_than_equal" | "less_than_equal":
-            number = shown(value).strip("' ")  # it may have come as text
+            number = _shown(value).strip("' ")  # it may have come as text
             said = f"{where} is {number}; it must {_range(context, first['loc'], kind)}"
         case other if wanted := _WANTED.get(other.partition("_")[0]):
-            said = f"{where} is {shown(value)}; it must be {wanted}"
+            said = f"{where} is {_shown(value)}; it must be {wanted}"
         case _:
-            said = f"{where} is {shown(value)}: {message}"
+            said = f"{where} is {_shown(value)}: {message}"
     return said
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     """A value as a sentence repeats it: one short line that any encoding can write."""
     if isinstance(value, str):
         text = ascii(value) if not value.isprintable() else f"'{value}'"
@@ -170,7 +152,7 @@ def _called(place: tuple[int | str, ...], name: str, kind: Any) -> str:
     if not place:
         return name
     title = getattr(_field(kind, place[0]), "title", None)
-    return title or shown(".".join(map(str, place)))
+    return title or _shown(".".join(map(str, place)))
 
 
 def _field(kind: Any, name: int | str) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from annotated_types import Len
 
 from backend.errors import DerbyError
-from backend.untrusted import Untrusted, read_as, read_json_as
+from backend.untrusted import Untrusted, read_as, read_json
 
 #: By the address that takes the calls: how many values each function takes, by its number.
 Functions = Mapping[str, Mapping[int, int]]
@@ -34,7 +34,7 @@ def read_call(
     """The session that `session` makes of the one named, and the call as gradio may have it.
     Raises DerbyError for what is no call of these functions.
     """
-    call: Call = read_json_as(Call, body, "The request")
+    call: Call = read_json(Call, body, "The request")
     if (count := arities.get(call.fn_index)) is None:
         raise DerbyError(f"The page has no function {call.fn_index!r:.60}: reload it.")
     if len(call.data) != count:

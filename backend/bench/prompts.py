@@ -1,15 +1,14 @@
 """Prompts to measure with: a few of our own, or a file in Spec-Bench's format."""
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Len
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from backend.errors import DerbyError
-from backend.untrusted import read_json
+from backend.untrusted import UntrustedError, read_json
 
 #: Prompts that one run may be asked for.
 MOST_PROMPTS = 1_000_000
@@ -30,11 +29,6 @@ class _Question(BaseModel):
 
     category: str
     turns: Annotated[list[str], Len(1)]
-
-
-@cache
-def _reader() -> TypeAdapter[_Question]:
-    return TypeAdapter(_Question)
 
 
 PROMPTS = (
@@ -77,10 +71,12 @@ def questions_in(text: str, where: str) -> tuple[Prompt, ...]:
 
 
 def _question(line: str, where: str) -> "_Question":
-    def refusal(clause: str) -> DerbyError:
-        return DerbyError(f"{where} is not a question with a category and turns: {clause}.")
-
-    return read_json(_reader(), line.encode(errors="surrogatepass"), refusal, MOST_TURNS)
+    try:
+        return read_json(_Question, line.encode(errors="surrogatepass"), "it", MOST_TURNS)
+    except UntrustedError as error:
+        raise DerbyError(
+            f"{where} is not a question with a category and turns: {error.clause}."
+        ) from error
 
 
 def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:

@@ -5,12 +5,11 @@ that come back from a file or a browser are untrusted.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Len
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from backend.bench.plan import Job, Plan
 from backend.errors import DerbyError
@@ -18,7 +17,7 @@ from backend.results.figures import figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
-from backend.untrusted import read_json
+from backend.untrusted import UntrustedError, read_json
 
 #: Bytes and JSON values of the longest row: twelve columns, each of which may have failed with a
 #: long sentence.
@@ -134,25 +133,19 @@ def _end_to_end(base: Score, score: Score) -> float:
     return base.times[last] / score.times[last] if last >= 0 else 0.0
 
 
-@cache
-def _reader() -> TypeAdapter[Row]:
-    return TypeAdapter(Row)
-
-
 def rows_in(text: str, plan: Plan) -> list[Row]:
     """The rows of a text in JSON Lines, the last one of each job. Raises DerbyError, whose sentence
     begins with "line 3" or the like, for a line that is none, or a row of another plan.
     """
     rows: dict[int, Row] = {}
-    number = 0
-
-    def refusal(clause: str) -> DerbyError:
-        return DerbyError(f"line {number} is no row of a benchmark: {clause}")
-
     for number, line in enumerate(text.split("\n"), 1):
         if not line:
             continue
-        row = read_json(_reader(), line.encode(errors="replace")[:LONGEST], refusal, MOST_VALUES)
+        try:
+            row: Row = read_json(Row, line.encode(errors="replace")[:LONGEST], "it", MOST_VALUES)
+        except UntrustedError as error:
+            clause = f"line {number} is no row of a benchmark: {error.clause}"
+            raise DerbyError(clause) from error
         if row.of != plan.identity:
             raise OtherPlanError(f"line {number} is of another benchmark")
         if row.job >= len(plan.jobs) or len(row.columns) != len(plan.columns):

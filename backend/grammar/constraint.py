@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.definition import definition_of, lark_texts
+from backend.grammar.definition import definition_of
 from backend.grammar.matchers import MatcherCache, compile_matcher
-from backend.grammar.native_calls import NativeCalls, bounded
+from backend.grammar.native_calls import NativeCalls
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabulary
 from backend.types import Proposal, chain_parents
@@ -30,9 +30,9 @@ from backend.types import Proposal, chain_parents
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-#: Lark attributes after which llguidance refuses to roll back. Finding one that is not there, in a
-#: quoted text say, costs a little time and nothing else.
-_COUNTS_TOKENS = re.compile(r"\b(max_tokens|stop)\s*=")
+#: Lark attributes after which llguidance refuses to roll back, as a definition's JSON has them.
+#: Finding one that is not there, in a quoted text say, costs a little time and nothing else.
+_COUNTS_TOKENS = re.compile(r"(max_tokens|stop)(\s|\\[nrt])*=")
 
 #: How many continuations are named when a text is cut.
 _NAMED = 8
@@ -64,11 +64,9 @@ class GrammarConstraint(Constraint):
         self._ended = False
         with self.calls.bounded():
             self._matcher = compile_matcher(source, vocabulary.tokens, cache, definition)
-            texts = lark_texts(definition or definition_of(source))
-        self._rolls_back = not any(map(_COUNTS_TOKENS.search, texts))
+        self._rolls_back = not _COUNTS_TOKENS.search(definition or definition_of(source))
         self.masks_along(NOTHING)
 
-    @bounded
     def forced(self, budget: int) -> Sequence[int]:
         """See Constraint. The forced text as the tokenizer itself would spell it.
 
@@ -78,15 +76,11 @@ class GrammarConstraint(Constraint):
         """
         if budget <= 0 or self.finished():
             return ()
-        tokens: list[int] = []
-        for token in self._matcher.compute_ff_tokens()[:budget]:
-            if not self.plain(token):
-                break
-            tokens.append(token)
-        self.check(self._matcher)
-        return tokens
+        with self.calls.bounded():
+            found = self._matcher.compute_ff_tokens()[:budget]
+            self.check(self._matcher)
+        return list(itertools.takewhile(self.plain, found))
 
-    @bounded
     def cut(self, proposal: Proposal) -> Proposal:
         """See Constraint. The same object when nothing is ruled out; kept rows stay in order."""
         with self._walk(proposal) as walk:
@@ -97,7 +91,6 @@ class GrammarConstraint(Constraint):
                 kept.append((parent < 0 or kept[parent]) and self._fits(walk, i, parent))
         return proposal if all(kept) else _without(proposal, kept)
 
-    @bounded
     def masks_along(self, proposal: Proposal) -> Masks:
         """See Constraint. Call it on a proposal that `cut` returned, else ValueError.
 
@@ -121,33 +114,34 @@ class GrammarConstraint(Constraint):
         """See Constraint. On a thread of its own."""
         return self.calls.start(lambda: self.masks_along(proposal))
 
-    @bounded
     def advance(self, tokens: Sequence[int]) -> None:
         """Move over committed tokens; what follows an end of the text is ignored.
 
         Raises ValueError for a token that the masks did not allow.
         """
-        for token in tokens:
-            if self._ended:
-                return
-            if token in self._vocabulary.eos_ids:
-                self._ended = True
-            elif self.plain(token) and self._matcher.try_consume_tokens([token]) == 1:
-                self._committed.append(token)
-            else:
-                self.check(self._matcher)
-                raise ValueError(f"committed token {token} breaks the grammar")
+        with self.calls.bounded():
+            for token in tokens:
+                if self._ended:
+                    return
+                if token in self._vocabulary.eos_ids:
+                    self._ended = True
+                elif self.plain(token) and self._matcher.try_consume_tokens([token]) == 1:
+                    self._committed.append(token)
+                else:
+                    self.check(self._matcher)
+                    raise ValueError(f"committed token {token} breaks the grammar")
 
     def finished(self) -> bool:
         """See Constraint."""
         return self._ended or self._matcher.is_stopped()
 
-    @bounded
     def expected(self) -> str:
         """See Constraint. The forced text, or some of the pieces that may come next."""
         if self.finished() or self._matcher.is_accepting():
             return ""
-        if forced := self._matcher.compute_ff_bytes():
+        with self.calls.bounded():
+            forced = self._matcher.compute_ff_bytes()
+        if forced:
             return repr(forced.decode(errors="replace"))
         (row,), _ = self.masks_along(NOTHING)
         pieces = (self._vocabulary.tokens.decode_str([int(token)]) for token in np.flatnonzero(row))
@@ -161,11 +155,13 @@ class GrammarConstraint(Constraint):
 
     @contextmanager
     def _walk(self, proposal: Proposal) -> Iterator[_Walk]:
-        walk = _Walk(self, self._matcher, proposal, rolls_back=self._rolls_back)
-        try:
-            yield walk
-        finally:
-            walk.to(-1)
+        """A walk whose native calls are bounded together."""
+        with self.calls.bounded():
+            walk = _Walk(self, self._matcher, proposal, rolls_back=self._rolls_back)
+            try:
+                yield walk
+            finally:
+                walk.to(-1)
 
     def _fits(self, walk: _Walk, node: int, parent: int) -> bool:
         """True if drafted token `node` may follow `parent`, which is the root or kept."""

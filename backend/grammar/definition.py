@@ -54,11 +54,6 @@ def led_by(lead: str, definition: str) -> str:
     return json.dumps({"grammars": grammars})
 
 
-def lark_texts(definition: str) -> list[str]:
-    """The Lark texts in a definition."""
-    return [part.get("lark_grammar", "") for part in json.loads(definition)["grammars"]]
-
-
 def _other_than_lark(source: GrammarSource, called: str) -> dict[str, Any]:
     """What llguidance takes for a grammar that errors call `called`."""
     match source.kind:

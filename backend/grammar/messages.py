@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.grammar.schema.refusals import refusal
+from backend.grammar.schema.refusals import refusal, said_against
 from backend.grammar.sources import GrammarSource, Kind
 
 TITLES: dict[Kind, str] = {
@@ -145,19 +145,10 @@ def _guilty(parts: Sequence[Part], printed: str) -> Part:
     elif in_json := _IN_JSON.match(printed):
         at = int(in_json[2]), int(in_json[3])
         return next((p for p in parts if p.text and _inline_json_place(p.text, *at)), parts[0])
-    elif len(parts) > 1:
-        return next((p for p in parts if _fails_alone(p)), parts[0])
+    elif len(parts) > 1:  # of a JSON Schema no lines are shown
+        schemas = (part for part in parts if "json_schema" in part.grammar)
+        return next((p for p in schemas if said_against(p.grammar["json_schema"])), parts[0])
     return parts[0]
-
-
-def _fails_alone(part: Part) -> bool:
-    """True for a JSON Schema that llguidance refuses: it shows no lines of it."""
-    from llguidance import LLMatcher
-
-    if "json_schema" not in part.grammar:
-        return False
-    schema = {"json_schema": part.grammar["json_schema"]}
-    return bool(LLMatcher.validate_grammar(json.dumps({"grammars": [schema]})))
 
 
 def json_error(

@@ -4,11 +4,10 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TypeVar
 
 from backend.errors import DerbyError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -51,22 +50,3 @@ class NativeCalls:
     def start(self, call: Callable[[], T]) -> Callable[[], T]:
         """Begin a call while the caller's thread waits elsewhere; what is returned waits for it."""
         return self._thread.submit(call).result
-
-
-class _Caller(Protocol):
-    @property
-    def calls(self) -> NativeCalls: ...
-
-
-C = TypeVar("C", bound=_Caller)
-
-
-def bounded(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """Bound a method by the `calls` of its object."""
-
-    def call(self: C, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.calls.bounded():
-            return method(self, *args, **kwargs)
-
-    call.__doc__ = method.__doc__
-    return call

@@ -3,14 +3,14 @@
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.records.document import plain_request, plain_settings
 from backend.strategies.column import Column, default_column
 from backend.types import ModelSpec, Request
-from backend.untrusted import fault
+from backend.untrusted import UntrustedError, read_as
 
 
 class _Record(BaseModel):
@@ -37,9 +37,9 @@ def record_of(request: Request, column: Column, target: ModelSpec) -> dict[str, 
 def read_record(record: dict[str, Any]) -> tuple[Request, Column, ModelSpec]:
     """What `record_of` recorded. Raises DerbyError for anything else."""
     try:
-        read = _Record.model_validate(record)
-    except ValidationError as error:
+        read: _Record = read_as(_Record, record, "it")
+    except UntrustedError as error:
         raise DerbyError(
-            f"The snapshot's record cannot be read ({fault(error)}): save it anew."
+            f"The snapshot's record cannot be read ({error.clause}): save it anew."
         ) from error
     return read.request, default_column(read.strategy).with_settings(read.settings), read.target

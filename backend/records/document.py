@@ -32,7 +32,7 @@ from backend.records.place import Machine
 from backend.records.record import LEFT_OUT, RaceRecord
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request
-from backend.untrusted import read_json
+from backend.untrusted import UntrustedError, read_json
 
 FORMAT, VERSION = "decode-derby-race", 1
 SCHEMA = Path(__file__).with_name("record.schema.json")
@@ -157,7 +157,10 @@ def read_document(data: bytes) -> RaceRecord:
     """The record that this JSON says. Raises DerbyError for anything else. The bytes are the
     caller's to bound.
     """
-    return read_json(_reader(), data, refusal, MAX_VALUES).record
+    try:
+        return read_json(Document, data, "it", MAX_VALUES).record
+    except UntrustedError as error:
+        raise refusal(error.clause) from error
 
 
 def refusal(why: str) -> DerbyError:
@@ -167,12 +170,7 @@ def refusal(why: str) -> DerbyError:
 
 def schema() -> str:
     """The JSON Schema of a record: what the file beside this one holds."""
-    return json.dumps(_reader().json_schema(), indent=1) + "\n"
-
-
-@cache
-def _reader() -> TypeAdapter[Document]:
-    return TypeAdapter(Document)
+    return json.dumps(TypeAdapter(Document).json_schema(), indent=1) + "\n"
 
 
 def plain_request(request: Request) -> dict[str, Any]:

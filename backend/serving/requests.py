@@ -17,7 +17,7 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.serving.models import Offered
 from backend.strategies.column import Column
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
-from backend.untrusted import Untrusted, UntrustedError, Whole, read_json_as
+from backend.untrusted import Untrusted, UntrustedError, Whole, read_json
 from backend.web.form import MAX_STOP, MAX_STOPS
 
 MAX_MESSAGES = 1_000
@@ -218,7 +218,7 @@ def read_asked(body: bytes, offered: Offered, *, chat: bool) -> Asked:
     field.
     """
     try:
-        call: Call = read_json_as(ChatCall if chat else CompletionCall, body, "The request's body")
+        call: Call = read_json(ChatCall if chat else CompletionCall, body, "The request's body")
     except UntrustedError as error:
         raise RefusedError(str(error), param=error.field or None) from error
     own, limits = call.source(), offered.offer.limits

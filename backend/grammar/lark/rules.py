@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from backend.grammar.lark.text import Definition, LarkFile, Token, parse, plain_name
+from backend.grammar.lark.text import LarkFile, Statement, Token, parse, plain_name
 from backend.grammar.messages import Part, fault
-from backend.grammar.schema.endless import endless, endless_reason
+from backend.grammar.schema.endless import endless
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -68,13 +68,13 @@ def read_rules(parts: Sequence[Part]) -> list[Rule]:
 class _Reader:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.rules: list[Rule] = []
-        self._waiting: list[tuple[int, _Scope, Definition]] = []
+        self._waiting: list[tuple[int, _Scope, Statement]] = []
         self._scopes: dict[str, _Scope] = {}
         for part in parts:
             if part.text:
                 self._scopes[part.name] = self._scope(part, part.text, 0)
-            elif path := endless(part.grammar.get("json_schema")):
-                raise fault(part, 1, 1, endless_reason(path))
+            elif why := endless(part.grammar.get("json_schema")):
+                raise fault(part, 1, 1, why)
         if main := self._scopes.get(""):
             self._number(main, "start")
         for number, scope, definition in self._waiting:
@@ -96,10 +96,10 @@ class _Reader:
         self.rules.append(rule)
         return len(self.rules) - 1
 
-    def _read(self, number: int, scope: _Scope, definition: Definition) -> None:
+    def _read(self, number: int, scope: _Scope, definition: Statement) -> None:
         """Fill a rule's alternatives; groups become rules of their own."""
         outer: list[int] = []
-        tokens = iter(scope.lark.tokens[definition.body : definition.end])
+        tokens = iter(scope.lark.body(definition))
         for token in tokens:
             sequence = self.rules[number].alternatives[-1]
             if token.text in ("(", "["):
@@ -142,8 +142,8 @@ class _Reader:
                 schema = json.loads(token.text.removeprefix("%json"))
             except (ValueError, RecursionError):
                 return None
-            if path := endless(schema):
-                raise fault(scope.part, token.line, token.column, endless_reason(path))
+            if why := endless(schema):
+                raise fault(scope.part, token.line, token.column, why)
         if not token.text.startswith("%lark") or "{" not in token.text:
             return None
         if scope.depth == MAX_DEPTH:
@@ -167,10 +167,9 @@ def _dead(lark: LarkFile) -> frozenset[str]:
     odd = sorted(text for text in regexes if _MAY_MATCH_NOTHING.search(text))
     if not odd and not any(token.text in ("&", "~") for token in lark.tokens):
         return frozenset()
-    terminals = [d for d in lark.definitions.values() if d.terminal]
-    lines = [_line(lark, d.at, d.end) for d in terminals]
-    lines += [_line(lark, s.at, s.end) for s in lark.imports]
-    asked = [*(d.name for d in terminals), *odd]
+    terminals = {n: d for n, d in lark.definitions.items() if d.at.kind == "terminal"}
+    lines = [_line(lark, each) for each in (*terminals.values(), *lark.imports)]
+    asked = [*terminals, *odd]
     words = [f"{n:05}" for n in range(len(asked))]
     choices = [f'"{word}" {what}' for word, what in zip(words, asked, strict=True)]
     text = "\n".join([*lines, "start: " + "\n | ".join(choices)])
@@ -178,8 +177,8 @@ def _dead(lark: LarkFile) -> frozenset[str]:
     return frozenset(compress(asked, _dead_after(grammar, words)))
 
 
-def _line(lark: LarkFile, first: Token, end: int) -> str:
-    return lark.text[first.start : lark.tokens[end - 1].end].rstrip()
+def _line(lark: LarkFile, statement: Statement) -> str:
+    return lark.text[statement.at.start : lark.tokens[statement.end - 1].end].rstrip()
 
 
 def _dead_after(definition: str, words: Sequence[str]) -> list[bool]:

@@ -7,34 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
 
 from backend.errors import DerbyError
-
-TokenKind = Literal[
-    "rule",
-    "terminal",
-    "string",
-    "regex",
-    "number",
-    "special",
-    "reference",
-    "directive",
-    "inline",
-    "newline",
-    "operator",
-    "unreadable",
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
     """One token: `text` is text[start:end]; line and column count characters from 1.
 
-    `%json`, `%regex`, `%llguidance` and `%lark` are one token with their body, kind "inline".
+    `kind` is the name of a group in `_TOKEN`, or "unreadable". `%json`, `%regex`, `%llguidance` and
+    `%lark` are one token with their body, kind "inline".
     """
 
-    kind: TokenKind
+    kind: str
     text: str
     start: int
     line: int
@@ -46,22 +31,10 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """A rule or a terminal: its name's token, and `tokens[body:end]`, what follows the colon."""
-
-    name: str
-    at: Token
-    body: int
-    end: int
-
-    @property
-    def terminal(self) -> bool:
-        return self.at.kind == "terminal"
-
-
-@dataclass(frozen=True, slots=True)
 class Statement:
-    """A line that defines nothing, as `%import`, and `tokens[body:end]` behind it."""
+    """A definition by its name's token, or `%import`; `tokens[body:end]` are what follows that or
+    the colon.
+    """
 
     at: Token
     body: int
@@ -77,9 +50,13 @@ class LarkFile:
 
     text: str
     tokens: tuple[Token, ...]
-    definitions: dict[str, Definition]
+    definitions: dict[str, Statement]
     imports: tuple[Statement, ...]
     unreadable: Token | None
+
+    def body(self, statement: Statement) -> tuple[Token, ...]:
+        """The tokens that follow a definition's colon or a directive."""
+        return self.tokens[statement.body : statement.end]
 
 
 #: Atomic groups, so that a quote left open costs one look at the rest of the text.
@@ -109,12 +86,13 @@ def tokenize(text: str) -> list[Token]:
     at, line, line_start = 0, 1, 0
     while at < len(text):
         found = _TOKEN.match(text, at)
-        kind, end = (found.lastgroup, found.end()) if found else ("unreadable", len(text))
+        kind, end = "unreadable", len(text)
+        if found and found.lastgroup:
+            kind, end = found.lastgroup, found.end()
         if kind == "inline" and (end := _inline_end(text, end)) < 0:
             kind, end = "unreadable", len(text)
         if kind != "skip":
-            token = Token(kind, text[at:end], at, line, at - line_start + 1)  # pyright: ignore[reportArgumentType]
-            tokens.append(token)
+            tokens.append(Token(kind, text[at:end], at, line, at - line_start + 1))
         breaks = text.count("\n", at, end)
         if breaks:
             line, line_start = line + breaks, text.rindex("\n", at, end) + 1
@@ -162,20 +140,19 @@ def plain_name(token: Token) -> str:
 def parse(text: str) -> LarkFile:
     """Take a grammar apart, as far as it is Lark; what is malformed is left to llguidance."""
     tokens = tokenize(text)
-    definitions: dict[str, Definition] = {}
-    statements: list[Statement] = []
+    definitions: dict[str, Statement] = {}
+    imports: list[Statement] = []
     for first, end in pairwise([*_statement_starts(tokens), len(tokens)]):
         head = tokens[first]
-        if head.kind == "directive":
-            statements.append(Statement(head, first + 1, end))
+        if head.text == "%import":
+            imports.append(Statement(head, first + 1, end))
         elif head.kind in ("rule", "terminal") and (colon := _colon(tokens, first, end)):
-            found = Definition(plain_name(head), head, colon + 1, end)
-            definitions.setdefault(found.name, found)
+            definitions.setdefault(plain_name(head), Statement(head, colon + 1, end))
     return LarkFile(
         text=text,
         tokens=tuple(tokens),
         definitions=definitions,
-        imports=tuple(s for s in statements if s.at.text == "%import"),
+        imports=tuple(imports),
         unreadable=tokens[-1] if tokens and tokens[-1].kind == "unreadable" else None,
     )
 

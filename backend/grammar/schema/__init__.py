@@ -1,1 +1,1 @@
-"""JSON Schemas: the parts of one, those that no text can end, what the engine refuses, and a judge."""
+"""JSON Schemas: their parts, those that never end, what the engine refuses, and a judge."""

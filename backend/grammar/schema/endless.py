@@ -16,10 +16,11 @@ _Clause = tuple[_Fact, list[_Fact]]
 
 
 def endless(schema: Any) -> str:
-    """The first part of the schema, as `#/properties/next`, that no text that ends can match.
+    """What is wrong with a schema of which no text that ends can match some part, with the first
+    such part as `#/properties/next`; "" if there is none.
 
-    Empty if there is none. A part that contradicts itself is llguidance's to find. Keywords that
-    are not about structure are taken to be met.
+    A part that contradicts itself is llguidance's to find. Keywords that are not about structure
+    are taken to be met.
     """
     reader = _Reader(schema)
     nodes = reached(schema)
@@ -28,14 +29,9 @@ def endless(schema: Any) -> str:
     for node, path in nodes:
         fact = (id(node), "any")
         if fact in possible and fact not in ends:
-            return path
+            where = "it" if path == "#" else f"its part {path!r}"
+            return f"no JSON that meets {where} ever ends: require less of it"
     return ""
-
-
-def endless_reason(path: str) -> str:
-    """What is wrong with the part of a schema that `endless` found."""
-    where = "it" if path == "#" else f"its part {path!r}"
-    return f"no JSON that meets {where} ever ends: require less of it"
 
 
 class _Reader:

@@ -129,15 +129,19 @@ def _guilty(
                 yield inner, where
 
 
-def _asked(root: Any, part: Any) -> str:
-    """What the engine says against a part of the document `root`, "" if nothing."""
+def said_against(schema: Any) -> str:
+    """What the engine prints against a schema, "" if nothing. Native code runs."""
     from llguidance import LLMatcher
 
+    return LLMatcher.validate_grammar(json.dumps({"grammars": [{"json_schema": schema}]}))
+
+
+def _asked(root: Any, part: Any) -> str:
+    """What the engine says against a part of the document `root`, "" if nothing."""
     if isinstance(part, dict):
         shared = ("$schema", "$id", "$defs", "definitions")
         part = {key: as_dict(root)[key] for key in shared if key in as_dict(root)} | part
-    asked = json.dumps({"grammars": [{"json_schema": part}]})
-    return _core(LLMatcher.validate_grammar(asked))
+    return _core(said_against(part))
 
 
 def _core(printed: str) -> str:
