@@ -152,9 +152,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x" * 70000}, "The prompt of 70,000 characters is too long: 65,536 are allowed."),
     (
         {"prompt": "\ud800"},
-        (
-            "The prompt's character 1 is none (a byte that is not UTF-8, or half of a surrogate pair): remove it."
-        ),
+        "The prompt's character 1 is none (a byte that is not UTF-8, or half of a surrogate pair): remove it.",
     ),
     ({"max_new_tokens": None}, "max new tokens is empty; it must be a whole number."),
     ({"max_new_tokens": 0}, "max new tokens is 0; it must lie between 1 and 8192."),
@@ -165,9 +163,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "top-p is 0.0; it must lie between 0.01 and 1.0."),
     (
         {"seed": 10000000000000000000000000000000000000000},
-        (
-            "seed is 10000000000000000000000000000000000000000; it must lie between -9223372036854775808 and 9223372036854775807."
-        ),
+        "seed is 10000000000000000000000000000000000000000; it must lie between -9223372036854775808 and 9223372036854775807.",
     ),
     ({"chat": "yes"}, "chat template is 'yes'; it must be true or false."),
     ({"context": 4}, "context limit is 4; it must lie between 16 and 16777216."),
@@ -178,15 +174,11 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"top": "5"}, "most probable tokens is '5'; it must be a whole number."),
     (
         {"lineup": "kv:cache=../../etc/passwd"},
-        (
-            "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits."
-        ),
+        "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",
     ),
     (
         {"lineup": "kv:cache="},
-        (
-            "Line 1 of the line-up: KV reuse: cache is ''; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits."
-        ),
+        "Line 1 of the line-up: KV reuse: cache is ''; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",
     ),
     (
         {"stop": "x" * 201},
@@ -203,20 +195,16 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
         {"lineup": "kv\n\nnothing"},
-        (
-            "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
-        ),
+        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
     ),
     ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
     (
         {"lineup": "kv\ud800"},
-        (
-            "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
-        ),
+        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
     ),
     (
         {"lineup": "kv@fake"},
-        ("Line 1 of the line-up: There is no engine 'fake' here; choose from openvino, torch."),
+        "Line 1 of the line-up: There is no engine 'fake' here; choose from openvino, torch.",
     ),
     (
         {"lineup": "kv@GPU"},
@@ -224,18 +212,16 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"lineup": "kv:model=x"},
-        (
-            "Line 1 of the line-up: There is no model 'x' on this page; choose one of built-in, llama, owner/model, or a Hub id such as owner/model."
-        ),
+        "Line 1 of the line-up: There is no model 'x' on this page; choose one of built-in, llama, owner/model, or a Hub id such as owner/model.",
     ),
     (
         {"lineup": "kv:model=" + "x" * 999},
-        ("Line 1 of the line-up: KV reuse: model has 999 characters; it must have at most 200."),
+        "Line 1 of the line-up: KV reuse: model has 999 characters; it must have at most 200.",
     ),
     ({"engine": "fake"}, "There is no engine 'fake' here; choose from openvino, torch."),
     (
         {"precision": "bf16"},
-        ("OpenVINO has no precision 'bf16' here; choose from fp32, int8, int4, int4-exact."),
+        "OpenVINO has no precision 'bf16' here; choose from fp32, int8, int4, int4-exact.",
     ),
     ({"engine": "torch", "device": "AUTO"}, "PyTorch has no device 'AUTO' here; choose from CPU."),
     ({"model": 1}, "the model is 1; it must be text."),
@@ -246,11 +232,11 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"lineup": "lookahead:seeded=maybe"},
-        ("Line 1 of the line-up: Lookahead: Seed the pool is 'maybe'; it must be true or false."),
+        "Line 1 of the line-up: Lookahead: Seed the pool is 'maybe'; it must be true or false.",
     ),
     (
         {"lineup": "stateless:limit=0"},
-        ("Line 1 of the line-up: Stateless: Token limit is 0; it must lie between 1 and 4096."),
+        "Line 1 of the line-up: Stateless: Token limit is 0; it must lie between 1 and 4096.",
     ),
     (
         {"lineup": "grammar:grammar=own"},
@@ -278,9 +264,7 @@ LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
     (
         {"models": 1},
         {"lineup": "kv\nkv@int8"},
-        (
-            "The columns run on 2 models, each of another name, engine, precision or device; a race may have 1 here: remove some."
-        ),
+        "The columns run on 2 models, each of another name, engine, precision or device; a race may have 1 here: remove some.",
     ),
     (
         {"hub_bytes": 0},
@@ -290,16 +274,12 @@ LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
     (
         {"hub_bytes": 0},
         {"lineup": "kv:model=a/b"},
-        (
-            "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model."
-        ),
+        "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model.",
     ),
     (
         {"hub_bytes": 0},
         {"lineup": "speculative:draft=a/b"},
-        (
-            "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model."
-        ),
+        "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model.",
     ),
 ]
 
@@ -310,16 +290,12 @@ ACTIONS: list[tuple[Any, str]] = [
     ({"op": ["add"]}, "The action is none that is known."),
     (
         {"op": "add", "strategy": "nothing"},
-        (
-            "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
-        ),
+        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
     ),
     ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
     (
         {"op": "add", "strategy": "kv\nkv"},
-        (
-            "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server."
-        ),
+        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
@@ -327,9 +303,7 @@ ACTIONS: list[tuple[Any, str]] = [
     ({"op": "move", "index": 0, "to": "1"}, "'move.to' is '1'; it must be a whole number."),
     (
         {"op": "set", "index": 2, "setting": "nothing", "value": "1"},
-        (
-            "Speculative has no setting 'nothing'; it has auto, k, draft, promise, cache, grammar, relax."
-        ),
+        "Speculative has no setting 'nothing'; it has auto, k, draft, promise, cache, grammar, relax.",
     ),
     (
         {"op": "set", "index": 2, "setting": ["k"], "value": "1"},
@@ -361,7 +335,7 @@ ACTIONS: list[tuple[Any, str]] = [
     ),
     (
         {"op": "set", "index": 2, "setting": "precision", "value": "CPU"},
-        ("There is no precision 'CPU' here; choose from fp32, int8, int4, int4-exact, bf16."),
+        "There is no precision 'CPU' here; choose from fp32, int8, int4, int4-exact, bf16.",
     ),
     (
         {"op": "set", "index": 2, "setting": "device", "value": "int8/../x"},

@@ -7,10 +7,8 @@ from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.definition import led_by
 from backend.grammar.matchers import MatcherCache
 from backend.grammar.native_calls import NativeCalls
-from backend.grammar.sandbox.judging import Judging
 from backend.grammar.sandbox.parent import Sandbox, never
 from backend.grammar.sandbox.vetting import Vetting
-from backend.grammar.schema.validity import Judgement
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabularies
@@ -18,6 +16,9 @@ from backend.text import Tokenizer
 
 #: Memory that the compiled grammars of one column's slots may take.
 MAX_BYTES = 64 << 20
+#: Seconds of processor time, and bytes of memory, that checking one text may take.
+JUDGING_DEADLINE = 3.0
+JUDGING_MEMORY = 512 << 20
 
 
 class Grammars:
@@ -30,7 +31,8 @@ class Grammars:
         self.calls = NativeCalls(call_limit)
         self.vocabularies = Vocabularies()
         self.vetting = Vetting(Sandbox())
-        self.judging = Judging()
+        #: For finished texts: it holds no tokenizer.
+        self.judging = Sandbox(JUDGING_DEADLINE, JUDGING_MEMORY)
 
 
 class GrammarCompiler:
@@ -64,11 +66,3 @@ class GrammarCompiler:
         definition = led_by(lead, known) if lead else known
         calls = self._grammars.calls
         return GrammarConstraint(source, vocabulary, self._matchers, calls, definition)
-
-    def judge(
-        self, source: GrammarSource, text: str, stopped: Callable[[], bool] = never
-    ) -> Judgement | None:
-        """What an independent validator says of a whole text; None where there is none. Nothing is
-        claimed once `stopped()` is true.
-        """
-        return self._grammars.judging.judge(source, text, stopped)

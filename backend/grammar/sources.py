@@ -86,14 +86,8 @@ class GrammarExamples:
 @cache
 def shipped() -> dict[str, GrammarSource]:
     """The grammars of the repository's `grammars/` folder by name, in alphabetical order."""
-    found = {
-        path.name.removesuffix(suffix): GrammarSource(
-            kind, path.read_text(encoding="utf-8"), path.name.removesuffix(suffix)
-        )
-        for suffix, kind in _SUFFIXES.items()
-        for path in FOLDER.glob(f"*{suffix}")
-    }
-    return dict(sorted(found.items()))
+    found = [_read(path) for suffix in _SUFFIXES for path in FOLDER.glob(f"*{suffix}")]
+    return {source.name: source for source in sorted(found, key=lambda source: source.name)}
 
 
 def grammar_from_file(path: Path) -> GrammarSource:

@@ -269,7 +269,8 @@ class _LocalRun:
 
     def _judgement(self, text: str) -> Iterator[Judged]:
         grammar = self._column.grammar
-        found = self._grammars.judge(grammar, text, self._stopped) if grammar else None
+        judging = self._loading.grammars.judging
+        found = judging.judge(grammar, text, self._stopped) if grammar else None
         if found is not None:
             yield Judged(
                 self._run.index,

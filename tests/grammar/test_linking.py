@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from lib import compile_grammar
-from llguidance import LLMatcher, LLTokenizer, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer
 
 from backend.errors import DerbyError
-from backend.grammar.gbnf.convert import gbnf_to_lark
-from backend.grammar.lark.linking import MAX_LINKED_BYTES, MAX_MODULES, link
+from backend.grammar.definition import definition, parts_of
+from backend.grammar.lark.linking import MAX_LINKED_BYTES, MAX_MODULES
 from backend.grammar.lark.text import tokenize
 from backend.grammar.messages import Part, explain
-from backend.grammar.sources import MAX_BYTES, GrammarSource, grammar_from_file, shipped
+from backend.grammar.sources import MAX_BYTES, GrammarSource, grammar_from_file
 from backend.text import ByteTokenizer
 from backend.types import Proposal
 
@@ -25,32 +23,21 @@ BYTES = LLTokenizer("byte")
 Files = Mapping[str, "str | GrammarSource"]
 
 
-def lark(text: str, name: str = "test") -> GrammarSource:
-    return GrammarSource("lark", text, name)
-
-
-def finder(files: Files) -> Callable[[str], GrammarSource | None]:
-    def find(name: str) -> GrammarSource | None:
-        file = files.get(name)
-        return lark(file, name) if isinstance(file, str) else file
-
-    return find
-
-
-def one(source: GrammarSource, called: str) -> dict[str, Any]:
-    if source.kind == "json_schema":
-        return {"json_schema": json.loads(source.text)}
-    if source.kind == "gbnf":
-        return {"lark_grammar": gbnf_to_lark(source.text, called)}
-    return {"lark_grammar": f"start: /{regex_to_lark(source.text)}/"}
+def lark(text: str, files: Files | None = None, name: str = "test") -> GrammarSource:
+    """A grammar, and the files that it may import."""
+    modules = (
+        lark(file, name=module) if isinstance(file, str) else file
+        for module, file in (files or {}).items()
+    )
+    return GrammarSource("lark", text, name, tuple(modules))
 
 
 def linked(text: str, files: Files) -> tuple[Part, ...]:
-    return link(lark(text), finder(files), one)
+    return parts_of(lark(text, files))
 
 
 def compiled(parts: tuple[Part, ...]) -> LLMatcher:
-    return LLMatcher(BYTES, json.dumps({"grammars": [part.grammar for part in parts]}), log_level=0)
+    return LLMatcher(BYTES, definition(parts), log_level=0)
 
 
 def texts(text: str, files: Files, tried: str) -> list[str]:
@@ -138,10 +125,9 @@ def test_a_fenced_block_of_sql_is_five_lines() -> None:
 start: TEXT "```sql\\n" sql_code "\\n```"
 TEXT: /[^`]*/
 """
-    files = shipped()
     query = "SELECT name FROM users WHERE age > 18;"
     tried = f"So: ```sql\n{query}\n```|```sql\n{query}\n``` more|```sql\nSELECT\n```|{query}"
-    assert texts(text, files, tried) == [f"So: ```sql\n{query}\n```"]
+    assert texts(text, {}, tried) == [f"So: ```sql\n{query}\n```"]
 
 
 @pytest.mark.parametrize(
@@ -187,9 +173,8 @@ def test_circles_are_told_as_a_chain() -> None:
         DerbyError, match=r"'c' is wrong at line 3, column 12: .*another: a -> b -> c -> a\."
     ):
         linked("start: x\n%import .a.start -> x", files)
-    own = lark(str(files["a"]), "a")
     with pytest.raises(DerbyError, match=r"'c' is wrong .*a -> b -> c -> a\."):
-        link(own, finder(files), one)
+        linked(str(files["a"]), files)
     with pytest.raises(DerbyError, match=r"'me' is wrong at line 1, column 13: .*me -> me\."):
         linked("start: x\n%import .me.start -> x", {"me": "%import .me.start -> x\nstart: x"})
 
@@ -250,8 +235,6 @@ def test_a_schema_that_is_wrong_is_named_though_llguidance_shows_no_line_of_it()
 def test_a_grammar_without_imports_is_left_as_it_is() -> None:
     for text in ('start: "a', "start: x\n", "%import common.NOPE\nstart: NOPE", 'start: "a" )\n'):
         assert [part.grammar for part in linked(text, {})] == [{"lark_grammar": text}]
-    schema = GrammarSource("json_schema", '{"type": "null"}', "null")
-    assert link(schema, finder({}), one)[0].grammar == {"json_schema": {"type": "null"}}
 
 
 def test_tokens_have_their_places_and_end_where_they_should() -> None:

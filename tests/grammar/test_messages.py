@@ -1,14 +1,26 @@
 """Grammars that are wrong, hostile or lead nowhere end in one sentence for the user."""
 
+import json
+import re
+from typing import Any
+
 import pytest
 from lib import compile_grammar
 
 from backend.errors import DerbyError
+from backend.grammar.definition import definition_of
+from backend.grammar.schema.refusals import FORMATS, KEYWORDS
 from backend.grammar.sources import MAX_BYTES, GrammarSource, Kind
 from backend.text import ByteTokenizer
 from backend.types import Proposal
 
 BYTES = ByteTokenizer()
+
+
+def refused(kind: Kind, text: str) -> str:
+    with pytest.raises(DerbyError) as caught:
+        compile_grammar(GrammarSource(kind, text, "test"), BYTES)
+    return str(caught.value)
 
 
 def lark(text: str) -> GrammarSource:
@@ -33,9 +45,7 @@ def lark(text: str) -> GrammarSource:
 def test_a_wrong_grammar_is_one_sentence_with_line_and_column(
     kind: Kind, text: str, place: tuple[int, int], word: str
 ) -> None:
-    with pytest.raises(DerbyError) as caught:
-        compile_grammar(GrammarSource(kind, text, "test"), BYTES)
-    sentence = str(caught.value)
+    sentence = refused(kind, text)
     assert f"is wrong at line {place[0]}, column {place[1]}: " in sentence
     assert word in sentence
     assert sentence.endswith(".")
@@ -55,8 +65,7 @@ def test_a_wrong_grammar_is_one_sentence_with_line_and_column(
     ],
 )
 def test_errors_without_a_place_are_sentences_too(kind: Kind, text: str, word: str) -> None:
-    with pytest.raises(DerbyError, match=rf"is wrong.*{word}[^\n]*\.$"):
-        compile_grammar(GrammarSource(kind, text, "test"), BYTES)
+    assert re.search(rf"is wrong.*{word}[^\n]*\.$", refused(kind, text))
 
 
 def test_a_source_is_checked_when_made() -> None:
@@ -80,15 +89,83 @@ def test_a_dead_end_is_an_error_that_quotes_the_text_before_it() -> None:
         compile_grammar(lark('start: start "a"'), BYTES).masks_along(Proposal())
 
 
-def test_a_panic_in_native_code_is_an_error_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyo3's PanicException is no Exception: it would take a worker's whole loop down."""
+#: Parts of schemas that are refused, and words of the remedy.
+REFUSED: dict[str, tuple[Any, str]] = {
+    "if": ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, "'anyOf'"),
+    "else": ({"else": {}}, "'anyOf'"),
+    "not": ({"not": {"type": "string"}}, "say what is allowed"),
+    "uniqueItems": ({"type": "array", "uniqueItems": True}, "leave it out"),
+    "contains": ({"contains": {}, "minContains": 1, "maxContains": 2}, "'prefixItems'"),
+    "propertyNames": ({"propertyNames": {"pattern": "^a"}}, "'patternProperties'"),
+    "dependentRequired": ({"dependentRequired": {"a": ["b"]}}, "'anyOf'"),
+    "dependentSchemas": ({"dependentSchemas": {"a": {}}}, "'anyOf'"),
+    "dependencies": ({"dependencies": {"a": ["b"]}}, "'anyOf'"),
+    "unevaluatedProperties": ({"unevaluatedProperties": False}, "'additionalProperties'"),
+    "unevaluatedItems": ({"unevaluatedItems": False}, "'items'"),
+    "$dynamicRef": ({"$dynamicRef": "#a"}, "'$ref'"),
+    "$recursiveRef": ({"$recursiveRef": "#"}, "'$ref'"),
+    "oneOf": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "'const'"),
+    "format": ({"type": "string", "format": "iri"}, "write a 'pattern'"),
+    "minProperties": ({"properties": {"a": {}}, "minProperties": 1}, "require all"),
+    "patternProperties": ({"patternProperties": {"^a": {}, "b$": {}}}, "join them"),
+    "$ref outside": ({"$ref": "https://example.com/a.json"}, "'$defs'"),
+    "$ref nowhere": ({"$ref": "#/$defs/none"}, "define what it names"),
+    "multipleOf": ({"type": "number", "multipleOf": 0}, "above zero"),
+    "look-ahead": ({"type": "string", "pattern": "(?=a)b"}, "write it without"),
+    "word boundary": ({"type": "string", "pattern": "\\bfoo"}, "write it without"),
+    "type": ({"type": "text"}, "write string, number"),
+}
+#: What is around a part: the part's pointer, and the schema.
+AROUND = {
+    "#": lambda part: part,
+    "#/properties/a~1b/items": lambda part: {
+        "type": "object",
+        "properties": {"fine": {}, "a/b": {"type": "array", "items": part}},
+        "required": ["a/b"],
+    },
+    "#/$defs/inner/anyOf/1": lambda part: {
+        "$defs": {"inner": {"anyOf": [{"type": "null"}, part]}, "unused": {"not": {}}},
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/inner"}},
+    },
+}  # fmt: skip
 
-    class PanicException(BaseException):
-        pass
 
-    def panic(*_: object, **__: object) -> None:
-        raise PanicException
+@pytest.mark.parametrize("pointer", AROUND)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_has_a_pointer_and_a_remedy(name: str, pointer: str) -> None:
+    """It was 'Unimplemented keys: ["not"]', with no word of where, or of what to do."""
+    part, remedy = REFUSED[name]
+    text = json.dumps(AROUND[pointer](part))
+    sentence = refused("json_schema", text)
+    assert sentence.startswith(f"The JSON Schema is wrong at {pointer}: ")
+    assert remedy in sentence
+    inline = refused("lark", f"start: a\na: %json {text}")
+    assert inline.startswith("The grammar is wrong at line 2, column 4: ")
+    assert f"(at {pointer} of the JSON Schema)" in inline
+    assert remedy in inline
 
-    monkeypatch.setattr("llguidance.LLMatcher", panic)
-    with pytest.raises(DerbyError, match="crash"):
-        compile_grammar(lark('start: "a"'), BYTES)
+
+def test_of_several_schemas_in_one_grammar_the_wrong_one_is_named() -> None:
+    fine, wrong = '{"type": "null"}', '{"items": {"not": {}}}'
+    sentence = refused("lark", f"start: %json {fine} %json {wrong}\n")
+    assert f"line 1, column {len('start: %json ' + fine) + 2}" in sentence
+    assert "(at #/items of" in sentence
+
+
+def test_the_lists_are_those_of_the_engine() -> None:
+    """Every keyword that the app has a remedy for is refused, and every format it names is not."""
+    for keyword in KEYWORDS:
+        value: Any = "#" if keyword.startswith("$") else {}
+        assert f"cannot hold '{keyword}'" in refused("json_schema", json.dumps({keyword: value}))
+    for known in FORMATS.split(", "):
+        source = {"type": "string", "format": known}
+        compile_grammar(GrammarSource("json_schema", json.dumps(source), known), BYTES)
+
+
+def test_unique_items_that_need_not_be_unique_are_let_pass() -> None:
+    """Generators write the default out: `"uniqueItems": false` was refused as if it were true."""
+    schema = {"type": "array", "items": {"uniqueItems": False}, "uniqueItems": False}
+    source = GrammarSource("json_schema", json.dumps(schema), "test")
+    assert "uniqueItems" not in definition_of(source)
+    compile_grammar(source, BYTES)

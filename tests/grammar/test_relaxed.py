@@ -22,6 +22,7 @@ from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.schema.relaxed import judge_relaxed, relaxed
 from backend.grammar.schema.validity import judge
 from backend.grammar.sources import GrammarSource
+from backend.types import Proposal
 
 BYTES = ByteTokenizer()
 VOCABULARY = Vocabulary()
@@ -113,6 +114,71 @@ def test_what_the_whole_schema_takes_the_relaxed_one_takes(top: Any, values: lis
     assert json.dumps(schema) == written, "the schema itself is left alone"
     for value in values:
         assert valid(found.schema, value) or not valid(schema, value)
+
+
+#: A schema that the engine holds, and a value that meets it, names in the schema's order.
+Pair = tuple[Any, Any]
+
+
+@st.composite
+def bounded(draw: st.DrawFn) -> Pair:
+    """Texts, numbers and dates within bounds."""
+    low, high = sorted(draw(st.tuples(st.integers(0, 4), st.integers(0, 4))))
+    text = draw(st.text('abé "\\\n', min_size=low, max_size=high))
+    whole = {"type": "integer", "minimum": -(10**low), "maximum": 10**high}
+    pairs: tuple[Pair, ...] = (
+        ({"type": "string", "minLength": low, "maxLength": high}, text),
+        ({"type": "string", "format": "date"}, str(draw(st.dates()))),
+        (whole, draw(st.integers(whole["minimum"], whole["maximum"]))),
+        ({"type": "number", "minimum": 0}, draw(st.integers(0, 9999)) / 100),
+    )
+    return draw(st.sampled_from(pairs))
+
+
+@st.composite
+def compound(draw: st.DrawFn, inner: st.SearchStrategy[Pair]) -> Pair:
+    """Choices, arrays and objects of others."""
+    parts = draw(st.lists(inner, min_size=1, max_size=3))
+    schemas, values = [schema for schema, _ in parts], [value for _, value in parts]
+    named = {f"name {n}": part for n, part in enumerate(parts)}
+    left = draw(st.sets(st.sampled_from(sorted(named))))
+    an_object = {
+        "type": "object",
+        "properties": {name: schema for name, (schema, _) in named.items()},
+        "required": [name for name in named if name not in left],
+        "additionalProperties": False,
+    }
+    count, least = draw(st.integers(0, 3)), {"type": "array", "minItems": len(parts)}
+    pairs: tuple[Pair, ...] = (
+        ({"anyOf": schemas}, values[-1]),
+        ({"type": "array", "items": schemas[0], "maxItems": 3}, values[:1] * count),
+        (least | {"prefixItems": schemas, "items": False}, values),
+        (an_object, {name: value for name, (_, value) in named.items() if name not in left}),
+    )
+    return draw(st.sampled_from(pairs))
+
+
+LISTED = VALUES.map(lambda value: ({"enum": ["x", value]}, value))
+HELD_PAIRS = st.recursive(LISTED | bounded(), compound, max_leaves=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(HELD_PAIRS, VALUES, st.sampled_from((None, 2)))
+def test_a_text_is_accepted_if_it_is_valid_and_not_if_it_is_not(
+    pair: Pair, other: Any, indent: int | None
+) -> None:
+    """Characters stand for themselves: of their escapes the engine takes only the needed ones."""
+    schema, value = pair
+    constraint = VOCABULARY.constraint(source(schema, relax=False))
+
+    def accepted(value: Any) -> bool:
+        text = json.dumps(value, indent=indent, ensure_ascii=False)
+        whole = Proposal.chain([*text.encode(), EOS])
+        return constraint.cut(whole) is whole
+
+    assert valid(schema, value)
+    assert accepted(value)
+    assert valid(schema, other) or not accepted(other)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from backend.grammar.sandbox.judging import Judging
+from backend.grammar.grammars import JUDGING_DEADLINE, JUDGING_MEMORY
+from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.schema.validity import VALID, asserted, judge, unchecked
 from backend.grammar.sources import GrammarSource
 
@@ -20,8 +21,8 @@ def schema(value: Any) -> GrammarSource:
 
 
 @pytest.fixture(scope="module")
-def judging() -> Iterator[Judging]:
-    with closing(Judging()) as made:
+def judging() -> Iterator[Sandbox]:
+    with closing(Sandbox(JUDGING_DEADLINE, JUDGING_MEMORY)) as made:
         yield made
 
 
@@ -93,7 +94,7 @@ def test_formats_that_are_checked() -> None:
 
 def test_a_pattern_that_takes_for_ever_is_stopped_and_nothing_is_claimed() -> None:
     """The schema is anybody's. Had the pattern given up, its `not` would have been called valid."""
-    with closing(Judging(deadline=0.3)) as judging:
+    with closing(Sandbox(0.3, JUDGING_MEMORY)) as judging:
         for _ in range(2):
             found = judging.judge(schema(HOSTILE), json.dumps("a" * 60 + "b"))
             assert found is not None
@@ -105,19 +106,19 @@ def test_a_pattern_that_takes_for_ever_is_stopped_and_nothing_is_claimed() -> No
 
 
 def test_memory_is_bounded_and_nothing_is_claimed() -> None:
-    with closing(Judging(memory=16 << 20)) as judging:
+    with closing(Sandbox(JUDGING_DEADLINE, 16 << 20)) as judging:
         found = judging.judge(schema({}), f"[{'[],' * 1_000_000}[]]")
         assert found is not None
         assert found.verdict == "unchecked"
         assert judging.judge(schema({}), "[]") == VALID
 
 
-def test_only_schemas_are_judged(judging: Judging) -> None:
+def test_only_schemas_are_judged(judging: Sandbox) -> None:
     assert judging.judge(GrammarSource("lark", 'start: "a"', "letter"), "a") is None
     assert judging.judge(schema({"type": "null"}), "null") == VALID
 
 
-def test_a_text_whose_race_is_stopped_is_no_longer_judged(judging: Judging) -> None:
+def test_a_text_whose_race_is_stopped_is_no_longer_judged(judging: Sandbox) -> None:
     """Stop waited for the verdict, or cost the worker and with it the loaded models."""
     found = judging.judge(schema(HOSTILE), json.dumps("a" * 60 + "b"), lambda: True)
     assert found == unchecked("the race was stopped")

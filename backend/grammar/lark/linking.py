@@ -48,15 +48,16 @@ class _Linker:
         self._files: dict[str, _File] = {}
         self._parts: list[Part] = []
         self._names: dict[tuple[str, str], str] = {}
+        self._waiting: list[tuple[_File, str]] = []
         self._bytes = 0
 
     def linked(self, main: _File) -> tuple[Part, ...]:
         self._load(main)
         for file in [main, *self._files.values()]:
             self._check(file)
-        waiting = [(main, "start")]
-        for file, rule in waiting:
-            waiting += self._add(file, rule)
+        self._waiting.append((main, "start"))
+        for file, rule in self._waiting:
+            self._add(file, rule)
         return tuple(self._parts)
 
     def _load(self, file: _File, above: tuple[_File, ...] = ()) -> None:
@@ -118,30 +119,27 @@ class _Linker:
                 why = f"{found.name.text!r} is a {sort}: its name here must be in {case} letters"
                 raise file.wrong(found.local, why)
 
-    def _add(self, file: _File, rule: str) -> list[tuple[_File, str]]:
-        """Write the part that starts at `rule`; what it refers to and is not written yet."""
+    def _add(self, file: _File, rule: str) -> None:
+        """Write the part that starts at `rule`."""
         name = self._names[file.module, rule] if file.module else ""
-        named = {"name": name} if name else {}
+        added: list[Origin] = []
         if file.lark is None:
             grammar = self._one(file.source, file.title)
-            self._count(grammar.get("lark_grammar", file.source.text))
-            self._parts.append(Part(name, {**named, **grammar}, file.source))
-            return []
-        text = _LinkedText(file, file.lark, self._files)
-        new: list[tuple[_File, str]] = []
-        subgrammars: dict[str, str] = {}
-        for local, found in text.imported_rules():
-            target = self._files[found.module or ""]
-            key = target.module, found.name.text
-            if key not in self._names:
-                self._names[key] = _unused("__".join(key), self._names.values())
-                new.append((target, found.name.text))
-            subgrammars[local] = self._names[key]
-        text.write(rule, subgrammars)
-        self._count(text.text)
-        grammar = {**named, "lark_grammar": text.text}
-        self._parts.append(Part(name, grammar, file.source, tuple(text.added)))
-        return new
+        else:
+            linked = _LinkedText(file, file.lark, self._files)
+            linked.write(rule, self._subgrammar)
+            grammar, added = {"lark_grammar": linked.text}, linked.added
+        self._count(grammar.get("lark_grammar", file.source.text))
+        named = {"name": name} if name else {}
+        self._parts.append(Part(name, {**named, **grammar}, file.source, tuple(added)))
+
+    def _subgrammar(self, module: str, rule: str) -> str:
+        """The name of the part that starts at a rule of a file, which is written later on."""
+        key = module, rule
+        if key not in self._names:
+            self._names[key] = _unused("__".join(key), self._names.values())
+            self._waiting.append((self._files[module], rule))
+        return self._names[key]
 
     def _count(self, text: str) -> None:
         self._bytes += len(text.encode())
@@ -171,7 +169,7 @@ def _enter(file: _File, found: _Import) -> None:
 
 def _imported(file: _File, statement: Statement) -> list[_Import]:
     """What one `%import` line brings. Malformed ones of `common` are left to llguidance."""
-    tokens = file.lark.tokens[statement.body : statement.end] if file.lark else ()
+    tokens = file.lark.body(statement) if file.lark else ()
     words = [token for token in tokens if token.kind != "newline"]
     shape = "".join("n" if word.kind in ("rule", "terminal") else word.text for word in words)
     names = [word for word in words if word.kind in ("rule", "terminal")]
@@ -234,29 +232,36 @@ class _LinkedText:
         self._lark = lark
         self._files = files
         self._taken = {plain_name(token) for token in lark.tokens} | {*file.imports}
+        #: Names here of other files' terminals, which are defined in their order.
         self._terminals: dict[tuple[str, str], str] = {}
+        self._waiting: list[tuple[str, str]] = []
         self.text = ""
         self.added: list[Origin] = []
 
-    def imported_rules(self) -> Iterator[tuple[str, _Import]]:
-        """The rules from other files by the names that they have here."""
-        for local, found in self._file.imports.items():
-            if found.module is not None and found.name.kind != "terminal":
-                yield local, found
-
-    def write(self, rule: str, subgrammars: Mapping[str, str]) -> None:
-        """Set `text` and `added`: the file started at `rule`, its imported rules being subgrammars.
+    def write(self, rule: str, subgrammar: Callable[[str, str], str]) -> None:
+        """Set `text` and `added`: the file started at `rule`, its imported rules being what
+        `subgrammar` names of a file and a rule.
 
         Another rule called `start` is renamed, to a name as long as that.
         """
         aside = "start" if rule == "start" else self._five_letters()
         self.text = self._own(aside)
-        for local, found in self.imported_rules():
-            name = aside if local == "start" else local
-            self._append(f"{name}: @{subgrammars[local]}", self._file, found.name)
+        for local, found in self._imported(terminals=False):
+            name, inner = aside if local == "start" else local, found.name
+            self._append(
+                f"{name}: @{subgrammar(found.module or '', inner.text)}", self._file, inner
+            )
         if rule != "start":
             self._append(f"start: {rule}", self._file, self._where(rule))
         self._write_terminals()
+
+    def _imported(self, *, terminals: bool) -> list[tuple[str, _Import]]:
+        """The rules, or else the terminals, of other files by the names that they have here."""
+        return [
+            (local, found)
+            for local, found in self._file.imports.items()
+            if found.module is not None and (found.name.kind == "terminal") == terminals
+        ]
 
     def _five_letters(self) -> str:
         words = map("".join, itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=4))
@@ -270,7 +275,7 @@ class _LinkedText:
         changes: list[tuple[int, int, str]] = []
         blank: set[int] = set()
         for statement in self._lark.imports:
-            words = self._lark.tokens[statement.body : statement.end]
+            words = self._lark.body(statement)
             if words and words[0].text != "common":
                 kept = [word for word in (statement.at, *words) if word.kind != "newline"]
                 changes.append((kept[0].start, kept[-1].end, ""))
@@ -285,58 +290,50 @@ class _LinkedText:
 
     def _write_terminals(self) -> None:
         """Define the imported terminals, and under names of their own those that they need."""
-        waiting: list[tuple[str, str]] = []
-        for local, found in self._file.imports.items():
-            if found.module is None or found.name.kind != "terminal":
-                continue
-            key = found.module, found.name.text
+        for local, found in self._imported(terminals=True):
+            key = found.module or "", found.name.text
             if key in self._terminals:
                 self._append(f"{local}: {self._terminals[key]}", self._file, found.name)
             else:
                 self._terminals[key] = local
-                waiting.append(key)
-        for module, name in waiting:
-            waiting += self._define(self._files[module], name, self._terminals[module, name])
+                self._waiting.append(key)
+        for module, name in self._waiting:
+            self._define(self._files[module], name, self._terminals[module, name])
 
-    def _define(self, file: _File, name: str, local: str) -> list[tuple[str, str]]:
-        """Write out one terminal of another file; those that it needs and are not written yet."""
+    def _define(self, file: _File, name: str, local: str) -> None:
+        """Write out one terminal of another file."""
         found = file.imports.get(name)
         if found and found.module is None:
             self._append(f"%import common.{found.name.text} -> {local}", file, found.name)
-            return []
-        if found and found.module is not None:
-            new = self._need(found.module, found.name.text)
-            inner = self._terminals[found.module, found.name.text]
+        elif found and found.module is not None:
+            inner = self._need(found.module, found.name.text)
             self._append(f"{local}: {inner}", file, found.name)
-            return new
-        return self._copy(file, file.lark, name, local) if file.lark else []
+        elif file.lark:
+            self._copy(file, file.lark, name, local)
 
-    def _copy(self, file: _File, lark: LarkFile, name: str, local: str) -> list[tuple[str, str]]:
+    def _copy(self, file: _File, lark: LarkFile, name: str, local: str) -> None:
         definition = lark.definitions[name]
-        body = lark.tokens[definition.body : definition.end]
+        body = lark.body(definition)
         start, end = (body[0].start, body[-1].end) if body else (0, 0)
         changes: list[tuple[int, int, str]] = []
-        new: list[tuple[str, str]] = []
         for token in body:
             if token.kind != "terminal":
                 continue
             if token.text not in lark.definitions and token.text not in file.imports:
                 raise file.wrong(token, f"unknown name: {token.text!r}")
-            new += self._need(file.module, token.text)
-            inner = self._terminals[file.module, token.text]
+            inner = self._need(file.module, token.text)
             changes.append((token.start - start, token.end - start, inner))
         text = _replaced(lark.text[start:end].rstrip(), changes)
         self._append(f"{local}: {text}", file, body[0] if body else definition.at)
-        return new
 
-    def _need(self, module: str, name: str) -> list[tuple[str, str]]:
-        """Have a name here for another file's terminal; the terminal, unless it had one."""
-        if (module, name) in self._terminals:
-            return []
-        local = _unused(f"{module.upper()}__{name}", self._taken)
-        self._taken.add(local)
-        self._terminals[module, name] = local
-        return [(module, name)]
+    def _need(self, module: str, name: str) -> str:
+        """The name here of another file's terminal, which is defined later on."""
+        key = module, name
+        if key not in self._terminals:
+            self._terminals[key] = _unused(f"{module.upper()}__{name}", self._taken)
+            self._taken.add(self._terminals[key])
+            self._waiting.append(key)
+        return self._terminals[key]
 
     def _append(self, text: str, file: _File, at: Token) -> None:
         self.text += "\n" + text

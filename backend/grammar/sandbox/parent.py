@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.grammar.schema.validity import Judgement, unchecked
 from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import portable
 from backend.processes import from_lasting_thread
@@ -115,33 +116,35 @@ class Sandbox:
         Raises DerbyError if it is not, or the child died of it; StoppedError, which ends the child,
         once `stopped()` is true. That is asked in this thread alone.
         """
-        with self._lock:
-            request = self._about({"job": "examine"}, source, tokenizer, stopped)
-            return self._job(request, stopped)["definition"]
+        return self._job("examine", source, tokenizer, stopped)["definition"]
 
     def judge(
         self, source: GrammarSource, text: str, stopped: Callable[[], bool] = never
-    ) -> dict[str, Any]:
-        """The fields of a Judgement of `text`. Raises DerbyError if the child died of it, and
-        StoppedError as `examine` does.
+    ) -> Judgement | None:
+        """Judge `text` under a JSON Schema, until `stopped()` is true; None for other grammars.
+        Raises nothing that the text or the schema can cause.
         """
-        request = {"job": "judge", "text": text, "memory": self._memory}
-        with self._lock:
-            self._bury()
-            fields = self._job(request | {"source": asdict(source)}, stopped)
-        return fields | {"later": tuple(fields["later"])}
+        if source.kind != "json_schema":
+            return None
+        try:
+            fields = self._job("judge", source, None, stopped, text=text)
+        except StoppedError:
+            return unchecked("the race was stopped")
+        except SandboxFailedError as error:
+            return unchecked(str(error))
+        except DerbyError:
+            limits = f"{self._deadline:g} s or {self._memory >> 20} MiB of memory"
+            return unchecked(f"checking it takes more than {limits}")
+        return Judgement(**fields | {"later": tuple(fields["later"])})
 
     def explore(self, source: GrammarSource, tokenizer: Tokenizer, text: str) -> Explored:
         """How far `text` is accepted. Raises DerbyError as `examine` does, or if it is too long."""
         if why := too_long(text):
             raise DerbyError(why)
         # Half a surrogate pair is no character and has no bytes.
-        request = {"job": "explore", "text": re.sub("[\ud800-\udfff]", "\ufffd", text)}
-        with self._lock:
-            reply = self._job(self._about(request, source, tokenizer))
-        return Explored(
-            reply["accepted"], reply["accepting"], tuple(reply["expected"]), reply["error"]
-        )
+        plain = re.sub("[\ud800-\udfff]", "\ufffd", text)
+        reply = self._job("explore", source, tokenizer, text=plain)
+        return Explored(**reply | {"expected": tuple(reply["expected"])})
 
     def start(self, tokenizer: Tokenizer) -> None:
         """Have a child ready that knows the tokenizer. Raises DerbyError."""
@@ -165,28 +168,32 @@ class Sandbox:
         if self._end_child:
             self._end_child()
 
-    def _about(
-        self,
-        request: dict[str, Any],
-        source: GrammarSource,
-        tokenizer: Tokenizer,
-        stopped: Callable[[], bool] = never,
-    ) -> dict[str, Any]:
-        """The request, for a child that has the tokenizer. Raises DerbyError."""
-        self._bury()
-        return {**request, "tokenizer": self._load(tokenizer, stopped), "source": asdict(source)}
-
     def _bury(self) -> None:
         """Forget a child that died while idle."""
         if self._child and self._child.poll() is not None:
             self.close()
 
-    def _job(self, request: dict[str, Any], stopped: Callable[[], bool] = never) -> dict[str, Any]:
+    def _job(
+        self,
+        job: str,
+        source: GrammarSource,
+        tokenizer: Tokenizer | None,
+        stopped: Callable[[], bool] = never,
+        **more: str,
+    ) -> dict[str, Any]:
         """The child's reply. Raises DerbyError if it refuses the grammar, or died of it."""
-        try:
-            reply = self._ask(request, self._deadline, stopped)
-        except _DiedError as died:
-            raise self._blame(died) from died
+        with self._lock:
+            self._bury()
+            request = {"job": job, "memory": self._memory, "source": asdict(source), **more}
+            if tokenizer is not None:
+                request["tokenizer"] = self._load(tokenizer, stopped)
+            try:
+                reply = self._ask(request, self._deadline, stopped)
+            except _DiedError as died:
+                raise self._blame(died) from died
+            return self._checked(reply)
+
+    def _checked(self, reply: dict[str, Any]) -> dict[str, Any]:
         if failed := reply.get("failed"):
             self.close()  # what a panic leaves behind is not to be relied on
             raise self._too_large() if failed == "MemoryError" else _crash()

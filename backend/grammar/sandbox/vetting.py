@@ -3,7 +3,6 @@
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from backend.errors import DerbyError
 from backend.grammar.definition import definition_of
@@ -13,14 +12,6 @@ from backend.text import Tokenizer
 
 #: Verdicts remembered for one tokenizer.
 MAX_VERDICTS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What a good grammar is linked to, or else what is wrong with it."""
-
-    definition: str = ""
-    refusal: str = ""
 
 
 class Vetting:
@@ -33,8 +24,9 @@ class Vetting:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+        #: A good grammar's definition, or what is wrong with another one.
         self._verdicts: weakref.WeakKeyDictionary[
-            Tokenizer, OrderedDict[GrammarSource, _Verdict]
+            Tokenizer, OrderedDict[GrammarSource, str | DerbyError]
         ] = weakref.WeakKeyDictionary()
 
     def vet(
@@ -49,21 +41,16 @@ class Vetting:
             return definition_of(source)  # linked once, before anybody's clock runs
         verdicts = self._verdicts.setdefault(tokenizer, OrderedDict())
         if source not in verdicts:
-            verdicts[source] = self._verdict(source, tokenizer, stopped)
+            try:
+                verdicts[source] = self._sandbox.examine(source, tokenizer, stopped)
+            except SandboxFailedError:
+                raise
+            except DerbyError as error:
+                verdicts[source] = DerbyError(str(error))
             if len(verdicts) > MAX_VERDICTS:
                 verdicts.popitem(last=False)
         verdicts.move_to_end(source)
-        if verdicts[source].refusal:
-            raise DerbyError(verdicts[source].refusal)
-        return verdicts[source].definition
-
-    def _verdict(
-        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool]
-    ) -> _Verdict:
-        """What to remember. Raises SandboxFailedError."""
-        try:
-            return _Verdict(definition=self._sandbox.examine(source, tokenizer, stopped))
-        except SandboxFailedError:
-            raise
-        except DerbyError as error:
-            return _Verdict(refusal=str(error))
+        found = verdicts[source]
+        if isinstance(found, DerbyError):
+            raise DerbyError(str(found))
+        return found
