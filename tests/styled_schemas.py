@@ -17,33 +17,9 @@ def _record(properties: Schema, *required: str, **more: Any) -> Schema:
 
 _TEXT = {"type": "string", "maxLength": 12}
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 99}
-_STEP = _record({"name": _TEXT, "uses": _TEXT, "run": _TEXT}, "name")
 
 #: Those that the grammar engine holds as they are.
 HELD: dict[str, Schema] = {
-    "workflow": _record(
-        {
-            "on": {"enum": ["push", "pull_request"]},
-            "if": {"type": "string", "pattern": r"^\$\{\{"},
-            "jobs": {
-                "type": "object",
-                "patternProperties": {"^[_a-z][a-z0-9_-]*$": {"$ref": "#/definitions/job"}},
-                "additionalProperties": False,
-            },
-        },
-        "on",
-        "jobs",
-        definitions={
-            "job": _record(
-                {
-                    "runs-on": {"type": "string", "pattern": "[a-z]"},
-                    "steps": {"type": "array", "items": _STEP, "minItems": 1, "maxItems": 2},
-                },
-                "runs-on",
-                "steps",
-            )
-        },
-    ),
     "fhir patient": _record(
         {
             "resourceType": {"const": "Patient"},
@@ -55,12 +31,6 @@ HELD: dict[str, Schema] = {
         "resourceType",
         "birthDate",
     ),
-    "tool call": {
-        "oneOf": [
-            _record({"name": {"const": "search"}, "query": _TEXT}, "name", "query"),
-            _record({"name": {"const": "add"}, "a": _COUNT, "b": _COUNT}, "name", "a", "b"),
-        ]
-    },
     "tree": _record(
         {"value": _COUNT, "next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}, "value", "next"
     ),
@@ -72,13 +42,6 @@ REFUSED: dict[str, tuple[Schema, set[str]]] = {
     "workflow, unique needs": (
         _record({"needs": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}}),
         {"/properties/needs/uniqueItems"},
-    ),
-    "workflow, run or uses": (
-        _record(
-            {"run": _TEXT, "uses": _TEXT},
-            oneOf=[{"required": ["run"]}, {"required": ["uses"]}],
-        ),
-        {"/oneOf"},
     ),
     "openapi, formats": (
         _record(

@@ -2,15 +2,13 @@
 
 Not a test that pytest collects: about an hour on two cores. Run it from the repository's root,
 
-    PYTHONPATH=. .venv/bin/python tests/sweep_grammars.py [RESULTS.jsonl] [PRECISION]
+    PYTHONPATH=. .venv/bin/python tests/sweep_grammars.py [PRECISION]
 
-it goes on where it stopped, and ends with exit code 1 if a finished text was refused.
+it ends with exit code 1 if a finished text was refused.
 """
 
-import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 from judges import JUDGES
 
@@ -47,44 +45,24 @@ def refusal(name: str, text: str) -> str:
     return ""
 
 
-def main(results: Path, precision: str) -> int:
-    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    records = [json.loads(line) for line in lines]
-    done = {(r["grammar"], r["prompt"], r["temperature"]) for r in records}
-    engines = LoadedModels()
-    target = ModelSpec(precision=precision)
-    with results.open("a", encoding="utf-8") as file:
-        for name, number, prompt, temperature in cases():
-            if (name, number, temperature) in done:
-                continue
-            request = Request(prompt, TOKENS, Sampling(temperature, seed=number))
-            race = Race(request, (parse_column(f"grammar:grammar={name}"),), target)
-            score = run_solo(race, 0, engines)
-            finished = score.reason == "end of text"
-            record = {
-                "grammar": name,
-                "prompt": number,
-                "temperature": temperature,
-                "finished": finished,
-                "tokens": len(score.tokens),
-                "text": score.text,
-                "refused": refusal(name, score.text) if finished else "",
-            }
-            records.append(record)
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-    finished = Counter(r["grammar"] for r in records if r["finished"])
-    runs = Counter(r["grammar"] for r in records)
-    refused = [r for r in records if r["refused"]]
+def main(precision: str) -> int:
+    engines, target = LoadedModels(), ModelSpec(precision=precision)
+    runs, finished, refused = Counter[str](), Counter[str](), Counter[str]()
+    for name, number, prompt, temperature in cases():
+        request = Request(prompt, TOKENS, Sampling(temperature, seed=number))
+        race = Race(request, (parse_column(f"grammar:grammar={name}"),), target)
+        score = run_solo(race, 0, engines)
+        runs[name] += 1
+        if score.reason != "end of text":
+            continue
+        finished[name] += 1
+        if why := refusal(name, score.text):
+            refused[name] += 1
+            print(f"{name}, prompt {number}, T = {temperature}: {why}\n    {score.text!r}")
     for name, count in runs.items():
-        bad = sum(r["grammar"] == name for r in refused)
-        print(f"{name:15} {count:3} runs, {finished[name]:3} finished, {bad} refused")
-    for record in refused:
-        print(f"{record['grammar']}: {record['refused']}\n    {record['text']!r}")
-    print(f"{len(records)} runs, {finished.total()} finished, {len(refused)} refused")
+        print(f"{name:15} {count:3} runs, {finished[name]:3} finished, {refused[name]} refused")
     return 1 if refused else 0
 
 
 if __name__ == "__main__":
-    path, precision, *_ = [*sys.argv[1:], *("sweep.jsonl", "fp32")[len(sys.argv) - 1 :]]
-    sys.exit(main(Path(path), precision))
+    sys.exit(main([*sys.argv[1:], "fp32"][0]))

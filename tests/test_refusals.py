@@ -37,14 +37,7 @@ SERVED: list[tuple[dict[str, Any], str | None, str]] = [
         "max_tokens",
         "'max_tokens' is 'many'; it must be a whole number.",
     ),
-    ({"max_tokens": 1.5}, "max_tokens", "'max_tokens' is 1.5; it must be a whole number."),
-    (
-        {"max_completion_tokens": 9000},
-        "max_completion_tokens",
-        "max_completion_tokens is 9000; it must lie between 1 and 8192.",
-    ),
     ({"temperature": "hot"}, "temperature", "'temperature' is 'hot'; it must be a number."),
-    ({"temperature": True}, "temperature", "'temperature' is True; it must be a number."),
     ({"temperature": -1}, None, "temperature is -1.0; it must lie between 0.0 and 5.0."),
     ({"top_p": 0}, None, "top-p is 0.0; it must lie between 0.01 and 1.0."),
     ({"seed": -2}, None, "seed is -2; it must lie between 0 and 9223372036854775807."),
@@ -156,9 +149,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"max_new_tokens": None}, "max new tokens is empty; it must be a whole number."),
     ({"max_new_tokens": 0}, "max new tokens is 0; it must lie between 1 and 8192."),
-    ({"max_new_tokens": 1.5}, "max new tokens is 1.5; it must be a whole number."),
     ({"temperature": float("nan")}, "temperature is nan; it must be a finite number."),
-    ({"temperature": "1"}, "temperature is '1'; it must be a number."),
     ({"temperature": -1}, "temperature is -1.0; it must lie between 0.0 and 5.0."),
     ({"top_p": 0}, "top-p is 0.0; it must lie between 0.01 and 1.0."),
     (
@@ -167,18 +158,11 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"chat": "yes"}, "chat template is 'yes'; it must be true or false."),
     ({"context": 4}, "context limit is 4; it must lie between 16 and 16777216."),
-    ({"context": None}, "context limit is empty; it must be a whole number."),
-    ({"shift": 1}, "context shift is 1; it must be true or false."),
     ({"heal": None}, "token healing is empty; it must be true or false."),
     ({"top": 11}, "most probable tokens is 11; it must lie between 0 and 10."),
-    ({"top": "5"}, "most probable tokens is '5'; it must be a whole number."),
     (
         {"lineup": "kv:cache=../../etc/passwd"},
         "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",
-    ),
-    (
-        {"lineup": "kv:cache="},
-        "Line 1 of the line-up: KV reuse: cache is ''; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",
     ),
     (
         {"stop": "x" * 201},
@@ -189,8 +173,6 @@ FORMS: list[tuple[dict[str, Any], str]] = [
         "There are 17 stop strings of up to 1 characters; 16 of up to 200 are allowed.",
     ),
     ({"lineup": ""}, "No column is chosen: add at least one."),
-    ({"lineup": " \n\t\n"}, "No column is chosen: add at least one."),
-    ({"lineup": None}, "No column is chosen: add at least one."),
     ({"lineup": "kv\n" * 13}, "There are 13 columns; a race has 1 to 12: remove some."),
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
@@ -223,7 +205,6 @@ FORMS: list[tuple[dict[str, Any], str]] = [
         {"precision": "bf16"},
         "OpenVINO has no precision 'bf16' here; choose from fp32, int8, int4, int4-exact.",
     ),
-    ({"engine": "torch", "device": "AUTO"}, "PyTorch has no device 'AUTO' here; choose from CPU."),
     ({"model": 1}, "the model is 1; it must be text."),
     ({"model": "9"}, "There is no model '9' on this page; choose one from the list."),
     (
@@ -287,7 +268,6 @@ LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
 ACTIONS: list[tuple[Any, str]] = [
     ("add", "The action is 'add'; it must be an object."),
     ({}, "The action is none that is known."),
-    ({"op": ["add"]}, "The action is none that is known."),
     (
         {"op": "add", "strategy": "nothing"},
         "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
@@ -299,23 +279,13 @@ ACTIONS: list[tuple[Any, str]] = [
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
-    ({"op": "remove", "index": True}, "'remove.index' is True; it must be a whole number."),
-    ({"op": "move", "index": 0, "to": "1"}, "'move.to' is '1'; it must be a whole number."),
     (
         {"op": "set", "index": 2, "setting": "nothing", "value": "1"},
         "Speculative has no setting 'nothing'; it has auto, k, draft, promise, cache, grammar, relax.",
     ),
     (
-        {"op": "set", "index": 2, "setting": ["k"], "value": "1"},
-        "'set.setting' is a list of 1; it must be text.",
-    ),
-    (
         {"op": "set", "index": 2, "setting": "k", "value": 10**30},
         "'set.value' is 1000000000000000000000000000000; it must be text.",
-    ),
-    (
-        {"op": "set", "index": 2, "setting": "k", "value": ""},
-        "Speculative: K is ''; it must be a whole number.",
     ),
     (
         {"op": "set", "index": 2, "setting": "k", "value": "9" * 201},
@@ -346,7 +316,6 @@ ACTIONS: list[tuple[Any, str]] = [
         "There is no device 'CPU:k=1' here; choose from CPU, AUTO.",
     ),
     ({"op": "preset", "name": "nothing"}, "There is no preset 'nothing'."),
-    ({"op": "preset", "name": []}, "'preset.name' is a list of 0; it must be text."),
 ]
 
 

@@ -245,35 +245,25 @@ def test_a_chat_of_several_turns_is_the_templates(built_in: HfTokenizer) -> None
 
 
 @pytest.mark.model
-def test_a_template_that_refuses_turns_is_quoted(built_in: HfTokenizer, tmp_path: Path) -> None:
+def test_a_template_that_refuses_turns_or_is_not_there_says_what_to_do(
+    built_in: HfTokenizer, tmp_path: Path
+) -> None:
     built_in.fast.save_pretrained(tmp_path)
     strict = HfTokenizer(tmp_path, frozenset(), 49152)
     strict.fast.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(DerbyError, match=r"refuses these messages \(roles must alternate\)"):
         strict.encode("x", chat=True, turns=(("system", "y"),))
-
-
-@pytest.mark.model
-def test_a_model_without_a_template_says_what_to_do(built_in: HfTokenizer, tmp_path: Path) -> None:
-    built_in.fast.save_pretrained(tmp_path)
-    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
-    bare = HfTokenizer(tmp_path, frozenset(), 49152)
-    bare.fast.chat_template = None
-    assert bare.eos_ids == {2}
+    strict.fast.chat_template = None
+    assert strict.eos_ids == {2}
     with pytest.raises(DerbyError, match="no chat template"):
-        bare.encode("x", chat=True)
+        strict.encode("x", chat=True)
 
 
 @pytest.mark.model
-def test_tokens_that_extend_another_begin_with_its_text() -> None:
-    from backend.models.files import model_files
-
-    files = model_files("built-in", lambda text: None)
-    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    token = tokenizer.encode_plain("http:")[-1]
-    text = tokenizer.fast.decode([token])
-    found = tokenizer.extending(token)
-    every = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.fast.all_special_ids]
+def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -> None:
+    decode, token = built_in.fast.decode, built_in.encode_plain("http:")[-1]
+    found = built_in.extending(token)
+    every = [i for i in range(built_in.vocab_size) if i not in built_in.fast.all_special_ids]
     assert found
-    assert sorted(found) == [i for i in every if tokenizer.fast.decode([i]).startswith(text)]
-    assert tokenizer.extending(tokenizer.fast.eos_token_id) == []
+    assert sorted(found) == [i for i in every if decode([i]).startswith(decode([token]))]
+    assert built_in.extending(built_in.fast.eos_token_id) == []

@@ -7,8 +7,6 @@ lexer's limits all the others fail with it. Hence entries that fail, or have bee
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -75,18 +73,17 @@ def estimated_bytes(definition: str) -> int:
 class _Entry:
     pristine: LLMatcher
     size: int
-    copies: int = 0
+    copies: int = 1
 
 
 class MatcherCache:
-    """Matchers at the start of a text, by whatever tells grammar and vocabulary; thread-safe."""
+    """Matchers at the start of a text, by whatever tells grammar and vocabulary: for one thread."""
 
     def __init__(self, budget: int) -> None:
         """`budget` in bytes."""
         self._budget = budget
-        self._held = 0
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        #: The latest is the last one.
+        self._entries: dict[str, _Entry] = {}
 
     def get(self, key: str, build: Callable[[], LLMatcher], size: int) -> LLMatcher:
         """Give a matcher of the caller's own; `build` makes it unless `key` is held.
@@ -94,36 +91,18 @@ class MatcherCache:
         `size` is in bytes, see `estimated_bytes`. What `build` raises passes through. A matcher
         that has failed is given out but not kept.
         """
-        if held := self._copy(key):
-            return held
-        pristine = build()
-        if size > self._budget:
-            return pristine
-        copy = pristine.deep_copy()
-        with self._lock:
-            self._drop(key)
-            if not pristine.is_error():
-                self._entries[key] = _Entry(pristine, size, copies=1)
-                self._held += size
-                while self._held > self._budget:
-                    self._drop(next(iter(self._entries)))
-        return copy
-
-    def _copy(self, key: str) -> LLMatcher | None:
-        """A copy of what is held, None if there is nothing or it is of no more use."""
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
+        entry = self._entries.pop(key, None)
+        if entry and entry.copies < MAX_COPIES:
             copy = entry.pristine.deep_copy()
             copy.compute_bitmask()  # asks the shared lexer: that is when its failure shows
             entry.copies += 1
-            if copy.is_error() or entry.copies > MAX_COPIES:
-                self._drop(key)
-                return None
-            self._entries.move_to_end(key)
-            return copy
-
-    def _drop(self, key: str) -> None:
-        entry = self._entries.pop(key, None)
-        self._held -= entry.size if entry else 0
+            if not copy.is_error():
+                self._entries[key] = entry
+                return copy
+        pristine = build()
+        if pristine.is_error() or size > self._budget:
+            return pristine
+        self._entries[key] = _Entry(pristine, size)
+        while sum(each.size for each in self._entries.values()) > self._budget:
+            del self._entries[next(iter(self._entries))]
+        return pristine.deep_copy()

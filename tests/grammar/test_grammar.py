@@ -89,20 +89,6 @@ def proposals(draw: st.DrawFn) -> Proposal:
     return Proposal(tuple(tokens), tuple(parents), scratch, feedback)
 
 
-@pytest.mark.parametrize("name", ["json", "person", "sql", "date"])
-def test_masks_equal_trying_each_token(name: str) -> None:
-    source = shipped()[name]
-    # A line break is an end of the text here.
-    text = [text for text in examples(name).accept if "\n" not in text][-1]
-    masks = compile_grammar(source, WIDE).masks_along(Proposal.chain(spelled(text))).allowed
-    assert masks.shape == (1 + len(spelled(text)), WIDE.vocab_size)
-    for n in range(0, len(masks), 3):
-        constraint = after("", source)
-        constraint.advance(spelled(text)[:n])
-        tried = [constraint.cut(Proposal.chain([t])).tokens != () for t in range(WIDE.vocab_size)]
-        np.testing.assert_array_equal(masks[n], tried)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PREFIXES), proposals())
 def test_cut_and_masks_equal_brute_force_on_random_trees(prefix: str, proposal: Proposal) -> None:

@@ -13,7 +13,6 @@ from llguidance import LLMatcher, LLTokenizer
 from backend.errors import DerbyError
 from backend.grammar.definition import definition, parts_of
 from backend.grammar.lark.linking import MAX_LINKED_BYTES, MAX_MODULES
-from backend.grammar.lark.text import tokenize
 from backend.grammar.messages import Part, explain
 from backend.grammar.sources import MAX_BYTES, GrammarSource, grammar_from_file
 from backend.text import ByteTokenizer
@@ -235,25 +234,6 @@ def test_a_schema_that_is_wrong_is_named_though_llguidance_shows_no_line_of_it()
 def test_a_grammar_without_imports_is_left_as_it_is() -> None:
     for text in ('start: "a', "start: x\n", "%import common.NOPE\nstart: NOPE", 'start: "a" )\n'):
         assert [part.grammar for part in linked(text, {})] == [{"lark_grammar": text}]
-
-
-def test_tokens_have_their_places_and_end_where_they_should() -> None:
-    text = 'a: "\\"/*//"i /\\/"#/x // "no\n  | %json {"}": "\\"{"} b%lark {\n c: "}" /}/ }~2..3\n'
-    found = [(t.text, t.line, t.column) for t in tokenize(text) if t.kind != "newline"]
-    assert found == [
-        ("a", 1, 1),
-        (":", 1, 2),
-        ('"\\"/*//"i', 1, 4),
-        ('/\\/"#/x', 1, 14),
-        ("|", 2, 3),
-        ('%json {"}": "\\"{"}', 2, 5),
-        ("b", 2, 24),
-        ('%lark {\n c: "}" /}/ }', 2, 25),
-        ("~", 3, 14),
-        ("2", 3, 15),
-        ("..", 3, 16),
-        ("3", 3, 18),
-    ]
 
 
 def test_a_users_file_brings_the_files_beside_it_that_it_imports(tmp_path: Path) -> None:

@@ -177,39 +177,6 @@ def test_what_the_child_raises_is_one_sentence_and_a_new_child(sandbox: Sandbox)
     assert sandbox.pid != first
 
 
-def test_a_child_that_does_not_start_is_one_sentence(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(DerbyError, match=r"did not start.*code 1"):
-        sandbox.examine(GOOD, BYTES)
-
-
-def test_the_child_ends_with_its_parent() -> None:
-    """Even one that is killed, as a worker is, and leaves nobody to close the sandbox."""
-    program = (
-        "import os, sys; from backend.grammar.sandbox.parent import Sandbox\n"
-        "from backend.text import ByteTokenizer\n"
-        "sandbox = Sandbox()\n"
-        "from backend.grammar.sources import GrammarSource\n"
-        f"assert sandbox.examine({GOOD!r}, ByteTokenizer())\n"
-        "print(sandbox.pid, flush=True); sys.stdin.readline(); os._exit(0)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as parent:
-        assert parent.stdout
-        child = os.pidfd_open(int(parent.stdout.readline()))
-        assert not select.select([child], [], [], 0)[0]
-        parent.kill()
-    assert select.select([child], [], [], 30)[0]
-    os.close(child)
-
-
 def test_the_child_imports_nothing_heavy() -> None:
     program = (
         "import sys, backend.grammar.sandbox.child, llguidance\n"
