@@ -158,8 +158,12 @@ class HfTokenizer:
     def identity(self) -> dict[str, Any]:
         return {"vocabulary": self.fast.get_vocab(), "special tokens": self.fast.special_tokens_map}
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         return _digest(self.identity())
 
 

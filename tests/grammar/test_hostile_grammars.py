@@ -25,13 +25,6 @@ Case = tuple[Kind, str, str | None]
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    made = Sandbox()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def hasty() -> Iterator[Sandbox]:
     """For grammars that would only use up the whole deadline."""
     made = Sandbox(deadline=0.5)

@@ -4,8 +4,7 @@ are judged under the whole ones.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -179,12 +178,6 @@ def test_a_text_is_accepted_if_it_is_valid_and_not_if_it_is_not(
     assert valid(schema, value)
     assert accepted(value)
     assert valid(schema, other) or not accepted(other)
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with closing(Sandbox()) as made:
-        yield made
 
 
 def source(schema: Any, *, relax: bool) -> GrammarSource:

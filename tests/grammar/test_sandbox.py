@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,20 +45,13 @@ HOG = GrammarSource(
 )
 
 
-@pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
-    made = Sandbox()
-    yield made
-    made.close()
-
-
-def test_a_grammar_is_fit_or_the_engine_says_why_not(sandbox: Sandbox) -> None:
-    assert sandbox.pid == 0
-    assert fault(sandbox, GOOD) == ""
-    child = sandbox.pid
-    assert "nothing" in fault(sandbox, WRONG)
-    assert fault(sandbox, GOOD) == ""
-    assert sandbox.pid == child
+def test_a_grammar_is_fit_or_the_engine_says_why_not(fresh: Sandbox) -> None:
+    assert fresh.pid == 0
+    assert fault(fresh, GOOD) == ""
+    child = fresh.pid
+    assert "nothing" in fault(fresh, WRONG)
+    assert fault(fresh, GOOD) == ""
+    assert fresh.pid == child
 
 
 def test_explore_tells_what_the_language_says(sandbox: Sandbox) -> None:
@@ -205,18 +197,18 @@ def test_a_model_s_own_tokens_are_told_and_what_it_cannot_write_is_not_accepted(
     assert fault(sandbox, lark('start: "d"')) == ""
 
 
-def test_tokenizers_do_not_pile_up_in_the_child(sandbox: Sandbox, lettered: HfTokenizer) -> None:
-    assert fault(sandbox, GOOD) == ""
-    first = sandbox.pid
+def test_tokenizers_do_not_pile_up_in_the_child(fresh: Sandbox, lettered: HfTokenizer) -> None:
+    assert fault(fresh, GOOD) == ""
+    first = fresh.pid
     for _ in range(3):
-        assert fault(sandbox, GOOD, ByteTokenizer()) == ""  # the same vocabulary again
-        sandbox.examine(GOOD, lettered)
-    assert sandbox.pid == first
+        assert fault(fresh, GOOD, ByteTokenizer()) == ""  # the same vocabulary again
+        fresh.examine(GOOD, lettered)
+    assert fresh.pid == first
     lettered.vocab_size += 1
-    sandbox._names.clear()
-    sandbox.examine(GOOD, lettered)
-    assert sandbox.pid != first
-    assert fault(sandbox, GOOD) == ""
+    fresh._names.clear()
+    fresh.examine(GOOD, lettered)
+    assert fresh.pid != first
+    assert fault(fresh, GOOD) == ""
 
 
 def test_threads_get_each_their_own_answer(sandbox: Sandbox) -> None:

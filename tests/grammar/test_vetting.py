@@ -6,7 +6,7 @@ import select
 import signal
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,10 +50,8 @@ class Counted(Sandbox):
 
 
 @pytest.fixture(scope="module")
-def vetting() -> Iterator[Vetting]:
-    sandbox = Sandbox()
-    yield Vetting(sandbox)
-    sandbox.close()
+def vetting(sandbox: Sandbox) -> Vetting:
+    return Vetting(sandbox)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -159,63 +157,62 @@ def test_this_process_reads_no_untrusted_text(
     assert ("nothing" in text) == (source not in compiler._definitions)
 
 
-def test_a_sandbox_that_did_not_start_condemns_no_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_did_not_start_condemns_no_grammar(
+    fresh: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sentence "did not start" was remembered as if the grammar were to blame: once was enough
     for it to be refused until 64 others had been vetted.
     """
-    sandbox, source = Sandbox(), GrammarSource("lark", 'start: "b" "c"', "good")
-    vetting = Vetting(sandbox)
+    source = GrammarSource("lark", 'start: "b" "c"', "good")
+    vetting = Vetting(fresh)
     with monkeypatch.context() as patched:
         patched.setattr("sys.executable", "/bin/false")
         with pytest.raises(DerbyError, match=r"did not start.*code 1"):
             vetting.vet(source, BYTES)
     vetting.vet(source, BYTES)
-    sandbox.close()
 
 
-def test_a_wait_that_was_the_machine_s_condemns_no_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_was_the_machine_s_condemns_no_grammar(
+    fresh: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The deadline was of clock time, so that on a busy machine good grammars missed it, and were
     refused from then on. A child that is never given the processor stands for such a machine.
     """
-    sandbox, source = Sandbox(), GrammarSource("lark", 'start: "b" "d"', "good")
-    vetting = Vetting(sandbox)
-    sandbox.examine(ONE_LETTER, BYTES)
-    os.kill(sandbox.pid, signal.SIGSTOP)
+    source = GrammarSource("lark", 'start: "b" "d"', "good")
+    vetting = Vetting(fresh)
+    fresh.examine(ONE_LETTER, BYTES)
+    os.kill(fresh.pid, signal.SIGSTOP)
     monkeypatch.setattr(parent, "LOADING", -4.9)
     with pytest.raises(DerbyError, match=r"no answer within 0\.1 s: the machine is busy"):
         vetting.vet(source, BYTES)
     monkeypatch.undo()
     vetting.vet(source, BYTES)
-    sandbox.close()
 
 
-def test_vetting_that_is_stopped_condemns_no_grammar() -> None:
+def test_vetting_that_is_stopped_condemns_no_grammar(fresh: Sandbox) -> None:
     """The child is ended, and the same grammar is examined anew by the next one."""
-    sandbox, source = Sandbox(), GrammarSource("lark", 'start: "b" "e"', "good")
-    vetting = Vetting(sandbox)
-    sandbox.examine(ONE_LETTER, BYTES)
-    os.kill(sandbox.pid, signal.SIGSTOP)  # it answers nothing
+    source = GrammarSource("lark", 'start: "b" "e"', "good")
+    vetting = Vetting(fresh)
+    fresh.examine(ONE_LETTER, BYTES)
+    os.kill(fresh.pid, signal.SIGSTOP)  # it answers nothing
     looks = iter([False, True])
     with pytest.raises(StoppedError):
         vetting.vet(source, BYTES, lambda: next(looks))
-    assert sandbox.pid == 0
+    assert fresh.pid == 0
     vetting.vet(source, BYTES)
-    sandbox.close()
 
 
-def test_what_is_remembered_keeps_no_tokenizer_alive() -> None:
+def test_what_is_remembered_keeps_no_tokenizer_alive(fresh: Sandbox) -> None:
     """The memory of verdicts held on to the tokenizers of 64 of them, hundreds of megabytes long
     after their models were dropped.
     """
-    sandbox = Sandbox()
-    vetting, vocabularies, tokenizer = Vetting(sandbox), Vocabularies(), ByteTokenizer()
+    vetting, vocabularies, tokenizer = Vetting(fresh), Vocabularies(), ByteTokenizer()
     vetting.vet(GrammarSource("lark", 'start: "b"', "good"), tokenizer)
     vocabularies.get(tokenizer)
     alive = weakref.ref(tokenizer)
     del tokenizer
     gc.collect()
     assert alive() is None
-    sandbox.close()
 
 
 def test_a_sandbox_s_child_ends_with_it() -> None:
