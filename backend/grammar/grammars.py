@@ -1,16 +1,20 @@
-"""From grammars to constraints: what a process needs for it, and each column has of its own."""
+"""From grammars to constraints: what is vetted before, what a process needs for it, and each column
+has of its own.
+"""
 
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 
 from backend.decoding.constraint import Constraint
+from backend.errors import DerbyError
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.definition import led_by
+from backend.grammar.definition import definition_of, led_by
 from backend.grammar.matchers import MatcherCache
 from backend.grammar.native_calls import NativeCalls
-from backend.grammar.sandbox.parent import Sandbox, never
-from backend.grammar.sandbox.vetting import Vetting
+from backend.grammar.sandbox.parent import Sandbox, SandboxFailedError, never
 from backend.grammar.slices import slices_of
-from backend.grammar.sources import GrammarSource
+from backend.grammar.sources import GrammarSource, shipped
 from backend.grammar.vocabulary import Vocabularies
 from backend.text import Tokenizer
 
@@ -19,6 +23,50 @@ MAX_BYTES = 64 << 20
 #: Seconds of processor time, and bytes of memory, that checking one text may take.
 JUDGING_DEADLINE = 3.0
 JUDGING_MEMORY = 512 << 20
+#: Verdicts remembered for one tokenizer.
+MAX_VERDICTS = 64
+
+
+class Vetting:
+    """Examines grammars in a sandbox, and remembers what came of it while the tokenizer lives.
+
+    Refusals are remembered too: twelve columns with one endless grammar would keep the next visitor
+    waiting for a minute. What is no fault of the grammar's, such as a sandbox that did not start,
+    is not. Not thread-safe.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        #: A good grammar's definition, or what is wrong with another one.
+        self._verdicts: weakref.WeakKeyDictionary[
+            Tokenizer, OrderedDict[GrammarSource, str | DerbyError]
+        ] = weakref.WeakKeyDictionary()
+
+    def vet(
+        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
+    ) -> str:
+        """The definition of a grammar that compiles in bounds and whose every text can end.
+
+        Raises DerbyError for another, StoppedError once `stopped()` is true. What ships is trusted,
+        and linked here.
+        """
+        if source in shipped().values():
+            return definition_of(source)  # linked once, before anybody's clock runs
+        verdicts = self._verdicts.setdefault(tokenizer, OrderedDict())
+        if source not in verdicts:
+            try:
+                verdicts[source] = self._sandbox.examine(source, tokenizer, stopped)
+            except SandboxFailedError:
+                raise
+            except DerbyError as error:
+                verdicts[source] = DerbyError(str(error))
+            if len(verdicts) > MAX_VERDICTS:
+                verdicts.popitem(last=False)
+        verdicts.move_to_end(source)
+        found = verdicts[source]
+        if isinstance(found, DerbyError):
+            raise DerbyError(str(found))
+        return found
 
 
 class Grammars:

@@ -1,7 +1,6 @@
 """Grammars that are wrong, hostile or lead nowhere end in one sentence for the user."""
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -40,32 +39,24 @@ def lark(text: str) -> GrammarSource:
         ("json_schema", '{"a":\n 1,}', (2, 4), "JSON"),
         ("regex", r"\d/\d(", (1, 6), "group"),
         ("regex", "a\nbc)", (2, 3), "group"),
+        ("lark", 'star: "a"', None, "start"),
+        ("json_schema", '{"type": "foo"}', None, "foo"),
+        ("json_schema", '{"maximum": 1e999}', None, "number"),
+        ("json_schema", '{"maximum": ' + "9" * 5000 + "}", None, "number"),
+        ("json_schema", "[" * 5000, None, "nested"),
+        ("json_schema", '{"a":' * 200 + "1" + "}" * 200, None, "recursion"),
+        ("json_schema", '{"pattern": "("}', None, "group"),
     ],
 )
-def test_a_wrong_grammar_is_one_sentence_with_line_and_column(
-    kind: Kind, text: str, place: tuple[int, int], word: str
+def test_a_wrong_grammar_is_one_sentence_with_its_place_if_there_is_one(
+    kind: Kind, text: str, place: tuple[int, int] | None, word: str
 ) -> None:
     sentence = refused(kind, text)
-    assert f"is wrong at line {place[0]}, column {place[1]}: " in sentence
-    assert word in sentence
+    where = f"at line {place[0]}, column {place[1]}: " if place else ""
+    assert f"is wrong {where}".strip() in sentence
+    assert word in sentence.partition("is wrong")[2]
     assert sentence.endswith(".")
     assert "\n" not in sentence
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "word"),
-    [
-        ("lark", 'star: "a"', "start"),
-        ("json_schema", '{"type": "foo"}', "foo"),
-        ("json_schema", '{"maximum": 1e999}', "number"),
-        ("json_schema", '{"maximum": ' + "9" * 5000 + "}", "number"),
-        ("json_schema", "[" * 5000, "nested"),
-        ("json_schema", '{"a":' * 200 + "1" + "}" * 200, "recursion"),
-        ("json_schema", '{"pattern": "("}', "group"),
-    ],
-)
-def test_errors_without_a_place_are_sentences_too(kind: Kind, text: str, word: str) -> None:
-    assert re.search(rf"is wrong.*{word}[^\n]*\.$", refused(kind, text))
 
 
 def test_a_source_is_checked_when_made() -> None:

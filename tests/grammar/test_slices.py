@@ -3,10 +3,12 @@
 import json
 import random
 import re
+from collections.abc import Iterable
 from functools import cache
 
 import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
+from walks import EOS, Vocabulary
 
 from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
@@ -30,29 +32,13 @@ OTHERS = [
 ]
 
 
-class Pieces:
-    """A vocabulary of single bytes and longer pieces, in the shape that TokenizerWrapper reads."""
-
-    eos_token_id = 256
-    bos_token_id = None
-    special_token_ids = (256,)
-
-    def __init__(self, pieces: set[str]) -> None:
-        multi = sorted(piece for piece in pieces if len(piece.encode()) > 1)
-        self.tokens = [bytes([i]) for i in range(256)] + [b"<eos>"] + [p.encode() for p in multi]
-        self.ids = {token: i for i, token in enumerate(self.tokens) if i != self.eos_token_id}
-
-    def __call__(self, text: bytes) -> list[int]:
-        ids: list[int] = []
-        while text:
-            piece = next(text[:n] for n in range(60, 0, -1) if text[:n] in self.ids)
-            ids.append(self.ids[piece])
-            text = text[len(piece) :]
-        return ids
+def vocabulary_of(pieces: Iterable[str]) -> Vocabulary:
+    """Every byte, and the pieces."""
+    return Vocabulary(*sorted(piece.encode() for piece in pieces if len(piece.encode()) > 1))
 
 
-def plain_and_sliced(pieces: set[str]) -> tuple[LLTokenizer, LLTokenizer]:
-    plain = LLTokenizer(TokenizerWrapper(Pieces(pieces)), eos_token=256, slices=[])
+def plain_and_sliced(pieces: Iterable[str]) -> tuple[LLTokenizer, LLTokenizer]:
+    plain = LLTokenizer(TokenizerWrapper(vocabulary_of(pieces)), eos_token=EOS, slices=[])
     return plain, plain.with_slices(list(SLICES))
 
 
@@ -73,7 +59,7 @@ def awkward_pieces() -> frozenset[str]:
 @cache
 def vocabularies() -> tuple[LLTokenizer, LLTokenizer]:
     """Without slices, and with them."""
-    pair = plain_and_sliced(set(awkward_pieces()))
+    pair = plain_and_sliced(awkward_pieces())
     assert pair[0].vocab_size > 3000
     return pair
 
@@ -119,7 +105,7 @@ def test_masks_are_those_without_slices_along_random_texts(shape: str, *, code: 
             masks = [matcher.compute_bitmask() for matcher in matchers]
             assert masks[0] == masks[1]
             allowed = [i for i in range(plain.vocab_size) if masks[0][i // 8] >> i % 8 & 1]
-            allowed = [i for i in allowed if i != Pieces.eos_token_id]
+            allowed = [i for i in allowed if i != EOS]
             if not allowed:
                 break
             token = rng.choice(allowed)
@@ -164,7 +150,7 @@ def test_a_slice_that_fits_is_not_walked(grammar: str, text: str) -> None:
 
 
 def test_each_slice_is_part_of_one_above() -> None:
-    tokens = [token.decode(errors="ignore") for token in Pieces(set(awkward_pieces())).tokens]
+    tokens = [token.decode(errors="ignore") for token in vocabulary_of(awkward_pieces()).tokens]
     found: list[set[str]] = []
     for regex in SLICES:
         members = {token for token in tokens if re.fullmatch(regex, token)}

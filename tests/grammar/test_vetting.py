@@ -6,20 +6,19 @@ import select
 import signal
 import sys
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from backend.errors import DerbyError
 from backend.grammar import definition
-from backend.grammar.grammars import GrammarCompiler, Grammars
+from backend.grammar.grammars import MAX_VERDICTS, GrammarCompiler, Grammars, Vetting
 from backend.grammar.lark import productive, rules
 from backend.grammar.sandbox import parent
-from backend.grammar.sandbox.parent import Sandbox, StoppedError, never
-from backend.grammar.sandbox.vetting import MAX_VERDICTS, Vetting
+from backend.grammar.sandbox.parent import Sandbox, StoppedError
 from backend.grammar.sources import (
     GrammarSource,
     Kind,
@@ -28,25 +27,11 @@ from backend.grammar.sources import (
     shipped,
 )
 from backend.grammar.vocabulary import Vocabularies
-from backend.text import ByteTokenizer, Tokenizer
+from backend.text import ByteTokenizer
 
 BYTES = ByteTokenizer()
 ONE_LETTER = GrammarSource("lark", 'start: "a"', "one letter")
 ENDLESS = GrammarSource("lark", "start: /a+/ /a+/", "endless")
-
-
-class Counted(Sandbox):
-    """A sandbox that lists the grammars it was asked about."""
-
-    def __init__(self, deadline: float = 5.0) -> None:
-        super().__init__(deadline)
-        self.asked: list[GrammarSource] = []
-
-    def examine(
-        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
-    ) -> str:
-        self.asked.append(source)
-        return super().examine(source, tokenizer, stopped)
 
 
 @pytest.fixture(scope="module")
@@ -102,25 +87,22 @@ def test_the_sentence_is_the_one_that_helps(vetting: Vetting) -> None:
 
 def test_a_verdict_is_remembered() -> None:
     """Twelve columns with one endless grammar took twelve deadlines."""
-    sandbox = Counted(deadline=0.3)
-    vetting = Vetting(sandbox)
-    wrong = GrammarSource("lark", 'start: "b" nothing', "wrong")
-    for source, why in ((wrong, "unknown name"), (ENDLESS, r"longer than 0\.3 s")):
-        for _ in range(3):
-            with pytest.raises(DerbyError, match=why):
+    with closing(Sandbox(deadline=0.3)) as sandbox:
+        vetting = Vetting(sandbox)
+        wrong = GrammarSource("lark", 'start: "b" nothing', "wrong")
+        with patch.object(sandbox, "examine", wraps=sandbox.examine) as asked:
+            for source, why in ((wrong, "unknown name"), (ENDLESS, r"longer than 0\.3 s")):
+                for _ in range(3):
+                    with pytest.raises(DerbyError, match=why):
+                        vetting.vet(source, BYTES)
+        assert asked.call_count == 2
+        with patch.object(sandbox, "examine", return_value="{}") as asked:
+            good = [GrammarSource("lark", f'start: "{n}"', "good") for n in range(MAX_VERDICTS)]
+            for source in (*good, *good):
                 vetting.vet(source, BYTES)
-    assert len(sandbox.asked) == 2
-    sandbox.close()
-    sandbox = Counted()
-    vetting = Vetting(sandbox)
-    for _ in range(3):
-        vetting.vet(GrammarSource("lark", 'start: "bb"', "good"), BYTES)
-    assert len(sandbox.asked) == 1
-    for number in range(MAX_VERDICTS):
-        vetting.vet(GrammarSource("lark", f'start: "{number}"', "other"), BYTES)
-    vetting.vet(GrammarSource("lark", 'start: "bb"', "good"), BYTES)
-    assert len(sandbox.asked) == MAX_VERDICTS + 2, "the oldest is forgotten first"
-    sandbox.close()
+            assert asked.call_count == MAX_VERDICTS
+            vetting.vet(wrong, BYTES)
+            assert asked.call_count == MAX_VERDICTS + 1, "the oldest is forgotten first"
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Finished, Step
+from backend.grammar.grammars import Vetting
 from backend.grammar.sandbox.parent import Sandbox
-from backend.grammar.sandbox.vetting import Vetting
 from backend.grammar.sources import GrammarSource
 from backend.text import HfTokenizer
 from backend.types import Proposal, Request

@@ -1,4 +1,4 @@
 """Examines untrusted grammars in a child process, before this one's grammar engine sees them.
 
-`vetting` is the way in.
+`parent` is the way in.
 """
