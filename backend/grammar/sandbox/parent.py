@@ -135,7 +135,8 @@ class Sandbox:
         except DerbyError:
             limits = f"{self._deadline:g} s or {self._memory >> 20} MiB of memory"
             return unchecked(f"checking it takes more than {limits}")
-        return Judgement(**fields | {"later": tuple(fields["later"])})
+        fields["later"] = tuple(fields["later"])
+        return Judgement(**fields)
 
     def explore(self, source: GrammarSource, tokenizer: Tokenizer, text: str) -> Explored:
         """How far `text` is accepted. Raises DerbyError as `examine` does, or if it is too long."""
@@ -144,7 +145,8 @@ class Sandbox:
         # Half a surrogate pair is no character and has no bytes.
         plain = re.sub("[\ud800-\udfff]", "\ufffd", text)
         reply = self._job("explore", source, tokenizer, text=plain)
-        return Explored(**reply | {"expected": tuple(reply["expected"])})
+        reply["expected"] = tuple(reply["expected"])
+        return Explored(**reply)
 
     def start(self, tokenizer: Tokenizer) -> None:
         """Have a child ready that knows the tokenizer. Raises DerbyError."""
