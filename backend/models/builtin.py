@@ -100,16 +100,17 @@ def _check(path: Path, sha256: str) -> None:
 def _convert(gguf: Path, folder: Path) -> None:
     from safetensors.numpy import save_file
 
-    from backend.models.gguf_llama import LlamaGguf
+    from backend.models.gguf_header import read_header
+    from backend.models.gguf_llama import llama_config, llama_tensors
     from backend.models.gguf_tokenizer import tokenizer_from_gguf
 
-    model = LlamaGguf(gguf)
-    save_file(model.tensors(), folder / "model.safetensors", metadata={"format": "pt"})
-    _write(folder / "config.json", model.config())
-    roles = ("bos", "eos", "pad")
-    generation = {f"{role}_token_id": model.config()[f"{role}_token_id"] for role in roles}
-    _write(folder / "generation_config.json", GENERATION | generation)
-    tokenizer_from_gguf(model.fields).save_pretrained(folder)
+    header = read_header(gguf)
+    config, tensors = llama_config(header), llama_tensors(gguf, header)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / "config.json", config)
+    ends = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    _write(folder / "generation_config.json", GENERATION | ends)
+    tokenizer_from_gguf(header.fields).save_pretrained(folder)
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,19 @@ class ModelFiles:
     ready_made: bool = False
     original_context: int = 0
     long_factors: bool = False
+
+    @property
+    def weights(self) -> int:
+        """How many there are in its safetensors files, by the headers of these."""
+        from safetensors import safe_open
+
+        count = 0
+        for path in self.folder.glob("*.safetensors"):
+            with safe_open(path, "numpy") as file:
+                count += sum(
+                    math.prod(file.get_slice(name).get_shape()) for name in file.offset_keys()
+                )
+        return count
 
     @property
     def factors(self) -> str:

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from backend.errors import DerbyError
 
@@ -28,27 +28,38 @@ MOST_TENSORS = 100_000
 MOST_DIMENSIONS = 4
 
 
+class GgufTensor(NamedTuple):
+    """Dimensions in numpy's order, ggml's number of the format, and its bytes in the file."""
+
+    shape: tuple[int, ...]
+    kind: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """`fields` are the metadata by name, `tensors` the number of weights by tensor."""
+    """Metadata and tensors, by name."""
 
     fields: dict[str, Any]
-    tensors: dict[str, int]
+    tensors: dict[str, GgufTensor]
 
     @property
     def weights(self) -> int:
-        return sum(self.tensors.values())
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     def of_architecture(self, name: str) -> Any:
         """A field that the architecture's name precedes, None if there is none."""
         return self.fields.get(f"{self.fields.get('general.architecture')}.{name}")
 
 
-def read_header(path: Path) -> GgufHeader:
-    """Raises DerbyError for what is no whole GGUF file, or one beyond the limits above."""
+def read_header(path: Path, *, whole: bool = True) -> GgufHeader:
+    """Raises DerbyError for what is no GGUF file, or one beyond the limits above. `whole`: nor for
+    one that ends before its tensors do.
+    """
     try:
         with path.open("rb") as file:
-            return _Reader(file).header()
+            return _Reader(file).header(whole=whole)
     except (ValueError, struct.error, MemoryError, RecursionError) as error:
         raise DerbyError(
             f"{path.name!r:.100} is no GGUF file that can be read here ({error}): fetch it anew, "
@@ -67,7 +78,7 @@ class _Reader:
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
-    def header(self) -> GgufHeader:
+    def header(self, *, whole: bool) -> GgufHeader:
         if self._bytes(4) != MAGIC:
             raise ValueError("it does not begin with GGUF")
         version, tensors, pairs = self._number("I"), self._number("Q"), self._number("Q")
@@ -77,15 +88,19 @@ class _Reader:
             raise ValueError(f"it states {tensors:,} tensors; {MOST_TENSORS:,} are allowed")
         self._count(pairs)
         fields = {self._string(): self._value(self._number("I")) for _ in range(pairs)}
-        stated = [self._tensor() for _ in range(tensors)]
+        stated = dict(self._tensor() for _ in range(tensors))
         step = fields.get("general.alignment", 32)
         if not isinstance(step, int) or not 0 < step <= 1 << 16:
             raise ValueError(f"its alignment is {step!r:.20}")
-        start = -(-self._file.tell() // step) * step
-        for name, _, end in stated:
-            if start + end > self._size:
+        first = -(-self._file.tell() // step) * step
+        placed = {
+            name: tensor._replace(start=first + tensor.start, end=first + tensor.end)
+            for name, tensor in stated.items()
+        }
+        for name, tensor in placed.items():
+            if whole and tensor.end > self._size:
                 raise ValueError(f"its tensor {name!r:.60} ends beyond the file")
-        return GgufHeader(fields, {name: weights for name, weights, _ in stated})
+        return GgufHeader(fields, placed)
 
     def _bytes(self, count: int) -> bytes:
         if count > min(MOST_BYTES, self._size) - self._file.tell():
@@ -118,14 +133,14 @@ class _Reader:
             raise ValueError(f"it holds a value of the unknown kind {kind}")
         return self._number(NUMBERS[kind])
 
-    def _tensor(self) -> tuple[str, int, int]:
-        """Name, number of weights, and where it ends behind the start of all tensors."""
+    def _tensor(self) -> tuple[str, GgufTensor]:
+        """Its name, and the tensor as it lies behind the start of all tensors."""
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         name, dimensions = self._string(), self._number("I")
         if dimensions > MOST_DIMENSIONS:
             raise ValueError(f"its tensor {name!r:.60} has {dimensions} dimensions")
-        weights = math.prod(self._number("Q") for _ in range(dimensions))
-        kind, offset = self._number("I"), self._number("Q")
+        shape = tuple(self._number("Q") for _ in range(dimensions))[::-1]
+        kind, start = self._number("I"), self._number("Q")
         block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        return name, weights, offset + weights // block * size
+        return name, GgufTensor(shape, kind, start, start + math.prod(shape) // block * size)

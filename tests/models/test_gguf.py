@@ -18,6 +18,7 @@ from backend.errors import DerbyError
 from backend.models.files import model_files
 from backend.models.gguf import SUFFIX
 from backend.models.gguf_header import read_header
+from backend.models.gguf_llama import llama_config, llama_tensors
 from backend.models.gguf_tokenizer import tokenizer_from_gguf
 from backend.types import ModelSpec
 
@@ -64,6 +65,25 @@ class TestWeights:
         for name, weight in found.state_dict().items():
             np.testing.assert_array_equal(weight.numpy(), meant[name])
             assert weight.ndim == 1 or codes_on_grid(weight.numpy()) is not None
+
+    @pytest.mark.parametrize("family", ["llama", "llama tied"])
+    def test_the_built_in_model_s_way_reads_what_transformers_reads(
+        self, tmp_path: Path, family: str
+    ) -> None:
+        """The order of a query's and a key's rows is the trap: a wrong one still writes text."""
+        from transformers import AutoConfig
+
+        ids = {"bos": 1, "padding": 2, "unknown": 0}
+        stated = {f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items()}
+        meant = write_gguf(tmp_path / "tiny.gguf", "Q4_1", family, **stated)
+        header = read_header(tmp_path / "tiny.gguf")
+        tensors = llama_tensors(tmp_path / "tiny.gguf", header)
+        assert tensors.keys() == meant.keys()
+        for name, value in tensors.items():
+            np.testing.assert_array_equal(value, meant[name])
+        known = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf").to_dict()
+        differ = {name for name, value in llama_config(header).items() if known.get(name) != value}
+        assert differ <= {"architectures", "dtype"}  # which transformers fills in when it saves
 
     def test_every_token_that_ends_a_text_counts(self, tmp_path: Path, cache: Path) -> None:
         write_gguf(tmp_path / "tiny.gguf", "Q4_0", **{"tokenizer.ggml.eot_token_id": 9})

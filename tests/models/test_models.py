@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, model_files
+from backend.types import ModelSpec
 
 
 def quiet(_: str) -> None: ...
@@ -114,6 +118,26 @@ class TestModelFacts:
         assert one.fingerprint == two.fingerprint
         (two.folder / "model.safetensors").write_bytes(b"stuB")
         assert model_files(str(two.folder), quiet).fingerprint != one.fingerprint
+
+    def test_weights_are_counted_in_all_files_whatever_they_are_stored_as(
+        self, tmp_path: Path
+    ) -> None:
+        facts = {"max_position_embeddings": 64, "vocab_size": 32}
+        (tmp_path / "config.json").write_text(json.dumps(facts))
+        first = {"a": np.zeros((32, 8), np.float32), "scale": np.zeros((), np.float32)}
+        save_file(first, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
+        save_file({"b": np.zeros((5, 4, 2), np.float16)}, tmp_path / "model-2.safetensors")
+        count = 32 * 8 + 1 + 40
+        assert model_files(str(tmp_path), quiet).weights == count
+        for engine, precision, size in (
+            ("torch", "bf16", 2),
+            ("torch", "fp32", 4),
+            ("openvino", "fp32", 4),
+        ):
+            spec = ModelSpec(str(tmp_path), engine, precision)
+            assert engine_named(engine).estimate_bytes(spec, quiet) == count * size
+        small = ModelSpec(str(tmp_path), precision="int4")
+        assert engine_named("openvino").estimate_bytes(small, quiet) < count
 
     def test_a_sliding_window_leaves_the_context_as_long_as_it_is(self, tmp_path: Path) -> None:
         """A window of 64 capped the context on OpenVINO, which then refused a prompt of 88."""

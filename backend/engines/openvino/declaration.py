@@ -4,7 +4,6 @@ from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.openvino.abilities import BYTES, CAPABILITIES
 from backend.models.files import IR, model_files
-from backend.models.weights import count_weights
 from backend.types import ModelSpec
 
 
@@ -26,7 +25,7 @@ def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     if files.ready_made:
         return (files.folder / IR[1]).stat().st_size
     # An unknown precision is refused when it is opened.
-    return round(count_weights(spec.name, say) * BYTES.get(spec.precision, 0))
+    return round(files.weights * BYTES.get(spec.precision, 0))
 
 
 OPENVINO = EngineDeclaration(

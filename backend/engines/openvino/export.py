@@ -31,7 +31,6 @@ from backend.engines.openvino.tracing import traced_once
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, fix_long_factors, model_files
 from backend.models.prepared import cache_dir, intact, prepared
-from backend.models.weights import weights_in
 from backend.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
             model = COMPRESSORS[spec.precision](_read(original / IR))
         _save(model, folder / IR)
 
-    needs = round(ROOM * BYTES[spec.precision] * weights_in(files.folder))
+    needs = round(ROOM * BYTES[spec.precision] * files.weights)
     return prepared(name, recipe, build, needs, say)
 
 

@@ -7,7 +7,7 @@ from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.torch.abilities import BYTES, CAPABILITIES
 from backend.machine import zero_gpu
-from backend.models.weights import count_weights
+from backend.models.files import model_files
 from backend.types import ModelSpec
 
 
@@ -28,7 +28,7 @@ def open_engine(spec: ModelSpec, say: Say) -> Engine:
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     # An unknown precision is refused when it is opened.
-    return count_weights(spec.name, say) * BYTES.get(spec.precision, 0)
+    return model_files(spec.name, say).weights * BYTES.get(spec.precision, 0)
 
 
 TORCH = EngineDeclaration(
