@@ -103,6 +103,7 @@ class TestWeights:
         with pytest.raises(DerbyError, match=r"2 GGUF files \(more\.gguf, tiny\.gguf\): name one"):
             model_files(str(tmp_path / "one"), quiet)
 
+    @pytest.mark.thorough
     @pytest.mark.model
     def test_its_codes_run_on_openvino(self, tmp_path: Path, cache: Path) -> None:
         """The exact precisions compute what fp32 does; int4-exact wants something of four bits."""
