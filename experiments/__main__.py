@@ -26,9 +26,17 @@ from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request, Sampling
+from experiments.baselines import ASSISTED, PEERS
+from experiments.costs import COSTS
+from experiments.coverage import COVERAGE
 from experiments.experiment import Experiment, Setup
 from experiments.gpu import gpu
-from experiments.registry import EXPERIMENTS
+from experiments.interleaved import INTERLEAVED
+from experiments.masks import MASKS
+from experiments.program import PROGRAM
+from experiments.structure import STRUCTURE
+
+EXPERIMENTS = (INTERLEAVED, COVERAGE, COSTS, PROGRAM, STRUCTURE, MASKS, PEERS, ASSISTED)
 
 app = typer.Typer(
     help="What developers measure now and then.",
@@ -69,7 +77,7 @@ def command(experiment: Experiment) -> Callable[..., None]:
     return unbundled(measure)
 
 
-for each in EXPERIMENTS.values():
+for each in EXPERIMENTS:
     app.command(each.name, help=each.help)(command(each))
 app.command("gpu", help="Measure all that a CUDA device can show, the most valuable first.")(gpu)
 

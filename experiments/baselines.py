@@ -7,7 +7,7 @@ draft and K where there are any; both are greedy and timed by the wall from the 
 block to that of the last one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -17,26 +17,21 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
 from backend.errors import DerbyError
 from backend.events import Event, Step
 from backend.machine import threads
 from backend.models.builtin import RECIPE, built_in_folder
-from backend.models.files import model_files
+from backend.models.files import Say, model_files
 from backend.models.gguf import SUFFIX
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.figures import NONE, figure
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
-from experiments.experiment import Experiment, Say, Setup
-from experiments.rotation import rounds
-from experiments.runs import Ratios, ratios_of
+from experiments.experiment import Experiment, Setup
+from experiments.runs import ratios_of, rounds
 
 if TYPE_CHECKING:
     import torch
@@ -68,13 +63,13 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 @dataclass(frozen=True, slots=True)
 class Block:
     """Tokens that arrived together, when (seconds), and the target's passes that they took: how
-    many, and how many token rows these computed.
+    many, and how many token rows these computed; 0 where nobody counts them.
     """
 
     tokens: tuple[int, ...]
     time: float
-    rows: int = 1
-    passes: int = 1
+    rows: int = 0
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +93,15 @@ class Answer:
         return sum(block.passes for block in self.blocks[1:])
 
     @property
-    def rows(self) -> int:
-        """Token rows that those passes computed."""
-        return sum(block.rows for block in self.blocks[1:])
+    def per_forward(self) -> float | None:
+        """Tokens, as of `metrics.Score`: the prefill's pass and tokens are left out."""
+        return self.later / self.passes if self.passes else None
 
     @property
-    def tokens_per_forward(self) -> float:
-        """As of `metrics.Score`: the prefill's pass and tokens are left out."""
-        return self.later / self.passes
+    def rows(self) -> float | None:
+        """Token rows of an average pass."""
+        rows = sum(block.rows for block in self.blocks[1:])
+        return rows / self.passes if self.passes else None
 
     @property
     def tpot(self) -> float:
@@ -125,9 +121,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """Median decode tokens per second of both; the median of per-prompt ratios, ours over the
-    peer's, with its 95 % interval; the lowest and highest ratio in `spread`; and on how many
-    prompts the token ids were the same.
+    """Ours against a peer's loop. ours, theirs: median decode tokens per second; ratio: the median
+    of per-prompt ratios, above 1 where we are ahead, with its 95 % interval, and the lowest and
+    highest in `spread`; per_forward, rows: medians of tokens and of rows a target forward pass,
+    None where nobody counts them; equal: prompts with the same token ids. What either side answered
+    in one block counts in `prompts` and `equal` alone.
     """
 
     peer: str
@@ -136,31 +134,12 @@ class PeerResult:
     ratio: float
     interval: tuple[float, float] | None
     spread: tuple[float, float]
+    per_forward: float | None
+    their_per_forward: float | None
+    rows: float | None
+    their_rows: float | None
     equal: int
     prompts: int
-
-
-@dataclass(frozen=True, slots=True)
-class AssistedResult:
-    """One of our columns and `generate()` of transformers, over all prompts.
-
-    per_forward, rows, tpot: medians of tokens and of rows a target forward pass, and of
-    milliseconds a token; ours, then theirs. forward_ratio, speed_ratio: per-prompt ratios,
-    above 1 where we are ahead: median, lowest, highest; `interval`: of the speed, 95 %. equal:
-    prompts with the same token ids. What either side answered in one block counts in `prompts` and
-    `equal` alone.
-    """
-
-    column: str
-    k: int
-    prompts: int
-    per_forward: tuple[float, float]
-    rows: tuple[float, float]
-    tpot: tuple[float, float]
-    forward_ratio: tuple[float, float, float]
-    speed_ratio: tuple[float, float, float]
-    interval: tuple[float, float] | None
-    equal: int
 
 
 def our_answer(
@@ -172,7 +151,7 @@ def our_answer(
 
     def emit(event: Event) -> None:
         if isinstance(event, Step):
-            blocks.append(Block(tuple(event.tokens), perf_counter(), event.rows))
+            blocks.append(Block(tuple(event.tokens), perf_counter(), event.rows, 1))
         board.add(event)
 
     Race(Request(prompt, count), (column,), target).run(models, emit, lambda: False)
@@ -252,10 +231,6 @@ def measurable(
     return long_enough
 
 
-def equal_texts(pairs: Sequence[tuple[Answer, Answer]]) -> int:
-    return sum(ours.tokens == theirs.tokens for ours, theirs in pairs)
-
-
 def peers(setup: Setup) -> list[PeerResult]:
     """Our columns against loops of others at the same settings."""
     count, target, models = setup.request.max_new_tokens, setup.target, setup.models
@@ -285,20 +260,34 @@ def _peers_of(target: ModelSpec) -> "list[tuple[str, str, Open]]":
     return [(name, BASELINE, open_loop)]
 
 
-def peer_result(peer: str, pairs: Sequence[tuple[Answer, Answer]]) -> PeerResult:
+def peer_result(
+    peer: str, pairs: Sequence[tuple[Answer, Answer]], longest_block: int = 1
+) -> PeerResult:
     """The figures of (ours, theirs) pairs. Raises DerbyError if all answers are too short."""
-    measured = measurable(peer, 1, pairs)
-    ratios = _speeds(measured)
+    ours, theirs = zip(*measurable(peer, longest_block, pairs), strict=True)
+    speeds = [peers.tpot / own.tpot for own, peers in zip(ours, theirs, strict=True)]
+    # Runs that wrote the same text were of the same prompt.
+    ratios = ratios_of(speeds, [answer.tokens for answer in ours])
     return PeerResult(
-        peer,
-        median(1 / ours.tpot for ours, _ in measured),
-        median(1 / theirs.tpot for _, theirs in measured),
-        ratios.median,
-        ratios.interval,
-        ratios.spread,
-        equal_texts(pairs),
-        len(pairs),
+        peer=peer,
+        ours=median(1 / answer.tpot for answer in ours),
+        theirs=median(1 / answer.tpot for answer in theirs),
+        ratio=ratios.median,
+        interval=ratios.interval,
+        spread=ratios.spread,
+        per_forward=_median(answer.per_forward for answer in ours),
+        their_per_forward=_median(answer.per_forward for answer in theirs),
+        rows=_median(answer.rows for answer in ours),
+        their_rows=_median(answer.rows for answer in theirs),
+        equal=sum(own.tokens == peers.tokens for own, peers in pairs),
+        prompts=len(pairs),
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """None where nobody counted."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _transformers(target: ModelSpec, count: int, say: Say) -> Loop:
@@ -419,7 +408,7 @@ LLAMA_CPP: list[tuple[str, str, Open]] = [
 ]
 
 
-def assisted(setup: Setup) -> list[AssistedResult]:
+def assisted(setup: Setup) -> list[PeerResult]:
     """Prompt lookup, then with ours free to verify fewer than K tokens, then a draft model.
 
     The draft is the built-in model with coarser weights: too large to gain anything over plain
@@ -434,14 +423,14 @@ def assisted(setup: Setup) -> list[AssistedResult]:
     draft = draft_folder(say)
     assistant = AutoModelForCausalLM.from_pretrained(draft, dtype="float32")
 
-    def compare(name: str, column: Column, k: int, options: Mapping[str, Any]) -> AssistedResult:
-        say(f"{name} against transformers")
+    def compare(column: Column, k: int, options: Mapping[str, Any]) -> PeerResult:
+        say(f"{column.label} against transformers")
         pairs = alternate(
             setup,
             lambda text: our_answer(text, column, count, TARGET, models),
             lambda text: generated(model, encode(text, chat=True), count, options),
         )
-        return assisted_result(name, k, pairs)
+        return peer_result(column.label, pairs, k + 1)
 
     # With more than one branch a pass would verify more than K tokens.
     lookup = f"lookup:k={LOOKUP_K},ngram={NGRAM},branches=1"
@@ -449,9 +438,9 @@ def assisted(setup: Setup) -> list[AssistedResult]:
     fixed, free = parse_column(lookup), parse_column(f"{lookup},auto=true")
     speculative = parse_column(f"speculative:k={DRAFT_K}").with_settings({"draft": str(draft)})
     return [
-        compare(fixed.title, fixed, LOOKUP_K, looked_up),
-        compare(f"{free.title}, auto", free, LOOKUP_K, looked_up),
-        compare(speculative.title, speculative, DRAFT_K, assisted_by(assistant, DRAFT_K)),
+        compare(fixed, LOOKUP_K, looked_up),
+        compare(free, LOOKUP_K, looked_up),
+        compare(speculative, DRAFT_K, assisted_by(assistant, DRAFT_K)),
     ]
 
 
@@ -465,58 +454,6 @@ def assisted_by(draft: Any, k: int) -> dict[str, Any]:
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
     return {"assistant_model": draft}
-
-
-def assisted_result(column: str, k: int, pairs: Sequence[tuple[Answer, Answer]]) -> AssistedResult:
-    """The figures of (ours, theirs) pairs. Raises DerbyError if all answers are too short."""
-    measured = measurable(column, k + 1, pairs)
-
-    def medians(figure: Callable[[Answer], float]) -> tuple[float, float]:
-        return median(figure(ours) for ours, _ in measured), median(figure(p) for _, p in measured)
-
-    return AssistedResult(
-        column,
-        k,
-        len(pairs),
-        medians(lambda answer: answer.tokens_per_forward),
-        medians(lambda answer: answer.rows / answer.passes),
-        medians(lambda answer: answer.tpot * 1e3),
-        _spread([ours.tokens_per_forward / p.tokens_per_forward for ours, p in measured]),
-        _spread([p.tpot / ours.tpot for ours, p in measured]),
-        _speeds(measured).interval,
-        equal_texts(pairs),
-    )
-
-
-def _speeds(measured: Sequence[tuple[Answer, Answer]]) -> Ratios:
-    """Theirs over our time a token. Runs that wrote the same text were of the same prompt."""
-    speeds = [theirs.tpot / ours.tpot for ours, theirs in measured]
-    return ratios_of(speeds, [ours.tokens for ours, _ in measured])
-
-
-def _spread(values: Sequence[float]) -> tuple[float, float, float]:
-    return median(values), min(values), max(values)
-
-
-def assisted_table(title: str, results: Sequence[AssistedResult]) -> Table:
-    """One line a column; times in milliseconds."""
-    table = Table(
-        title=title,
-        caption="ours / transformers', medians; ratios above 1: ours is ahead",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("column")
-    per_forward, tpot = figure("tokens_per_forward").heading, figure("tpot").heading
-    for name in ("K", per_forward, "ratio", "rows per forward", tpot, "speed", "95 %", "equal"):
-        table.add_column(name, justify="right")
-    both, ratio = "{:.2f} / {:.2f}".format, "{:.2f} ({:.2f}-{:.2f})".format
-    for r in results:
-        each = both(*r.per_forward), ratio(*r.forward_ratio), both(*r.rows), both(*r.tpot)
-        equal = f"{r.equal} of {r.prompts}"
-        sure = "{:.2f}-{:.2f}".format(*r.interval) if r.interval else NONE
-        table.add_row(r.column, str(r.k), *each, ratio(*r.speed_ratio), sure, equal)
-    return table
 
 
 def draft_folder(say: Say) -> Path:
@@ -557,5 +494,4 @@ ASSISTED = Experiment(
     "drafting columns against transformers' assisted generation, torch at fp32",
     assisted,
     lambda setup: f"{TARGET}, {setup.request.max_new_tokens} new tokens, greedy",
-    assisted_table,
 )

@@ -20,8 +20,7 @@ from backend.results.metrics import Score
 from backend.strategies.column import parse_column
 from backend.strategies.registry import BASELINE
 from experiments.experiment import Experiment, Setup
-from experiments.rotation import rounds
-from experiments.runs import race_on, ratios_of, run_together
+from experiments.runs import race_on, ratios_of, rounds, run_together
 
 #: Races in a row that begin with one curve: it is learnt from the earlier for the later.
 RACES = 3

@@ -9,11 +9,10 @@ from rich.table import Table
 
 from backend.bench.prompts import Prompt
 from backend.bench.tables import results_table
+from backend.models.files import Say
 from backend.racing.models import LoadedModels
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,7 @@ class Experiment:
     help: str
     run: Callable[[Setup], Sequence[Any]]
     conditions: Callable[[Setup], str] = attrgetter("conditions")
-    tabulate: Callable[[str, Sequence[Any]], Table] = results_table
 
     def table(self, setup: Setup, results: Sequence[Any]) -> Table:
         """The results as they are printed."""
-        return self.tabulate(f"{self.name}: {self.conditions(setup)}", results)
+        return results_table(f"{self.name}: {self.conditions(setup)}", results)

@@ -46,7 +46,7 @@ from experiments.baselines import (
     our_answer,
     peer_result,
 )
-from experiments.rotation import rounds
+from experiments.runs import rounds
 
 if TYPE_CHECKING:
     from backend.training.chats import Caps
@@ -408,7 +408,6 @@ def head_of(task: Task) -> Path:
 def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
     """A draft of as many tokens as the time allows, and what it is accepted for."""
     from backend.engines.heads.file import read_head
-    from backend.training.features import add_features
     from backend.training.synthesis import synthesise
     from backend.training.targets import open_target
     from backend.training.train import Work, recipe_for, train
@@ -424,7 +423,7 @@ def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
         while len(shards) < 2 or monotonic() - began < SYNTHESIS * seconds:
             shards = synthesise(folder, answered() + 1, target, say, caps)
         for shard in shards:
-            add_features(shard, target)
+            shard.add_features(target.features)
         spent = monotonic() - began
         yield {"of": task.digest, "job": f"data of {answered()}", "seconds": spent}
         left_over = max((1 - QUESTIONS) * seconds - spent, QUESTIONS * seconds)

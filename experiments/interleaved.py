@@ -8,8 +8,7 @@ from backend.bench.runner import run_solo
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from experiments.experiment import Experiment, Setup
-from experiments.rotation import rounds
-from experiments.runs import race_on, ratios_of, run_together
+from experiments.runs import race_on, ratios_of, rounds, run_together
 
 
 @dataclass(frozen=True, slots=True)

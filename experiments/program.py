@@ -10,8 +10,7 @@ from statistics import median
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from experiments.experiment import Experiment, Setup
-from experiments.rotation import rounds
-from experiments.runs import ratios_of, solo_runs
+from experiments.runs import ratios_of, rounds, solo_runs
 
 #: Twelve sentences, fed ten times, each time followed by four tokens of the model's own.
 PASSAGE = (

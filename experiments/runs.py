@@ -1,9 +1,15 @@
-"""Runs columns of a race to their end, alone or together, and sums their figures up."""
+"""Runs what is to be compared in turns, and sums figures up: no side gains from its place or from a
+cold machine.
+
+A shared machine's speed drifts: figures compare only with those of the same round, and over many
+rounds every side must have been first, second and last equally often.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 from backend.bench.prompts import Prompt
 from backend.bench.runner import raced, run_solo, whole
@@ -14,6 +20,9 @@ from backend.results.intervals import median_ratio
 from backend.results.metrics import Score
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
+
+Subject = TypeVar("Subject")
+Result = TypeVar("Result")
 
 
 def run_together(race: Race, models: LoadedModels) -> list[Score]:
@@ -29,6 +38,36 @@ def solo_runs(columns: int, models: LoadedModels) -> list[Callable[[Race], Score
 def race_on(prompt: Prompt, columns: Sequence[Column], request: Request, target: ModelSpec) -> Race:
     """The request on another prompt, in all columns."""
     return Race(replace(request, prompt=prompt.text), tuple(columns), target)
+
+
+def one_round(
+    sides: Sequence[Callable[[Subject], Result]], subject: Subject, number: int
+) -> list[Result]:
+    """Every side's result for one subject, in the order of `sides`; side `number` runs first."""
+    order = [(number + i) % len(sides) for i in range(len(sides))]
+    results = {index: sides[index](subject) for index in order}
+    return [results[index] for index in range(len(sides))]
+
+
+def rounds(
+    sides: Sequence[Callable[[Subject], Result]],
+    subjects: Sequence[Subject],
+    begin: Callable[[int], None],
+    *,
+    warm_up: int,
+) -> list[list[Result]]:
+    """The sides' results by subject; who runs first rotates from subject to subject.
+
+    The first `warm_up` sides run once more on the first subject at the start, which does not count.
+    `begin` is given the number of each round before it runs.
+    """
+    for side in sides[:warm_up]:
+        side(subjects[0])
+    results: list[list[Result]] = []
+    for number, subject in enumerate(subjects):
+        begin(number)
+        results.append(one_round(sides, subject, number))
+    return results
 
 
 @dataclass(frozen=True, slots=True)

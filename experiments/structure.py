@@ -16,8 +16,7 @@ from backend.results.metrics import Score
 from backend.strategies.column import parse_column
 from backend.strategies.registry import BASELINE
 from experiments.experiment import Experiment, Setup
-from experiments.rotation import rounds
-from experiments.runs import median_figure, ratios_of, solo_runs
+from experiments.runs import median_figure, ratios_of, rounds, solo_runs
 
 #: The grammar alone, and drafting on top of it.
 COLUMNS = ("grammar", "lookup", "lookahead", "speculative")

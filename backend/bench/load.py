@@ -1,7 +1,7 @@
 """Does speculation pay under load? Many requests at once, in lockstep, and what was predicted."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, sqrt
@@ -17,14 +17,13 @@ from backend.engines.lockstep import Lockstep, LockstepPass
 from backend.errors import DerbyError
 from backend.events import Step
 from backend.grammar.sandbox.parent import never
+from backend.models.files import Say
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
-
-Say = Callable[[str], None]
 
 #: Passes in which every request takes part that make a throughput worth telling.
 FEWEST_PASSES = 8
@@ -54,19 +53,66 @@ class LoadResult:
     equal: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """What a column did on its own: the text by prompt, and of its steps behind the first one what
-    a pass computes and yields, the seconds from one to the next, the tokens that it reads, and how
-    many there are until the first text ends.
+class InLockstep(Loading):
+    """A race's view of the models, but that the target is one sequence of a lockstep."""
+
+    def __init__(self, models: LoadedModels, member: Engine, share: Costs) -> None:
+        super().__init__(models, lambda _: None)
+        self.target = member.spec
+        self._member = member
+        self._share = share
+
+    def engine(self, spec: ModelSpec) -> Engine:
+        return self._member if spec == self.target else super().engine(spec)
+
+    def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
+        if engine.spec == self.target:
+            return self._share
+        return super().costs(engine, remeasure=remeasure)
+
+
+class Run:
+    """A column's answer to a request; `ended` says when each of its steps was, by the system's
+    clock. Making it runs it to its end, and raises what ends it early.
     """
 
-    tokens: dict[str, list[int]]
-    widths: Counter[int]
-    committed: float
-    rest: float
-    context: float
-    passes: int
+    def __init__(self, column: Column, request: Request, loading: InLockstep) -> None:
+        self.prompt = request.prompt
+        self.score, self.steps, self.ended = Score(), list[Step](), list[float]()
+        race = Race(request, (column,), loading.target)
+        for event in race.lane(0, loading, never).events:
+            if event is not None:
+                self.score.add(event)
+            if isinstance(event, Step):
+                self.steps.append(event)
+                self.ended.append(perf_counter())
+
+    @property
+    def outside(self) -> float:
+        """Seconds since the first step, its own excluded, in which no pass of the target ran."""
+        passes = sum(step.seconds["forward"] for step in self.steps[1:])
+        return self.ended[-1] - self.ended[0] - passes
+
+
+class Alone:
+    """What runs of a column on its own tell, each of which counts as often as it is listed: of
+    their steps behind the first one what a pass computes (`widths`) and yields (`committed`), the
+    seconds from one to the next (`rest`), the tokens that it reads (`context`), and how many
+    `passes` there are until the first text ends.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        """Raises DerbyError if no answer has such steps."""
+        steps = [step for run in runs for step in run.steps[1:]]
+        if not steps:
+            raise DerbyError("Every answer is a single step long: choose other prompts.")
+        self.tokens = {run.prompt: run.score.tokens for run in runs}
+        self.widths = Counter(step.rows for step in steps)
+        self.committed = mean(len(step.tokens) for step in steps)
+        self.rest = sum(run.outside for run in runs) / len(steps)
+        self.passes = min(len(run.steps) - 1 for run in runs)
+        prompt_tokens = mean(run.score.prompt_tokens for run in runs)
+        self.context = prompt_tokens + self.committed * self.passes / 2
 
     def predicted(self, costs: LoadCosts, requests: int) -> float:
         """Tokens a second of so many of them: a pass is as wide as the widest of them asks for, and
@@ -100,26 +146,24 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What the requests did in lockstep: their passes, and of each its prompt, the tokens of that,
-    and those of the answer.
-    """
+    """What requests did in lockstep, and the passes that they shared."""
 
+    runs: Sequence[Run]
     passes: Sequence[LockstepPass]
-    texts: Sequence[str]
-    prompts: Sequence[int]
-    tokens: Sequence[Sequence[int]]
 
     @property
     def full(self) -> list[LockstepPass]:
         """Those in which every request decodes."""
+        prompts = [run.score.prompt_tokens for run in self.runs]
         return [
             each
             for each in self.passes
-            if all(each.rows) and all(map(int.__ge__, each.lengths, self.prompts))
+            if all(each.rows) and all(map(int.__ge__, each.lengths, prompts))
         ]
 
     @property
     def throughput(self) -> float | None:
+        """Tokens a second of all of them, while all decode; None if that was too short."""
         full = self.full
         if len(full) < FEWEST_PASSES:
             return None
@@ -130,23 +174,6 @@ class Together:
     def rows(self) -> float:
         """Of an average pass in which all decode; 0 if there is none."""
         return mean([max(each.rows) for each in self.full] or [0])
-
-
-class InLockstep(Loading):
-    """A race's view of the models, but that the target is one sequence of a lockstep."""
-
-    def __init__(self, models: LoadedModels, target: Engine, costs: Costs) -> None:
-        super().__init__(models, lambda _: None)
-        self._target = target
-        self._target_costs = costs
-
-    def engine(self, spec: ModelSpec) -> Engine:
-        return self._target if spec == self._target.spec else super().engine(spec)
-
-    def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
-        if engine.spec == self._target.spec:
-            return self._target_costs
-        return super().costs(engine, remeasure=remeasure)
 
 
 def load(plan: Plan, models: LoadedModels, say: Say) -> list[LoadResult]:
@@ -164,124 +191,64 @@ def load(plan: Plan, models: LoadedModels, say: Say) -> list[LoadResult]:
             )
     loading = Loading(models, say)
     loading.prepare(plan.columns, target)
-    crowd = Crowd(plan, target, models, loading.engine(target))
-    costs = models.measure_load(crowd.engine, say)
-    found: dict[tuple[int, int], Side] = {}
+    engine = loading.engine(target)
+    costs = models.measure_load(engine, say)
+    found: dict[tuple[int, int], tuple[Alone, Together]] = {}
     for turn, requests in enumerate(costs.requests):
         say(f"{requests} at once")
         for place in range(len(plan.columns)):
             index = (turn + place) % len(plan.columns)
-            found[index, requests] = crowd.side(plan.columns[index], requests, costs)
+            share = costs.share(requests)
+            found[index, requests] = _measured(plan, index, requests, engine, models, share)
     return [
-        _result(column, requests, found[index, requests], found[0, requests], costs)
+        _result(column.label, requests, found[index, requests], found[0, requests], costs)
         for index, column in enumerate(plan.columns)
         for requests in costs.requests
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A column at so many requests."""
+def _measured(
+    plan: Plan, index: int, requests: int, engine: Engine, models: LoadedModels, share: Costs
+) -> tuple[Alone, Together]:
+    """A column alone on each of the prompts, and so many requests of it in lockstep."""
+    texts = [plan.prompts[i % len(plan.prompts)].text for i in range(requests)]
 
-    alone: Alone
-    together: Together
+    def run(text: str, member: Engine) -> Run:
+        request = replace(plan.request, prompt=text)
+        return Run(plan.columns[index], request, InLockstep(models, member, share))
 
-    @property
-    def equal(self) -> int:
-        """How many requests wrote what the column writes alone."""
-        return sum(
-            list(tokens) == self.alone.tokens[text]
-            for text, tokens in zip(self.together.texts, self.together.tokens, strict=True)
-        )
+    alone = {text: run(text, engine) for text in dict.fromkeys(texts)}
+    lockstep, found = Lockstep(engine, requests), dict[int, Run]()
 
+    def work(number: int, member: Engine) -> None:
+        found[number] = run(texts[number], member)
 
-@dataclass(frozen=True, slots=True)
-class Crowd:
-    """Runs a plan's columns on one model, alone and many at once."""
-
-    plan: Plan
-    target: ModelSpec
-    models: LoadedModels
-    engine: Engine
-
-    def side(self, column: Column, requests: int, costs: LoadCosts) -> Side:
-        """The column alone on each of the prompts, and so many requests in lockstep."""
-        prompts = self.plan.prompts
-        texts = [prompts[i % len(prompts)].text for i in range(requests)]
-        share = costs.share(requests)
-        alone = {text: self._run(column, text, self.engine, share) for text in dict.fromkeys(texts)}
-        lockstep, found = Lockstep(self.engine, requests), dict[int, Run]()
-
-        def work(number: int, member: Engine) -> None:
-            found[number] = self._run(column, texts[number], member, share)
-
-        lockstep.run([partial(work, number) for number in range(requests)])
-        runs = [found[number] for number in range(requests)]
-        together = Together(
-            lockstep.passes,
-            texts,
-            [each.score.prompt_tokens for each in runs],
-            [each.score.tokens for each in runs],
-        )
-        return Side(_alone([alone[text] for text in texts], alone), together)
-
-    def _run(self, column: Column, text: str, member: Engine, share: Costs) -> "Run":
-        loading = InLockstep(self.models, member, share)
-        return Run(column, replace(self.plan.request, prompt=text), loading, self.target)
+    lockstep.run([partial(work, number) for number in range(requests)])
+    together = Together([found[number] for number in range(requests)], lockstep.passes)
+    return Alone([alone[text] for text in texts]), together
 
 
-class Run:
-    """A column's run to its end; `ended` says when each of its steps was, by the system's clock.
-    Making it raises what ends it early.
-    """
-
-    def __init__(
-        self, column: Column, request: Request, loading: Loading, target: ModelSpec
-    ) -> None:
-        self.score, self.steps, self.ended = Score(), list[Step](), list[float]()
-        race = Race(request, (column,), target)
-        for event in race.lane(0, loading, never).events:
-            if event is not None:
-                self.score.add(event)
-            if isinstance(event, Step):
-                self.steps.append(event)
-                self.ended.append(perf_counter())
-
-    @property
-    def outside(self) -> float:
-        """Seconds since the first step, its own excluded, in which no pass of the target ran."""
-        passes = sum(step.seconds["forward"] for step in self.steps[1:])
-        return self.ended[-1] - self.ended[0] - passes
-
-
-def _alone(runs: Sequence[Run], by_text: Mapping[str, Run]) -> Alone:
-    """What these runs tell together, each as often as it is there."""
-    steps = [step for run in runs for step in run.steps[1:]]
-    if not steps:
-        raise DerbyError("Every answer is a single step long: choose other prompts.")
-    passes, committed = min(len(run.steps) - 1 for run in runs), mean(len(s.tokens) for s in steps)
-    return Alone(
-        {text: run.score.tokens for text, run in by_text.items()},
-        Counter(step.rows for step in steps),
-        committed,
-        sum(run.outside for run in runs) / len(steps),
-        mean(run.score.prompt_tokens for run in runs) + committed * passes / 2,
-        passes,
-    )
-
-
-def _result(column: Column, requests: int, side: Side, plain: Side, costs: LoadCosts) -> LoadResult:
-    predicted, measured = side.alone.predicted(costs, requests), side.together.throughput
-    base = plain.together.throughput
+def _result(
+    column: str,
+    requests: int,
+    found: tuple[Alone, Together],
+    plain: tuple[Alone, Together],
+    costs: LoadCosts,
+) -> LoadResult:
+    """A column's figures, compared with those of the `plain` one at as many requests."""
+    alone, together = found
+    predicted, measured = alone.predicted(costs, requests), together.throughput
+    base = plain[1].throughput
+    equal = sum(run.score.tokens == alone.tokens[run.prompt] for run in together.runs)
     return LoadResult(
-        column=column.label,
+        column=column,
         requests=requests,
         throughput=measured,
         predicted=predicted,
         ratio=predicted / measured if measured else None,
         speedup=measured / base if measured and base else None,
-        predicted_speedup=predicted / plain.alone.predicted(costs, requests),
-        tokens_per_forward=side.alone.committed,
-        rows=side.together.rows,
-        equal=f"{side.equal} of {requests}",
+        predicted_speedup=predicted / plain[0].predicted(costs, requests),
+        tokens_per_forward=alone.committed,
+        rows=together.rows,
+        equal=f"{equal} of {requests}",
     )

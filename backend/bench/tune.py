@@ -4,7 +4,7 @@ A speed-up is tokens a forward over what a forward costs. What a smaller K would
 read off a run with a large one, since a round's guesses do not depend on how many are verified.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from backend.bench.plan import with_baseline
@@ -12,6 +12,7 @@ from backend.bench.prompts import Prompt
 from backend.bench.runner import raced, whole
 from backend.costs.pass_costs import PassCosts
 from backend.errors import DerbyError
+from backend.models.files import Say
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -19,8 +20,6 @@ from backend.results.metrics import Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
 from backend.types import ModelSpec, Request
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

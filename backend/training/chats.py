@@ -48,6 +48,9 @@ class Caps:
     text: int = 1400
 
 
+USUAL = Caps()
+
+
 @dataclass(frozen=True, slots=True)
 class Openings:
     """`systems` are prompts; the others begin questions: any, long ones, and second ones."""

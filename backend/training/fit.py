@@ -6,7 +6,7 @@ that it learns to go on from its own guesses (training-time test, EAGLE-3, arXiv
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 from pathlib import Path
@@ -131,8 +131,8 @@ def _padded(batch: Sequence[Text], hidden: int) -> tuple[Tensor, Tensor, Tensor]
         length = len(text.tokens)
         tokens[row, :length], answers[row, :length] = text.tokens, text.answers
         bits[row, :length] = text.features
-    features = (bits.astype(np.uint32) << 16).view(np.float32)
-    return torch.from_numpy(tokens), torch.from_numpy(answers), torch.from_numpy(features)
+    features = torch.from_numpy(bits).view(torch.bfloat16).float()
+    return torch.from_numpy(tokens), torch.from_numpy(answers), features
 
 
 def _visible(n: int, step: int, window: int) -> Tensor:
@@ -159,14 +159,8 @@ def batches(
         yield from groups
 
 
-def fit(
-    head: TorchHead,
-    shards: Sequence[Shard],
-    recipe: Recipe,
-    seconds: float,
-    tell: Callable[[str, TorchHead], None],
-) -> None:
-    """Train `head` in place for so long; `tell` hears of it, and may save it, every minute."""
+def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float) -> Iterator[str]:
+    """Train `head` in place for so long; a sentence on how it stands every minute."""
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     optimizer = torch.optim.AdamW(
@@ -190,7 +184,7 @@ def fit(
                 told = monotonic()
                 said = " ".join(f"{hit:.3f}" for hit in hits)
                 speed = seen / (told - began)
-                tell(f"{passed:.0%}: {seen} tokens, {speed:.0f}/s, right at each step {said}", head)
+                yield f"{passed:.0%}: {seen} tokens, {speed:.0f}/s, right at each step {said}"
 
 
 def _learn(

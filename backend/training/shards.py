@@ -1,13 +1,19 @@
 """Synthesised conversations on disk: files of tokens, and beside each its target's features."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from backend.errors import DerbyError
+from backend.training.whole_files import whole
+from backend.types import HiddenStates
 
 #: Who wrote a token: a template or a given beginning, the target as the user, the target as itself
 #: (greedy, or sampled at temperature 0.7).
@@ -43,6 +49,28 @@ class Shard:
         features = np.load(self.features_path, mmap_mode="r")
         for a, b in pairwise(offsets):
             yield Text(tokens[a:b].astype(np.int64), kind[a:b] >= GREEDY, features[a:b])
+
+    def add_features(self, features_of: Callable[[NDArray[np.int64]], HiddenStates]) -> None:
+        """Write the target's features of its conversations, which `features_of` computes one by
+        one, unless they are there. Raises DerbyError if the disk has no room for them.
+        """
+        if self.features_path.exists():
+            return
+        with np.load(self.path) as stored:
+            tokens, offsets = stored["tokens"].astype(np.int64), stored["offsets"]
+        found = [
+            torch.from_numpy(features_of(tokens[a:b])).bfloat16() for a, b in pairwise(offsets)
+        ]
+        bits = torch.cat(found).view(torch.uint16).numpy()
+        free = shutil.disk_usage(self.path.parent).free
+        if bits.nbytes > free:
+            raise DerbyError(
+                f"{self.features_path.name} takes {bits.nbytes / 1e6:.0f} MB and "
+                f"{str(self.path.parent)!r} has {free / 1e6:.0f} MB left: make room there, or ask "
+                "for fewer tokens."
+            )
+        with whole(self.features_path) as file:
+            np.save(file, bits)
 
     def answer_counts(self, vocab_size: int) -> NDArray[np.int64]:
         """How often each token occurs in answers."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backend.errors import DerbyError
 from backend.models.files import Say
-from backend.training.chats import Caps, Chat
+from backend.training.chats import USUAL, Caps, Chat
 from backend.training.shards import GREEDY, QUESTION, Shard, shards_in
 from backend.training.targets import Target
 from backend.training.whole_files import alone_in, whole
@@ -34,13 +34,12 @@ SHRINK = 24
 
 
 def synthesise(
-    folder: Path, answer_tokens: int, target: Target, say: Say, caps: Caps | None = None
+    folder: Path, answer_tokens: int, target: Target, say: Say, caps: Caps = USUAL
 ) -> list[Shard]:
     """Add shards to `folder` until answers make up `answer_tokens`; gives all of them.
 
     `say` hears of each. Raises DerbyError if another run is at work there.
     """
-    caps = caps or Caps()
     if caps.text > target.files.max_context:
         raise DerbyError(
             f"This model reads {target.files.max_context} tokens and conversations have up to "
@@ -94,11 +93,12 @@ def conversations(target: Target, seed: int, caps: Caps) -> list[Chat]:
         chat.force(shared)
     tokens = np.array([chat.tokens for chat in everyone], dtype=np.int64)
     rows = np.arange(len(everyone), dtype=np.int32)
-    batch = target.batch()
+    target.forget()
     while True:
-        _grow(running, batch.step(tokens, rows), noise, target)
+        _grow(running, target.step(tokens, rows), noise, target)
         left = [row for row, chat in enumerate(running) if not chat.done]
         if not left:
+            target.forget()
             return everyone
         if len(running) - len(left) < max(1, len(running) // SHRINK):
             left = list(range(len(running)))

@@ -35,16 +35,6 @@ FAST = {
 FASTER = {**FAST, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
 
 
-class Batch(Protocol):
-    """Texts that grow side by side, and their cache."""
-
-    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
-        """Append tokens [B, n] to those texts of the last step that `rows` [B] names; at first to
-        empty ones, and `rows` counts them. Gives float32 [B, V], valid until the next step.
-        """
-        ...
-
-
 class Target(Protocol):
     """`together` is how many texts are sampled at a time."""
 
@@ -57,8 +47,14 @@ class Target(Protocol):
     @property
     def together(self) -> int: ...
 
-    def batch(self) -> Batch:
-        """A new one; memory of an earlier one is free once that is dropped."""
+    def forget(self) -> None:
+        """Drop all texts and their cache: the next step begins new ones."""
+        ...
+
+    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
+        """Append tokens [B, n] to those texts of the last step that `rows` [B] names; at first to
+        empty ones, and `rows` counts them. Gives float32 [B, V], valid until the next step.
+        """
         ...
 
     def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
@@ -92,11 +88,19 @@ class OpenVINOTarget:
         self._path = openvino_ir(ModelSpec(name), say) / IR
         self._rounded = openvino_ir(ModelSpec(name, precision="int8"), say) / IR
 
-    def batch(self) -> "OpenVINOBatch":
-        return OpenVINOBatch(self._sampling.create_infer_request())
+    def forget(self) -> None:
+        self._length = 0
+        self._sampling.reset_state()
+
+    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
+        n = tokens.shape[1]
+        _infer(self._sampling, self._length, tokens, rows, [n - 1])
+        self._length += n
+        return torch.from_numpy(self._sampling.get_output_tensor(0).data)[:, 0]
 
     def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
-        OpenVINOBatch(self._reading).run(tokens[None], np.zeros(1, np.int32), [])
+        self._reading.reset_state()
+        _infer(self._reading, 0, tokens[None], np.zeros(1, np.int32), [])
         return self._reading.get_output_tensor(1).data[0].copy()
 
     @cached_property
@@ -106,7 +110,7 @@ class OpenVINOTarget:
 
         model = core().read_model(self._rounded)
         model.remove_result(model.get_results()[1])
-        return core().compile_model(model, "CPU", FASTER)
+        return core().compile_model(model, "CPU", FASTER).create_infer_request()
 
     @cached_property
     def _reading(self) -> Any:
@@ -115,36 +119,31 @@ class OpenVINOTarget:
         return core().compile_model(self._path, "CPU", FAST).create_infer_request()
 
 
-class OpenVINOBatch:
-    def __init__(self, request: Any) -> None:
-        self._request = request
-        self._length = 0
-        request.reset_state()
-
-    def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
-        self.run(tokens, rows, [tokens.shape[1] - 1])
-        return torch.from_numpy(self._request.get_output_tensor(0).data)[:, 0]
-
-    def run(
-        self, tokens: NDArray[np.int64], rows: NDArray[np.int32], wanted: Sequence[int]
-    ) -> None:
-        """As `step`, with logits of the `wanted` of the n tokens."""
-        batch, n = tokens.shape
-        end = self._length + n
-        bias = np.triu(np.full((n, end), np.finfo(np.float32).min, np.float32), self._length + 1)
-        positions = np.arange(self._length, end)
-        self._request.infer(
-            {
-                "input_ids": tokens,
-                "position_ids": np.ascontiguousarray(np.broadcast_to(positions, (batch, n))),
-                "beam_idx": rows,
-                "attention_bias": np.ascontiguousarray(np.broadcast_to(bias, (batch, 1, n, end))),
-                "rows": np.array(wanted, dtype=np.int64),
-            },
-            share_inputs=True,
-            share_outputs=True,
-        )
-        self._length = end
+def _infer(
+    request: Any,
+    length: int,
+    tokens: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    wanted: Sequence[int],
+) -> None:
+    """Run a pass over tokens [B, n] behind `length` others, with logits of the `wanted` of the n;
+    `rows` as for Target.step.
+    """
+    batch, n = tokens.shape
+    end = length + n
+    bias = np.triu(np.full((n, end), np.finfo(np.float32).min, np.float32), length + 1)
+    positions = np.arange(length, end)
+    request.infer(
+        {
+            "input_ids": tokens,
+            "position_ids": np.ascontiguousarray(np.broadcast_to(positions, (batch, n))),
+            "beam_idx": rows,
+            "attention_bias": np.ascontiguousarray(np.broadcast_to(bias, (batch, 1, n, end))),
+            "rows": np.array(wanted, dtype=np.int64),
+        },
+        share_inputs=True,
+        share_outputs=True,
+    )
 
 
 class TorchTarget:
@@ -172,24 +171,12 @@ class TorchTarget:
                 f"The model in {str(files.folder)!r} cannot be loaded ({reason}); choose another."
             ) from error
         self._model = model.to(device).eval()
+        self.forget()
 
-    def batch(self) -> "TorchBatch":
-        return TorchBatch(self._model)
-
-    @torch.inference_mode()
-    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
-        ids = torch.from_numpy(tokens[None]).to(self._model.device)
-        output = self._model.get_decoder()(ids, use_cache=False)
-        return output.last_hidden_state[0].float().cpu().numpy()
-
-
-class TorchBatch:
-    def __init__(self, model: Any) -> None:
+    def forget(self) -> None:
         from transformers import DynamicCache
 
-        self._model = model
-        self._cache = DynamicCache()
-        self._size = 0
+        self._cache, self._size = DynamicCache(), 0
 
     @torch.inference_mode()
     def step(self, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> Tensor:
@@ -200,3 +187,9 @@ class TorchBatch:
         ids = torch.from_numpy(tokens).to(device)
         output = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         return output.logits[:, -1].float()
+
+    @torch.inference_mode()
+    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
+        ids = torch.from_numpy(tokens[None]).to(self._model.device)
+        output = self._model.get_decoder()(ids, use_cache=False)
+        return output.last_hidden_state[0].float().cpu().numpy()

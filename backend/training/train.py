@@ -18,8 +18,7 @@ from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
 from backend.models.files import Say
 from backend.models.prepared import sha256_of
-from backend.training.chats import Caps
-from backend.training.features import add_features
+from backend.training.chats import USUAL, Caps
 from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard
 from backend.training.synthesis import SEED, synthesise
@@ -47,9 +46,7 @@ class Work:
     resume: bool = False
 
 
-def train(
-    folder: Path, work: Work, target: Target, say: Say, caps: Caps | None = None
-) -> dict[str, Any]:
+def train(folder: Path, work: Work, target: Target, say: Say, caps: Caps = USUAL) -> dict[str, Any]:
     """Fill `folder` with shards, features, a head and a report; gives the report.
 
     What an earlier run finished is kept, so that an interrupted one goes on when it is run again.
@@ -67,11 +64,14 @@ def train(
             )
         synthesised = monotonic()
         for number, shard in enumerate(shards, 1):
-            add_features(shard, target)
+            shard.add_features(target.features)
             say(f"features of {number} of {len(shards)} files")
         read = monotonic()
         head, tokens = _started(folder, work, shards[1:], target)
-        _fit(folder, head, tokens, work, shards[1:], target, say)
+        for said in fit(head, shards[1:], work.recipe, work.seconds):
+            say(said)
+            _save(head, tokens, target, folder / HEAD)
+        _save(head, tokens, target, folder / HEAD)
         fitted = monotonic()
         hits = evaluate(_as_shipped(head, folder / HEAD), shards[:1], work.recipe, JUDGED)
         seconds = {
@@ -145,28 +145,10 @@ def _as_shipped(head: TorchHead, path: Path) -> TorchHead:
     return head
 
 
-def _fit(
-    folder: Path,
-    head: TorchHead,
-    tokens: NDArray[np.int64],
-    work: Work,
-    shards: Sequence[Shard],
-    target: Target,
-    say: Say,
-) -> None:
-    fingerprint = target.files.fingerprint
-
-    def save(fitted: TorchHead) -> None:
-        state = fitted.state_dict().items()
-        weights = {name: value.float().cpu().numpy() for name, value in state}
-        write_head(folder / HEAD, fitted.shape, weights, tokens, fingerprint)
-
-    def tell(said: str, fitted: TorchHead) -> None:
-        say(said)
-        save(fitted)
-
-    fit(head, shards, work.recipe, work.seconds, tell)
-    save(head)
+def _save(head: TorchHead, tokens: NDArray[np.int64], target: Target, path: Path) -> None:
+    state = head.state_dict().items()
+    weights = {name: value.float().cpu().numpy() for name, value in state}
+    write_head(path, head.shape, weights, tokens, target.files.fingerprint)
 
 
 def _report(

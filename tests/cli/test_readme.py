@@ -59,9 +59,12 @@ def typed(start: str) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-BACKEND_LINES = typed("python -m backend")
-PAGE_LINES = typed(r"python app\.py")
-EXPERIMENT_LINES = typed("python -m experiments")
+COMMANDS = {
+    "python -m backend": BACKEND,
+    r"python app\.py": PAGE,
+    "python -m experiments": typer.main.get_command(experiments),
+}
+LINES = [(start, *line) for start in COMMANDS for line in typed(start) if line[1] != ["NAME"]]
 MAKE_LINES = typed("make")
 
 
@@ -91,32 +94,21 @@ def options(command: click.Command) -> set[str]:
 
 def test_the_pages_name_commands_at_all() -> None:
     """So that a change of their form does not leave these tests with nothing to read."""
-    first = {arguments[0] for _, arguments in BACKEND_LINES if arguments}
+    first = {arguments[0] for _, _, arguments in LINES if arguments}
     assert {"race", "tune", "train", "grammar", "snapshot", "bench"} <= first
-    assert len(PAGE_LINES) >= 2
+    assert sum(COMMANDS[start] is PAGE for start, _, _ in LINES) >= 2
     assert {arguments[0] for _, arguments in MAKE_LINES} >= {"run", "test", "setup", "verify"}
 
 
-@pytest.mark.parametrize(("line", "arguments"), BACKEND_LINES, ids=[e[0] for e in BACKEND_LINES])
-def test_what_is_typed_is_a_command_with_such_options(line: str, arguments: list[str]) -> None:
-    if arguments:
-        parameters = context_of(BACKEND, arguments).params
+@pytest.mark.parametrize(("start", "line", "arguments"), LINES, ids=[line for _, line, _ in LINES])
+def test_what_is_typed_is_a_command_with_such_options(
+    start: str, line: str, arguments: list[str]
+) -> None:
+    if arguments or COMMANDS[start] is PAGE:
+        parameters = context_of(COMMANDS[start], arguments).params
         columns = parameters.get("column") or ()
         for column in [columns] if isinstance(columns, str) else columns:
             parse_column(column, OWN)
-
-
-@pytest.mark.parametrize(
-    ("line", "arguments"), EXPERIMENT_LINES, ids=[e[0] for e in EXPERIMENT_LINES]
-)
-def test_an_experiment_takes_such_options(line: str, arguments: list[str]) -> None:
-    if arguments[0] != "NAME":
-        context_of(typer.main.get_command(experiments), arguments)
-
-
-@pytest.mark.parametrize(("line", "arguments"), PAGE_LINES, ids=[e[0] for e in PAGE_LINES])
-def test_the_page_takes_such_options(line: str, arguments: list[str]) -> None:
-    context_of(PAGE, arguments)
 
 
 @pytest.mark.parametrize(("line", "arguments"), MAKE_LINES, ids=[e[0] for e in MAKE_LINES])

@@ -3,11 +3,10 @@
 import pytest
 from typer.testing import CliRunner
 
-from experiments.__main__ import app
-from experiments.registry import EXPERIMENTS
+from experiments.__main__ import EXPERIMENTS, app
 
 
-@pytest.mark.parametrize("name", [*EXPERIMENTS, "gpu"])
+@pytest.mark.parametrize("name", [*(each.name for each in EXPERIMENTS), "gpu"])
 def test_every_experiment_says_what_it_takes(name: str) -> None:
     assert name in CliRunner().invoke(app, ["--help"]).stdout
     asked = CliRunner().invoke(app, [name, "--help"])

@@ -47,6 +47,7 @@ def a_part(*jobs: Any) -> Part:
     return Part("passes", "for a test", 1.0, lines, lambda *_: None)
 
 
+@pytest.mark.thorough
 def test_all_parts_run_in_miniature(
     task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

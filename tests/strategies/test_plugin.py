@@ -2,11 +2,11 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,14 @@ from browser import Visitor, launched, serving
 from packages import install
 from playwright.sync_api import expect
 
+from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
+from backend.bench.runner import raced
+from backend.bench.runner import run as run_plan
+from backend.bench.summary import measured, results
+from backend.bench.tune import tune
 from backend.bench.verify import cases, verified_columns, verify
+from backend.errors import DerbyError
 from backend.export.production import LIBRARIES, snippet
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS
@@ -27,6 +33,10 @@ from backend.types import ModelSpec, Request
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tests" / "plugin"
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "300")
+
+
+def quiet(_: str) -> None: ...
+
 
 #: Packages with one flaw each, by their names, and what is said of it.
 BROKEN = {
@@ -95,10 +105,7 @@ def test_it_is_one_short_file() -> None:
     assert module.relative_to(ROOT).as_posix() in shown
 
 
-def test_the_command_line_races_and_lists_it(packages: Path) -> None:
-    assert re.search(
-        r"Names:[^.]*\bbigram\b", " ".join(run((packages,), "race", "--help").stdout.split())
-    )
+def test_the_command_line_races_it(packages: Path) -> None:
     columns = ("-c", "kv", "-c", "bigram:k=3", "-c", "bigram")
     ran = run((packages,), "race", "xx yy xx", *FAKE, *columns, "--json")
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -109,21 +116,26 @@ def test_the_command_line_races_and_lists_it(packages: Path) -> None:
     assert texts[1] == texts[2] == texts[0]
     assert max(step["drafted"] for step in fixed) == 3
     assert sum(step["accepted"] for step in fixed) > 0
-    refused = run((packages,), "race", "xx", *FAKE, "-c", "bigram:k=99")
-    assert refused.returncode == 2
-    assert "Bigram: K is 99" in refused.stderr
 
 
-@pytest.mark.thorough
-def test_bench_and_tune_measure_it(packages: Path, tmp_path: Path) -> None:
-    bench = ("bench", *FAKE, "--limit", "1", "-c", "bigram")
-    results = json.loads(run((packages,), *bench).stdout.splitlines()[-1])
-    found = {result["column"]: result for result in results}
-    assert found["Bigram"]["equal"] == found["Bigram"]["prompts"] == 1
-    prompts = tmp_path / "one.jsonl"
-    prompts.write_text(json.dumps({"category": "a", "turns": ["xx"]}), encoding="utf-8")
-    tuned = json.loads(run((packages,), "tune", *FAKE, "--prompts", str(prompts), "--json").stdout)
-    tried = {row["setting"] for row in tuned["rows"]}
+@pytest.mark.usefixtures("installed")
+def test_its_settings_are_checked_and_it_is_named() -> None:
+    with pytest.raises(DerbyError, match="Bigram: K is 99"):
+        parse_column("bigram:k=99")
+    with pytest.raises(DerbyError, match="bigram"):
+        parse_column("warp")
+
+
+@pytest.mark.usefixtures("installed")
+def test_bench_and_tune_measure_it() -> None:
+    target = ModelSpec("fake-loop", "fake")
+    columns = (parse_column("bigram"),)
+    plan = Plan(PROMPTS[:1], columns, Request("-", 60), (target,))
+    rows = run_plan(plan, [], partial(raced, models=LoadedModels()), quiet)
+    found = {result.column: result for result in results(measured(plan, rows))}
+    assert found["Bigram"].equal == found["Bigram"].prompts == 1
+    tuned = tune(target, PROMPTS[:1], 60, LoadedModels(), quiet)
+    tried = {row.setting for row in tuned.rows}
     assert {"bigram", *(f"bigram:min_count=2,k={k}" for k in range(1, 9))} <= tried
 
 
@@ -151,10 +163,6 @@ def test_verify_checks_it_and_it_passes() -> None:
 def test_production_says_in_a_sentence_that_no_library_has_it(library: str) -> None:
     column = parse_column("bigram:k=6")
     made = snippet(column, Score(state="done"), Request("Hi"), ModelSpec(), library)
-    nearest = snippet(
-        parse_column("lookup:k=6,ngram=1"), Score(state="done"), Request("Hi"), ModelSpec(), library
-    )
-    assert nearest.code
     assert not made.code
     assert "has no bigram drafts: use" in made.note
     assert "6" in made.note
