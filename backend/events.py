@@ -87,7 +87,7 @@ class Conditions:
 @dataclass(frozen=True, slots=True)
 class Placed:
     """The race runs on this machine of a cluster; `name` is its own, the rest as in
-    records.place.Machine. `note` says what of the race's past is not there any more, "" nothing.
+    records.place.Hardware. `note` says what of the race's past is not there any more, "" nothing.
     """
 
     name: str

@@ -13,7 +13,7 @@ from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.document import SCHEMA
-from backend.records.place import Machine
+from backend.records.place import Hardware
 from backend.records.record import RaceRecord, recorded
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.registry import strategies
@@ -163,7 +163,7 @@ RECORDS = st.builds(
     st.builds(replace, st.just(FAKE), name=st.text(max_size=9)),
     st.just(MADE),
     st.builds(
-        Machine,
+        Hardware,
         st.text(max_size=9),
         st.floats(0, 64),
         st.integers(0, 2**53 - 1),

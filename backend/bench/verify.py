@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
+from backend.bench.runner import raced
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
-from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
@@ -96,22 +96,15 @@ def _run(
 ) -> Result:
     """Race these columns, of which the first is KV reuse. Raises DerbyError if that fails."""
     request = Request(case.prompt.text, max_new_tokens, Sampling(case.temperature, seed=case.seed))
-    board = Scoreboard(columns)
-    Race(request, columns, case.target).run(models, board.add, lambda: False)
-    if board.scores[0].state == "failed":
-        raise DerbyError(board.scores[0].message)
-    return _judge(case, board)
-
-
-def _judge(case: Case, board: Scoreboard) -> Result:
-    base = board.scores[0].tokens
+    board = raced(Race(request, columns, case.target), models)
+    base = board.scores[0]
+    if base.state == "failed":
+        raise DerbyError(base.message)
     verdicts: list[tuple[str, str]] = []
     equal = True
-    for index, (strategy, score) in enumerate(zip(board.columns, board.scores, strict=True)):
-        expected = base[: strategy.limit or len(base)]
-        same = score.state == "done" and score.tokens == expected
+    for index, (column, score) in enumerate(zip(columns, board.scores, strict=True)):
+        same = score.state == "done" and score.tokens == base.tokens[: column.limit or None]
         equal &= same
-        verdicts.append(
-            (strategy.label, "equal" if same else score.message or verdict(board, index))
-        )
-    return Result(case, len(base), equal, tuple(verdicts))
+        said = "equal" if same else score.message or verdict(board, index)
+        verdicts.append((column.label, said))
+    return Result(case, len(base.tokens), equal, tuple(verdicts))

@@ -22,12 +22,9 @@ def verify(
     from backend.bench.verify import TARGETS, cases
     from backend.bench.verify import verify as run_cases
 
-    targets = tuple(
-        target
-        for name in engine
-        for target in [known for known in TARGETS if known.engine == name]
-        or [ModelSpec(engine=name)]
-    )
+    promised = [target for target in TARGETS if target.engine in engine]
+    others = set(engine) - {target.engine for target in promised}
+    targets = (*promised, *(ModelSpec(engine=name) for name in sorted(others)))
     chosen = cases(targets, PROMPTS[:prompts])
     unequal = 0
     for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):

@@ -28,7 +28,7 @@ from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.events import Event, Name, to_json
 from backend.grammar.sources import GrammarSource, shipped
-from backend.records.place import Machine
+from backend.records.place import Hardware
 from backend.records.record import LEFT_OUT, RaceRecord
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request
@@ -103,7 +103,7 @@ class Document(Strict):
     version: Annotated[Literal[1], BeforeValidator(_known_version)]
     check: Annotated[str, Field(pattern="^[0-9a-f]{8}$")] = ""
     made: Moment
-    machine: Machine
+    machine: Hardware
     versions: Annotated[dict[str, Name], Field(max_length=32)]
     request: Request
     target: ModelSpec
@@ -193,7 +193,7 @@ def _request() -> TypeAdapter[Request]:
     return TypeAdapter(Request)
 
 
-def _plain_machine(machine: Machine) -> dict[str, Any]:
+def _plain_machine(machine: Hardware) -> dict[str, Any]:
     """Without the name of one that has none."""
     return {name: value for name, value in asdict(machine).items() if name != "node" or value}
 

@@ -24,7 +24,7 @@ PACKAGES = ("openvino", "torch", "transformers", "optimum-intel", "llguidance", 
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Hardware:
     """The processor's name ("": unknown), how many cores' worth of time the process had, the bytes
     of memory, the system's name and release, and of a cluster's machine its name there (`node`).
     """
@@ -37,12 +37,12 @@ class Machine:
 
 
 @cache
-def this_machine() -> Machine:
+def this_machine() -> Hardware:
     """The machine that this process runs on. Names neither host nor user."""
     import psutil
 
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return Machine(_processor()[:200], float(cores()), psutil.virtual_memory().total, system[:200])
+    return Hardware(_processor()[:200], float(cores()), psutil.virtual_memory().total, system[:200])
 
 
 @cache

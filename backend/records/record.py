@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.events import Event, Placed, Preparing, Saved, Step, from_json, to_json
-from backend.records.place import PROGRAM, Machine, this_machine, versions
+from backend.records.place import PROGRAM, Hardware, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
@@ -36,7 +36,7 @@ class RaceRecord:
     columns: tuple[Column, ...]
     target: ModelSpec
     made: str
-    machine: Machine
+    machine: Hardware
     versions: tuple[tuple[str, str], ...]
     events: tuple[Event, ...] = ()
 
@@ -105,7 +105,7 @@ def recorded(
     kept = tuple(event for event in events if not isinstance(event, LEFT_OUT))
     made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     placed = (
-        Machine(event.processor, event.cores, event.memory, event.system, event.name)
+        Hardware(event.processor, event.cores, event.memory, event.system, event.name)
         for event in events
         if isinstance(event, Placed)
     )

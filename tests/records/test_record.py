@@ -19,7 +19,7 @@ from backend.events import (
     Started,
 )
 from backend.records.document import document_of, read_document, write_document
-from backend.records.place import Machine, this_machine, versions
+from backend.records.place import Hardware, this_machine, versions
 from backend.records.record import board, recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import OwnModel, default_column, parse_column
@@ -56,7 +56,7 @@ def test_events_stand_column_by_column_each_in_its_order() -> None:
 def test_a_race_of_a_cluster_is_recorded_on_its_machine() -> None:
     placed = Placed("node-b", "A processor", 4.0, 1 << 33, "Linux")
     record = recorded(Request("a"), [default_column("kv")], FAKE, [placed, Failed(0, "a")])
-    assert record.machine == Machine("A processor", 4.0, 1 << 33, "Linux", "node-b")
+    assert record.machine == Hardware("A processor", 4.0, 1 << 33, "Linux", "node-b")
     assert record.events == (Failed(0, "a"),)
     assert ", node-b, A processor, 4 cores, 8 GiB" in record.place
     assert read_document(write_document(record)) == record
@@ -82,7 +82,7 @@ def test_it_says_where_and_with_what_it_was_made() -> None:
     assert record.versions == versions()
     assert record.made.endswith("Z")
     assert record.made in record.place
-    assert "unknown" in replace(record, machine=Machine(), versions=()).place
+    assert "unknown" in replace(record, machine=Hardware(), versions=()).place
 
 
 def test_a_public_record_names_none_of_the_operator_s_folders() -> None:
