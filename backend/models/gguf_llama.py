@@ -1,4 +1,4 @@
-"""A Llama's GGUF file as a Hugging Face folder has it: configuration and weights, read once.
+"""The weights of a Llama's GGUF file as a Hugging Face folder has them.
 
 transformers reads such files too, but it reads the header three times and works on torch tensors:
 20 s for the built-in model, where this takes 3.
@@ -6,7 +6,6 @@ transformers reads such files too, but it reads the header three times and works
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType, dequantize
@@ -56,37 +55,3 @@ def _halves(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """
     pairs = weight.reshape(heads, len(weight) // heads // 2, 2, -1)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)
-
-
-def llama_config(header: GgufHeader) -> dict[str, Any]:
-    """config.json of the model, its embeddings tied if there is no output projection."""
-    fields = {name.removeprefix("llama."): value for name, value in header.fields.items()}
-    return {
-        "_model_name_or_path": fields["general.name"],
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": fields["tokenizer.ggml.bos_token_id"],
-        "dtype": "float32",
-        "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
-        "head_dim": fields["rope.dimension_count"],
-        "hidden_act": "silu",
-        "hidden_size": fields["embedding_length"],
-        "initializer_range": 0.02,
-        "intermediate_size": fields["feed_forward_length"],
-        "max_position_embeddings": fields["context_length"],
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": fields["attention.head_count"],
-        "num_hidden_layers": fields["block_count"],
-        "num_key_value_heads": fields["attention.head_count_kv"],
-        "pad_token_id": fields["tokenizer.ggml.padding_token_id"],
-        "pretraining_tp": 1,
-        "rms_norm_eps": fields["attention.layer_norm_rms_epsilon"],
-        "rope_parameters": {"rope_theta": fields["rope.freq_base"], "rope_type": "default"},
-        "tie_word_embeddings": "output.weight" not in header.tensors,
-        "transformers_version": "5.5.4",
-        "unk_token_id": fields["tokenizer.ggml.unknown_token_id"],
-        "use_cache": True,
-        "vocab_size": fields["vocab_size"],
-    }
