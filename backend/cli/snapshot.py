@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Column as TableColumn
@@ -27,7 +27,6 @@ from backend.racing.commands import Command, SaveColumn
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.racing.records import read_record
-from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
 from backend.types import AnswerSoFar, Request, Sampling
@@ -108,13 +107,23 @@ def _cells(entry: Info) -> Sequence[str]:
 
 def _run(race: Race, *, as_json: bool, save: bool) -> None:
     """Run the race's one column, print it, and save it if asked to."""
-    engines = LoadedModels(idle_warm_up=True)
-    board, snapshot = run_column(race, engines), ""
+    models, race = LoadedModels(idle_warm_up=True), replace(race, scope=SCOPE)
+    board, snapshot = _carried_out(race, race.columns, models), ""
     score = board.scores[0]
     if save:
-        snapshot = save_column(race, score, engines)
+        command = SaveColumn(race, 0, score.answer_so_far)
+        snapshot = _carried_out(command, race.columns, models).scores[0].snapshot
     if as_json:
-        print(json.dumps(_result(race.columns[0], score, snapshot)))
+        found = {
+            "column": race.columns[0].label,
+            "tokens": score.tokens,
+            "earlier": score.earlier,
+            "reused": score.reused,
+            "rows": score.rows,
+            "text": score.text,
+            "snapshot": snapshot,
+        }
+        print(json.dumps(found))
         return
     out.print(texts(board))
     out.print(summary(board))
@@ -122,32 +131,10 @@ def _run(race: Race, *, as_json: bool, save: bool) -> None:
         out.print(f"Saved as {snapshot}.", highlight=False)
 
 
-def run_column(race: Race, models: LoadedModels) -> Scoreboard:
-    """Run a race of one column to its end. Raises DerbyError if it fails."""
-    return _carried_out(replace(race, scope=SCOPE), race.columns, models)
-
-
-def save_column(race: Race, score: Score, models: LoadedModels) -> str:
-    """Save where the race's one column stands; its id. Raises DerbyError if that fails."""
-    command = SaveColumn(replace(race, scope=SCOPE), 0, score.answer_so_far)
-    return _carried_out(command, race.columns, models).scores[0].snapshot
-
-
 def _carried_out(command: Command, columns: Sequence[Column], models: LoadedModels) -> Scoreboard:
+    """The board of a command of one column. Raises DerbyError if that fails."""
     board = Scoreboard(columns)
     command.run(models, board.add, lambda: False)
     if board.scores[0].state == "failed":
         raise DerbyError(board.scores[0].message)
     return board
-
-
-def _result(strategy: Column, score: Score, snapshot: str) -> dict[str, Any]:
-    return {
-        "column": strategy.label,
-        "tokens": score.tokens,
-        "earlier": score.earlier,
-        "reused": score.reused,
-        "rows": score.rows,
-        "text": score.text,
-        "snapshot": snapshot,
-    }
