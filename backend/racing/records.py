@@ -14,7 +14,7 @@ from backend.untrusted import UntrustedError, read_as
 
 
 class _Record(BaseModel):
-    """What `record_of` wrote; its grammars whole."""
+    """What `record_of` wrote; its grammars whole. A snapshot's also tells of context shifts."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,6 +22,7 @@ class _Record(BaseModel):
     strategy: str
     settings: dict[str, str | GrammarSource]
     target: ModelSpec
+    shifts: list[tuple[int, int, int]] = []
 
 
 def record_of(request: Request, column: Column, target: ModelSpec) -> dict[str, Any]:
