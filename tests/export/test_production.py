@@ -1,8 +1,6 @@
 """From a column's run to its code: the settings in force, and what visitors are handed."""
 
-import ast
 import asyncio
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lib import LOCAL
 
 from backend.errors import DerbyError
 from backend.events import Decided, Event
@@ -49,15 +46,6 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
     for library in LIBRARIES:
         found = code_of(name, ran({"k": first}, {"k": last}), library)
         assert found == code_of(fixed, ran(), library)
-
-
-@pytest.mark.parametrize("auto", ["best", "decline", "largest"])
-def test_lookahead_has_the_shape_that_its_run_decided(auto: str) -> None:
-    shape = {"window": 15, "level": 5, "guesses": 14}
-    for library in LIBRARIES:
-        found = code_of(f"lookahead:auto={auto}", ran({"window": 5}, shape), library)
-        assert found == code_of("lookahead:window=15,level=5,guesses=14", ran(), library)
-        assert "W=15, N=5, G=14" in found.note
 
 
 def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
@@ -180,15 +168,3 @@ def test_code_and_labels_name_no_path_of_the_operators() -> None:
     told = asyncio.run(desk.save("me", "nothing"))
     assert told[0] == ""
     assert "it has KV reuse, KV reuse (llama)" in told[1]
-
-
-def test_every_python_snippet_of_a_default_race_is_python() -> None:
-    race = Race(Request("Hi", 12), tuple(map(default_column, LOCAL)), FAKE)
-    desk = after(race)
-    for column in race.columns:
-        for library in LIBRARIES:
-            found = desk.production("me", column.label, library)
-            assert found.code or found.note
-            if found.language == "python":
-                ast.parse(found.code)
-            assert not re.search(r"[\x00-\x09\x0b-\x1f]", found.code)

@@ -68,13 +68,6 @@ def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
     )
 
 
-def test_a_grammar_may_differ_and_its_verdict_does_not_call_that_an_error() -> None:
-    board = Scoreboard((KV, GRAMMAR))
-    write(board, 0, [1, 2])
-    write(board, 1, [1, 5])
-    assert verdict(board, 1) == "leaves KV reuse at token 2, as its grammar demands"
-
-
 @pytest.mark.parametrize("baseline", ["missing", "failed", "silent"])
 def test_without_a_baseline_nothing_is_claimed(baseline: str) -> None:
     board = Scoreboard((LOOKUP if baseline == "missing" else KV, LOOKUP))
@@ -89,17 +82,6 @@ def test_without_a_baseline_nothing_is_claimed(baseline: str) -> None:
     assert (board.baseline_index is None) == (baseline != "silent")
 
 
-def test_a_second_kv_column_is_compared_with_the_first_and_takes_over_if_that_fails() -> None:
-    board = Scoreboard((KV, KV.with_settings({"cache": "session"}), LOOKUP))
-    for column in range(3):
-        write(board, column, [1, 2])
-    assert board.baseline is board.scores[0]
-    assert verdict(board, 1).startswith("identical")
-    board.add(Failed(0, "It broke."))
-    assert board.baseline is board.scores[1]
-    assert verdict(board, 2).startswith("identical")
-
-
 def test_a_race_has_ended_when_every_column_has_in_whatever_way() -> None:
     board = Scoreboard((KV, LOOKUP, GRAMMAR))
     board.add(Finished(0, "stopped", []))
@@ -107,10 +89,7 @@ def test_a_race_has_ended_when_every_column_has_in_whatever_way() -> None:
     assert not board.ended
     board.add(Failed(2, "It broke."))
     assert board.ended
-
-
-def test_what_is_prepared_is_shown_until_something_happens() -> None:
-    board = Scoreboard((KV,))
+    # What is prepared is shown until something happens.
     board.add(Preparing("Loading..."))
     assert board.preparing == "Loading..."
     board.add(Prefilled(0, 1, 2, 0.1))
@@ -196,16 +175,6 @@ def test_without_a_common_tokenizer_no_token_is_compared(tokenizer: str, why: st
     board.add(Started(1, 5, "m", tokenizer, SPEC))
     assert verdict(board, 1) == f"not compared with KV reuse: {why}"
     assert (board.difference(1), board.sameness(1)) == (None, "")
-
-
-def test_a_lane_of_text_alone_is_compared_by_speed_and_not_by_tokens() -> None:
-    board = Scoreboard([KV, LOOKUP])
-    write(board, 0, [1, 2, 3])
-    board.add(Started(1, 5, "remote"))
-    for _ in range(3):
-        board.add(Step(1, [], ["sampled"], [], [["sampled", "a"]], 0, 0, 0, {"total": 0.5}))
-    assert board.speedup(1) == 2.0
-    assert verdict(board, 1) == "not compared with KV reuse: its tokens are not known"
 
 
 @pytest.mark.parametrize(("gap", "told"), [(inf, ""), (1.0, " (gap 1)")])

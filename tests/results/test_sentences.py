@@ -191,8 +191,9 @@ def test_the_live_sentence_changes_only_when_something_is_settled() -> None:
         if token in (150, 200):
             board.add(Failed(3, "why") if token == 150 else Finished(1, "end of text", []))
         settled = tuple((board.pace(i), board.scores[i].state) for i in range(4))
-        assert told.setdefault(settled, live(board)) == live(board)
-        assert not re.search(r"\d", live(board)), "no figure that changes all the time"
+        said = live(board)
+        assert told.setdefault(settled, said) == said
+        assert not re.search(r"\d", said), "no figure that changes all the time"
     assert live(board) == (
         "So far Prompt lookup is faster than KV reuse; Prompt lookup is done. "
         "Grammar failed: its card says why."
@@ -333,6 +334,7 @@ def test_a_lane_of_text_alone_is_told_by_its_speed() -> None:
     board = board_of("kv lookup", *events, Finished(1, "end of text", []))
     assert board.speedup(1) == pytest.approx(2.0)
     assert reason(board, 1) == ""
+    assert verdict(board, 1) == "not compared with KV reuse: its tokens are not known"
     assert headline(board) == (
         "KV reuse writes 10.0 tokens a second. Prompt lookup, whose text may differ, is 2.00 "
         "times as fast."
