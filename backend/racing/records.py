@@ -36,9 +36,12 @@ def record_of(request: Request, column: Column, target: ModelSpec) -> dict[str, 
 
 
 def read_record(record: dict[str, Any]) -> tuple[Request, Column, ModelSpec]:
-    """What `record_of` recorded. Raises DerbyError for anything else."""
+    """What `record_of` recorded; what stands beside that is left alone. Raises DerbyError for
+    anything else.
+    """
+    ours = {name: value for name, value in record.items() if name in _Record.model_fields}
     try:
-        read: _Record = read_as(_Record, record, "it")
+        read: _Record = read_as(_Record, ours, "it")
     except UntrustedError as error:
         raise DerbyError(
             f"The snapshot's record cannot be read ({error.clause}): save it anew."
