@@ -74,9 +74,9 @@ class GrammarConstraint(Constraint):
         accepted; it is still verified, so the text is that of the plain loop under the same grammar
         whatever the engine does.
         """
-        if budget <= 0 or self.finished():
-            return ()
         with self.calls.bounded():
+            if budget <= 0 or self.finished():
+                return ()
             found = self._matcher.compute_ff_tokens()[:budget]
             self.check(self._matcher)
         return list(itertools.takewhile(self.plain, found))
@@ -137,9 +137,9 @@ class GrammarConstraint(Constraint):
 
     def expected(self) -> str:
         """See Constraint. The forced text, or some of the pieces that may come next."""
-        if self.finished() or self._matcher.is_accepting():
-            return ""
         with self.calls.bounded():
+            if self.finished() or self._matcher.is_accepting():
+                return ""
             forced = self._matcher.compute_ff_bytes()
         if forced:
             return repr(forced.decode(errors="replace"))
