@@ -119,16 +119,6 @@ def test_the_same_rule_of_a_file_is_linked_once_and_no_names_clash() -> None:
     assert texts(text, files, "xtxutuown|xtxuttown") == ["xtxutuown"]
 
 
-def test_a_fenced_block_of_sql_is_five_lines() -> None:
-    text = """%import .sql.start -> sql_code
-start: TEXT "```sql\\n" sql_code "\\n```"
-TEXT: /[^`]*/
-"""
-    query = "SELECT name FROM users WHERE age > 18;"
-    tried = f"So: ```sql\n{query}\n```|```sql\n{query}\n``` more|```sql\nSELECT\n```|{query}"
-    assert texts(text, {}, tried) == [f"So: ```sql\n{query}\n```"]
-
-
 @pytest.mark.parametrize(
     ("text", "where", "word"),
     [
