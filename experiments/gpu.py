@@ -331,7 +331,7 @@ def plain_loop(task: Task, spec: ModelSpec, longest: int) -> Answering:
     a token took what all did on average.
     """
     from backend.engines.torch.engine import TorchEngine
-    from backend.engines.torch.plain_loop import PlainLoop
+    from experiments.plain_loop import PlainLoop
 
     engine = task.models.get(spec, say)
     assert isinstance(engine, TorchEngine)

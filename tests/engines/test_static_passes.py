@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from backend.engines.base import Session
 from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.engines.torch.graphs import Capture, uncaptured
-from backend.engines.torch.plain_loop import PlainLoop
 from backend.engines.torch.static import FIRST_CAPACITY, IDLE, WIDTHS, capacity_for, width_for
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
+from experiments.plain_loop import PlainLoop
 
 SMALL: dict[str, Any] = {
     "vocab_size": 257,

@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 
 from backend.engines.heads.draft import HIDDEN, Floats, step_seconds
-from backend.engines.heads.file import HeadFile, HeadShape
+from backend.engines.heads.file import HeadFile
 from backend.engines.heads.network import TorchHead, torch_head
 from backend.engines.torch.graphs import (
     Capture,
+    PassTensors,
     Run,
     capture_for,
     current,
     fetch,
     host_rows,
-    staged,
     wait,
 )
 from backend.models.files import Say
@@ -38,44 +38,27 @@ def open_device_head(file: HeadFile, target: ModelSpec, place: str, say: Say) ->
     return DeviceHead(module, file.tokens, capture_for(device))
 
 
-class PassTensors:
-    """What changes from pass to pass of one width, in one float32 buffer, which holds whole numbers
-    up to 2**24 exactly; and the results: logits [V'] and hidden state [D].
+def padded(
+    features: Floats,
+    tokens: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    bias: Floats,
+    width: int,
+) -> tuple[Floats, Floats, Floats]:
+    """A pass's inputs: tokens, positions and slots, whole numbers that float32 holds exactly up to
+    2**24; features; bias. Rows in front pad it: they see themselves alone and go to the slot behind
+    the ring, which nobody sees.
     """
-
-    def __init__(self, width: int, shape: HeadShape, vocabulary: int, device: torch.device) -> None:
-        self.width = width
-        columns = shape.slots + 1 + width
-        sizes = [width, width, width, width * shape.hidden, width * columns]
-        self.buffer = torch.zeros(sum(sizes), device=device)
-        self.tokens, self.positions, self.slots, features, bias = self.buffer.split(sizes)
-        self.features = features.view(width, shape.hidden)
-        self.bias = bias.view(width, columns)
-        self.results = torch.zeros(1, vocabulary + shape.hidden, device=device)
-
-    def fill(
-        self,
-        features: Floats,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        bias: Floats,
-    ) -> None:
-        """Rows in front pad the pass: they see themselves alone and go to the slot behind the ring,
-        which nobody sees.
-        """
-        n, width, slots = len(tokens), self.width, self.bias.shape[1] - self.width - 1
-        more = width - n
-        whole = np.zeros((3, width), np.float32)
-        whole[2, :more] = slots
-        whole[:, more:] = tokens, positions, positions % slots
-        seen = np.full((width, slots + 1 + width), HIDDEN)
-        np.fill_diagonal(seen[:, slots + 1 :], 0)
-        seen[more:, :slots] = bias[:, :slots]
-        seen[more:, slots + 1 + more :] = bias[:, slots:]
-        padded = np.zeros((width, features.shape[1]), np.float32)
-        padded[more:] = features
-        parts = map(torch.from_numpy, (whole, padded, seen))
-        self.buffer.copy_(staged(*parts, device=self.buffer.device), non_blocking=True)
+    n, slots = len(tokens), bias.shape[1] - len(tokens)
+    more = width - n
+    whole = np.zeros((3, width), np.float32)
+    whole[2, :more] = slots
+    whole[:, more:] = tokens, positions, positions % slots
+    seen = np.full((width, slots + 1 + width), HIDDEN)
+    np.fill_diagonal(seen[:, slots + 1 :], 0)
+    seen[more:, :slots] = bias[:, :slots]
+    seen[more:, slots + 1 + more :] = bias[:, slots:]
+    return whole, np.pad(features, ((more, 0), (0, 0))), seen
 
 
 class DeviceHead:
@@ -112,8 +95,11 @@ class DeviceHead:
         """Those of the next width, at most the widest."""
         width = next(width for width in WIDTHS if width >= rows)
         if width not in self._tensors:
-            known = len(self.module.output)
-            self._tensors[width] = PassTensors(width, self.shape, known, self.device)
+            hidden, columns = self.shape.hidden, self.shape.slots + 1 + width
+            shapes = [(width,), (width,), (width,), (width, hidden), (width, columns)]
+            # Logits [V'] and hidden state [D] beside one another.
+            result = torch.zeros(1, len(self.module.output) + hidden, device=self.device)
+            self._tensors[width] = PassTensors(width, shapes, (result,), torch.float32)
         return self._tensors[width]
 
 
@@ -139,17 +125,12 @@ class RingRows:
         self._runs[tensors.width]()
 
     def _compute(self, tensors: PassTensors) -> None:
-        keys, values = self.both
+        tokens, positions, slots, features, bias = tensors.inputs
         logits, state, *rows = self._module(
-            tensors.features,
-            tensors.tokens.long(),
-            tensors.positions.long(),
-            keys,
-            values,
-            tensors.bias,
+            features, tokens.long(), positions.long(), *self.both, bias
         )
-        self.both.index_copy_(3, tensors.slots.long(), torch.stack(rows))
-        torch.cat([logits, state], 1, out=tensors.results)
+        self.both.index_copy_(3, slots.long(), torch.stack(rows))
+        torch.cat([logits, state], 1, out=tensors.outputs[0])
 
 
 class DeviceRing:
@@ -172,10 +153,11 @@ class DeviceRing:
         head = self._head
         tensors = head.tensors(len(tokens))
         with current(head.device):
-            tensors.fill(features, tokens, positions, bias)
+            tensors.fill(*padded(features, tokens, positions, bias, tensors.width))
             self._rows.replay(tensors)
-            found = host_rows(1, tensors.results.shape[1], head.device)
-            fetch(found, tensors.results)
+            (result,) = tensors.outputs
+            found = host_rows(1, result.shape[1], head.device)
+            fetch(found, result)
             wait(head.device)
         logits, state = np.split(found.numpy(), [len(head.module.output)], axis=1)
         return logits, state

@@ -5,10 +5,13 @@ for no value; so it takes no arguments.
 """
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,37 @@ Capture = Callable[[Run], Run]
 def uncaptured(run: Run) -> Run:
     """Capture nothing, for devices without graphs."""
     return run
+
+
+class PassTensors:
+    """What passes of one width read and write, wherever that is captured, for passes never run at
+    once: `inputs`, views of one buffer that one copy fills, and `outputs`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        shapes: Sequence[tuple[int, ...]],
+        outputs: Sequence[torch.Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        """`shapes` and `dtype` are the inputs', which lie on the device of the outputs."""
+        self.width = width
+        self.outputs = outputs
+        self._device = outputs[0].device
+        sizes = [math.prod(shape) for shape in shapes]
+        self._buffer = torch.zeros(sum(sizes), dtype=dtype, device=self._device)
+        parts = self._buffer.split(sizes)
+        self.inputs = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def clear(self) -> None:
+        """Have the inputs describe a pass at the very beginning, which fits into any cache."""
+        self._buffer.zero_()
+
+    def fill(self, *inputs: NDArray[Any]) -> None:
+        """Copy them there, all in one go."""
+        ready = staged(*map(torch.from_numpy, inputs), device=self._device)
+        self._buffer.copy_(ready, non_blocking=True)
 
 
 class CudaGraphs:

@@ -20,7 +20,16 @@ from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.cache import Pass, Store
 from backend.engines.torch.calling import Calling, from_bits, to_bits
-from backend.engines.torch.graphs import Capture, Run, current, fetch, host_rows, staged, wait
+from backend.engines.torch.graphs import (
+    Capture,
+    PassTensors,
+    Run,
+    current,
+    fetch,
+    host_rows,
+    staged,
+    wait,
+)
 from backend.engines.torch.growing import KINDS, GrowingCache
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.types import PREFILL_CHUNK, Arrays, HiddenStates, Logits
@@ -102,51 +111,16 @@ class StaticLayer(CacheLayerMixin):
         return 0 if self.keys is None else self.keys.shape[2]
 
 
-class Inputs:
-    """Everything that changes from pass to pass of one width: one int64 buffer, and views of it."""
-
-    def __init__(self, width: int, device: torch.device) -> None:
-        self._width = width
-        self.buffer = torch.zeros(1 + 2 * width + width * width, dtype=torch.int64, device=device)
-        self.start, self.tokens, self.positions, seen = self.buffer.split(
-            [1, width, width, width * width]
-        )
-        self.seen = seen.view(width, width)
-        self.places = torch.arange(width, device=device)
-
-    def clear(self) -> None:
-        """Describe a pass at the very beginning, which fits into any cache."""
-        self.buffer.zero_()
-
-    def fill(self, work: Pass) -> None:
-        """Rows that pad the pass see themselves alone, and nobody sees them."""
-        n, width = work.tokens.shape[1], self._width
-        padded: NDArray[np.int64] = np.zeros((2, width), np.int64)
-        padded[0, :n] = work.tokens[0]
-        padded[1] = work.held
-        padded[1, :n] = work.positions[0]
-        seen = np.eye(width, dtype=np.int64)
-        seen[:n, :n] = work.seen[0]
-        parts = (np.array([work.held]), padded, seen)
-        ready = staged(*map(torch.from_numpy, parts), device=self.buffer.device)
-        self.buffer.copy_(ready, non_blocking=True)
-
-
-class Outputs:
-    """Where passes of one width leave their results, float32 and in the model's dtype."""
-
-    def __init__(self, width: int, layout: Layout, calling: Calling) -> None:
-        device = calling.device
-        self.logits = torch.zeros(width, layout.vocabulary, device=device)
-        self.hidden = torch.zeros(width, layout.hidden, dtype=calling.dtype, device=device)
-
-
-@dataclass(frozen=True)
-class PassTensors:
-    """The buffers of one width, which all caches of an engine share: passes never run at once."""
-
-    inputs: Inputs
-    outputs: Outputs
+def padded(work: Pass, width: int) -> tuple[NDArray[np.int64], ...]:
+    """A pass's inputs: the context's length; tokens and positions; which new rows see which. Rows
+    that pad it see themselves alone, and nobody sees them.
+    """
+    n, rows = work.tokens.shape[1], np.zeros((2, width), np.int64)
+    rows[1] = work.held
+    rows[:, :n] = work.tokens[0], work.positions[0]
+    seen = np.eye(width, dtype=np.int64)
+    seen[:n, :n] = work.seen[0]
+    return np.array([work.held]), rows, seen
 
 
 @dataclass(frozen=True)
@@ -162,6 +136,7 @@ class StaticModel:
     _idle: list["StaticCache"] = field(default_factory=list)
 
     def tensors(self, width: int) -> PassTensors:
+        """What all caches share for passes of this width."""
         if width not in WIDTHS:
             return self._new_tensors(width)
         if width not in self._tensors:
@@ -169,8 +144,12 @@ class StaticModel:
         return self._tensors[width]
 
     def _new_tensors(self, width: int) -> PassTensors:
-        inputs = Inputs(width, self.calling.device)
-        return PassTensors(inputs, Outputs(width, self.layout, self.calling))
+        """Their inputs are as `padded` gives them; outputs: logits, float32, and hidden states."""
+        layout, device = self.layout, self.calling.device
+        logits = torch.zeros(width, layout.vocabulary, device=device)
+        hidden = torch.zeros(width, layout.hidden, dtype=self.calling.dtype, device=device)
+        shapes = [(1,), (width,), (width,), (width, width)]
+        return PassTensors(width, shapes, (logits, hidden), torch.int64)
 
     @torch.inference_mode()
     def lend(self, rows: int) -> "StaticCache":
@@ -228,56 +207,58 @@ class StaticCache:
         """Capture, one by one, every pass that was not."""
         for width in reversed(WIDTHS):  # the largest first, so that the others fit into its memory
             tensors = self._shared.tensors(width)
-            tensors.inputs.clear()
+            tensors.clear()
             for logits in (True, False) if width == PREFILL_CHUNK else (True,):
-                self.replay(width, tensors, logits=logits, dry=True)
+                self.replay(tensors, logits=logits, dry=True)
                 yield
 
-    def replay(self, width: int, tensors: PassTensors, *, logits: bool, dry: bool = False) -> None:
+    def replay(self, tensors: PassTensors, *, logits: bool, dry: bool = False) -> None:
         """Run the pass that the tensors' inputs describe; `dry`: only have it captured."""
 
         def run() -> None:
-            self.compute(width, tensors, logits=logits)
+            self.compute(tensors, logits=logits)
 
-        if width not in WIDTHS:
+        if tensors.width not in WIDTHS:
             run()
             return
-        key = width, logits
+        key = tensors.width, logits
         if key not in self._runs:
             self._runs[key] = self._shared.capture(run)
         if not dry:
             self._runs[key]()
 
-    def compute(self, width: int, tensors: PassTensors, *, logits: bool) -> None:
+    def compute(self, tensors: PassTensors, *, logits: bool) -> None:
         """The pass itself. Asks for no value of the device, and makes nothing that outlives it."""
-        shared, inputs, outputs = self._shared, tensors.inputs, tensors.outputs
-        slots = inputs.start + inputs.places
+        shared, width = self._shared, tensors.width
+        start, tokens, positions, seen = tensors.inputs
+        slots = start + self._columns[:width]
         layers: list[Any] = [
             StaticLayer(keys, values, slots)
             for keys, values in zip(self.keys, self.values, strict=True)
         ]
         found = shared.model(
-            input_ids=inputs.tokens[None],
-            position_ids=inputs.positions[None],
-            attention_mask=self._mask(inputs, slots),
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            attention_mask=self._mask(start, positions, seen, slots),
             past_key_values=Cache(layers=layers),
             use_cache=True,
             logits_to_keep=slice(0, width if logits else 0),
         ).logits[0]
-        outputs.hidden.copy_(shared.tap.take()[0])
+        logits_out, hidden_out = tensors.outputs
+        hidden_out.copy_(shared.tap.take()[0])
         if logits:
-            outputs.logits.copy_(found)
+            logits_out.copy_(found)
 
-    def _mask(self, inputs: Inputs, slots: Tensor) -> Any:
-        """attention_mask over all slots, as GrowingPasses makes it over rows."""
+    def _mask(self, start: Tensor, positions: Tensor, seen: Tensor, slots: Tensor) -> Any:
+        """attention_mask over all slots, as GrowingStore makes it over rows."""
         calling = self._shared.calling
-        context = (self._columns < inputs.start).expand(len(slots), -1)
-        visible = context.index_copy(1, slots, inputs.seen.bool())
+        context = (self._columns < start).expand(len(slots), -1)
+        visible = context.index_copy(1, slots, seen.bool())
         if calling.window is None:
             return self._additive(visible)
         # Nothing is ever missing in the context, so its rows' positions are their slots.
-        positions = self._columns.index_copy(0, slots, inputs.positions)
-        near = inputs.positions[:, None] - positions < calling.window
+        keys = self._columns.index_copy(0, slots, positions)
+        near = positions[:, None] - keys < calling.window
         sliding = self._additive(visible & near)
         if not calling.by_layer_type:
             return sliding
@@ -308,11 +289,12 @@ class StaticStore(Store):
         tensors = self._shared.tensors(width)
         with current(self._device):
             self._make_room(work.held, work.held + width)
-            tensors.inputs.fill(work)
+            tensors.fill(*padded(work, width))
             wanted = len(work.rows) > 0 or width != PREFILL_CHUNK
-            self._cache.replay(width, tensors, logits=wanted)
-            self._hidden = tensors.outputs.hidden[:n].clone()
-            return self._fetched(tensors.outputs.logits, work.rows.tolist())[None]
+            self._cache.replay(tensors, logits=wanted)
+            logits, hidden = tensors.outputs
+            self._hidden = hidden[:n].clone()
+            return self._fetched(logits, work.rows.tolist())[None]
 
     def _fetched(self, logits: Tensor, rows: Sequence[int]) -> Logits:
         """These rows in host memory: the one thing that a pass makes the host wait for. So many

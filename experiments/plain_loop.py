@@ -28,18 +28,19 @@ class PlainLoop:
     @torch.inference_mode()
     def _captured(self) -> Run:
         with current(self._shared.calling.device):
-            self._shared.tensors(1).inputs.clear()
+            self._shared.tensors(1).clear()
             return self._shared.capture(self._one)
 
     def _one(self) -> None:
         """One token: a pass over the last one, and the next pass's inputs from what it gives."""
         tensors = self._shared.tensors(1)
-        self._cache.compute(1, tensors, logits=True)
-        chosen, inputs = tensors.outputs.logits.argmax(1), tensors.inputs
-        inputs.start.add_(1)
-        inputs.positions.add_(1)
-        inputs.tokens.copy_(chosen)
-        self._tokens.index_copy_(0, inputs.start, chosen)
+        self._cache.compute(tensors, logits=True)
+        (start, tokens, positions, _), (logits, _) = tensors.inputs, tensors.outputs
+        chosen = logits.argmax(1)
+        start.add_(1)
+        positions.add_(1)
+        tokens.copy_(chosen)
+        self._tokens.index_copy_(0, start, chosen)
 
     @torch.inference_mode()
     def run(self, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
@@ -53,12 +54,12 @@ class PlainLoop:
             chunk = prompt[at : min(at + PREFILL_CHUNK, last)]
             session.forward(chunk, chain_parents(len(chunk)), ())
             session.keep(range(len(chunk)))
-        inputs = self._shared.tensors(1).inputs
+        start, tokens, positions, seen = self._shared.tensors(1).inputs
         with current(device):
-            inputs.start.fill_(last)
-            inputs.tokens.fill_(prompt[last])
-            inputs.positions.fill_(last)
-            inputs.seen.fill_(1)
+            start.fill_(last)
+            tokens.fill_(prompt[last])
+            positions.fill_(last)
+            seen.fill_(1)
             self._step()
             wait(device)
             began = perf_counter()
