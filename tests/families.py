@@ -145,19 +145,24 @@ def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:
 
     The same weights every time; `spread` is their standard deviation, wide enough that texts vary.
     """
+    stated = dict(FAMILIES[name])
+    random_model(stated.pop("model_type"), spread, **stated).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def random_model(model_type: str, spread: float = 0.15, **changes: Any) -> Any:
+    """A model of transformers, float32; attention that is sharp shows a wrong mask."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    stated = dict(FAMILIES[name])
-    config = AutoConfig.for_model(stated.pop("model_type"), **stated)
     torch.manual_seed(5)
+    config = AutoConfig.for_model(model_type, **changes)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=spread)
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
+    return model
 
 
 def byte_tokenizer() -> Any:

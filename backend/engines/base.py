@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from backend.engines.cache import Cache, NewRows, Store
 from backend.text import Tokenizer
-from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec, chain_parents
 
 #: Runs a pass for one sequence of a cache: its index and what it asks for.
 RunPass = Callable[[int, NewRows], Logits]
@@ -103,7 +103,7 @@ class Engine(ABC):
     """A loaded model. One copy of the weights serves every cache it opens.
 
     `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
-    whatever device.
+    whatever device; `slow_at_first`: how many rows passes have of which the first one is slow.
     """
 
     spec: ModelSpec
@@ -111,6 +111,7 @@ class Engine(ABC):
     weight_bytes: int
     tokenizer: Tokenizer
     capabilities: Capabilities
+    slow_at_first: Sequence[int] = ()
 
     @abstractmethod
     def store(self, sequences: int) -> Store:
@@ -130,8 +131,16 @@ class Engine(ABC):
         return Cache(self.store(sequences), self.capabilities, sequences)
 
     def warm_up(self) -> Iterator[None]:
-        """Do, bit by bit, what the first passes would otherwise pay for."""
-        yield from ()
+        """Run, one by one, passes of which the first one is slow."""
+        if not self.slow_at_first:
+            return
+        session = self.open()
+        for width in self.slow_at_first:
+            if width <= self.capabilities.max_context:
+                session.forward([0] * width, chain_parents(width), (0,))
+                session.truncate(0)
+                yield
+        session.close()
 
     def synchronize(self) -> None:  # noqa: B027 (most devices are done when a pass returns)
         """Wait until the device has finished all queued work."""

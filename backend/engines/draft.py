@@ -4,8 +4,8 @@ A draft model reads tokens; a trained head reads the target's hidden states, too
 (`backend/drafters`) draws tokens of their logits, and is the only one who calls them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,55 +17,31 @@ from backend.types import HiddenStates, Logits, chain_parents
 UNLIMITED = 1 << 31
 
 
-class DraftNetwork(Protocol):
+class DraftNetwork(ABC):
     """A network over a cache of one text, its rows by the positions of their tokens.
 
-    It may read the target's hidden states: of the layers that `layers` names, -1 being behind the
-    last norm, beside one another in a row. It may know fewer tokens than the target (`vocabulary`).
-    Logits are [b, V']: of the next b tokens, of which a network that drafts in blocks gives several
-    in one pass, and those of today one.
+    It may read the target's hidden states, beside one another in a row. Logits are [b, V']: of the
+    next b tokens, of which a network that drafts in blocks gives several in one pass, and those of
+    today one.
+
+    `name`: what it is called where its guesses are shown; `title`: in a sentence. `seconds`: what a
+    pass takes in a round. `held`: the tokens that it had read when it was opened. `layers`: those
+    of the target whose hidden states it reads, -1 being behind the last norm; (): it reads tokens
+    alone. `vocabulary` int64 [V'], ascending: the target's ids of its logits; None: they are the
+    same. `positions`: tokens of the longest text that it can read. `window`: so many of the last
+    tokens are all that it sees, and that it takes in one pass.
     """
 
-    @property
-    def name(self) -> str:
-        """What it is called where its guesses are shown."""
-        ...
+    name: str
+    title: str
+    seconds: float
+    held: Sequence[int] = ()
+    layers: tuple[int, ...] = ()
+    vocabulary: NDArray[np.int64] | None = None
+    positions: int = UNLIMITED
+    window: int = UNLIMITED
 
-    @property
-    def title(self) -> str:
-        """What it is called in a sentence."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """What a pass takes in a round."""
-        ...
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Layers of the target whose hidden states it reads; () if it reads tokens alone."""
-        ...
-
-    @property
-    def vocabulary(self) -> NDArray[np.int64] | None:
-        """The target's ids of its logits, int64 [V'] ascending; None: they are the same."""
-        ...
-
-    @property
-    def positions(self) -> int:
-        """Tokens of the longest text that it can read."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """So many of the last tokens are all that it sees, and that it takes in one pass."""
-        ...
-
-    @property
-    def held(self) -> Sequence[int]:
-        """The tokens that it had read already when it was opened."""
-        ...
-
+    @abstractmethod
     def read(
         self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
     ) -> Logits:
@@ -75,40 +51,36 @@ class DraftNetwork(Protocol):
         `states` [n, D] are the target's, each of the token before; of a network that reads none
         they have no rows. Rows may be left out only in front of what it sees.
         """
-        ...
 
+    @abstractmethod
     def guess(self, position: int, token: int) -> Logits:
         """The logits behind a guess at `position`: its row is made of what the network itself
         predicted, in place of the target's hidden states, and is no row of the text.
         """
-        ...
 
+    @abstractmethod
     def rewind(self, length: int) -> None:
         """Forget the rows from position `length` on."""
-        ...
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Release the cache. Idempotent."""
 
 
-class ModelNetwork:
+class ModelNetwork(DraftNetwork):
     """A whole model as a draft: it reads tokens, so a guess that the target commits is a row of the
     text. Owns its session.
     """
 
     name = "draft model"
-    layers = ()
-    vocabulary = None
-    window = UNLIMITED
 
     def __init__(
         self, session: Session, engine: Engine, held: Sequence[int] = (), seconds: float = 0.0
     ) -> None:
-        """`held`: the tokens that the session holds, kept up to date from then on. `seconds`: of a
-        pass over one row.
-        """
+        """`held`: the tokens that the session holds. `seconds`: of a pass over one row."""
         self._session = session
         self.title = f"draft {engine.spec.name}"
-        self.held = list(held)
+        self.held, self._tokens = held, list(held)  # the latter are always those of the session
         self.seconds = seconds
         self.positions = engine.capabilities.max_context
 
@@ -119,7 +91,7 @@ class ModelNetwork:
         rows = (len(tokens) - 1,) if wanted else ()
         logits = self._session.forward(tokens, chain_parents(len(tokens)), rows)
         self._session.keep(range(len(tokens)))
-        self.held += tokens
+        self._tokens += tokens
         return logits
 
     def guess(self, position: int, token: int) -> Logits:
@@ -127,10 +99,10 @@ class ModelNetwork:
 
     def rewind(self, length: int) -> None:
         self._session.truncate(length)
-        del self.held[length:]
+        del self._tokens[length:]
 
     def close(self) -> None:
-        self._session.close(self.held)
+        self._session.close(self._tokens)
 
 
 #: What a network that reads tokens alone is given.

@@ -258,17 +258,6 @@ def test_a_text_longer_than_longropes_original_context_needs_a_context_limit(
         short.open().forward(tokens, chain_parents(len(tokens)), ())
 
 
-def test_hidden_states_are_those_of_the_sessions_own_pass(models: Models) -> None:
-    """One value for all sessions of an engine: whoever ran last had replaced the others'."""
-    engine = models.torch("llama")
-    one, two = engine.open(), engine.open()
-    one.forward([5, 6], [-1, 0], ())
-    mine = one.hidden_states()
-    two.forward([7, 8, 9], [-1, 0, 1], ())
-    np.testing.assert_array_equal(one.hidden_states(), mine)
-    assert two.hidden_states().shape[0] == 3
-
-
 def test_a_tokenizer_without_a_class_is_read_as_it_is_stored(
     tmp_path: Path, models: Models
 ) -> None:

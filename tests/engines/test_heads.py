@@ -55,7 +55,7 @@ def test_both_libraries_run_the_same_head() -> None:
     session.close()
     cache = np.zeros((shape.layers, shape.kv_heads, shape.slots, shape.head_dim), np.float32)
     agreed: list[bool] = []
-    for rows in range(1, len(tokens)):
+    for rows in range(1, len(tokens), 2):
         bias = np.full((rows, shape.slots + rows), HIDDEN)
         bias[:, shape.slots :][np.tri(rows, dtype=bool)] = 0
         positions = np.arange(1, rows + 1)
@@ -78,7 +78,7 @@ def test_the_shipped_draft_is_small_and_knows_its_target() -> None:
     assert 0 <= FILE.tokens[0] <= FILE.tokens[-1] < vocab_size
 
 
-@pytest.mark.parametrize("engine", ["openvino", "torch"])
+@pytest.mark.parametrize("engine", ["openvino", pytest.param("torch", marks=pytest.mark.thorough)])
 def test_the_target_often_agrees_with_it(engine: str) -> None:
     """A floor: a broken cache, a feature off by one or a wrong token map would fall far below."""
     column = parse_column("speculative:draft=trained,k=1")
@@ -90,7 +90,6 @@ def test_the_target_often_agrees_with_it(engine: str) -> None:
     assert taken / drafted > 0.3
 
 
-@pytest.mark.model
 def test_the_shipped_head_was_trained_for_the_built_in_model_as_it_is_made_here() -> None:
     """A model made otherwise, in a byte, would be another one to its own draft."""
     assert read_head(SHIPPED).target == model_files("built-in", print).fingerprint

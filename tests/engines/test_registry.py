@@ -1,6 +1,5 @@
 """Each engine is declared once; whatever else the app knows of engines it reads there."""
 
-import ast
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,31 +29,11 @@ from backend.web.offer import offer_of
 BACKEND = Path(registry.__file__).parents[1]
 
 
-def names(path: Path) -> Iterator[str]:
-    """Every name and string of a file, docstrings included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Constant(value=str(text)):
-                yield text
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
-                yield name
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.ImportFrom(module=module, names=imported):
-                yield f"{module} {' '.join(alias.name for alias in imported)}"
-
-
 def test_the_fake_engine_is_named_in_its_own_module_alone() -> None:
     """It was named in eight: menu, costs, drafts, editor, help, pool... and each had to know it."""
-    found = {
-        path.relative_to(BACKEND).as_posix(): [
-            name for name in names(path) if "fake" in name.lower()
-        ]
-        for path in BACKEND.rglob("*.py")
-    }
-    named = {path: where for path, where in found.items() if where}
-    assert len(named.pop("engines/fake.py")) > 10
-    assert named == {"engines/registry.py": ["backend.engines.fake FAKE", "FAKE"]}
+    files = (path for path in BACKEND.rglob("*.py") if "fake" in path.read_text().lower())
+    named = {path.relative_to(BACKEND).as_posix() for path in files}
+    assert named == {"engines/fake.py", "engines/registry.py"}
 
 
 def test_the_default_model_runs_on_an_engine_at_its_default_precision() -> None:

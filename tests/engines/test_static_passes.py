@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from captured import Recorder
+from families import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -60,16 +61,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def a_model(kind: str) -> Any:
-    torch.manual_seed(5)
-    config = AutoConfig.for_model(kind, **{**SMALL, **KINDS[kind]})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)  # sharp attention shows a wrong mask
-    return model
-
-
 def build(model: Any, capture: Capture | None) -> TorchEngine:
     return TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), LONGEST, capture=capture)
 
@@ -83,7 +74,7 @@ def _one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-MODELS = {kind: a_model(kind) for kind in KINDS}
+MODELS = {kind: random_model(kind, **{**SMALL, **changes}) for kind, changes in KINDS.items()}
 GROWING = {kind: build(model, None) for kind, model in MODELS.items()}
 STATIC = {kind: build(model, uncaptured) for kind, model in MODELS.items()}
 REPLAYED = build(MODELS["llama"], Recorder())
@@ -335,7 +326,7 @@ def test_models_that_no_graph_can_hold_keep_a_growing_cache(
 
 
 def test_layers_of_different_shapes_keep_a_growing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = a_model("llama")
+    model = random_model("llama", **SMALL)
     layer = model.model.layers[1].self_attn
     layer.num_key_value_groups = 4
     for name in ("k_proj", "v_proj"):

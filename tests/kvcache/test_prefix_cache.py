@@ -167,39 +167,6 @@ def test_however_much_one_puts_the_others_lose_no_more_than_a_share(
     assert lost < (share + largest) * TOKEN or lost == 0
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([*VISITORS, NOBODY]), st.sampled_from("mn"), TEXTS), max_size=12
-    )
-)
-def test_no_scope_or_model_sees_another_one(puts: list[tuple[Scope, str, list[int]]]) -> None:
-    store = PrefixCache()
-    marks = {scope: mark for mark, scope in enumerate((*VISITORS, NOBODY), 100)}
-    for scope, model, text in puts:
-        store.put(scope, model, text, cache(text, marks[scope] + ord(model) * 3))
-    for scope in (*VISITORS, NOBODY):
-        for model in "mn":
-            own = [text for s, m, text in puts if (s, m) == (scope, model) and s != NOBODY]
-            for _, _, text in puts:
-                found = store.find(scope, model, text)
-                assert found.length == max((lcp(text, other) for other in own), default=0)
-                if found.length:
-                    expected = cache(text[: found.length], marks[scope] + ord(model) * 3)
-                    assert np.array_equal(found.arrays["k"], expected["k"])
-
-
-def test_a_visitor_s_prefixes_are_gone_once_forgotten_and_no_other_s() -> None:
-    store = PrefixCache()
-    for visitor in (A, B):
-        store.put(visitor, "m", [1, 2, 3], cache([1, 2, 3]))
-        store.put(visitor, "n", [1, 2], cache([1, 2]))
-    store.forget(A)
-    assert [store.find(visitor, "m", [1, 2, 3, 4]).length for visitor in (A, B)] == [0, 3]
-    assert [store.find(visitor, "n", [1, 2, 3, 4]).length for visitor in (A, B)] == [0, 2]
-    store.forget(B)
-    assert len(store) == store.bytes == 0
-
-
 def test_a_run_that_ends_after_its_visitor_left_leaves_nothing() -> None:
     """A race that was still ending put its caches under the hash of a visitor who had left, where
     whoever had the hash was lent them.

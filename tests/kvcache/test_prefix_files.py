@@ -52,9 +52,7 @@ def shown(prefixes: PrefixCache) -> list[tuple[str, str, list[int], int]]:
     return [(e.scope.id, e.model, e.tokens.tolist(), e.bytes) for e in prefixes._entries]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     requests=st.lists(
         st.tuples(

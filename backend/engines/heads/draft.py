@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.draft import UNLIMITED
+from backend.engines.draft import DraftNetwork
 from backend.engines.heads.file import HeadShape
 from backend.types import PREFILL_CHUNK, HiddenStates, Logits
 
@@ -63,29 +63,22 @@ class Head(Protocol):
     in a round, on average.
     """
 
-    @property
-    def shape(self) -> HeadShape: ...
-
-    @property
-    def vocabulary(self) -> NDArray[np.int64]: ...
-
-    @property
-    def seconds(self) -> float: ...
+    shape: HeadShape
+    vocabulary: NDArray[np.int64]
+    seconds: float
 
     def open(self) -> Ring:
         """An empty cache for a new text."""
         ...
 
 
-class HeadNetwork:
+class HeadNetwork(DraftNetwork):
     """A head as a DraftNetwork: a row stands for a token and the target's hidden state of the token
     before it. What a row sees is decided here, by the positions of the ring's rows.
     """
 
     name = title = "trained draft"
     layers = (-1,)
-    positions = UNLIMITED
-    held: Sequence[int] = ()
 
     def __init__(self, head: Head) -> None:
         self.seconds = head.seconds

@@ -1,7 +1,7 @@
 """The OpenVINO engine: one compiled model, and an infer request (a Store) for each cache."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.engines.base import Engine
@@ -12,7 +12,7 @@ from backend.engines.openvino.store import OpenVINOStore
 from backend.errors import DerbyError
 from backend.models.files import model_files
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
+from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec
 
 #: Logits of a row must not depend on how many rows ran with it. At the defaults (bf16 inference,
 #: quantised cache, activations quantised on the fly) they do, and texts would differ.
@@ -38,53 +38,29 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     graph = ready_made(path, spec, files) if files.ready_made else path
     model = core().compile_model(graph, spec.device, settings)
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    capabilities = replace(
-        CAPABILITIES,
-        max_context=files.max_context,
-        batch=True,
-    )
+    capabilities = replace(CAPABILITIES, max_context=files.max_context, batch=True)
+    size = path.with_suffix(".bin").stat().st_size
     return OpenVINOEngine(
-        spec,
-        model,
-        tokenizer,
-        capabilities,
-        files.fingerprint,
-        path.with_suffix(".bin").stat().st_size,
-        files.window,
+        spec, files.fingerprint, size, tokenizer, capabilities, model, files.window
     )
 
 
+@dataclass(eq=False)
 class OpenVINOEngine(Engine):
-    """A compiled IR with the interface that openvino_export documents."""
+    """A compiled IR with the interface that export.py documents. `window` is the number of
+    positions that sliding layers see; 0: there are none.
+    """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        model: Any,
-        tokenizer: Tokenizer,
-        capabilities: Capabilities,
-        fingerprint: str = "",
-        weight_bytes: int = 0,
-        window: int = 0,
-    ) -> None:
-        """`window` is the number of positions that sliding layers see; 0: there are none."""
-        self.spec = spec
-        self.fingerprint = fingerprint
-        self.weight_bytes = weight_bytes
-        self.tokenizer = tokenizer
-        self.capabilities = capabilities
-        self._model = model
-        self._window = window
+    # The plugin prepares kernels at a width's first sight (5-10 ms).
+    slow_at_first = (PREFILL_CHUNK, *range(1, PREFILL_CHUNK))
+
+    spec: ModelSpec
+    fingerprint: str
+    weight_bytes: int
+    tokenizer: Tokenizer
+    capabilities: Capabilities
+    model: Any
+    window: int
 
     def store(self, sequences: int) -> OpenVINOStore:
-        return OpenVINOStore(self._model.create_infer_request(), sequences, self._window)
-
-    def warm_up(self) -> Iterator[None]:
-        """The plugin prepares kernels at a width's first sight (5-10 ms): show it every width."""
-        session = self.open()
-        widest = min(PREFILL_CHUNK, self.capabilities.max_context)
-        for width in (widest, *range(1, widest)):
-            session.forward([0] * width, chain_parents(width), (0,))
-            session.truncate(0)
-            yield
-        session.close()
+        return OpenVINOStore(self.model.create_infer_request(), sequences, self.window)

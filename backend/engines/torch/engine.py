@@ -1,7 +1,7 @@
 """Any transformers causal LM, run by PyTorch on the CPU or on CUDA devices."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from backend.errors import DerbyError
 from backend.machine import threads
 from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
+from backend.types import PREFILL_CHUNK, ModelSpec
 
 if TYPE_CHECKING:
     from backend.engines.torch.calling import Calling
@@ -34,6 +34,9 @@ class TorchEngine(Engine):
     it; `why_growing` says why not. Elsewhere a cache that grows is as fast. `capture` has fixed
     widths on any device.
     """
+
+    # First passes allocate and, on a GPU, choose kernels or are captured.
+    slow_at_first = (PREFILL_CHUNK, *range(1, 9))
 
     def __init__(
         self,
@@ -102,15 +105,6 @@ class TorchEngine(Engine):
         from backend.engines.torch.growing import GrowingStore
 
         return GrowingStore(self._model, self._calling, self._tap, sequences)
-
-    def warm_up(self) -> Iterator[None]:
-        """First passes allocate and, on a GPU, choose kernels or are captured."""
-        session = self.open()
-        for width in (min(PREFILL_CHUNK, self.capabilities.max_context), 1, 2, 3, 4, 5, 6, 7, 8):
-            session.forward([0] * width, chain_parents(width), (0,))
-            session.truncate(0)
-            yield
-        session.close()
 
     @property
     def on_cuda(self) -> bool:

@@ -74,7 +74,7 @@ class GrowingLayer(CacheLayerMixin):
         m = index.shape[1]
         for buffer in self.buffers:
             heads, dim = buffer.shape[1], buffer.shape[3]
-            places = (index + start)[:, None, :, None].expand(-1, heads, -1, dim)
+            places = (index + start).to(buffer.device)[:, None, :, None].expand(-1, heads, -1, dim)
             # gather copies, so the overlapping write is safe.
             buffer.narrow(2, start, m).copy_(buffer.gather(2, places))
         self.length = start + m
@@ -106,43 +106,6 @@ class GrowingCache(Cache):
     def rows(self) -> list[GrowingLayer]:
         return [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
 
-    def read(self, sequence: int, places: torch.Tensor) -> Arrays:
-        """Copies of these rows of one sequence in host memory; bf16 as its bits, int16."""
-        own = slice(sequence, sequence + 1)
-        return {
-            f"{kind}.{index}": to_bits(buffer[own].index_select(2, places).cpu())
-            for index, layer in enumerate(self.rows)
-            for kind, buffer in zip(KINDS, layer.buffers, strict=True)
-        }
-
-    def write(self, arrays: Arrays, sequences: int, calling: Calling) -> None:
-        """Begin each of so many sequences with what `read` gave."""
-        layers = range(len(arrays) // 2)
-        if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in layers}:
-            raise RuntimeError("arrays of another model")
-        self.layers.clear()
-        for index in layers:
-            layer = GrowingLayer()
-            layer.keys, layer.values = (
-                from_bits(arrays[f"{kind}.{index}"], calling.dtype)
-                .to(calling.device)
-                .repeat(sequences, 1, 1, 1)
-                for kind in KINDS
-            )
-            layer.length = layer.keys.shape[2]
-            layer.is_initialized = True
-            self.layers.append(layer)
-
-    def gather(self, start: int, index: torch.Tensor) -> None:
-        """Have every layer hold these rows behind `start`, and no others."""
-        for layer in self.rows:
-            layer.gather(start, index)
-
-    def truncate(self, length: int) -> None:
-        """Forget every row after the first `length`. No copy."""
-        for layer in self.rows:
-            layer.length = min(layer.length, length)
-
 
 class GrowingStore(Store):
     """Runs a transformers model over its own GrowingCache."""
@@ -158,7 +121,8 @@ class GrowingStore(Store):
     @torch.inference_mode()
     def run(self, work: Pass) -> Logits:
         """See Store. The logits are in host memory, so the device has finished the pass."""
-        self._cache.truncate(work.held)
+        for layer in self._cache.rows:
+            layer.length = min(layer.length, work.held)
         inputs = torch.from_numpy(np.stack([work.tokens, work.positions]))
         tokens, positions = inputs.to(self._calling.device)  # [b, n] each
         placed = {"position_ids": positions} if self._calling.positions else {}
@@ -201,15 +165,37 @@ class GrowingStore(Store):
 
     @torch.inference_mode()
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
-        self._cache.gather(start, torch.from_numpy(index).to(self._calling.device))
+        places = torch.from_numpy(index).to(self._calling.device)
+        for layer in self._cache.rows:
+            layer.gather(start, places)
 
     @torch.inference_mode()
     def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
-        return self._cache.read(sequence, torch.from_numpy(places).to(self._calling.device))
+        """See Store; bf16 as its bits, int16."""
+        own, rows = slice(sequence, sequence + 1), torch.from_numpy(places)
+        return {
+            f"{kind}.{index}": to_bits(buffer[own].index_select(2, rows.to(buffer.device)).cpu())
+            for index, layer in enumerate(self._cache.rows)
+            for kind, buffer in zip(KINDS, layer.buffers, strict=True)
+        }
 
     @torch.inference_mode()
     def write(self, arrays: Arrays) -> None:
-        self._cache.write(arrays, self._sequences, self._calling)
+        layers, calling = range(len(arrays) // 2), self._calling
+        if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in layers}:
+            raise RuntimeError("arrays of another model")
+        self._cache = GrowingCache()
+        for index in layers:
+            layer = GrowingLayer()
+            layer.keys, layer.values = (
+                from_bits(arrays[f"{kind}.{index}"], calling.dtype)
+                .to(calling.device)
+                .repeat(self._sequences, 1, 1, 1)
+                for kind in KINDS
+            )
+            layer.length = layer.keys.shape[2]
+            layer.is_initialized = True
+            self._cache.layers.append(layer)
 
     def close(self) -> None:
         self._cache, self._hidden = GrowingCache(), None
