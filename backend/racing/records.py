@@ -36,12 +36,9 @@ def record_of(request: Request, column: Column, target: ModelSpec) -> dict[str, 
 
 
 def read_record(record: dict[str, Any]) -> tuple[Request, Column, ModelSpec]:
-    """What `record_of` recorded; what stands beside that is left alone. Raises DerbyError for
-    anything else.
-    """
-    ours = {name: value for name, value in record.items() if name in _Record.model_fields}
+    """What `record_of` recorded, and what a snapshot adds. Raises DerbyError for anything else."""
     try:
-        read: _Record = read_as(_Record, ours, "it")
+        read: _Record = read_as(_Record, record, "it")
     except UntrustedError as error:
         raise DerbyError(
             f"The snapshot's record cannot be read ({error.clause}): save it anew."
