@@ -37,6 +37,7 @@ class Fleet:
 
     def have(self, *keys: str, without_engine: str = "") -> None:
         """These are the machines now; one of them may have no engine."""
+        self.keys = keys
         machines = [
             Machine(key, f"node {key}", devices={} if key == without_engine else {"fake": ["CPU"]})
             for key in keys

@@ -6,15 +6,14 @@ metrics, and of OpenAI's own form; the log-probabilities after what llama-cpp-py
 
 from typing import Any
 
+from races import FAKE, board_after, events_of
+
 from backend.events import Event
-from backend.racing.commands import run_to_end
-from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.types import ModelSpec, Request
+from backend.types import Request
 
-FAKE = ModelSpec("fake", "fake")
 REQUEST = Request("Hello there", 24)
 
 Message = dict[str, Any]
@@ -84,12 +83,6 @@ GAPS = [
 
 
 def raced(*columns: str, request: Request = REQUEST) -> tuple[list[Event], Scoreboard]:
-    entered = Race(request, tuple(map(parse_column, columns)), FAKE)
-    board, events = Scoreboard(entered.columns), list[Event]()
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        board.add(event)
-
-    run_to_end(entered, LoadedModels(), emit, lambda: False)
-    return events, board
+    race = Race(request, tuple(map(parse_column, columns)), FAKE)
+    events = events_of(race)
+    return events, board_after(race.columns, events)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from backend.errors import DerbyError
 from backend.events import Placed
-from backend.racing.commands import Command, MeasureCosts, MeasureLoad, SaveColumn
+from backend.racing.commands import Command, Measure, SaveColumn
 from backend.racing.race import Race
 from backend.types import ModelSpec
 
@@ -64,7 +64,7 @@ def wanted(commands: Sequence[Command]) -> Wanted:
     scope, goes_on = "", False
     for command in commands:
         race = command.race if isinstance(command, SaveColumn) else command
-        if isinstance(race, Race | MeasureCosts | MeasureLoad):
+        if isinstance(race, Race | Measure):
             local = [column for column in race.columns if column.strategy.lane is None]
             specs |= dict.fromkeys(column.target(race.target) for column in local)
         if isinstance(race, Race):

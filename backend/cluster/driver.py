@@ -7,6 +7,7 @@ outlive that.
 import itertools
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -14,11 +15,12 @@ import time
 from collections.abc import Mapping
 from importlib import import_module
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 from backend.cluster.actor import RacingActor, Setup
-from backend.processes import die_with_parent
+from backend.processes import die_with_parent, spawn
 from backend.racing.commands import Command
 
 log = logging.getLogger(__name__)
@@ -244,3 +246,41 @@ class _Fleet:
         finally:
             del self._stops[run]
             self._say({"run": run, "ended": why})
+
+
+class DriverLink:
+    """The page's connection to a driver process of its own."""
+
+    def __init__(self, address: str, setup: Setup) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=drive, args=(theirs, address, setup), name="cluster driver", daemon=True
+        )
+        self._lock = threading.Lock()
+        spawn(self._process)
+        theirs.close()
+
+    def begin(self, run: int, machine: str, command: Command) -> None:
+        self._send((BEGIN, run, machine, command))
+
+    def stop(self, run: int) -> None:
+        self._send((STOP, run))
+
+    def _send(self, request: tuple[Any, ...]) -> None:
+        data = ForkingPickler.dumps(request)
+        with self._lock:
+            try:
+                self._connection.send_bytes(data)
+            except OSError:
+                return  # it is gone, as `hear` finds
+
+    def hear(self) -> Mapping[str, Any]:
+        try:
+            return json.loads(self._connection.recv_bytes())
+        except OSError as error:
+            raise EOFError from error
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()

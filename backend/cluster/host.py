@@ -10,13 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from backend.cluster.choice import Machine, Wanted, choose, wanted
-from backend.cluster.link import Link
 from backend.errors import DerbyError
-from backend.events import Event, from_json
-from backend.racing.commands import Command, ForgetVisitor, OpenColumns, all_stopped
+from backend.events import Event, failures, from_json
+from backend.racing.commands import Command, ForgetVisitor, all_stopped, ending
 from backend.racing.hosts.host import POLL, HostFacts, Lease
 from backend.racing.race import Race
 
@@ -32,6 +31,22 @@ STOP_GRACE = 2.0
 MOST_HOMES = 10_000
 
 
+class Link(Protocol):
+    """What the page knows of a cluster. Lost for good once `hear` raises EOFError."""
+
+    def begin(self, run: int, machine: str, command: Command) -> None:
+        """Have a machine, by its key, carry out a command. `run` is a number never used before."""
+        ...
+
+    def stop(self, run: int) -> None: ...
+
+    def hear(self) -> Mapping[str, Any]:
+        """What is said next, as `driver.drive` says it. Raises EOFError once the driver is gone."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """A Lease: what makes a command's events, and what frees the machine."""
@@ -45,7 +60,7 @@ class _Held:
 
 def _refused(error: DerbyError, command: Command, _stopped: Callable[[], bool]) -> Iterator[Event]:
     """Where no machine of the cluster can do what is asked for."""
-    yield from OpenColumns(range(command.width)).failed(error)
+    yield from failures(range(command.width), error)
 
 
 class ClusterHost:
@@ -158,19 +173,13 @@ class ClusterHost:
         """Carry out a command on the machine. `note` is said with a race."""
         if isinstance(command, Race):
             yield machine.placed(note)
-        columns = OpenColumns(range(command.width))
-        try:
-            yield from columns.passing(self._events(machine, command, stopped))
-        except TimeoutError:
-            yield from columns.stopped()
-        except DerbyError as error:
-            yield from columns.failed(error)
+        yield from ending(range(command.width), self._events(machine, command, stopped))
 
     def _events(
         self, machine: Machine, command: Command, stopped: Callable[[], bool]
     ) -> Generator[Event, None, None]:
-        """What comes of a command. Raises DerbyError if the machine is lost, TimeoutError if it
-        does not end STOP_GRACE after it was stopped.
+        """What comes of a command, until STOP_GRACE after it was stopped. Raises DerbyError if the
+        machine is lost.
         """
         number, link, heard = self._begin(machine, command)
         deadline, said = float("inf"), dict[str, Any]()
@@ -180,7 +189,7 @@ class ClusterHost:
                     deadline = time.monotonic() + STOP_GRACE
                     link.stop(number)
                 if time.monotonic() > deadline:
-                    raise TimeoutError
+                    return
                 with suppress(Empty):
                     said = heard.get(timeout=POLL)
                     yield from map(from_json, said.get("events", ()))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from backend.cluster.actor import Setup
+from backend.cluster.driver import DriverLink
 from backend.cluster.host import ClusterHost
-from backend.cluster.link import DriverLink
 from backend.errors import DerbyError
 from backend.kvcache.snapshots import VARIABLE as SNAPSHOTS
 from backend.limits import PRIVATE, Limits

@@ -87,7 +87,7 @@ class ColumnRun:
         """
         target = loading.engine(self.column.target(self.default))
         snapshot = _LocalRun(self, target, loading, Clock()).snapshot()
-        return Saved(self.index, default_folder(loading.limits).save(snapshot, owner))
+        return Saved(self.index, default_folder(loading.models.limits).save(snapshot, owner))
 
 
 def known_load(index: int, load: LoadCosts) -> LoadKnown:
@@ -134,9 +134,9 @@ class _LocalRun:
         self._stopped = stopped
         # A column without a cache has none to keep.
         scope = run.scope if self._column.strategy.keeps_cache else NOBODY
-        self._caches = Caches(loading.prefixes, scope, _source(self._column, run.answer))
+        self._caches = Caches(loading.models.prefixes, scope, _source(self._column, run.answer))
         self._compiled = 0.0  # seconds that the grammar took
-        self._grammars = GrammarCompiler(loading.grammars, target.tokenizer)
+        self._grammars = GrammarCompiler(loading.models.grammars, target.tokenizer)
 
     def events(self) -> Iterator[Event]:
         """Every event of the column's run."""
@@ -269,7 +269,7 @@ class _LocalRun:
 
     def _judgement(self, text: str) -> Iterator[Judged]:
         grammar = self._column.grammar
-        judging = self._loading.grammars.judging
+        judging = self._loading.models.grammars.judging
         found = judging.judge(grammar, text, self._stopped) if grammar else None
         if found is not None:
             yield Judged(

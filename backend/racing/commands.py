@@ -15,6 +15,9 @@ from backend.racing.race import Race
 from backend.strategies.column import Column
 from backend.types import AnswerSoFar, ModelSpec
 
+Emit = Callable[[Event], None]
+Stopped = Callable[[], bool]
+
 
 class Command(Protocol):
     """Frozen, and plain enough to be sent to another process."""
@@ -24,9 +27,7 @@ class Command(Protocol):
         """How many columns end: in Finished or Failed, each once."""
         ...
 
-    def run(
-        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
-    ) -> None:
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         """Do it, emitting every event. Raises DerbyError for what the user can mend."""
         ...
 
@@ -44,9 +45,7 @@ class SaveColumn:
     owner: str = ""
     width: int = 1
 
-    def run(
-        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
-    ) -> None:
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         race = self.race
         loading = Loading(models, lambda text: emit(Preparing(text)), race.request.context)
         run = ColumnRun(
@@ -57,36 +56,23 @@ class SaveColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureCosts:
-    """Find out anew what passes cost on the models of these columns."""
+class Measure:
+    """Find out anew what passes cost on the models of these columns, or, if `load`, what those cost
+    that serve several requests.
+    """
 
     columns: tuple[Column, ...]
     target: ModelSpec
+    load: bool = False
     width: int = 0
 
-    def run(
-        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
-    ) -> None:
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         loading = Loading(models, lambda text: emit(Preparing(text)))
-        loading.prepare(self.columns, self.target, remeasure=True)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureLoad:
-    """Find out what passes cost that serve several requests, on the models of these columns."""
-
-    columns: tuple[Column, ...]
-    target: ModelSpec
-    width: int = 0
-
-    def run(
-        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
-    ) -> None:
-        loading = Loading(models, lambda text: emit(Preparing(text)))
-        loading.prepare(self.columns, self.target)
-        local = [column for column in self.columns if column.strategy.lane is None]
-        for spec in dict.fromkeys(column.target(self.target) for column in local):
-            models.measure_load(loading.engine(spec), lambda text: emit(Preparing(text)), stopped)
+        loading.prepare(self.columns, self.target, remeasure=not self.load)
+        if self.load:
+            local = [column for column in self.columns if column.strategy.lane is None]
+            for spec in dict.fromkeys(column.target(self.target) for column in local):
+                models.measure_load(loading.engine(spec), loading.say, stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,55 +82,47 @@ class ForgetVisitor:
     visitor: str
     width: int = 0
 
-    def run(
-        self, models: LoadedModels, emit: Callable[[Event], None], stopped: Callable[[], bool]
-    ) -> None:
+    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         models.prefixes.forget(Visitor(self.visitor))
         default_folder(models.limits).tidy()  # old snapshots go now and then, as visitors do
 
 
-class OpenColumns:
-    """The columns of a command that have not ended yet: each ends once, whatever happens."""
-
-    def __init__(self, columns: Iterable[int]) -> None:
-        self._open = dict.fromkeys(columns)
-
-    def seen(self, event: Event) -> Event:
-        """Take note of an event, and return it."""
-        if isinstance(event, Finished | Failed):
-            self._open.pop(event.column, None)
-        return event
-
-    def passing(self, events: Generator[Event, None, None]) -> Iterator[Event]:
-        """The events, of which note is taken; they are closed in the end."""
+def ending(columns: Iterable[int], events: Generator[Event, None, None]) -> Iterator[Event]:
+    """The events, and after them an end for each of these columns that has none: stopped, or failed
+    with what the events raised. They are closed in the end.
+    """
+    running = dict.fromkeys(columns)
+    try:
         with closing(events):
             for event in events:
-                yield self.seen(event)
-
-    def stopped(self) -> Sequence[Event]:
-        """How they end if the command was stopped."""
-        return [Finished(column, "stopped", []) for column in self._open]
-
-    def failed(self, error: BaseException) -> Sequence[Event]:
-        """How they end with an error."""
-        return failures(self._open, error)
-
-
-def run_to_end(
-    command: Command,
-    models: LoadedModels,
-    emit: Callable[[Event], None],
-    stopped: Callable[[], bool],
-) -> None:
-    """Run a command without ever raising: an error fails whichever columns have not ended yet."""
-    columns = OpenColumns(range(command.width))
-    try:
-        command.run(models, lambda event: emit(columns.seen(event)), stopped)
+                _note(event, running)
+                yield event
     except Exception as error:
-        for event in columns.failed(error):
+        yield from failures(running, error)
+    else:
+        yield from (Finished(column, "stopped", []) for column in running)
+
+
+def _note(event: Event, running: dict[int, None]) -> None:
+    if isinstance(event, Finished | Failed):
+        running.pop(event.column, None)
+
+
+def run_to_end(command: Command, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
+    """Run a command without ever raising: an error fails whichever columns have not ended yet."""
+    running = dict.fromkeys(range(command.width))
+
+    def tell(event: Event) -> None:
+        _note(event, running)
+        emit(event)
+
+    try:
+        command.run(models, tell, stopped)
+    except Exception as error:
+        for event in failures(running, error):
             emit(event)
 
 
 def all_stopped(command: Command) -> Sequence[Event]:
     """The end of every column of a command that was stopped before it began."""
-    return OpenColumns(range(command.width)).stopped()
+    return [Finished(column, "stopped", []) for column in range(command.width)]

@@ -4,14 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from backend.costs.load import LoadCosts
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
 from backend.engines.heads.draft import Head
 from backend.errors import DerbyError
-from backend.grammar.grammars import Grammars
-from backend.kvcache.prefix_cache import PrefixCache
-from backend.limits import Limits
 from backend.racing.models import LoadedModels
 from backend.strategies.column import Column
 from backend.strategies.declaration import Weights
@@ -30,28 +26,15 @@ class Loading:
 
     def __init__(self, models: LoadedModels, say: Say, context: int = 0) -> None:
         """`context`: the race's context limit; 0: none is asked for."""
-        self._models = models
-        self._say = say
+        self.models, self.say = models, say
         self._context = context
         self._tried: dict[ModelSpec, Engine | Exception] = {}
-
-    @property
-    def limits(self) -> Limits:
-        return self._models.limits
-
-    @property
-    def prefixes(self) -> PrefixCache:
-        return self._models.prefixes
-
-    @property
-    def grammars(self) -> Grammars:
-        return self._models.grammars
 
     def engine(self, spec: ModelSpec) -> Engine:
         spec = self._within_context(spec)
         if spec not in self._tried:
             try:
-                self._tried[spec] = self._models.get(spec, self._say)
+                self._tried[spec] = self.models.get(spec, self.say)
             except Exception as error:
                 self._tried[spec] = error
         engine = self._tried[spec]
@@ -60,21 +43,17 @@ class Loading:
         return engine
 
     def _within_context(self, spec: ModelSpec) -> ModelSpec:
-        return self._models.within_context(spec, self._context, self._say)
+        return self.models.within_context(spec, self._context, self.say)
 
     def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
         """What its passes cost; measured if that was never done, or `remeasure`."""
-        return self._models.costs(engine, self._say, remeasure=remeasure)
-
-    def load_costs(self, engine: Engine) -> LoadCosts:
-        """What load costs it, if that was ever measured."""
-        return self._models.load_costs(engine)
+        return self.models.costs(engine, self.say, remeasure=remeasure)
 
     def head(self, target: Engine, weights: Weights) -> Head | None:
         """The trained head that drafts; None where a model does, or nothing."""
         if not isinstance(weights, Path):
             return None
-        return self._models.head(target, weights, self._say)
+        return self.models.head(target, weights, self.say)
 
     def draft(self, target: ModelSpec, weights: Weights) -> tuple[Engine | None, str]:
         """The model that drafts, or None; and why there is none if one was wanted that the column
@@ -99,7 +78,7 @@ class Loading:
         """
         local = [column for column in columns if column.strategy.lane is None]
         targets = [self._within_context(column.target(default)) for column in local]
-        self._models.require_room(targets, self._say)
+        self.models.require_room(targets, self.say)
         weights = [
             self._weights(column, target) for column, target in zip(local, targets, strict=True)
         ]
@@ -125,11 +104,11 @@ class Loading:
         wanted = [*targets, *(model for model, _ in drafts)]
         needed = [*targets, *(model for model, copy in drafts if not copy)]
         try:
-            self._models.require_room(wanted, self._say)
+            self.models.require_room(wanted, self.say)
         except DerbyError as error:
             if set(needed) == set(wanted):
                 raise
-            self._models.require_room(needed, self._say)
+            self.models.require_room(needed, self.say)
             self._tried |= {model: error for model in wanted if model not in needed}
 
     def _weights(self, column: Column, target: ModelSpec) -> Weights:

@@ -80,7 +80,7 @@ class Race:
                 continue
             told.add(target)
             with suppress(Exception):  # a model that could not be loaded has failed its columns
-                if (load := loading.load_costs(loading.engine(target))).known:
+                if (load := loading.models.load_costs(loading.engine(target))).known:
                     yield known_load(index, load)
 
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:

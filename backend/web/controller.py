@@ -13,7 +13,7 @@ from backend.export.production import snippet
 from backend.kvcache.snapshots import Info, default_folder
 from backend.limits import PRIVATE, Limits
 from backend.programs.parser import is_program
-from backend.racing.commands import Command, MeasureCosts, MeasureLoad, SaveColumn
+from backend.racing.commands import Command, Measure, SaveColumn
 from backend.racing.race import Race
 from backend.racing.records import read_record
 from backend.records.record import RaceRecord, recorded
@@ -67,7 +67,7 @@ class Controller:
         def requested() -> tuple[Race, Sequence[Command]]:
             race = read_race(values, self._offer)
             measure = wants_measuring(values)
-            return race, [MeasureCosts(race.columns, race.target)] if measure else []
+            return race, [Measure(race.columns, race.target)] if measure else []
 
         return await self._begin(visitor, requested)
 
@@ -80,7 +80,7 @@ class Controller:
 
         def requested() -> tuple[Race, Sequence[Command]]:
             race, _ = self._visitors.last(visitor)
-            return race, [MeasureLoad(race.columns, race.target)]
+            return race, [Measure(race.columns, race.target, load=True)]
 
         return await self._begin(visitor, requested)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from backend.cluster.choice import Machine, Wanted, choose, wanted
 from backend.errors import DerbyError
 from backend.kvcache.sources import Visitor
-from backend.racing.commands import MeasureCosts, SaveColumn
+from backend.racing.commands import Measure, SaveColumn
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request
@@ -78,7 +78,7 @@ def test_the_first_free_one_that_can_is_taken(
 
 def test_what_commands_want() -> None:
     plain = race("kv", "kv@torch/fp32/cuda", scope=Visitor("v"))
-    asked = wanted((MeasureCosts(plain.columns, plain.target), plain))
+    asked = wanted((Measure(plain.columns, plain.target), plain))
     assert asked.specs == (ModelSpec(), ModelSpec(engine="torch", device="cuda"))
     assert (asked.scope, asked.goes_on) == ("v", False)
     assert wanted((race("@http://127.0.0.1:9"),)) == Wanted()

@@ -24,15 +24,23 @@ END = [Finished(0, "end of text", []), Finished(1, "end of text", [])]
 MINE = Visitor("mine")
 
 
+HOSTS: list[ClusterHost] = []
+
+
 @pytest.fixture(autouse=True)
 def _no_hanging() -> Iterator[None]:
+    """Nor does a host go on after its test."""
     with no_hanging():
         yield
+        while HOSTS:
+            HOSTS.pop().close()
 
 
 def reached(*fleets: Fleet) -> ClusterHost:
+    """A host once it knows all machines of the first fleet."""
     host = host_of(*fleets)
-    assert host.await_machine(20)
+    HOSTS.append(host)
+    until(lambda: len(host.machines) == len(fleets[0].keys))
     return host
 
 
@@ -71,7 +79,6 @@ def test_as_many_race_at_once_as_there_are_machines_and_events_are_not_crossed()
     fleet = Fleet("a", "b")
     host = reached(fleet)
     assert isinstance(host, Machines)
-    until(lambda: len(host.machines) == 2)
     first, second = Racing(host), Racing(host)
     assert host.lease((RACE,)) is None
     until(lambda: len(fleet.begun) == 2)
@@ -83,13 +90,11 @@ def test_as_many_race_at_once_as_there_are_machines_and_events_are_not_crossed()
         assert each.join()[1:] == [Started(0, 1, key), *END]
     assert (first.machine, second.machine) == ("node a", "node b")
     assert held(host) is not None
-    host.close()
 
 
 def test_who_goes_on_returns_to_their_machine_and_is_told_when_it_is_gone() -> None:
     fleet = Fleet("a", "b")
     host = reached(fleet)
-    until(lambda: len(host.machines) == 2)
     busy, mine = held(host), replace(RACE, scope=MINE)
     on_b = Racing(host, mine)
     until(lambda: fleet.begun)
@@ -106,7 +111,6 @@ def test_who_goes_on_returns_to_their_machine_and_is_told_when_it_is_gone() -> N
     placed = next(iter(held(host, going_on).stream(going_on, never)))
     assert isinstance(placed, Placed)
     assert (placed.name, placed.note[:14]) == ("node a", "node b is gone")
-    host.close()
 
 
 def test_a_machine_that_cannot_go_on_is_not_called_gone() -> None:
@@ -120,13 +124,11 @@ def test_a_machine_that_cannot_go_on_is_not_called_gone() -> None:
     placed = next(iter(held(host, mine).stream(mine, never)))
     assert isinstance(placed, Placed)
     assert placed.note == "node b cannot run this, and what it held of yours is computed anew."
-    host.close()
 
 
 def test_a_lost_machine_ends_its_race_alone_and_what_had_ended_stays() -> None:
     fleet = Fleet("a", "b")
     host = reached(fleet)
-    until(lambda: len(host.machines) == 2)
     lost, other = Racing(host), Racing(host)
     until(lambda: len(fleet.begun) == 2)
     runs = {machine: run for run, (machine, _) in fleet.begun.items()}
@@ -149,8 +151,6 @@ def test_a_lost_machine_ends_its_race_alone_and_what_had_ended_stays() -> None:
     assert Racing(host).machine == "node b"
     assert Racing(host).machine == "node c"
     assert host.facts().restarts["machine"] == 1
-    fleet.close()
-    host.close()
 
 
 def test_a_lost_head_ends_every_race_and_is_reached_again() -> None:
@@ -165,8 +165,6 @@ def test_a_lost_head_ends_every_race_and_is_reached_again() -> None:
     until(lambda: host.machines)
     assert host.facts().preparing == ""
     assert Racing(host).machine == "node z"
-    second.close()
-    host.close()
 
 
 def test_a_race_that_is_stopped_ends_though_its_machine_says_nothing() -> None:
@@ -177,13 +175,11 @@ def test_a_race_that_is_stopped_ends_though_its_machine_says_nothing() -> None:
     racing.stopped = True
     assert racing.join()[1:] == [Finished(0, "stopped", []), Finished(1, "stopped", [])]
     assert set(fleet.stopped) == {1}
-    host.close()
 
 
 def test_who_leaves_is_forgotten_wherever_they_raced_while_others_race() -> None:
     fleet = Fleet("a", "b")
     host = reached(fleet)
-    until(lambda: len(host.machines) == 2)
     mine = replace(RACE, scope=MINE)
     leases = [held(host, mine), held(host, mine)]
     leaving = held(host, ForgetVisitor("mine"))
@@ -192,7 +188,6 @@ def test_who_leaves_is_forgotten_wherever_they_raced_while_others_race() -> None
     assert list(held(host, ForgetVisitor("mine")).stream(ForgetVisitor("mine"), never)) == []
     assert len(fleet.begun) == 2, "nothing of theirs is known any more"
     leases[0].release()
-    host.close()
 
 
 def test_what_no_machine_has_is_refused_and_takes_none() -> None:
@@ -202,7 +197,6 @@ def test_what_no_machine_has_is_refused_and_takes_none() -> None:
     assert [type(event) for event in told] == [Failed, Failed]
     assert "node a lacks the device cuda" in str(told[0])
     assert held(host) is not None
-    host.close()
 
 
 def test_the_line_fills_all_machines_and_waits_for_one_that_joins() -> None:

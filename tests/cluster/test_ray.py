@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 from hosting import never, no_hanging, until
+from races import FAKE, board_after, events_of
 from ray_nodes import SLOW, Nodes, ready, two_nodes
 
 from backend.cluster.host import ClusterHost
@@ -14,10 +15,8 @@ from backend.cluster.start import cluster_host
 from backend.events import Conditions, Event, Failed, Finished, Placed, Started, Step
 from backend.kvcache.sources import Visitor
 from backend.limits import Limits
-from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request
 from backend.web.visitors import Visitors
@@ -27,7 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # ray's own: not all of its files are closed
 ]
 
-FAKE = ModelSpec("fake", "fake")
 RACE = Race(Request("Hi", 24), (default_column("kv"), default_column("lookup")), FAKE)
 LONG = replace(RACE, target=ModelSpec("fake-endless", "fake"), request=Request("Hi", 4000))
 
@@ -57,15 +55,11 @@ def told(host: ClusterHost, race: Race) -> list[Event]:
 
 
 def texts(events: list[Event], columns: int) -> list[str]:
-    board = Scoreboard([default_column("kv")] * columns)
-    for event in events:
-        board.add(event)
-    return [score.text for score in board.scores]
+    return [score.text for score in board_after([default_column("kv")] * columns, events).scores]
 
 
 def test_a_machine_races_as_this_process_would(host: ClusterHost) -> None:
-    here: list[Event] = []
-    run_to_end(RACE, LoadedModels(), here.append, never)
+    here = events_of(RACE)
     there = told(host, RACE)
     assert isinstance(there[0], Placed)
     assert there[0].name in ("one", "two")
@@ -87,9 +81,7 @@ def test_races_of_a_hundred_visitors_are_neither_lost_nor_crossed(host: ClusterH
             frames = [frame async for frame in visitors.watch(f"v{number}", race)]
             board = frames[-1].board
             assert frames[-1].over
-            wanted: list[Event] = []
-            run_to_end(race, engines, wanted.append, never)
-            assert [score.text for score in board.scores] == texts(wanted, 1)
+            assert [score.text for score in board.scores] == texts(events_of(race, engines), 1)
             assert board.placed is not None
             raced[board.placed.name] = raced.get(board.placed.name, 0) + 1
 
@@ -151,7 +143,5 @@ def test_the_built_in_model_races_on_a_machine(host: ClusterHost) -> None:
     race = Race(Request("List three rivers.", 12), (default_column("kv"), default_column("lookup")))
     there = told(host, race)
     assert {type(event) for event in there if isinstance(event, Failed | Finished)} == {Finished}
-    here: list[Event] = []
-    run_to_end(race, LoadedModels(), here.append, never)
-    assert texts(there, 2) == texts(here, 2)
+    assert texts(there, 2) == texts(events_of(race), 2)
     assert any(isinstance(event, Started) and "openvino" in event.model for event in there)

@@ -100,26 +100,23 @@ def test_an_unknown_model_fails_every_column_with_its_sentence(host: Host) -> No
     assert_works(host)
 
 
-@pytest.mark.parametrize("kind", [Step, Prefilled, Started])
-def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event]) -> None:
-    race = LONG_PROMPT if kind is Prefilled else ENDLESS
-    seen = stopped_after(host, race, kind)
-    if kind is Prefilled:
-        assert not any(isinstance(event, Step) for event in seen)
-    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(race.columns))}
-    assert_works(host)
-
-
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine, a worker that answers at all is not replaced."""
     monkeypatch.setattr(workers, "STOP_GRACE", PATIENCE)
 
 
-def test_a_stop_is_noticed_by_the_worker_itself(worker: ProcessHost, patient: None) -> None:
-    pid = worker.pid
-    stopped_after(worker, ENDLESS, Step)
-    assert worker.pid == pid, "it did not have to be replaced"
+@pytest.mark.parametrize("kind", [Step, Prefilled, Started])
+def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event], patient: None) -> None:
+    """It is noticed by the worker itself, which does not have to be replaced."""
+    before = host.pid if isinstance(host, ProcessHost) else 0
+    race = LONG_PROMPT if kind is Prefilled else ENDLESS
+    seen = stopped_after(host, race, kind)
+    if kind is Prefilled:
+        assert not any(isinstance(event, Step) for event in seen)
+    assert ends(seen) == {i: Finished(i, "stopped", []) for i in range(len(race.columns))}
+    assert_works(host)
+    assert before == (host.pid if isinstance(host, ProcessHost) else 0)
 
 
 def test_a_stop_is_noticed_while_an_untrusted_grammar_is_vetted(patient: None) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from races import FAKE, board_after, events_of
 
 from backend.events import Event, Finished, Judged, Resumed, Step
 from backend.grammar.sources import GrammarSource
@@ -12,9 +13,8 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column, parse_column
-from backend.types import ModelSpec, Request
+from backend.types import Request
 
-FAKE = ModelSpec("fake", "fake")
 NAMES = {"type": "array", "items": {"enum": ["Ada", "Grace"]}, "minItems": 2, "maxItems": 2}
 
 
@@ -28,14 +28,8 @@ def column(schema: Any, words: str = "grammar:grammar=own") -> Column:
 
 
 def run(race: Race, engines: LoadedModels) -> tuple[list[Event], Scoreboard]:
-    board, events = Scoreboard(race.columns), list[Event]()
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        board.add(event)
-
-    race.run(engines, emit, lambda: False)
-    return events, board
+    events = events_of(race, engines)
+    return events, board_after(race.columns, events)
 
 
 def race(*columns: Column, tokens: int = 200) -> Race:

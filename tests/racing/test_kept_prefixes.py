@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from hosting import never, no_hanging, until
+from races import FAKE, board_after
 
 from backend.kvcache.sources import Scope, Visitor
 from backend.racing.commands import ForgetVisitor
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.race import Race
 from backend.results.metrics import Score
-from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.types import ModelSpec, Request
+from backend.types import Request
 
 COLUMNS = (parse_column("kv:cache=session"),)
 ANN, BOB = Visitor("ann"), Visitor("bob")
@@ -30,9 +30,8 @@ def host() -> Iterator[ProcessHost]:
 
 def raced(host: ProcessHost, scope: Scope, prompt: str = "Tell me of the sea") -> Score:
     request = Request(prompt, max_new_tokens=20)
-    board = Scoreboard(COLUMNS)
-    for event in host.stream(Race(request, COLUMNS, ModelSpec("fake", "fake"), (), scope), never):
-        board.add(event)
+    race = Race(request, COLUMNS, FAKE, scope=scope)
+    board = board_after(COLUMNS, host.stream(race, never))
     assert board.scores[0].state == "done", board.scores[0].message
     return board.scores[0]
 

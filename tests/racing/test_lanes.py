@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from races import FAKE, board_after, events_of
 
 from backend.cli.tables import summary
 from backend.decoding.lane import Lane, polled
@@ -24,7 +25,6 @@ from backend.strategies.settings import TextLine
 from backend.types import ModelSpec, Request
 from backend.web.view import view
 
-FAKE = ModelSpec("fake", "fake")
 REQUEST = Request("Hello there", 24)
 
 #: What the recorded column replays.
@@ -71,16 +71,10 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", lambda: known)
 
 
-def raced(*texts: str) -> tuple[list[Event], Scoreboard]:
-    columns = tuple(map(parse_column, texts))
-    board, events = Scoreboard(columns), list[Event]()
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        board.add(event)
-
-    run_to_end(Race(REQUEST, columns, FAKE), LoadedModels(), emit, lambda: False)
-    return events, board
+def raced(*texts: str, target: ModelSpec = FAKE) -> tuple[list[Event], Scoreboard]:
+    race = Race(REQUEST, tuple(map(parse_column, texts)), target)
+    events = events_of(race)
+    return events, board_after(race.columns, events)
 
 
 def record() -> None:
@@ -126,10 +120,7 @@ def test_a_lane_that_fails_fails_alone(address: str) -> None:
 
 def test_a_line_up_without_any_local_column_loads_no_model() -> None:
     record()
-    columns = (parse_column("recording"), parse_column("stream"))
-    board = Scoreboard(columns)
-    nothing = ModelSpec("nobody/nothing", "openvino")
-    run_to_end(Race(REQUEST, columns, nothing), LoadedModels(), board.add, lambda: False)
+    _, board = raced("recording", "stream", target=ModelSpec("nobody/nothing", "openvino"))
     assert [score.state for score in board.scores] == ["done", "done"]
 
 

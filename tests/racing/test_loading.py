@@ -15,7 +15,7 @@ from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.errors import DerbyError
 from backend.events import Event, Finished, LoadKnown, Started, Step
-from backend.racing.commands import MeasureCosts, MeasureLoad
+from backend.racing.commands import Measure
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -49,7 +49,7 @@ def test_a_race_prices_each_model_anew_if_asked_and_only_before_it_begins(*, mea
     models = Pricing(lambda: sum(isinstance(event, Started) for event in events))
     race = Race(Request("Hi", 12), tuple(columns), ModelSpec("fake", "fake"))
     if measure:
-        MeasureCosts(race.columns, race.target).run(models, events.append, lambda: False)
+        Measure(race.columns, race.target).run(models, events.append, lambda: False)
     race.run(models, events.append, lambda: False)
     anew = [name for name, again, _ in models.priced if again]
     assert anew == (["fake", "fake-draft"] if measure else [])
@@ -71,11 +71,11 @@ def test_what_load_costs_is_told_once_a_model_by_every_race_after_it_was_measure
 
     models = LoadedModels()
     assert rounded(models) == []
-    MeasureLoad(race.columns, race.target).run(models, lambda _: None, lambda: False)
+    Measure(race.columns, race.target, load=True).run(models, lambda _: None, lambda: False)
     assert rounded(models) == [0, 2]
     assert rounded(LoadedModels()) == [0, 2], "it is kept on disk"
     stopped = LoadedModels()
-    MeasureLoad(race.columns, race.target).run(stopped, lambda _: None, lambda: True)
+    Measure(race.columns, race.target, load=True).run(stopped, lambda _: None, lambda: True)
     assert rounded(stopped) == [0, 2], "a stopped measurement forgets nothing"
 
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.errors import DerbyError
-from backend.racing import memory
-from backend.racing.memory import BUDGET_VARIABLE, SHARE, model_budget
-from backend.racing.models import LoadedModels
+from backend.racing import models as loading
+from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget
 from backend.types import ModelSpec
 
 NAMES = ("fake", "fake-draft", "fake-loop", "fake-slow", "fake-endless")
@@ -44,8 +43,8 @@ def test_the_one_used_longest_ago_goes_first_and_its_memory_with_it() -> None:
     assert second() is None
 
 
-@settings(max_examples=25)  # each model dropped costs a garbage collection
-@given(st.integers(1, 4), st.lists(st.sampled_from(SPECS), max_size=12))
+@settings(max_examples=12)  # each model dropped costs a garbage collection
+@given(st.integers(1, 4), st.lists(st.sampled_from(SPECS), max_size=8))
 def test_as_many_stay_as_fit_and_they_are_the_last_used(room: int, asked: list[ModelSpec]) -> None:
     models, latest = room_for(room), list[ModelSpec]()
     for spec in asked:
@@ -136,7 +135,7 @@ def test_the_budget_is_what_is_stated_or_a_share_of_what_there_is(
     assert LoadedModels(99).budget == 99
     monkeypatch.delenv(BUDGET_VARIABLE)
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(memory, "CONTAINER_LIMIT", limit)
+    monkeypatch.setattr(loading, "CONTAINER_LIMIT", limit)
     whole = model_budget()
     assert whole > 0
     limit.write_text("max\n")

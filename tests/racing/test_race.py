@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from lib import LOCAL
+from races import FAKE, board_after, events_of
 
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
@@ -20,7 +21,6 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.scoreboard import Scoreboard
@@ -29,7 +29,6 @@ from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import AnswerSoFar, Capabilities, ModelSpec, Request, Sampling
 
-FAKE = ModelSpec("fake", "fake")
 REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(default_column(name) for name in DEFAULT_COLUMNS)
 
@@ -66,10 +65,7 @@ def raced(
     events: list[Event] = []
     race = Race(request, tuple(columns), FAKE)
     race.run(engines or LoadedModels(), events.append, lambda: len(events) >= stop_after)
-    board = Scoreboard(columns)
-    for event in events:
-        board.add(event)
-    return events, board
+    return events, board_after(columns, events)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -190,8 +186,7 @@ def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, cont
     ],
 )
 def test_an_unknown_target_is_an_error_before_anything_runs(target: ModelSpec, said: str) -> None:
-    events: list[Event] = []
-    run_to_end(Race(REQUEST, COLUMNS, target), LoadedModels(), events.append, lambda: False)
+    events = events_of(Race(REQUEST, COLUMNS, target))
     failed = [event for event in events if isinstance(event, Failed)]
     assert [event.column for event in failed] == [0, 1, 2, 3, 4]
     assert all(said in event.message for event in failed)
@@ -309,8 +304,7 @@ def test_an_error_of_the_race_itself_ends_each_running_column_once(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Race, "run", broken)
-    events: list[Event] = []
-    run_to_end(Race(REQUEST, COLUMNS, FAKE), LoadedModels(), events.append, lambda: False)
+    events = events_of(Race(REQUEST, COLUMNS, FAKE))
     assert sorted(event.column for event in events if isinstance(event, Finished | Failed)) == [
         *range(5)
     ]
@@ -330,7 +324,7 @@ def test_a_race_says_whether_its_models_were_loaded_for_it() -> None:
 
 def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
     together, alone = (
-        raced_events(replace(Race(REQUEST, COLUMNS[:3], FAKE), first=first)) for first in (None, 1)
+        events_of(Race(REQUEST, COLUMNS[:3], FAKE, first=first), loaded()) for first in (None, 1)
     )
     order = [e.column for e in alone if isinstance(e, Started)]
     assert order == [1, 2, 0]
@@ -339,14 +333,5 @@ def test_columns_may_run_alone_one_after_another_whichever_is_first() -> None:
     assert answers(together) == answers(alone)
 
 
-def raced_events(race: Race) -> list[Event]:
-    events: list[Event] = []
-    run_to_end(race, loaded(), events.append, lambda: False)
-    return events
-
-
 def answers(events: Sequence[Event]) -> list[list[int]]:
-    board = Scoreboard(COLUMNS[:3])
-    for event in events:
-        board.add(event)
-    return [score.tokens for score in board.scores]
+    return [score.tokens for score in board_after(COLUMNS[:3], events).scores]

@@ -19,7 +19,7 @@ from backend.events import Conditions, Event, Failed, Finished, Started, Step
 from backend.grammar.sources import GrammarSource
 from backend.kvcache.sources import Visitor
 from backend.processes import from_lasting_thread
-from backend.racing.commands import ForgetVisitor, MeasureCosts, MeasureLoad, SaveColumn
+from backend.racing.commands import ForgetVisitor, Measure, SaveColumn
 from backend.racing.hosts import zero_gpu
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.process import ProcessHost
@@ -149,6 +149,11 @@ def test_who_waits_for_a_gpu_can_stop(worker: ProcessHost) -> None:
     free.set()
 
 
+def test_a_measurement_ends_no_column(host: ZeroGpuHost) -> None:
+    """Its columns were told to have stopped, though it has none that end."""
+    assert ends(list(host.stream(Measure(MIXED.columns, FAKE), never))) == {}
+
+
 def test_a_refusal_fails_the_gpus_columns_alone(host: ZeroGpuHost, lending: Lending) -> None:
     lending.refusal = Refusal("ZeroGPU quota exceeded", "You have exceeded your quota (30s left).")
     found = ends(list(host.stream(MIXED, never)))
@@ -218,8 +223,7 @@ def test_what_is_asked_of_one_column_goes_where_the_column_runs() -> None:
     assert sides(MIXED) == [((0, 2), True), ((1, 3), False)]
     assert sides(SaveColumn(MIXED, 2, AnswerSoFar())) == [((0,), True)]
     assert sides(SaveColumn(MIXED, 1, AnswerSoFar())) == [((0,), False)]
-    assert sides(MeasureCosts(MIXED.columns, FAKE)) == [((0, 2), True), ((1, 3), False)]
-    assert sides(MeasureLoad(MIXED.columns, FAKE)) == [((0, 2), True), ((1, 3), False)]
+    assert sides(Measure(MIXED.columns, FAKE)) == [((0, 2), True), ((1, 3), False)]
     assert sides(ForgetVisitor("somebody")) == [((), False)]
     earlier = tuple(AnswerSoFar((n,)) for n in range(4))
     parts = [share.command for share in shares_of(replace(MIXED, earlier=earlier, first=3), lent)]

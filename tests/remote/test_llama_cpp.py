@@ -11,14 +11,11 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from races import board_after, events_of
 
 from backend.cli.tables import summary
-from backend.events import Event
 from backend.models.builtin import GGUF_MEMBER, PACKAGE, WHEEL_SHA256, download_wheel
-from backend.racing.commands import run_to_end
-from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import served, verdict
 from backend.strategies.column import parse_column
 from backend.types import Request
@@ -65,13 +62,7 @@ def test_a_server_races_beside_local_columns(address: str) -> None:
     """Its text is compared with fp32's; with log-probabilities it has a speed, and gaps."""
     names = ("kv", "kv@int4-exact", f"@{address}", f"@{address}:gaps=true")
     race = Race(Request("List five rivers of Europe.", 48), tuple(map(parse_column, names)))
-    board, events = Scoreboard(race.columns), list[Event]()
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        board.add(event)
-
-    run_to_end(race, LoadedModels(), emit, lambda: False)
+    board = board_after(race.columns, events_of(race))
     assert [score.state for score in board.scores] == ["done"] * 4
     plain, told = board.scores[2:]
     assert plain.text == told.text, "the same server, greedy"

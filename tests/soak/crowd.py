@@ -14,24 +14,23 @@ import re
 import resource
 import statistics
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import httpx
 from lib import naive
 from soak.client import Client, RefusedError, View, text_of
+from soak.forms import FAKE, FAKE_SLOW, form, racing
 from soak.report import (
+    BROKEN,
     Figure,
+    Log,
     Result,
     at_least,
     at_most,
     curve,
-    none_of,
     noted,
-    result,
     within,
 )
 from soak.server import Server, private_cache, until
@@ -40,7 +39,7 @@ from backend.engines.fake import FakeEngine
 from backend.types import Request
 
 #: Columns that write the same text.
-LINEUP = {"text": "kv\nlookup\nspeculative"}
+LINEUP = ("kv", "lookup", "speculative")
 
 #: Tokens of the longest text that any act asks for, continued once.
 LONGEST = 120
@@ -64,18 +63,18 @@ PROCESSES = 6
 _AHEAD = re.compile(r"(\d+) races? ahead")
 
 
-@dataclass
-class Log:
-    """What the crowd saw, counted; what it should not have seen, in words."""
+CROSSED = "texts of another prompt"
+OVERTAKEN = "races that were overtaken"
+LOST = "races neither run nor refused"
 
-    counts: Counter[str] = field(default_factory=Counter)
-    crossed: list[str] = field(default_factory=list)
-    overtaken: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    rss: list[tuple[float, int, int]] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
-    late: float = 0.0
+
+class CrowdLog(Log):
+    """Memory of page and worker at moments, and by how many seconds the crowd itself was late."""
+
+    def __init__(self) -> None:
+        super().__init__(CROSSED, OVERTAKEN, LOST)
+        self.rss: list[tuple[float, int, int]] = []
+        self.late = 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -91,25 +90,20 @@ def crowd(
 ) -> Result:
     """Have so many visitors at a time on the page for so long."""
     _allow_files(16 * visitors)
-    log = Log()
+    log = CrowdLog()
     with private_cache() as cache, Server("--fake", *options, cache=cache) as server:
         asyncio.run(_play(server, visitors, seconds, random.Random(seed), log))
         emptied = _emptied(server)
-        log.broken += server.broken
+        log.wrong[BROKEN] += server.broken
     figures = [
-        *(noted(what, count) for what, count in sorted(log.counts.items())),
-        noted("longest race, its wait included, s", max(log.waits, default=0.0)),
+        *log.longest(RACE),
         noted("longest time that the crowd itself was late, s", log.late),
         at_least("races that came to their end", log.counts["ended"], 1),
-        none_of("texts of another prompt", log.crossed),
-        none_of("races that were overtaken", log.overtaken),
-        none_of("races neither run nor refused", log.lost),
-        none_of("tracebacks and answers of status 500", log.broken),
         *_memory(log.rss),
         *emptied,
     ]
-    remarks = [curve(log.rss), *log.crossed, *log.overtaken, *log.lost, *log.broken]
-    return result("crowd", f"{visitors} visitors, {seconds:g} s, seed {seed}", figures, remarks)
+    size = f"{visitors} visitors, {seconds:g} s, seed {seed}"
+    return log.result("crowd", size, figures, [curve(log.rss)])
 
 
 def _allow_files(count: int) -> None:
@@ -121,7 +115,7 @@ def _allow_files(count: int) -> None:
 
 
 async def _play(
-    server: Server, visitors: int, seconds: float, chance: random.Random, log: Log
+    server: Server, visitors: int, seconds: float, chance: random.Random, log: CrowdLog
 ) -> None:
     end = time.monotonic() + seconds
     numbers = itertools.count()
@@ -136,7 +130,7 @@ async def _play(
             try:
                 await _visit(server.address, name, chance, end, log, pause)
             except Exception as error:
-                log.lost.append(f"{name}: {error!r}")
+                log.flaw(LOST, f"{name}: {error!r}")
                 await asyncio.sleep(1)
 
     await asyncio.gather(*(slot() for _ in range(visitors)))
@@ -145,7 +139,7 @@ async def _play(
         await watching
 
 
-async def _watch(server: Server, log: Log, seconds: float) -> None:
+async def _watch(server: Server, log: CrowdLog, seconds: float) -> None:
     begun = time.monotonic()
     while True:
         log.rss.append((time.monotonic() - begun, *server.rss()))
@@ -155,7 +149,7 @@ async def _watch(server: Server, log: Log, seconds: float) -> None:
 
 
 async def _visit(
-    address: str, name: str, chance: random.Random, end: float, log: Log, pause: float
+    address: str, name: str, chance: random.Random, end: float, log: CrowdLog, pause: float
 ) -> None:
     """One visitor's life."""
     log.counts["visitors"] += 1
@@ -168,46 +162,46 @@ async def _visit(
             try:
                 await asyncio.wait_for(act(client, prompt, chance, log), RACE)
             except TimeoutError:
-                log.lost.append(f"{prompt}: {act.__name__[1:]} did not end in {RACE:g} s")
+                log.flaw(LOST, f"{prompt}: {act.__name__[1:]} did not end in {RACE:g} s")
             except RefusedError as refusal:
                 _refused(refusal, prompt, log)
             except httpx.HTTPError as error:
-                log.lost.append(f"{prompt}: {act.__name__[1:]}: {error!r}")
+                log.flaw(LOST, f"{prompt}: {act.__name__[1:]}: {error!r}")
             await asyncio.sleep(chance.uniform(0, pause))
         if chance.random() < 0.1 and log.counts["deaf now"] < DEAF:
             await _deaf(client, f"{name}, unread", log, min(DEAF_SECONDS, pause))
 
 
-def _refused(refusal: RefusedError, prompt: str, log: Log) -> None:
+def _refused(refusal: RefusedError, prompt: str, log: CrowdLog) -> None:
     log.counts[f"refused, HTTP {refusal.status}"] += 1
     if refusal.status >= 500 and refusal.status != 503:
-        log.broken.append(f"{prompt}: {refusal}")
+        log.flaw(BROKEN, f"{prompt}: {refusal}")
 
 
-def _judge(view: View, prompt: str, log: Log) -> None:
+def _judge(view: View, prompt: str, log: CrowdLog) -> None:
     """Is what is shown this prompt's?"""
     right = expected(prompt)
     for column in view.get("columns", ()):
         text = text_of(column)
         if not right.startswith(text):
-            log.crossed.append(f"{prompt}: {column['title']} wrote {text!r} instead of {right!r}")
+            log.flaw(CROSSED, f"{prompt}: {column['title']} wrote {text!r} instead of {right!r}")
         if column["state"] == "failed":
-            log.broken.append(f"{prompt}: {column['title']} failed: {column['message']}")
+            log.flaw(BROKEN, f"{prompt}: {column['title']} failed: {column['message']}")
 
 
 async def _follow(
     client: Client,
     prompt: str,
-    log: Log,
+    log: CrowdLog,
     what: str,
     until_seen: Callable[[View], bool] = lambda _: False,
     /,
-    **form: Any,
+    **fields: Any,
 ) -> View:
     """Watch a race to its end, or until something is seen: its last view."""
     begun, ahead, view = time.monotonic(), math.inf, View()
     log.counts["asked for"] += 1
-    async for view in client.race(what, **form):
+    async for view in client.race(what, **fields):
         if "alert" in view:
             log.counts["refused in a sentence"] += 1
             return view
@@ -215,39 +209,33 @@ async def _follow(
         found = _AHEAD.match(view["status"])
         now = int(found[1]) if found else 0
         if now > ahead:
-            log.overtaken.append(f"{prompt}: {now} races ahead after {ahead}")
+            log.flaw(OVERTAKEN, f"{prompt}: {now} races ahead after {ahead}")
         ahead = now
         if until_seen(view):
             return view
     if view.get("phase") != "ended":
-        log.lost.append(f"{prompt}: the last view is {view.get('phase')}")
+        log.flaw(LOST, f"{prompt}: the last view is {view.get('phase')}")
     log.counts["ended"] += 1
-    log.waits.append(time.monotonic() - begun)
+    log.took("seconds of a race, its wait included", time.monotonic() - begun)
     return view
 
 
 def _form(prompt: str, chance: random.Random) -> dict[str, Any]:
-    tokens, model = chance.randint(4, 40), chance.choice(["0", "0", "0", "1"])
-    if model == "1":  # 20 ms a step
-        tokens = min(tokens, 12)
-    return {"prompt": prompt, "max_new_tokens": tokens, "Model": model, "lineup": LINEUP}
+    tokens, model = chance.randint(4, 40), chance.choice([FAKE, FAKE, FAKE, FAKE_SLOW])
+    return form(prompt, min(tokens, 12) if model == FAKE_SLOW else tokens, *LINEUP, model=model)
 
 
-def _begun(view: View) -> bool:
-    return view["phase"] == "racing"
-
-
-async def _race(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _race(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
 
 
-async def _go_on(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _go_on(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     first = await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
     if "alert" not in first:
         await _follow(client, prompt, log, "continue.click", max_new_tokens=chance.randint(1, 40))
 
 
-async def _halt(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _halt(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """Stop at a random moment, waiting in line or decoding."""
     stopping = asyncio.create_task(_later(chance.uniform(0, 3), client.stop))
     try:
@@ -257,7 +245,7 @@ async def _halt(client: Client, prompt: str, chance: random.Random, log: Log) ->
     log.counts["stopped"] += 1
 
 
-async def _replace(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _replace(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """A second run while the first is under way: only the second's text comes in the end."""
     await client.call("run.click", **_form(f"{prompt}, replaced", chance))
     await asyncio.sleep(chance.uniform(0, 0.5))
@@ -265,18 +253,18 @@ async def _replace(client: Client, prompt: str, chance: random.Random, log: Log)
     log.counts["replaced"] += 1
 
 
-async def _abandon(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _abandon(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """Leave in the middle, by closing the tab (the caller does)."""
     log.counts["abandoned"] += 1
-    await _follow(client, prompt, log, "run.click", _begun, **_form(prompt, chance))
+    await _follow(client, prompt, log, "run.click", racing, **_form(prompt, chance))
 
 
-async def _edit(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _edit(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """The grammar editor, sound and not."""
     text = chance.choice(['start: "a"', 'start: "a" ((', "start: start", "\x00", "x" * 5000])
     said, _ = await client.call("own.change", own=text, sample=prompt)
     if not isinstance(said, str) or not said:
-        log.broken.append(f"{prompt}: the editor says {said!r:.200} of {text!r:.60}")
+        log.flaw(BROKEN, f"{prompt}: the editor says {said!r:.200} of {text!r:.60}")
     log.counts["looked at a grammar"] += 1
 
 
@@ -295,7 +283,7 @@ GARBAGE: tuple[Any, ...] = (
 )
 
 
-async def _garbage(client: Client, prompt: str, chance: random.Random, log: Log) -> None:
+async def _garbage(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """A form with one field of garbage, or a request that is none."""
     log.counts["garbage"] += 1
     action = client.page.actions["run.click"]
@@ -309,12 +297,12 @@ async def _garbage(client: Client, prompt: str, chance: random.Random, log: Log)
         pass
 
 
-async def _deaf(client: Client, prompt: str, log: Log, seconds: float) -> None:
+async def _deaf(client: Client, prompt: str, log: CrowdLog, seconds: float) -> None:
     """Run, and never read what comes of it."""
     log.counts["deaf"] += 1
     log.counts["deaf now"] += 1
     with contextlib.suppress(RefusedError):
-        await client.call("run.click", prompt=prompt, max_new_tokens=40, lineup=LINEUP)
+        await client.call("run.click", **form(prompt, 40, *LINEUP))
         async with client.http.stream("GET", "/derby/stream"):
             await asyncio.sleep(seconds)
     log.counts["deaf now"] -= 1
@@ -326,7 +314,7 @@ async def _later(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
         await act()
 
 
-Act = Callable[[Client, str, random.Random, Log], Awaitable[None]]
+Act = Callable[[Client, str, random.Random, CrowdLog], Awaitable[None]]
 _ACTS: tuple[Act, ...] = (_race, _go_on, _halt, _replace, _abandon, _edit, _garbage)
 _WEIGHTS = (40, 15, 15, 8, 10, 4, 8)
 
@@ -355,9 +343,7 @@ def _emptied(server: Server) -> list[Figure]:
 
     async def one() -> View:
         async with Client(server.address) as client:
-            prompt = "the last one"
-            form = {"prompt": prompt, "max_new_tokens": 8, "lineup": LINEUP}
-            return await asyncio.wait_for(client.last(**form), RACE)
+            return await asyncio.wait_for(client.last(**form("the last one", 8)), RACE)
 
     def alone() -> bool:
         return asyncio.run(one()).get("phase") == "ended"

@@ -4,15 +4,14 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from soak.client import Client, View, disturbed
 from soak.forms import asked, decoding, ended, endless, form, racing
-from soak.report import Result, at_most, none_of, noted, result, within
+from soak.report import BROKEN, Log, Result, at_most, noted
 from soak.server import Server, private_cache, until
 
 #: Seconds within which a stopped race must have ended and left the line.
@@ -49,44 +48,32 @@ MOMENTS = (
 LOAD = Moment("model load", form("Hello there", 64, "kv", "speculative"), asked, 4.0)
 
 
-@dataclass
-class Log:
-    idle: dict[str, list[float]] = field(default_factory=dict)
-    late: list[str] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+ODD = "races that were not stopped and did not end"
 
 
 def cycles(count: int = 500, loads: int = 20, *, seed: int = 0) -> Result:
     """Stop so many races on the fake engine, and so many that load the built-in model."""
-    chance, log = random.Random(seed), Log()
+    chance, log = random.Random(seed), Log(ODD)
     with private_cache() as cache, Server("--fake", cache=cache) as server:
-        asyncio.run(_cycles(server, 4, chance, Log()))
+        asyncio.run(_cycles(server, 4, chance, Log(ODD)))
         before = server.held()
         begun = time.monotonic()
         asyncio.run(_cycles(server, count, chance, log))
         seconds = time.monotonic() - begun
         left = _left(server, before)
-        broken = server.broken
+        log.wrong[BROKEN] += server.broken
     if loads:
         with private_cache(filled=True) as cache, Server(cache=cache) as server:
             asyncio.run(_loads(server, loads, chance, log))
-            broken += server.broken
+            log.wrong[BROKEN] += server.broken
     figures = [
-        *(
-            within(f"seconds until idle, stopped in {name}, at most", max(times), IDLE)
-            for name, times in sorted(log.idle.items())
-        ),
+        *log.longest(IDLE),
         noted("seconds a cycle", seconds / max(1, count)),
-        *(noted(what, number) for what, number in sorted(log.counts.items())),
-        none_of("races that were not stopped and did not end", log.odd),
         at_most("threads more than before", left[0], SLACK),
         at_most("file descriptors more than before", left[1], SLACK),
         at_most("processes more than before", left[2], 1),  # the grammar editor's child
-        none_of("tracebacks in the server's log", broken),
     ]
-    remarks = [*log.late, *log.odd, *broken]
-    return result("cycles", f"{count} on fake, {loads} loads, seed {seed}", figures, remarks)
+    return log.result("cycles", f"{count} on fake, {loads} loads, seed {seed}", figures)
 
 
 def _left(server: Server, before: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -127,12 +114,10 @@ async def _stopped(
             disturbed(client, moment.seen, delay, client.stop, **moment.form), 60
         )
     except (TimeoutError, httpx.HTTPError) as error:
-        log.odd.append(f"{moment.name}, after {delay:.2f} s: {error!r}")
+        log.flaw(ODD, f"{moment.name}, after {delay:.2f} s: {error!r}")
         return
-    log.idle.setdefault(moment.name, []).append(seconds)
-    if seconds > IDLE:
-        log.late.append(f"{moment.name}, stopped after {delay:.2f} s: idle after {seconds:.2f} s")
+    log.took(f"seconds until idle, stopped in {moment.name}", seconds)
     if not ended(view):
-        log.odd.append(f"{moment.name}, after {delay:.2f} s: {str(view)[:200]}")
+        log.flaw(ODD, f"{moment.name}, after {delay:.2f} s: {str(view)[:200]}")
     for column in view.get("columns", ()):
         log.counts[f"columns that were {column['state']}"] += 1

@@ -14,10 +14,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from soak.report import Result, at_least, none_of, noted, result
+from soak.report import Log, Result, at_least
 from soak.server import ROOT
 
 #: Seconds that a set-up may take.
@@ -57,12 +57,8 @@ REAL = SetUp(
 )
 
 
-@dataclass
-class Log:
-    tried: int = 0
-    refused: int = 0
-    wrong: list[str] = field(default_factory=list)
-    untried: list[str] = field(default_factory=list)
+WRONG = "that ended neither right nor in a sentence"
+TRIED, REFUSED, UNTRIED = "set-ups tried", "refused in a sentence", "not tried here"
 
 
 def disk(
@@ -71,18 +67,12 @@ def disk(
     """Every harm to the small set-up, killed so often and so many files flipped; then the same to
     the real one, killed `real_kills` times.
     """
-    chance, log = random.Random(seed), Log()
+    chance, log = random.Random(seed), Log(WRONG)
     _trouble(SMALL, kills, flips, chance, log)
     if real:
         _trouble(REAL, real_kills, flips, chance, log)
-    figures = [
-        at_least("set-ups tried", log.tried, 1),
-        noted("refused in a sentence", log.refused),
-        none_of("that ended neither right nor in a sentence", log.wrong),
-        noted("not tried here", "; ".join(log.untried) or "nothing"),
-    ]
     size = f"{kills} kills, seed {seed}" + (f"; real set-up, {real_kills} kills" if real else "")
-    return result("disk", size, figures, log.wrong)
+    return log.result("disk", size, [at_least(TRIED, log.counts[TRIED], 1)])
 
 
 def _trouble(setup: SetUp, kills: int, flips: int, chance: random.Random, log: Log) -> None:
@@ -90,7 +80,7 @@ def _trouble(setup: SetUp, kills: int, flips: int, chance: random.Random, log: L
         _full(setup, log)
         _read_only(setup, log)
     else:
-        log.untried.append(f"full and read-only disks for the {setup.name}: only root may mount")
+        log.counts[f"{UNTRIED}, only root may mount: full disks, {setup.name}"] += 1
     with _folder() as cache:
         _at_once(setup, cache, log)
         _flipped(setup, cache, flips, chance, log)
@@ -121,10 +111,10 @@ def _at_once(setup: SetUp, cache: Path, log: Log) -> None:
     running = [_start(setup, cache) for _ in range(2)]
     for process in running:
         said = process.communicate(timeout=PATIENCE)[1]
-        log.tried += 1
+        log.counts[TRIED] += 1
         if process.returncode:
-            log.wrong.append(f"{setup.name}, two at once: {process.returncode}, {said[-300:]}")
-    log.wrong += [f"{setup.name}, two at once: {flaw}" for flaw in _flaws(cache)]
+            log.flaw(WRONG, f"{setup.name}, two at once: {process.returncode}, {said[-300:]}")
+    log.wrong[WRONG] += [f"{setup.name}, two at once: {flaw}" for flaw in _flaws(cache)]
 
 
 def _flipped(setup: SetUp, cache: Path, flips: int, chance: random.Random, log: Log) -> None:
@@ -149,9 +139,9 @@ def _killed(setup: SetUp, cache: Path, kills: int, chance: random.Random, log: L
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.communicate()
-        log.tried += 1
+        log.counts[TRIED] += 1
     _must_end(setup, cache, f"after {kills} kills", log)
-    log.wrong += [
+    log.wrong[WRONG] += [
         f"{setup.name}, after {kills} kills: {p.name} is left" for p in cache.glob("*.partial")
     ]
 
@@ -172,20 +162,20 @@ def _judged(setup: SetUp, cache: Path, where: str, log: Log) -> int:
     """Run it: its exit code. Anything but 0, or a sentence and the code for that, is wrong."""
     process = _start(setup, cache)
     said = process.communicate(timeout=PATIENCE)[1]
-    log.tried += 1
+    log.counts[TRIED] += 1
     if process.returncode == 0:
-        log.wrong += [f"{setup.name}, {where}: {flaw}" for flaw in _flaws(cache)]
+        log.wrong[WRONG] += [f"{setup.name}, {where}: {flaw}" for flaw in _flaws(cache)]
     elif process.returncode == setup.refusal and "Traceback" not in said and said.strip():
-        log.refused += 1
+        log.counts[REFUSED] += 1
     else:
-        log.wrong.append(f"{setup.name}, {where}: exit code {process.returncode}: {said[-600:]}")
+        log.flaw(WRONG, f"{setup.name}, {where}: exit code {process.returncode}: {said[-600:]}")
     return process.returncode
 
 
 def _must_end(setup: SetUp, cache: Path, where: str, log: Log) -> None:
-    refused = log.refused
-    if _judged(setup, cache, where, log) and log.refused > refused:
-        log.wrong.append(f"{setup.name}, {where}: it was refused")
+    refused = log.counts[REFUSED]
+    if _judged(setup, cache, where, log) and log.counts[REFUSED] > refused:
+        log.flaw(WRONG, f"{setup.name}, {where}: it was refused")
 
 
 def _prepared_files(cache: Path) -> list[Path]:

@@ -6,9 +6,8 @@ the same seed makes the same ones again.
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from soak.client import Client, RefusedError, View
 from soak.forms import ended, form
-from soak.report import Result, at_least, none_of, noted, result
+from soak.report import BROKEN, Log, Result, at_least
 from soak.server import Server, private_cache
 
 #: Seconds after which a race is stopped, and after which it must have ended.
@@ -88,11 +87,7 @@ JSON = st.recursive(
 )
 
 
-@dataclass
-class Log:
-    counts: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-
+NEITHER = "examples without a race or a sentence"
 
 Trial = Callable[["Bench", Any], Coroutine[None, None, str]]
 
@@ -110,7 +105,7 @@ class Bench:
 
 def fuzz(count: int = 10_000, *, seed: int = 0) -> Result:
     """Try so many examples, every kind a share of them, all kinds side by side."""
-    log = Log()
+    log = Log(NEITHER)
     share = max(1, count // len(KINDS))
     with private_cache() as cache, Server("--fake", cache=cache) as server:
         threads = [
@@ -121,14 +116,9 @@ def fuzz(count: int = 10_000, *, seed: int = 0) -> Result:
             thread.start()
         for thread in threads:
             thread.join()
-        broken = server.broken
-    figures = [
-        at_least("examples tried", sum(log.counts.values()), share * len(KINDS)),
-        *(noted(what, number) for what, number in sorted(log.counts.items())),
-        none_of("examples without a race or a sentence", log.wrong),
-        none_of("tracebacks in the server's log", broken),
-    ]
-    return result("fuzz", f"{count} examples, seed {seed}", figures, [*log.wrong, *broken])
+        log.wrong[BROKEN] += server.broken
+    tried = at_least("examples tried", sum(log.counts.values()), share * len(KINDS))
+    return log.result("fuzz", f"{count} examples, seed {seed}", [tried])
 
 
 def _kind(name: str, count: int, seed: int, server: Server, cache: Path, log: Log) -> None:
@@ -144,16 +134,16 @@ def _kind(name: str, count: int, seed: int, server: Server, cache: Path, log: Lo
                 except RefusedError as refusal:
                     what = f"HTTP {refusal.status}"
                     if refusal.status >= httpx.codes.INTERNAL_SERVER_ERROR:
-                        log.wrong.append(f"{name}: {refusal} of {example!r:.300}")
+                        log.flaw(NEITHER, f"{name}: {refusal} of {example!r:.300}")
                 except Exception as error:
                     what = "neither"
-                    log.wrong.append(f"{name}: {error!r:.300} of {example!r:.300}")
+                    log.flaw(NEITHER, f"{name}: {error!r:.300} of {example!r:.300}")
                 log.counts[f"{name}: {what}"] += 1
 
     try:
         asyncio.run(every(_drawn(examples, count, seed)))
     except Exception as error:
-        log.wrong.append(f"{name} ended early: {error!r}")
+        log.flaw(NEITHER, f"{name} ended early: {error!r}")
 
 
 def _drawn(examples: "st.SearchStrategy[Any]", count: int, seed: int) -> list[Any]:

@@ -8,19 +8,17 @@ import random
 import re
 import resource
 import signal
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import httpx
 import psutil
 from soak.client import Client, View, disturbed, text_of
 from soak.forms import ended, endless, form, racing
-from soak.report import Result, none_of, noted, result, within
+from soak.report import BROKEN, Log, Result
 from soak.server import Server, private_cache
 
-#: Seconds within which a hanging worker must be noticed, and within which the next race must end.
-NOTICED, NEXT = 10.0, 10.0
+#: Seconds within which a harmed worker must be noticed, and within which the next race must end.
+NOTICED = 10.0
 
 #: Seconds that a racer may wait for any word at all.
 PATIENCE = 60.0
@@ -55,36 +53,18 @@ HARMS: dict[str, Harm] = {
 }
 
 
-@dataclass
-class Log:
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    nexts: list[float] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    unkept: list[str] = field(default_factory=list)
-    orphans: list[str] = field(default_factory=list)
+UNKEPT = "results of others, or ended columns, not kept"
+UNTOLD = "races without the sentence"
+ORPHANS = "workers left behind"
 
 
 def kills(count: int = 100, *, seed: int = 0) -> Result:
     """Harm the worker so often, each kind in turn."""
-    chance, log = random.Random(seed), Log()
+    chance, log = random.Random(seed), Log(UNKEPT, UNTOLD, ORPHANS)
     with private_cache() as cache, Server("--fake", cache=cache) as server:
         asyncio.run(_kills(server, count, chance, log))
-        broken = [b for b in server.broken if "MemoryError" not in b]
-    figures = [
-        *(
-            within(f"seconds from {name} to the racer's last view, at most", max(times), NOTICED)
-            for name, times in log.seconds.items()
-        ),
-        within("seconds of the next race, at most", max(log.nexts, default=0.0), NEXT),
-        *(noted(what, number) for what, number in sorted(log.counts.items())),
-        none_of("results of others, or ended columns, not kept", log.unkept),
-        none_of("races without the sentence", log.wrong),
-        none_of("workers left behind", log.orphans),
-        none_of("tracebacks in the server's log", broken),
-    ]
-    remarks = [*log.unkept, *log.wrong, *log.orphans, *broken]
-    return result("kills", f"{count} workers, seed {seed}", figures, remarks)
+        log.wrong[BROKEN] += [b for b in server.broken if "MemoryError" not in b]
+    return log.result("kills", f"{count} workers, seed {seed}", log.longest(NOTICED))
 
 
 async def _kills(server: Server, count: int, chance: random.Random, log: Log) -> None:
@@ -96,32 +76,33 @@ async def _kills(server: Server, count: int, chance: random.Random, log: Log) ->
             await _harm(server, racer, name, chance, log)
             begun = asyncio.get_running_loop().time()
             kept = await _goes_on(other, kept, name, log)
-            log.nexts.append(asyncio.get_running_loop().time() - begun)
+            log.took("seconds of the next race", asyncio.get_running_loop().time() - begun)
 
 
 async def _harm(server: Server, racer: Client, name: str, chance: random.Random, log: Log) -> None:
     worker = server.worker()
     delay = chance.uniform(0, 0.8)
+    last = f"seconds from {name} to the racer's last view"
     running = disturbed(
         racer, racing, delay, lambda: HARMS[name](worker), **endless("stateless:limit=4", "kv")
     )
     try:
         view, seconds = await asyncio.wait_for(running, PATIENCE)
     except TimeoutError:
-        log.seconds.setdefault(name, []).append(PATIENCE)
-        log.wrong.append(f"{name} after {delay:.2f} s: nothing was said within {PATIENCE:g} s")
+        log.took(last, PATIENCE)
+        log.flaw(UNTOLD, f"{name} after {delay:.2f} s: nothing was said within {PATIENCE:g} s")
         worker.kill()  # so that the others go on
         return
     except httpx.HTTPError as error:
-        log.wrong.append(f"{name} after {delay:.2f} s: {error}")
+        log.flaw(UNTOLD, f"{name} after {delay:.2f} s: {error}")
         return
-    log.seconds.setdefault(name, []).append(seconds)
+    log.took(last, seconds)
     _judge(view, name, delay, log)
     if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
         if name == "out of memory":  # it may have survived; memory is there again
             worker.rlimit(psutil.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         else:
-            log.orphans.append(f"{name} after {delay:.2f} s: process {worker.status()}")
+            log.flaw(ORPHANS, f"{name} after {delay:.2f} s: process {worker.status()}")
             worker.kill()
 
 
@@ -129,14 +110,14 @@ def _judge(view: View, name: str, delay: float, log: Log) -> None:
     """Are the ended columns kept, and is the sentence there for the others?"""
     where = f"{name} after {delay:.2f} s"
     if not ended(view):
-        log.wrong.append(f"{where}: the last view is {str(view)[:200]}")
+        log.flaw(UNTOLD, f"{where}: the last view is {str(view)[:200]}")
         return
     for column in view["columns"]:
         log.counts[f"columns {column['state']} at {name}"] += 1
         if column["state"] == "failed" and not SENTENCE.fullmatch(column["message"]):
-            log.wrong.append(f"{where}: {column['title']} says {column['message']!r}")
+            log.flaw(UNTOLD, f"{where}: {column['title']} says {column['message']!r}")
         if column["state"] == "done" and not text_of(column):
-            log.unkept.append(f"{where}: the text of {column['title']} is gone")
+            log.flaw(UNKEPT, f"{where}: the text of {column['title']} is gone")
 
 
 async def _goes_on(other: Client, kept: View, name: str, log: Log) -> View:
@@ -144,10 +125,10 @@ async def _goes_on(other: Client, kept: View, name: str, log: Log) -> View:
     try:
         view = await asyncio.wait_for(other.last("continue.click", max_new_tokens=2), PATIENCE)
     except (TimeoutError, httpx.HTTPError) as error:
-        log.unkept.append(f"after {name}, the other's race did not go on: {error!r}")
+        log.flaw(UNKEPT, f"after {name}, the other's race did not go on: {error!r}")
         return kept
     before, after = ([text_of(c) for c in v.get("columns", ())] for v in (kept, view))
     if not ended(view) or not all(b.startswith(a) for a, b in zip(before, after, strict=True)):
-        log.unkept.append(f"after {name}: {before} became {after or str(view)[:200]}")
+        log.flaw(UNKEPT, f"after {name}: {before} became {after or str(view)[:200]}")
         return kept
     return view

@@ -5,14 +5,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
 from browser import ARGUMENTS, CHROMIUM, Visitor, launched
 from playwright.sync_api import Browser, Error
 from proxy import Proxy
 from soak.crowd import expected
-from soak.report import Figure, Result, none_of, result, within
+from soak.report import BROKEN, Figure, Log, Result, within
 from soak.server import Server, private_cache
 
 #: All that is read of a board, in one look.
@@ -30,6 +30,9 @@ CAUGHT_UP = 30.0
 TOKENS = 100
 
 
+LOST = "races that were lost or cut short"
+
+
 @dataclass
 class Case:
     """One page, and how its network goes away and comes back."""
@@ -38,7 +41,6 @@ class Case:
     visitor: Visitor
     away: Callable[[], object]
     back: Callable[[], object]
-    seconds: list[float] = field(default_factory=list)
 
 
 def network(
@@ -46,8 +48,7 @@ def network(
     kinds: Sequence[str] = ("offline", "held", "cut", "asleep"),
 ) -> Result:
     """Take the network away for so many seconds, in every way, in the middle of a race."""
-    lost: list[str] = []
-    broken: list[str] = []
+    log = Log(LOST)
     figures: list[Figure] = []
     with ExitStack() as opened:
         cache = opened.enter_context(private_cache())
@@ -58,21 +59,17 @@ def network(
             for kind, server in zip(kinds, servers, strict=True)
         ]
         for gap in gaps:
-            waited = _gap(cases, gap, lost)
+            waited = _gap(cases, gap, log)
             figures += [
                 within(f"seconds to catch up, {kind} for {gap:g} s", seconds, CAUGHT_UP)
                 for kind, seconds in waited.items()
             ]
-        broken = [entry for server in servers for entry in server.broken]
-    figures += [
-        none_of("races that were lost or cut short", lost),
-        none_of("tracebacks in the servers' logs", broken),
-    ]
+        log.wrong[BROKEN] += [entry for server in servers for entry in server.broken]
     size = f"{', '.join(kinds)} for {', '.join(f'{gap:g}' for gap in gaps)} s"
-    return result("network", size, figures, [*lost, *broken])
+    return log.result("network", size, figures)
 
 
-def _gap(cases: Sequence[Case], gap: float, lost: list[str]) -> dict[str, float]:
+def _gap(cases: Sequence[Case], gap: float, log: Log) -> dict[str, float]:
     """One race in each case, and a gap in the middle of all: seconds until each has caught up."""
     prompt = f"Without a network for {gap:g} s"
     for case in cases:
@@ -84,10 +81,10 @@ def _gap(cases: Sequence[Case], gap: float, lost: list[str]) -> dict[str, float]
     threading.Event().wait(gap)
     for case in cases:
         case.back()
-    return {case.kind: _caught_up(case, prompt, gap, lost) for case in cases}
+    return {case.kind: _caught_up(case, prompt, gap, log) for case in cases}
 
 
-def _caught_up(case: Case, prompt: str, gap: float, lost: list[str]) -> float:
+def _caught_up(case: Case, prompt: str, gap: float, log: Log) -> float:
     """Seconds until the page shows the whole race, CAUGHT_UP at most."""
     waited, right = 0.0, expected(prompt)[:TOKENS]
     board = case.visitor.page.evaluate(_READ)
@@ -97,9 +94,10 @@ def _caught_up(case: Case, prompt: str, gap: float, lost: list[str]) -> float:
         board = case.visitor.page.evaluate(_READ)
     texts = board["texts"]
     if board["phase"] != "ended" or texts != [right] * 2:
-        lost.append(
+        log.flaw(
+            LOST,
             f"{case.kind} for {gap:g} s: {board['phase']}, {board['status']!r}, "
-            f"{board['alert']!r}, texts of {[len(t) for t in texts]} of {len(right)} characters"
+            f"{board['alert']!r}, texts of {[len(t) for t in texts]} of {len(right)} characters",
         )
     return waited
 

@@ -1,11 +1,17 @@
 """What a row of the soak found: figures against bars, and what went wrong, as tables to keep."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from pydantic import TypeAdapter
+
 #: Sentences on single failures that a report keeps; the rest is counted.
 KEPT = 20
+
+#: What no row may find.
+BROKEN = "tracebacks in the server's log, and other breakdowns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +77,42 @@ class Result:
         return all(figure.ok or figure.timed for figure in self.figures)
 
 
-def result(row: str, size: str, figures: Iterable[Figure], remarks: Sequence[str] = ()) -> Result:
-    """A result whose remarks are cut to what a report keeps."""
-    kept = [f"{remark:.400}" for remark in remarks[:KEPT]]
-    if len(remarks) > KEPT:
-        kept.append(f"... and {len(remarks) - KEPT} more")
-    return Result(row, size, tuple(figures), tuple(kept))
+class Log:
+    """What a row notes as it goes: counts, seconds by what was timed, and sentences by what must
+    not be, the server's tracebacks among it.
+    """
+
+    def __init__(self, *wrong: str) -> None:
+        self.counts: Counter[str] = Counter()
+        self.seconds: dict[str, list[float]] = {}
+        self.wrong: dict[str, list[str]] = {what: [] for what in (*wrong, BROKEN)}
+
+    def flaw(self, what: str, sentence: str) -> None:
+        self.wrong[what].append(sentence)
+
+    def took(self, what: str, seconds: float) -> None:
+        self.seconds.setdefault(what, []).append(seconds)
+
+    def longest(self, limit: float) -> list[Figure]:
+        """The bar of each thing that was timed."""
+        return [within(f"{what}, at most", max(took), limit) for what, took in self.seconds.items()]
+
+    def result(
+        self, row: str, size: str, figures: Iterable[Figure] = (), remarks: Sequence[str] = ()
+    ) -> Result:
+        """The row's result: these figures, the counts, and that nothing is wrong. Remarks are cut
+        to what a report keeps.
+        """
+        said = [*remarks, *(sentence for found in self.wrong.values() for sentence in found)]
+        kept = [f"{remark:.400}" for remark in said[:KEPT]]
+        if len(said) > KEPT:
+            kept.append(f"... and {len(said) - KEPT} more")
+        counts = (noted(what, count) for what, count in sorted(self.counts.items()))
+        bars = (none_of(what, found) for what, found in self.wrong.items())
+        return Result(row, size, (*figures, *counts, *bars), tuple(kept))
+
+
+_RESULTS = TypeAdapter(list[Result])
 
 
 def as_json(results: Sequence[Result]) -> str:
@@ -86,16 +122,7 @@ def as_json(results: Sequence[Result]) -> str:
 
 def read_json(text: str) -> list[Result]:
     """What `as_json` wrote."""
-    return [
-        Result(
-            r["row"],
-            r["size"],
-            tuple(Figure(**figure) for figure in r["figures"]),
-            tuple(r["remarks"]),
-            r["seconds"],
-        )
-        for r in json.loads(text)
-    ]
+    return _RESULTS.validate_json(text)
 
 
 def as_markdown(results: Sequence[Result]) -> str:

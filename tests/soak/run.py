@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from soak.report import Result, as_json, as_markdown, none_of, read_json, result  # noqa: E402
+from soak.report import BROKEN, Log, Result, as_json, as_markdown, read_json  # noqa: E402
 from soak.rows import ROWS  # noqa: E402
 
 #: Rows whose bars are seconds: nothing else runs beside them.
@@ -85,8 +85,9 @@ def _apart(name: str, options: Sequence[str]) -> Result:
         if report.is_file():
             (found,) = read_json(report.read_text(encoding="utf-8"))
         else:
-            said = done.stderr[-2000:]
-            found = result(name, "", [none_of("rows that broke", [name])], [said])
+            log = Log()
+            log.flaw(BROKEN, done.stderr[-2000:])
+            found = log.result(name, "")
         _say(f"{name} {'passed' if found.passed else 'FAILED'}")
         return found
 

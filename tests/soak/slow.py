@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from soak.client import Client, RefusedError
 from soak.forms import ended, form
-from soak.report import Result, at_least, at_most, none_of, noted, result, within
+from soak.report import BROKEN, Log, Result, at_least, at_most, noted, within
 from soak.server import Server, private_cache
 
 #: Bytes a second of a slow reader, and megabytes by which the page may grow for all of them.
@@ -23,28 +23,30 @@ HINDERED = 1.0
 PERIOD = 8.0
 
 
+LOST = "races of the other without an end"
+
+
 @dataclass
 class Phase:
     """What was seen while the readers read at one rate."""
 
     probes: list[float] = field(default_factory=list)
     rss: list[int] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
     refused: int = 0
     read: int = 0
 
 
 def slow(readers: int = 20, seconds: float = 600.0) -> Result:
     """Have so many readers race for so long; for a fifth of it before, they read all at once."""
+    log = Log(LOST)
     with private_cache() as cache, Server("--fake", cache=cache) as server:
         usually = max(seconds / 5, min(seconds, 2 * PERIOD))
-        fast = asyncio.run(_phase(server, readers, usually, 0))
+        fast = asyncio.run(_phase(server, readers, usually, 0, log))
         begun = server.rss()[0]
-        slowed = asyncio.run(_phase(server, readers, seconds, RATE))
-        broken = server.broken
+        slowed = asyncio.run(_phase(server, readers, seconds, RATE, log))
+        log.wrong[BROKEN] += server.broken
     grown = (max(slowed.rss, default=0) - begun) / 1e6
     usual, beside = (statistics.median(p.probes or [0.0]) for p in (fast, slowed))
-    lost = fast.lost + slowed.lost
     figures = [
         at_most("growth of the page's memory, MB", grown, GROWTH),
         noted("seconds of another's race beside readers who keep up, median", usual),
@@ -53,21 +55,19 @@ def slow(readers: int = 20, seconds: float = 600.0) -> Result:
         at_least("races of the other", len(slowed.probes), 1),
         noted("kilobytes that each slow reader took", slowed.read / 1000 / readers),
         noted("refusals", fast.refused + slowed.refused),
-        none_of("races of the other without an end", lost),
-        none_of("tracebacks in the server's log", broken),
     ]
-    return result("slow", f"{readers} readers, {seconds:g} s", figures, [*lost, *broken])
+    return log.result("slow", f"{readers} readers, {seconds:g} s", figures)
 
 
-async def _phase(server: Server, readers: int, seconds: float, rate: int) -> Phase:
+async def _phase(server: Server, readers: int, seconds: float, rate: int, log: Log) -> Phase:
     """All readers at `rate` bytes a second, 0 for as fast as they can, and one who probes."""
     seen, end = Phase(), time.monotonic() + seconds
     tasks = [_reader(server, number, readers, end, rate, seen) for number in range(readers)]
-    await asyncio.gather(_probe(server, end, seen), *tasks)
+    await asyncio.gather(_probe(server, end, seen, log), *tasks)
     return seen
 
 
-async def _probe(server: Server, end: float, seen: Phase) -> None:
+async def _probe(server: Server, end: float, seen: Phase, log: Log) -> None:
     async with Client(server.address) as client:
         while time.monotonic() < end:
             begun = time.monotonic()
@@ -77,7 +77,7 @@ async def _probe(server: Server, end: float, seen: Phase) -> None:
             elif "alert" in view:
                 seen.refused += 1
             else:
-                seen.lost.append(f"the last view is {str(view)[:200]}")
+                log.flaw(LOST, f"the last view is {str(view)[:200]}")
             seen.rss.append(server.rss()[0])
             await asyncio.sleep(0.5)
 

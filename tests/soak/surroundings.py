@@ -10,13 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.client import Client
 from soak.disk import unmount
 from soak.forms import ended, form
-from soak.report import Result, at_least, none_of, noted, result
+from soak.report import Log, Result, at_least
 from soak.server import ROOT, Server, private_cache
 
 #: Nobody, who owns nothing here.
@@ -38,12 +37,7 @@ exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --inh-caps=-all "$
 """
 
 
-@dataclass
-class Log:
-    worked: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    untried: list[str] = field(default_factory=list)
+WRONG = "places where it does neither"
 
 
 class UntriedError(Exception):
@@ -52,24 +46,18 @@ class UntriedError(Exception):
 
 def surroundings(only: tuple[str, ...] = ()) -> Result:
     """Start the app in each of the places; `only` names some of them."""
-    log = Log()
-    for name, case in CASES.items():
-        if only and name not in only:
-            continue
+    log, tried = Log(WRONG), 0
+    for name in only or CASES:
         try:
-            case(name, log)
+            CASES[name]()
         except UntriedError as why:
-            log.untried.append(f"{name}: {why}")
+            log.counts[f"not tried here: {name}, {why}"] += 1
+            continue
         except Exception as error:
-            log.wrong.append(f"{name}: {error!r}")
-    figures = [
-        at_least("places tried", len(log.worked + log.told), 1),
-        noted("works", "; ".join(log.worked)),
-        noted("one sentence", "; ".join(log.told) or "nowhere"),
-        noted("not tried here", "; ".join(log.untried) or "nothing"),
-        none_of("places where it does neither", log.wrong),
-    ]
-    return result("surroundings", f"{len(only) or len(CASES)} places", figures, log.wrong)
+            log.flaw(WRONG, f"{name}: {error!r}")
+        tried += 1
+    places = len(only or CASES)
+    return log.result("surroundings", f"{places} places", [at_least("places tried", tried, 1)])
 
 
 def _races(server: Server) -> None:
@@ -88,17 +76,16 @@ def _races(server: Server) -> None:
         raise RuntimeError(server.broken[0])
 
 
-def _elsewhere_user(name: str, log: Log) -> None:
+def _elsewhere_user() -> None:
     if os.geteuid() or not shutil.which("setpriv") or not shutil.which("unshare"):
         raise UntriedError("needs root, setpriv and unshare")
     prefix = ("unshare", "-m", "sh", "-c", _AS_NOBODY, sys.executable)
     home = {"HOME": "/nonexistent", "XDG_CACHE_HOME": "", "TMPDIR": tempfile.gettempdir()}
     with Server("--fake", environment=home, prefix=prefix) as server:
         _races(server)
-    log.worked.append(name)
 
 
-def _read_only(name: str, log: Log) -> None:
+def _read_only() -> None:
     if os.geteuid():
         raise UntriedError("only root may mount a folder read-only")
     with _copy("checkout") as root, private_cache() as cache, ExitStack() as opened:
@@ -112,10 +99,9 @@ def _read_only(name: str, log: Log) -> None:
         )
         with Server("--fake", cache=cache, root=root) as server:
             _races(server)
-    log.worked.append(name)
 
 
-def _locale(name: str, log: Log) -> None:
+def _locale() -> None:
     plain = {"LANG": "C", "LC_ALL": "C"}
     with private_cache() as cache:
         with Server("--fake", cache=cache, environment=plain) as server:
@@ -130,18 +116,16 @@ def _locale(name: str, log: Log) -> None:
         )
     if done.returncode or b"Traceback" in done.stderr:
         raise RuntimeError(done.stderr.decode("utf-8", "replace")[-600:])
-    log.worked.append(name)
 
 
-def _path(name: str, log: Log) -> None:
+def _path() -> None:
     with _copy("Räume & Käfige, mit Leerzeichen") as root, private_cache() as cache:
         own = cache / "Zwischen speicher äöü"
         with Server("--fake", cache=own, root=root) as server:
             _races(server)
-    log.worked.append(name)
 
 
-def _port(name: str, log: Log) -> None:
+def _port() -> None:
     with private_cache() as cache, Server("--fake", cache=cache) as server:
         second = Server("--fake", cache=cache, port=server.port)
         try:
@@ -152,10 +136,9 @@ def _port(name: str, log: Log) -> None:
         _races(server)
     if code == 0 or "Traceback" in said or not said.endswith("."):
         raise RuntimeError(f"exit code {code}: {said[-600:]}")
-    log.told.append(f"{name} ({code})")
 
 
-def _together(name: str, log: Log) -> None:
+def _together() -> None:
     async def save(server: Server) -> None:
         async with Client(server.address) as client:
             await client.last(**form("Together", 8, "kv"))
@@ -173,11 +156,9 @@ def _together(name: str, log: Log) -> None:
 
             asyncio.run(both())
         _races(one)
-    log.worked.append(name)
 
 
-Case = Callable[[str, Log], None]
-CASES: dict[str, Case] = {
+CASES: dict[str, Callable[[], None]] = {
     "another user without a home": _elsewhere_user,
     "a read-only checkout": _read_only,
     "LANG=C": _locale,

@@ -5,7 +5,7 @@ harness itself.
 import importlib
 
 import pytest
-from soak.report import as_json, as_markdown, at_most, none_of, noted, read_json, result, within
+from soak.report import Log, as_json, as_markdown, at_most, noted, read_json
 from soak.rows import ROWS
 
 # At collection, before any row has started threads or a browser.
@@ -23,11 +23,14 @@ def test_a_row_at_its_short_size_holds_its_bars(name: str) -> None:
 
 
 def test_a_report_tells_a_bar_that_is_not_held() -> None:
-    held = result("a", "3 times", [noted("seen", 2.5), at_most("s", 1.0, 2.0)])
-    broken = result("b", "once", [none_of("lost", ["x"])], ["x was lost"])
-    late = result("c", "once", [within("until idle", 2.0, 1.0)])
-    assert (held.passed, broken.passed, late.passed) == (True, False, False)
-    assert (broken.sound, late.sound) == (False, True)
+    log, wrong, late = Log("lost"), Log("lost"), Log()
+    held = log.result("a", "3 times", [noted("seen", 2.5), at_most("s", 1.0, 2.0)])
+    wrong.flaw("lost", "x was lost")
+    broken = wrong.result("b", "once")
+    late.took("until idle", 2.0)
+    slow = late.result("c", "once", late.longest(1.0))
+    assert (held.passed, broken.passed, slow.passed) == (True, False, False)
+    assert (broken.sound, slow.sound) == (False, True)
     told = as_markdown([held, broken])
     assert "| | s | 1.0 | at most 2 | passed |" in told
     assert "| | lost | 1 | none | **FAILED** |" in told

@@ -14,7 +14,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Preparing, from_json
 from backend.kvcache.prefix_files import PrefixFolder
 from backend.limits import PRIVATE, Limits
-from backend.racing.commands import Command, OpenColumns
+from backend.racing.commands import Command, all_stopped, ending
 from backend.racing.hosts.host import POLL, HostFacts, held
 from backend.racing.hosts.worker import (
     CLOSED,
@@ -99,14 +99,11 @@ class ProcessHost:
         self._stillborn += not ready
 
     def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        columns = OpenColumns(range(command.width))
         with held(self._one_at_a_time, stopped) as mine:
-            try:
-                if mine:
-                    yield from columns.passing(self._carried_out(command, stopped))
-                yield from columns.stopped()
-            except DerbyError as error:
-                yield from columns.failed(error)
+            if mine:
+                yield from ending(range(command.width), self._carried_out(command, stopped))
+            else:
+                yield from all_stopped(command)
 
     def _carried_out(
         self, command: Command, stopped: Callable[[], bool]

@@ -10,7 +10,7 @@ ends by itself before its seconds are over, and is stopped by a file.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,11 +35,10 @@ from backend.kvcache.sources import Scope
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import (
     Command,
-    MeasureCosts,
-    MeasureLoad,
-    OpenColumns,
+    Measure,
     SaveColumn,
     all_stopped,
+    ending,
 )
 from backend.racing.hosts.host import POLL, Host, HostFacts, held
 from backend.racing.hosts.inline import InlineHost
@@ -108,7 +107,7 @@ def shares_of(command: Command, lent: Callable[[ModelSpec], bool]) -> list[Share
     if isinstance(command, SaveColumn):
         race = command.race
         return [Share(command, (0,), is_lent(race.columns[command.index], race.target))]
-    if not isinstance(command, Race | MeasureCosts | MeasureLoad):
+    if not isinstance(command, Race | Measure):
         return [Share(command, tuple(range(command.width)), lent=False)]
     sides = [is_lent(column, command.target) for column in command.columns]
     found = []
@@ -119,7 +118,7 @@ def shares_of(command: Command, lent: Callable[[ModelSpec], bool]) -> list[Share
     return found
 
 
-def _part(command: Race | MeasureCosts | MeasureLoad, mine: Sequence[int]) -> Command:
+def _part(command: Race | Measure, mine: Sequence[int]) -> Command:
     columns = tuple(command.columns[index] for index in mine)
     if not isinstance(command, Race):
         return replace(command, columns=columns)
@@ -159,17 +158,18 @@ class ZeroGpuHost:
                 yield from self._cpu.stream(command, stopped)
             elif isinstance(command, Race) and command.first is not None:  # one column at a time
                 for share in shares:
-                    yield from self._at_once([share], stopped)
+                    yield from ending(share.columns, self._at_once([share], stopped))
             else:
-                yield from self._at_once(shares, stopped)
+                yield from ending(range(command.width), self._at_once(shares, stopped))
 
-    def _at_once(self, shares: Sequence[Share], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def _at_once(
+        self, shares: Sequence[Share], stopped: Callable[[], bool]
+    ) -> Generator[Event, None, None]:
         """Carry out the shares beside one another. After a stop, one that waits for a GPU or has
         not ended within its grace is left to itself.
         """
         queue: SimpleQueue[Event | None] = SimpleQueue()
         stop = Path(gettempdir()) / f"decode-derby-stop-{token_hex(16)}"
-        columns = OpenColumns(column for share in shares for column in share.columns)
         left, deadline = len(shares), inf
         for share in shares:
             # Who else used the processor is for the CPU's share to tell, whose columns need it all.
@@ -188,8 +188,7 @@ class ZeroGpuHost:
                 if event is None:
                     left -= 1
                 else:
-                    yield columns.seen(event)
-            yield from columns.stopped()
+                    yield event
         finally:
             if left:
                 stop.touch()  # and stays: nobody knows when they will look
@@ -198,13 +197,10 @@ class ZeroGpuHost:
 
     def _carry_out(self, share: Share, stop: Path, emit: Callable[[Event | None], None]) -> None:
         """Emit the events of a share, and None at its end."""
-        columns = OpenColumns(share.columns)
         source = self._on_gpu if share.lent else self._on_cpu
+        events = (share.whole(event) for event in source(share.command, stop))
         try:
-            for event in map(share.whole, source(share.command, stop)):
-                emit(columns.seen(event))
-        except Exception as error:
-            for event in columns.failed(error):
+            for event in ending(share.columns[: share.command.width], events):
                 emit(event)
         finally:
             emit(None)
@@ -225,10 +221,10 @@ class ZeroGpuHost:
 
     def _predicted(self, command: Command) -> int:
         """Seconds of GPU time to declare for a command."""
-        if isinstance(command, MeasureLoad):
-            return LONGEST
-        if not isinstance(command, Race | MeasureCosts):
+        if not isinstance(command, Race | Measure):
             return SHORTEST
+        if isinstance(command, Measure) and command.load:
+            return LONGEST
         targets = [column.target(command.target) for column in command.columns]
         seconds = START + MEASURING * len(set(targets) - self._one_row.keys())
         if isinstance(command, Race):

@@ -11,51 +11,39 @@ from pathlib import Path
 import psutil
 from soak.client import Client
 from soak.forms import ended, endless, form, racing
-from soak.report import Result, none_of, result, within
+from soak.report import BROKEN, Log, Result
 from soak.server import Server, private_cache, until
 
 #: Seconds within which every process of a page that ended must be gone.
 GONE = 3.0
 
+ORPHANS = "processes left behind"
+UNSOUND = "files of the cache that are half written"
+FAILING = "starts that failed"
+
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 
 
-def page_ends(count: int = 30, *, seed: int = 0) -> Result:
+def page(count: int = 30, *, seed: int = 0) -> Result:
     """End the page so often, by each signal in turn, one after another on one cache and port."""
-    chance = random.Random(seed)
-    gone: dict[str, list[float]] = {}
-    orphans: list[str] = []
-    unsound: list[str] = []
-    failing: list[str] = []
-    broken: list[str] = []
+    chance, log = random.Random(seed), Log(ORPHANS, UNSOUND, FAILING)
     with private_cache() as cache:
         for sign in itertools.islice(itertools.cycle(SIGNALS), count):
             try:
                 with Server("--fake", cache=cache) as server:
                     asyncio.run(_until_racing(server, chance.uniform(0, 1)))
-                    seconds = _end(server, sign, orphans)
+                    seconds = _end(server, sign, log)
                     # A page that is told to end says nothing of it.
-                    broken += [b for b in server.broken if "KeyboardInterrupt" not in b]
+                    log.wrong[BROKEN] += [b for b in server.broken if "KeyboardInterrupt" not in b]
             except (RuntimeError, TimeoutError) as error:
-                failing.append(f"start before {sign.name}: {error}")
+                log.flaw(FAILING, f"start before {sign.name}: {error}")
                 continue
-            gone.setdefault(sign.name, []).append(seconds)
-            unsound += [f"after {sign.name}: {flaw}" for flaw in _flaws(cache)]
+            log.took(f"seconds until all is gone after {sign.name}", seconds)
+            log.wrong[UNSOUND] += [f"after {sign.name}: {flaw}" for flaw in _flaws(cache)]
         with Server("--fake", cache=cache) as server:
             if not asyncio.run(_works(server)):
-                failing.append("the last start runs no race")
-    figures = [
-        *(
-            within(f"seconds until all is gone after {name}, at most", max(times), GONE)
-            for name, times in gone.items()
-        ),
-        none_of("processes left behind", orphans),
-        none_of("files of the cache that are half written", unsound),
-        none_of("starts that failed", failing),
-        none_of("tracebacks in the server's log", broken),
-    ]
-    remarks = [*orphans, *unsound, *failing, *broken]
-    return result("page", f"{count} ends, seed {seed}", figures, remarks)
+                log.flaw(FAILING, "the last start runs no race")
+    return log.result("page", f"{count} ends, seed {seed}", log.longest(GONE))
 
 
 async def _until_racing(server: Server, delay: float) -> None:
@@ -76,7 +64,7 @@ async def _works(server: Server) -> bool:
         return ended(await client.last(**form("After all", 8)))
 
 
-def _end(server: Server, sign: signal.Signals, orphans: list[str]) -> float:
+def _end(server: Server, sign: signal.Signals, log: Log) -> float:
     """Send the signal, as a terminal does to the whole group if it is Ctrl-C: the seconds until no
     process is left.
     """
@@ -92,9 +80,9 @@ def _end(server: Server, sign: signal.Signals, orphans: list[str]) -> float:
     try:
         return until(lambda: server.process.poll() is not None and not left(), 20)
     except TimeoutError:
-        orphans += [f"{sign.name}: {p.name()} {p.status()}" for p in left()]
+        log.wrong[ORPHANS] += [f"{sign.name}: {p.name()} {p.status()}" for p in left()]
         if server.process.poll() is None:
-            orphans.append(f"{sign.name}: the page itself")
+            log.flaw(ORPHANS, f"{sign.name}: the page itself")
         return 20.0
 
 

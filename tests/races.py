@@ -1,0 +1,32 @@
+"""Races in this process on the fake engine, as tests of several rooms run them."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hosting import never
+
+from backend.events import Event
+from backend.racing.commands import run_to_end
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import Column
+from backend.types import ModelSpec
+
+FAKE = ModelSpec("fake", "fake")
+
+
+def events_of(
+    race: Race, models: LoadedModels | None = None, stopped: Callable[[], bool] = never
+) -> list[Event]:
+    """All that happens in a race."""
+    events: list[Event] = []
+    run_to_end(race, models or LoadedModels(), events.append, stopped)
+    return events
+
+
+def board_after(columns: Sequence[Column], events: Iterable[Event]) -> Scoreboard:
+    """What the columns have come to after these events."""
+    board = Scoreboard(columns)
+    for event in events:
+        board.add(event)
+    return board
