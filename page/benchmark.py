@@ -7,6 +7,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks
 from backend.web.feeds import Draw, Feeds
 from backend.web.view import View, begun
@@ -15,7 +16,6 @@ from page.components import (
     QUIET,
     WORDS,
     Fields,
-    asset,
     keyed,
     visitor_of,
     whole_number,

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE
+from backend.web.assets import asset
 from backend.web.controller import Controller
 from backend.web.editor import Editor
 from backend.web.offer import Offer
@@ -49,14 +49,6 @@ class Surroundings:
     editor: Editor
     board: gr.HTML
     fields: Mapping[str, Any]
-
-
-ASSETS = Path(__file__).resolve().parent.parent / "assets"
-
-
-def asset(name: str) -> str:
-    """The text of a file in assets/."""
-    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 #: Labels and lines of help, by component.

@@ -36,11 +36,12 @@ AGENTS = "/mcp"
 HEALTH = "/health"
 _API = "/gradio_api/"
 _OWN = "/derby/"
-_FILES = ("/assets/", "/static/", PLACE)
+_FILES = ("/assets/", "/static/")
 _READ = {
     DOCUMENT,
     QUEUE,
     STREAM,
+    PLACE,
     "/theme.css",
     "/favicon.ico",
     PICTURE,

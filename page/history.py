@@ -4,9 +4,10 @@ from typing import Any
 
 import gradio as gr
 
+from backend.web.assets import asset
 from backend.web.controller import Controller
 from backend.web.view import View
-from page.components import BARE, QUIET, asset
+from page.components import BARE, QUIET
 from page.modules import starting
 
 

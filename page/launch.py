@@ -14,13 +14,13 @@ from backend.errors import DerbyError
 from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.web.address import host_name
+from backend.web.assets import ASSETS, asset
 from backend.web.controller import Controller
 from backend.web.metrics import Metrics
 from backend.web.presence import Presence
 from backend.web.theme import theme_values
 from page.agents import Agents, NoAgents
 from page.calls import Functions
-from page.components import ASSETS, asset
 from page.document import PICTURE
 from page.guard import HEALTH, Guard
 from page.layout import build

@@ -11,6 +11,7 @@ from backend.models.files import BUILT_IN
 from backend.racing.hosts.host import Host
 from backend.remote.server import named_servers
 from backend.web.api import Api
+from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
@@ -30,7 +31,6 @@ from page.components import (
     WORDS,
     Fields,
     Surroundings,
-    asset,
     keyed,
     visitor_of,
 )

@@ -4,12 +4,13 @@ from typing import Any
 
 import gradio as gr
 
+from backend.web.assets import asset
 from backend.web.examples import examples
 from backend.web.lineup import Lineup
 from backend.web.lineup_editor import answer, catalogue, editor_state
 from backend.web.offer import Offer
 from backend.web.view import View, idle
-from page.components import BARE, QUIET, Fields, Surroundings, asset
+from page.components import BARE, QUIET, Fields, Surroundings
 from page.modules import starting
 
 

@@ -3,11 +3,9 @@
 import json
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from backend.web.assets import asset
 from backend.web.offer import Offer
-
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,12 @@ class Preset:
 @cache
 def examples() -> tuple[Example, ...]:
     """All of them; the page opens with the first."""
-    entries = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
+    entries = json.loads(asset("examples.json"))
     return tuple(Example(**entry | {"columns": tuple(entry["columns"])}) for entry in entries)
 
 
 @cache
 def presets() -> tuple[Preset, ...]:
     """All of them, whether they can be run here or not."""
-    entries = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+    entries = json.loads(asset("presets.json"))
     return tuple(Preset(**entry | {"lines": tuple(entry["lines"])}) for entry in entries)

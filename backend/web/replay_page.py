@@ -7,7 +7,6 @@ import json
 import re
 import zlib
 from base64 import b64decode, b64encode
-from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
@@ -15,27 +14,9 @@ from backend.records.file import as_bytes
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
+from backend.web.assets import asset, script_of
 from backend.web.theme import variables
 from backend.web.view import recorded_view
-
-_ASSETS = Path(__file__).resolve().parents[2] / "assets"
-
-#: The modules of the board and of the inspector, each behind those that it imports.
-_MODULES = (
-    "dom.js",
-    "help.js",
-    "kept.js",
-    "stream.js",
-    "rounds.js",
-    "card.js",
-    "curve.js",
-    "load.js",
-    "replay.js",
-    "board.js",
-    "inspector.js",
-)
-_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w.]+)";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
 
 #: Reads what `_packed` wrote.
 _UNPACK = """
@@ -71,7 +52,7 @@ def replay_page(record: RaceRecord) -> str:
     title = f"Decode Derby: {record.request.prompt[:80]}"
     made = board(record)
     shown = {"view": recorded_view(made, record.place), **_inside(made)}
-    styles = "\n".join(_asset(name) for name in ("page.css", "replay.css"))
+    styles = "\n".join(asset(name) for name in ("page.css", "replay.css"))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -97,10 +78,10 @@ document.body.classList.toggle("dark", matches);
 <h1>Decode Derby</h1>
 <p class="dd-prompt">{html.escape(record.request.prompt)}</p>
 <div id="board">
-{_asset("board.html")}
+{asset("board.html")}
 </div>
 <div id="inspector">
-{_asset("inspector.html")}
+{asset("inspector.html")}
 </div>
 </main>
 <script type="text/plain" id="shown">{_packed(json.dumps(shown).encode())}</script>
@@ -108,7 +89,7 @@ document.body.classList.toggle("dark", matches);
 <script>
 (async () => {{
 {_UNPACK}
-{_bundled()}
+{script_of("board.js", "inspector.js")}
 {_START}
 }})();
 </script>
@@ -143,21 +124,6 @@ def record_in(text: str, most: int) -> bytes:
     if inflate.unconsumed_tail:
         raise DerbyError(f"The race in this page is longer than {most:,} bytes: save it as JSON.")
     return data
-
-
-def _bundled() -> str:
-    """The modules as one script that imports nothing: functions that give what they export."""
-    bundle = "const modules = {};\n"
-    for name in _MODULES:
-        code = _IMPORT.sub(r'const \1 = modules["\2"];', _asset(name))
-        given = ", ".join(exported for _, exported in _EXPORT.findall(code))
-        plain = _EXPORT.sub(r"\1", code)
-        bundle += f'modules["{name}"] = (() => {{\n{plain}return {{ {given} }};\n}})();\n'
-    return bundle
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def _packed(data: bytes) -> str:
