@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import (
@@ -19,6 +20,7 @@ from playwright.sync_api import (
 )
 
 from backend.models.files import model_title
+from page.modules import PLACE
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -120,6 +122,11 @@ class Visitor:
 
     def close(self) -> None:
         self.window.close()
+
+    def script(self, body: str) -> Any:
+        """What the body of an asynchronous function returns that has the page's `modules`."""
+        begin = f"const {{ modules }} = await import('{PLACE}');"
+        return self.page.evaluate(f"async () => {{ {begin} {body} }}")
 
     def open_settings(self) -> None:
         """Open the drawer that the tabs are in."""

@@ -1,4 +1,4 @@
-"""What the files of this folder share: one app, one browser, and visitors who leave."""
+"""What the files of this folder share: one app for all, a browser each, and visitors who leave."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,11 +15,10 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def address(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(
-        "--fake", "--model", "fake-priced", cache=tmp_path_factory.mktemp("cache")
-    ) as found:
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    options = ("--fake", "--model", "fake-priced", "--public-host", "derby.example", "--mcp")
+    with serving(*options, cache=tmp_path_factory.mktemp("cache")) as found:
         yield found
 
 

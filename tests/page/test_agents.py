@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
-import pytest
-from browser import serving
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from recordings import race_of
@@ -14,12 +12,6 @@ from recordings import race_of
 from backend.records.link import encode
 
 Scene = Callable[[ClientSession], Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def address():
-    with serving("--fake", "--mcp") as found:
-        yield found
 
 
 def asked(address: str, scene: Scene) -> Any:
@@ -66,18 +58,36 @@ def test_a_benchmark_names_the_best_setting(address: str) -> None:
     assert "Best here: " in said(asked(address, scene))
 
 
-def test_a_recorded_race_is_explained(address: str) -> None:
+def test_a_recorded_race_is_explained_and_without_one_the_terms(address: str) -> None:
     async def scene(session: ClientSession) -> Any:
         arguments = {"race": encode(race_of("kv lookup"))}
         return [
             await session.call_tool("explain", arguments),
             await session.call_tool("explain", {"race": "nonsense"}),
+            await session.call_tool("explain", {}),
         ]
 
-    told, wrong = asked(address, scene)
+    told, wrong, terms = asked(address, scene)
     assert "Prompt lookup (lookup)" in said(told)
     assert wrong.isError
     assert "race" in said(wrong)
+    assert "- speculative (Speculative)" in said(terms)
+    assert "TTFT" in said(terms)
+
+
+def test_what_is_refused_is_an_error_in_its_sentence(address: str) -> None:
+    async def scene(session: ClientSession) -> Any:
+        return [
+            await session.call_tool("race", {"prompt": " "}),
+            await session.call_tool("race", {"prompt": "a", "columns": ["pears"]}),
+            await session.call_tool("benchmark", {"prompts": ["a"], "max_new_tokens": 9000}),
+        ]
+
+    results = asked(address, scene)
+    sentences = ("The prompt is empty", "no column 'pears'", "max new tokens is 9000")
+    for result, sentence in zip(results, sentences, strict=True):
+        assert result.isError
+        assert sentence in said(result)
 
 
 def test_two_agents_do_not_end_one_anothers_races(address: str) -> None:

@@ -1,7 +1,6 @@
 """The page's endpoints as programs use them: gradio's own client against the app."""
 
 import pytest
-from browser import serving
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from recordings import race_of
@@ -11,9 +10,8 @@ from backend.records.record import board
 
 
 @pytest.fixture(scope="module")
-def client():
-    with serving("--fake") as address:
-        yield Client(address, verbose=False)
+def client(address: str) -> Client:
+    return Client(address, verbose=False)
 
 
 def test_only_the_named_endpoints_are_shown(client: Client) -> None:

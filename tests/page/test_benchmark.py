@@ -98,6 +98,7 @@ def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> 
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_form_that_makes_no_sense_is_as_usual(visitor: Visitor) -> None:
     page = visitor.page
     for text in ("[", "[1, 2]", "{}", "null", "[" * 5000):
@@ -105,18 +106,4 @@ def test_a_form_that_makes_no_sense_is_as_usual(visitor: Visitor) -> None:
         page.reload()
         page.wait_for_selector(".dd-card")
         expect(page.get_by_label("Prompt", exact=True)).not_to_have_value("")
-    assert visitor.complaints == []
-
-
-def test_without_storage_the_page_works(visitor: Visitor) -> None:
-    """As in a frame that refuses it."""
-    page = visitor.page
-    page.goto(page.url.partition("?")[0])  # the address asks for no theme
-    page.add_init_script(
-        "Object.defineProperty(window, 'localStorage', { get() { throw new Error('refused'); } });"
-    )
-    page.reload()
-    page.wait_for_selector(".dd-card")
-    visitor.ask("Hello", tokens=16)
-    visitor.wait_phase("ended")
     assert visitor.complaints == []

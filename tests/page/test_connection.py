@@ -85,6 +85,7 @@ def test_a_page_that_nobody_sees_is_sent_nothing_and_keeps_its_place(
     visitor.close()
 
 
+@pytest.mark.thorough
 def test_two_seconds_offline_lose_nothing(browser: Browser, address: str) -> None:
     visitor = Visitor(browser, address)
     begin(visitor)
@@ -107,6 +108,7 @@ def test_a_stop_that_could_not_be_sent_is_sent_once_it_can(browser: Browser, wir
     visitor.close()
 
 
+@pytest.mark.thorough
 def test_a_run_whose_answer_is_lost_is_run_once(browser: Browser, tmp_path: Path) -> None:
     """It was sent again until it was answered, and so were Start and Save: each happened twice."""
     with serving("--fake", "--limit", "races_per_hour=1", cache=tmp_path) as address:
@@ -127,14 +129,3 @@ def test_a_run_whose_answer_is_lost_is_run_once(browser: Browser, tmp_path: Path
         expect(visitor.page.locator(".dd-alert")).to_have_text("")
         visitor.close()
         wire.close()
-
-
-def test_a_page_that_is_left_in_a_race_does_not_complain(browser: Browser, address: str) -> None:
-    visitor = Visitor(browser, address)
-    begin(visitor)
-    visitor.page.reload()
-    visitor.wait_phase("racing")
-    assert visitor.complaints == []
-    visitor.stop()
-    visitor.wait_phase("ended")
-    visitor.close()

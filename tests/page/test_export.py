@@ -1,6 +1,7 @@
 """A race is replayed, looked into, exported and read back, in a real browser."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -14,19 +15,31 @@ from recordings import race_of
 
 from backend.records.file import from_bytes
 from backend.records.link import encode
+from backend.records.record import RaceRecord
 from backend.web.export import read_shared
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def ended(visitor: Visitor) -> Visitor:
-    """A visitor whose race has ended."""
+@pytest.fixture(scope="module")
+def raced(browser: Browser, address: str) -> Iterator[Visitor]:
+    """A visitor whose race has ended, for all who only look at it."""
+    visitor = Visitor(browser, address)
     visitor.columns("kv", "speculative:draft=hybrid", "grammar:grammar=person")
     visitor.page.keyboard.press("Escape")
     visitor.ask(LONG, tokens=48)
     visitor.wait_phase("ended")
-    return visitor
+    yield visitor
+    visitor.close()
+
+
+@pytest.fixture
+def ended(raced: Visitor) -> Iterator[Visitor]:
+    """The same, with no step on show afterwards."""
+    yield raced
+    if raced.page.locator(".dd-inspector").is_visible():
+        raced.page.get_by_role("button", name="Close the step").click()
+    assert raced.complaints == []
 
 
 def saved(visitor: Visitor, form: str) -> Download:
@@ -79,7 +92,6 @@ def test_a_replay_shows_what_was_there_at_each_moment(ended: Visitor) -> None:
     page.get_by_role("button", name="Replay", exact=True).click()
     expect(page.locator(".dd-board")).to_have_attribute("data-replay", "off")
     assert texts(ended) == whole
-    assert ended.complaints == []
 
 
 def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
@@ -87,6 +99,7 @@ def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
     page = visitor.page
     visitor.endless()
     visitor.wait_decoding()
+    assert page.evaluate("location.hash").startswith("#race="), "the settings, from the start"
     page.wait_for_function("document.querySelectorAll('.dd-flow')[1].textContent.length > 30")
     page.get_by_label("Unit of the replay").select_option("tokens")
     page.get_by_label("Moment of the race").focus()
@@ -122,7 +135,6 @@ def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     page.get_by_role("button", name="Close the step").click()
     expect(panel).to_be_hidden()
     assert page.locator(".dd-selected").count() == 0
-    assert ended.complaints == []
 
 
 #: Of a drawn tree each node's fate and token, and the fate of the node that its line comes from,
@@ -171,7 +183,6 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
         assert [fate for fate, *_ in drawn].count("chosen") == 1
         fates |= {fate for fate, *_ in drawn}
     assert fates == {"accepted", "rejected", "not reached", "chosen"}
-    assert ended.complaints == []
 
 
 def test_a_link_shows_the_race_and_fills_in_the_form(
@@ -196,18 +207,13 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         other.close()
 
 
-def test_the_settings_are_in_the_address_from_the_start(visitor: Visitor) -> None:
-    visitor.endless()
-    visitor.wait_decoding()
-    assert visitor.page.evaluate("location.hash").startswith("#race=")
-    visitor.stop()
-    visitor.wait_phase("ended")
-
-
-@pytest.mark.parametrize("wrong", ["#race=a", "#race=bAAAA", "#race=" + "b" * 70_000])
-def test_a_damaged_link_is_one_sentence(visitor: Visitor, wrong: str) -> None:
-    visitor.page.evaluate("(hash) => { location.hash = hash; }", wrong)
-    expect(visitor.page.locator(".dd-board .dd-alert")).not_to_be_empty()
+def test_a_damaged_link_is_one_sentence(visitor: Visitor) -> None:
+    alert = visitor.page.locator(".dd-board .dd-alert")
+    for wrong in ("#race=a", "#race=bAAAA", "#race=" + "b" * 70_000):
+        visitor.page.evaluate("(hash) => { location.hash = hash; }", wrong)
+        expect(alert).not_to_be_empty()
+        alert.locator("..").get_by_role("button").first.click()
+        expect(alert).to_be_empty()
     visitor.ask("Hello", tokens=8)
     visitor.wait_phase("ended")
 
@@ -222,19 +228,24 @@ def test_every_form_is_saved_and_the_page_holds_the_record(ended: Visitor) -> No
     assert "traceEvents" in json.loads(saved(ended, "trace").path().read_text(encoding="utf-8"))
 
 
-def test_the_result_is_a_picture_and_the_curve_where_it_is_known(ended: Visitor) -> None:
-    assert picture(saved(ended, "png")).width == 1200
-    assert saved(ended, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
-    curves = ended.page.locator(".dd-export [data-form^=curve]")
+def test_the_result_is_a_picture_and_the_curve_where_it_is_known(visitor: Visitor) -> None:
+    def open_race(record: RaceRecord) -> None:
+        visitor.page.evaluate("(hash) => { location.hash = hash; }", f"#race={encode(record)}")
+        expect(visitor.page.locator(".dd-card")).to_have_count(len(record.columns))
+        visitor.wait_phase("ended")
+
+    open_race(race_of("kv lookup"))
+    assert picture(saved(visitor, "png")).width == 1200
+    assert saved(visitor, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
+    curves = visitor.page.locator(".dd-export [data-form^=curve]")
     assert not any(button.is_visible() for button in curves.all()), "the fake engine has no costs"
-    priced_race = replace(race_of("lookup"), events=tuple(priced(0, 5, 3)))
-    ended.page.evaluate("(hash) => { location.hash = hash; }", f"#race={encode(priced_race)}")
+    open_race(replace(race_of("lookup"), events=tuple(priced(0, 5, 3))))
     expect(curves).to_have_count(2)
     for button in curves.all():
         expect(button).to_be_visible()
-    assert picture(saved(ended, "curve-png")).width == 1440, "twice as fine"
-    assert "rows in a pass" in saved(ended, "curve-svg").path().read_text(encoding="utf-8")
-    assert ended.complaints == []
+    assert picture(saved(visitor, "curve-png")).width == 1440, "twice as fine"
+    assert "rows in a pass" in saved(visitor, "curve-svg").path().read_text(encoding="utf-8")
+    assert visitor.complaints == []
 
 
 def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor: Visitor) -> None:
@@ -294,12 +305,14 @@ def test_a_replay_page_opens_from_disk_without_a_network(
     page.close()
 
 
-def test_the_history_lists_compares_and_forgets(ended: Visitor) -> None:
-    page = ended.page
-    first = link_of(ended)
-    ended.ask("Another question", tokens=24)
+def test_the_history_lists_compares_and_forgets(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.columns("kv", "speculative", "lookup")
+    visitor.ask("One question", tokens=24)
+    first = link_of(visitor)
+    visitor.ask("Another question", tokens=24)
     page.wait_for_function(f"{RACES}.length > 1")
-    ended.tab("History")
+    visitor.tab("History")
     rows = page.locator(".dd-races li")
     expect(rows).to_have_count(2)
     page.get_by_label("Search the races").fill("another")
@@ -312,9 +325,25 @@ def test_the_history_lists_compares_and_forgets(ended: Visitor) -> None:
     rows.nth(1).locator("a").click()
     assert page.evaluate("location.hash") == first
     expect(page.locator(".dd-recorded")).to_be_visible()
-    ended.tab("History")
+    visitor.tab("History")
     for box in rows.locator("input").all():
         box.check()
     page.get_by_role("button", name="Delete the chosen ones").click()
     expect(rows).to_have_text(["No race yet."])
-    assert ended.complaints == []
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize(("characters", "kept"), [(10, 50), (900_000, 5)])
+def test_the_newest_races_are_kept_that_there_is_room_for(
+    visitor: Visitor, characters: int, kept: int
+) -> None:
+    """Fifty at most, and what a browser holds, some five million characters."""
+    numbers = visitor.script(
+        "const { kept } = modules['kept.js'];"
+        f"const long = 'x'.repeat({characters});"
+        "for (let i = 0; i < 60; i++) kept.add(`#race=${i} ${long}`, { columns: [] });"
+        "return kept.races().map(({ link }) => parseInt(link.slice(6)));"
+    )
+    assert numbers == [59 - i for i in range(len(numbers))]
+    assert abs(len(numbers) - kept) <= (kept < 50)
+    visitor.page.evaluate("localStorage.clear()")

@@ -4,12 +4,10 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from browser import serving
 from starlette.types import Message, Receive, Scope, Send
 from streams import read_all
 
@@ -22,17 +20,6 @@ JOIN = "gradio_api/queue/join"
 CALL = "gradio_api/run/predict"
 STREAM = "derby/stream"
 PLAIN = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def address(cache: Path) -> Iterator[str]:
-    with serving("--fake", "--public-host", "derby.example", cache=cache) as found:
-        yield found
 
 
 @pytest.fixture

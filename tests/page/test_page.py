@@ -72,6 +72,7 @@ def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
     assert not texts[0].startswith("{")
 
 
+@pytest.mark.thorough
 def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
     """The button appears where the view says that timings are spoiled; the keyboard reaches it."""
     visitor.ask(LONG, tokens=48)
@@ -120,6 +121,7 @@ FOCUSED = (
 )
 
 
+@pytest.mark.thorough
 def test_everything_can_be_reached_by_tab(visitor: Visitor) -> None:
     """The first stop leads past all that stands above the board; what is closed has none."""
     page = visitor.page
@@ -186,6 +188,7 @@ def test_a_flaw_in_the_form_is_one_alert(visitor: Visitor) -> None:
     visitor.wait_phase("ended")
 
 
+@pytest.mark.thorough
 def test_two_visitors_wait_in_line_and_keep_their_own_texts(enter: Enter) -> None:
     first, second = enter(), enter()
     first.endless()
@@ -202,6 +205,7 @@ def test_two_visitors_wait_in_line_and_keep_their_own_texts(enter: Enter) -> Non
     assert len(theirs) <= 24
 
 
+@pytest.mark.thorough
 def test_a_closed_tab_frees_the_line(enter: Enter) -> None:
     first, second = enter(), enter()
     first.endless()
@@ -213,6 +217,7 @@ def test_a_closed_tab_frees_the_line(enter: Enter) -> None:
     assert second.states == ["done"] * 5
 
 
+@pytest.mark.thorough
 def test_a_second_run_replaces_the_first(visitor: Visitor) -> None:
     visitor.columns("kv")
     visitor.endless()
@@ -263,6 +268,7 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
     """No sideways scrolling of the page; five columns stand in one row where there is room."""
@@ -284,6 +290,7 @@ def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
         assert all(0 <= left < right <= width for _, left, right in boxes)
 
 
+@pytest.mark.thorough
 def test_dark_mode_is_kept(visitor: Visitor, address: str) -> None:
     visitor.page.get_by_role("button", name="Dark mode").click()
     visitor.page.goto(address)
@@ -293,23 +300,8 @@ def test_dark_mode_is_kept(visitor: Visitor, address: str) -> None:
     assert not visitor.page.evaluate("document.body.classList.contains('dark')")
 
 
-#: The words in sight or below it: not the models' texts, nor what is closed or drawn nowhere.
-WORDS = """() => {
-  const apart = ".dd-text, .dd-unseen, .dd-skip, textarea, select, script, [aria-hidden=true]";
-  const unread = (node) => node.closest(apart)
-    || !node.checkVisibility({ visibilityProperty: true })
-    || node.getBoundingClientRect().left > innerWidth;
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const words = [];
-  while (walker.nextNode()) {
-    const { data, parentElement } = walker.currentNode;
-    if (!unread(parentElement)) words.push(...data.match(/[\\p{L}\\d][^\\s]*/gu) || []);
-  }
-  return words;
-}"""
-
-
 @pytest.mark.model
+@pytest.mark.thorough
 def test_the_built_in_model_races(browser: Browser) -> None:
     """The app as it is started without options: real engine, real worker, equal texts. A step is
     looked into, and the race comes back from its link and is replayed.
@@ -446,10 +438,15 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
-def test_selected_text_stays_selected_while_its_column_writes_on(visitor: Visitor) -> None:
-    """Texts were written anew with each look at the race."""
-    page = visitor.page
-    visitor.columns("kv", "speculative")
+def test_a_text_that_grows_keeps_what_its_reader_selected_and_where_they_read(
+    visitor: Visitor,
+) -> None:
+    """Texts were written anew with each look at the race. One is followed until its reader scrolls
+    back.
+    """
+    page, at_end = visitor.page, "(box) => Math.abs(box.scrollTop) < 40"  # laid out from its end
+    page.set_viewport_size({"width": 380, "height": 900})
+    visitor.columns("kv")
     visitor.endless()
     page.wait_for_function("document.querySelectorAll('.dd-flow span').length > 12")
     chosen = page.evaluate(
@@ -458,12 +455,66 @@ def test_selected_text_stays_selected_while_its_column_writes_on(visitor: Visito
         "window.first = first; return String(getSelection()); }"
     )
     assert len(chosen) >= 3
-    length = len(visitor.card("KV reuse").text)
-    page.wait_for_function(f"document.querySelector('.dd-text').textContent.length > {length + 20}")
+    box = page.locator(".dd-text")
+    page.wait_for_function(
+        "(() => { const box = document.querySelector('.dd-text');"
+        "return box.scrollHeight > box.clientHeight + 120; })()",
+        timeout=60_000,
+    )
     assert page.evaluate("String(getSelection())") == chosen
     assert page.evaluate("window.first.isConnected")
+    assert box.evaluate(at_end)
+    box.hover()
+    page.mouse.wheel(0, -100)
+    page.wait_for_function(f"!({at_end})(document.querySelector('.dd-text'))")
+    before = box.evaluate("(box) => box.scrollHeight")
+    page.wait_for_function(f"document.querySelector('.dd-text').scrollHeight > {before}")
+    assert not box.evaluate(at_end)
     visitor.stop()
     visitor.wait_phase("ended")
+
+
+def test_texts_and_code_are_copied_and_columns_are_those_of_the_last_race(
+    visitor: Visitor,
+) -> None:
+    """Letter by letter, whatever the prompt holds; each column by a name of its own."""
+    page = visitor.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    copied = "navigator.clipboard.readText()"
+    visitor.tab("Production")
+    note = page.locator("#code-note textarea")
+    expect(note).to_have_value("Nothing has run yet: run a race first.")
+    visitor.columns("kv", "lookup:k=2", "lookup:k=4")
+    visitor.ask(HOSTILE, tokens=24)
+    visitor.wait_phase("ended")
+    names = visitor.titles
+    assert len(set(names)) == 3
+    page.get_by_role("button", name="Copy the text of KV reuse").click()
+    page.wait_for_selector(".dd-copy[data-copied]")
+    assert page.evaluate(copied) == visitor.card("KV reuse").text
+    visitor.tab("Save")
+    saved = page.get_by_role("combobox", name="Column to save", exact=True)
+    expect(saved).to_have_value("KV reuse")
+    saved.click()
+    expect(page.get_by_role("option")).to_contain_text(names)
+    page.keyboard.press("Escape")
+    visitor.tab("Production")
+    column = page.get_by_role("combobox", name="Column", exact=True)
+    expect(column).to_have_value("KV reuse")
+    visitor.choose("Column", names[2])
+    code = page.locator("#code .cm-content")
+    expect(code).to_contain_text("hacked")
+    page.get_by_role("button", name="Copy", exact=True).filter(visible=True).click()
+    assert page.evaluate(copied) == "\n".join(code.locator(".cm-line").all_text_contents()).rstrip()
+    assert page.evaluate("window.hacked") is None
+    visitor.columns("kv", "lookup:k=3")
+    visitor.close_settings()
+    page.locator("#run").click()
+    expect(page.locator(".dd-card")).to_have_count(2)
+    visitor.wait_phase("ended")
+    visitor.tab("Production")
+    expect(column).to_have_value("KV reuse")  # the one that was chosen is gone
+    assert visitor.complaints == []
 
 
 def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> None:
@@ -516,7 +567,14 @@ def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> No
     assert shown(None) == whole
 
 
-@pytest.mark.parametrize(("width", "height"), [(1366, 768), (380, 800), (1920, 1080)])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [
+        (1366, 768),
+        pytest.param(380, 800, marks=pytest.mark.thorough),
+        pytest.param(1920, 1080, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_race_is_seen_while_it_runs(visitor: Visitor, width: int, height: int) -> None:
     """The first text stood at 1,068 of 768 pixels and at 1,947 of 800: on a screen of either size
     nothing changed while a race ran. All five columns' bars and texts, and Stop, are in sight,

@@ -41,6 +41,7 @@ def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visito
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
     racing, waiting = enter(), enter()
     racing.endless()
@@ -74,3 +75,18 @@ def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
     assert visitor.card("KV reuse").text == second.locator(".dd-flow").nth(1).inner_text()
     other.page.reload()
     other.page.wait_for_selector('.dd-board[data-phase="idle"]')
+
+
+def test_what_was_told_before_the_board_could_draw_is_drawn(visitor: Visitor) -> None:
+    """Of a page whose scripts came late nobody drew what the stream had told by then."""
+    visitor.columns("kv")
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    text = visitor.card("KV reuse").text
+    visitor.script(
+        "modules['rounds.js'].race.number = -1;"
+        "document.querySelector('.dd-columns').replaceChildren();"
+        "const nothing = () => {};"
+        "modules['board.js'].start({ props: {}, watch: nothing, trigger: nothing });"
+    )
+    assert visitor.card("KV reuse").text == text != ""
