@@ -7,20 +7,19 @@ from typing import Any
 
 import gradio as gr
 
-from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks
 from backend.web.feeds import Draw, Feeds
 from backend.web.view import View, begun
 from page.components import (
-    BARE,
     QUIET,
     WORDS,
     Fields,
     keyed,
+    own,
     visitor_of,
     whole_number,
 )
-from page.modules import calling, starting
+from page.modules import calling
 
 
 def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
@@ -31,13 +30,7 @@ def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
         begin = gr.Button("Start", variant="primary", elem_id="benchmark-start", scale=0)
         gr.Button("Stop", elem_id="benchmark-stop", scale=0)
         resume = gr.Button("Resume", elem_id="benchmark-resume", scale=0)
-    shown = gr.HTML(
-        None,
-        html_template=asset("benchmark.html"),
-        js_on_load=starting("benchmark.js"),
-        elem_id="benchmark",
-        **BARE,
-    )
+    shown = own("benchmark")
 
     async def draws(first: View, later: AsyncIterator[View]) -> AsyncIterator[Draw]:
         yield partial(dict, first)

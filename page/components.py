@@ -15,6 +15,7 @@ from backend.web.editor import Editor
 from backend.web.offer import Offer
 from backend.web.view import View
 from page import identity
+from page.modules import starting
 
 #: The components of the form by their names in backend/web/form.py.
 Fields = dict[str, Any]
@@ -49,6 +50,18 @@ class Surroundings:
     editor: Editor
     board: gr.HTML
     fields: Mapping[str, Any]
+
+
+def own(name: str, value: Any = None, script: str = "", **more: Any) -> gr.HTML:
+    """A component of ours, which NAME.html lays out and NAME.js, or another script, starts."""
+    return gr.HTML(
+        value,
+        html_template=asset(f"{name}.html"),
+        js_on_load=starting(script or f"{name}.js"),
+        elem_id=name,
+        **BARE,
+        **more,
+    )
 
 
 #: Labels and lines of help, by component.

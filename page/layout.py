@@ -6,8 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from backend.limits import PRIVATE, Limits
-from backend.models.files import BUILT_IN
+from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.remote.server import named_servers
 from backend.web.api import Api
@@ -20,10 +19,10 @@ from backend.web.feeds import Feeds
 from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
-from backend.web.presence import Attendance
+from backend.web.presence import Presence
 from backend.web.view import View
 from backend.web.visitors import Visitors
-from page import benchmark, export, history, lineup, model, own_grammar, production, sampling, save
+from page import benchmark, lineup, model, own_grammar, production, races, sampling, save
 from page.api import offer_api
 from page.components import (
     BARE,
@@ -32,12 +31,12 @@ from page.components import (
     Fields,
     Surroundings,
     keyed,
+    own,
     visitor_of,
 )
 from page.document import TITLE
 from page.kept import keep
 from page.lineup import preview
-from page.modules import starting
 
 #: The tabs in their order: title, and what fills the tab and returns its fields of the form.
 TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
@@ -56,14 +55,14 @@ DRAWER = 520
 def build(
     host: Host,
     engines: Sequence[str],
-    models: Sequence[str] = (BUILT_IN,),
-    limits: Limits = PRIVATE,
-    presence: Attendance | None = None,
-    metrics: Metrics | None = None,
+    models: Sequence[str],
+    limits: Limits,
+    presence: Presence,
+    metrics: Metrics | None,
 ) -> tuple[gr.Blocks, Controller, Api]:
     """The page over `host`, who serves its visitors, and what programs may ask of it. `engines` and
     `models` are what visitors may choose from, `limits` what each of them may take. `presence`
-    knows who is connected; without it, everybody always is. `metrics` hears of every race.
+    knows who is connected, `metrics` hears of every race.
     """
     devices = host.facts().devices
     offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
@@ -72,14 +71,11 @@ def build(
         visitors = Visitors(host, limits, presence, feeds.forget, metrics)
         if metrics is not None:
             metrics.waiting = lambda: visitors.waiting
-        controller = Controller(visitors, offer, limits, feeds)
-        header = gr.HTML(
-            html_template=asset("header.html"),
-            js_on_load=starting("page.js"),
-            **BARE,
-        )
+        controller = Controller(visitors, offer, feeds)
+        header = own("header", script="page.js")
         first = examples()[0]
-        board = _board(preview(first.lineup(offer), offer, first.about))
+        idle = preview(first.lineup(offer), offer, first.about)
+        board = own("board", idle, render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))
         around = Surroundings(controller, offer, editor, board, fields)
         with gr.Tabs(elem_id="views") as views, gr.Tab("Race"):
@@ -91,7 +87,7 @@ def build(
                 more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
                 gr.HTML(html_template=asset("bar.html"), **BARE)
             board.render()
-            export.fill(controller)
+            races.fill_below(controller)
         with gr.Sidebar(open=False, position="right", width=DRAWER, elem_id="settings"):
             gr.HTML(html_template="<h2>Settings</h2>", **BARE)
             with gr.Tabs():
@@ -104,22 +100,11 @@ def build(
         with views, gr.Tab("Benchmark"):
             benchmark.fill(benchmarks, fields, feeds)
         with views, gr.Tab("History"):
-            history.fill(controller)
+            races.fill_history(controller)
         keep(demo, fields, offer, controller, header, board)
         api = Api(visitors, offer, editor, benchmarks)
         offer_api(api, offer)
     return demo, controller, api
-
-
-def _board(view: View) -> gr.HTML:
-    return gr.HTML(
-        view,
-        html_template=asset("board.html"),
-        js_on_load=starting("board.js"),
-        elem_id="board",
-        render=False,
-        **BARE,
-    )
 
 
 def _prompt() -> tuple[Fields, list[gr.Button]]:

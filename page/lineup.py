@@ -4,26 +4,18 @@ from typing import Any
 
 import gradio as gr
 
-from backend.web.assets import asset
 from backend.web.examples import examples
 from backend.web.lineup import Lineup
 from backend.web.lineup_editor import answer, catalogue, editor_state
 from backend.web.offer import Offer
 from backend.web.view import View, idle
-from page.components import BARE, QUIET, Fields, Surroundings
-from page.modules import starting
+from page.components import QUIET, Fields, Surroundings, own
 
 
 def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     offer = around.offer
-    editor = gr.HTML(
-        editor_state(examples()[0].lineup(offer), offer),
-        html_template=asset("lineup.html"),
-        js_on_load=starting("lineup.js"),
-        elem_id="lineup",
-        catalogue=catalogue(offer),
-        **BARE,
-    )
+    state = editor_state(examples()[0].lineup(offer), offer)
+    editor = own("lineup", state, catalogue=catalogue(offer))
 
     # In a thread, as gradio calls what is not async: it may take milliseconds.
     def act(sent: Any) -> tuple[dict[str, Any], Any]:

@@ -63,16 +63,9 @@ class RaceCall(Untrusted):
         """The page's form, filled in. Raises DerbyError for an unknown model."""
         first = offer.runtimes[0]
         runtime = offer.runtime(self.engine) or first
-        return {
-            "prompt": self.prompt,
+        return self.model_dump() | {
             "lineup": "\n".join(self.columns),
-            "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "seed": self.seed,
             "stop": "\n".join(self.stop),
-            "chat": self.chat,
             "model": _key(self.model, offer),
             "engine": self.engine or first.engine,
             "precision": self.precision or runtime.precisions[0],
@@ -82,7 +75,6 @@ class RaceCall(Untrusted):
             "context": 0,
             "shift": False,
             "heal": True,
-            "top": self.top,
             "measure": False,
         }
 

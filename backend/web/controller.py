@@ -11,7 +11,6 @@ from backend.errors import DerbyError, explain
 from backend.export.plan import Snippet
 from backend.export.production import snippet
 from backend.kvcache.snapshots import Info, default_folder
-from backend.limits import PRIVATE, Limits
 from backend.programs.parser import is_program
 from backend.racing.commands import Command, Measure, SaveColumn
 from backend.racing.race import Race
@@ -49,13 +48,12 @@ class Controller:
         self,
         visitors: Visitors,
         offer: Offer,
-        limits: Limits = PRIVATE,
         feeds: Feeds | None = None,
     ) -> None:
         self._visitors = visitors
         self._offer = offer
-        self.feeds = feeds or Feeds(limits.visitors)
-        self._snapshots = VisitorSnapshots(limits)
+        self.feeds = feeds or Feeds(offer.limits.visitors)
+        self._snapshots = VisitorSnapshots(offer.limits)
         # What each visitor opened last, by the number that its view has; the latest one last.
         self._opened: OrderedDict[str, tuple[int, RaceRecord]] = OrderedDict()
 

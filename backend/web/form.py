@@ -51,6 +51,7 @@ class Form(Untrusted):
     shift: bool = Field(title="context shift")
     heal: bool = Field(title="token healing")
     top: Whole = Field(title="most probable tokens")
+    measure: bool = Field(title="measuring pass costs again")
     model: str = Field(title="the model")
     hub: Any = Field("", alias="model.hub")
     engine: str = Field(title="the engine")
@@ -61,10 +62,6 @@ class Form(Untrusted):
     grammar_text: Any = Field(None, alias="grammar.text")
 
 
-class _Measured(Untrusted):
-    measure: bool = Field(title="measuring pass costs again")
-
-
 class _OwnGrammar(Untrusted):
     kind: Kind = Field(title="The grammar kind")
     text: Annotated[str, _Text] = Field(title="The grammar")
@@ -72,7 +69,7 @@ class _OwnGrammar(Untrusted):
 
 def read_race(values: Values, offer: Offer) -> Race:
     """The race that the form asks for. Raises DerbyError, in one sentence, for the first flaw."""
-    form: Form = read_as(Form, dict(values), "The form")
+    form = _form(values)
     target = ModelSpec(_model(form, offer), form.engine, form.precision, form.device)
     offer.require_target(target)
     _require_short("The prompt", form.prompt, offer)
@@ -95,7 +92,11 @@ def read_race(values: Values, offer: Offer) -> Race:
 
 def wants_measuring(values: Values) -> bool:
     """Whether pass costs are to be measured anew before the race. Raises DerbyError if unclear."""
-    return read_as(_Measured, dict(values), "The form").measure
+    return _form(values).measure
+
+
+def _form(values: Values) -> Form:
+    return read_as(Form, dict(values), "The form")
 
 
 def read_tokens(value: Any, offer: Offer) -> int:
@@ -184,7 +185,6 @@ def usable(values: Values, usual: Values, offer: Offer) -> Values:
         checked = tried | ({} if tried["prompt"] else {"prompt": "-"})
         try:
             read_race(checked, offer)
-            wants_measuring(checked)
         except DerbyError:
             continue
         form = tried

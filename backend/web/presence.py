@@ -5,31 +5,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
-
-
-class Attendance(Protocol):
-    """What `Visitors` asks of it. Times are seconds of one clock that only runs forward."""
-
-    def now(self) -> float: ...
-
-    def seen(self, visitor: str) -> None:
-        """A request of the visitor arrived: without a connection, they are absent from now on."""
-        ...
-
-    def absent_since(self, visitor: str) -> float | None:
-        """When the visitor's last connection ended, or their last request came; None while there
-        is a connection. Of an unknown visitor: now.
-        """
-        ...
-
-    def met(self, visitor: str) -> bool:
-        """Whether the visitor has, or has had, a connection."""
-        ...
-
-    def forget_absent(self, seconds: float) -> Sequence[str]:
-        """Forget whoever has been absent for so long: these visitors."""
-        ...
 
 
 class Presence:
@@ -73,22 +48,29 @@ class Presence:
             return self._open[visitor]
 
     def now(self) -> float:
+        """Seconds of one clock that only runs forward."""
         return self._clock()
 
     def seen(self, visitor: str) -> None:
+        """A request of the visitor arrived: without a connection, they are absent from now on."""
         with self._lock:
             if visitor not in self._open:
                 self._begin_absence(visitor)
 
     def absent_since(self, visitor: str) -> float | None:
+        """When the visitor's last connection ended, or their last request came; None while there
+        is a connection. Of an unknown visitor: now.
+        """
         with self._lock:
             return None if visitor in self._open else self._absent.get(visitor, self._clock())
 
     def met(self, visitor: str) -> bool:
+        """Whether the visitor has, or has had, a connection."""
         with self._lock:
             return visitor in self._met
 
     def forget_absent(self, seconds: float) -> Sequence[str]:
+        """Forget whoever has been absent for so long: these visitors."""
         with self._lock:
             before, gone = self._clock() - seconds, list[str]()
             for visitor, since in self._absent.items():
@@ -105,11 +87,8 @@ class Presence:
         self._absent.move_to_end(visitor)
 
 
-class Everybody:
+class Everybody(Presence):
     """For a server that does not follow its connections: every visitor is there, always."""
-
-    def now(self) -> float:
-        return time.monotonic()
 
     def seen(self, visitor: str) -> None: ...
 
@@ -118,6 +97,3 @@ class Everybody:
 
     def met(self, visitor: str) -> bool:
         return True
-
-    def forget_absent(self, seconds: float) -> Sequence[str]:
-        return ()

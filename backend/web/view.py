@@ -242,25 +242,24 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     costs = cost_curve(board)
     if costs is None:
         return None
-    marks = [{**mark, "name": public(mark["name"])} for mark in costs["marks"]]
-    return {
-        "svg": draw_costs({**costs, "marks": marks}),
-        "marks": [[mark["name"], mark["sentence"], mark["pace"]] for mark in marks],
-        "cells": costs["cells"],
-        "note": costs["note"],
-    }
+    return _chart(costs, draw_costs, public) | {"cells": costs["cells"], "note": costs["note"]}
 
 
 def _load(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     chart = load_chart(board)
     if chart is None:
         return None
+    told = {name: chart[name] for name in ("cells", "note", "requests", "rows", "seconds")}
+    drawn = _chart(chart, draw_load, public)
+    return drawn | told | {"heads": [public(name) for name in chart["heads"]]}
+
+
+def _chart(chart: View, drawn: Callable[[View], str], public: Callable[[str], str]) -> View:
+    """A chart as it is drawn, and its marks in words, each with its pace where it has one."""
     marks = [{**mark, "name": public(mark["name"])} for mark in chart["marks"]]
     return {
-        "svg": draw_load({**chart, "marks": marks}),
-        "marks": [[mark["name"], mark["sentence"], ""] for mark in marks],
-        "heads": [public(name) for name in chart["heads"]],
-        **{name: chart[name] for name in ("cells", "note", "requests", "rows", "seconds")},
+        "svg": drawn({**chart, "marks": marks}),
+        "marks": [[mark["name"], mark["sentence"], mark.get("pace", "")] for mark in marks],
     }
 
 

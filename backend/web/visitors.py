@@ -31,7 +31,7 @@ from backend.records.record import RaceRecord, recorded
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.web.metrics import Tally
-from backend.web.presence import Attendance, Everybody
+from backend.web.presence import Everybody, Presence
 from backend.web.quota import Quota
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Visitors:
         self,
         host: Host,
         limits: Limits = PRIVATE,
-        presence: Attendance | None = None,
+        presence: Presence | None = None,
         forgotten: Callable[[str], None] = lambda _: None,
         tally: Tally | None = None,
     ) -> None:

@@ -55,7 +55,7 @@ def saved(controller: Controller, visitor: str) -> tuple[str, str]:
 
 
 def page(limits: Limits = Limits()) -> Controller:  # noqa: B008 (frozen)
-    return Controller(Visitors(InlineHost(limits), limits), offer_of(["fake"]), limits)
+    return Controller(Visitors(InlineHost(limits), limits), offer_of(["fake"], limits=limits))
 
 
 def test_a_visitor_sees_and_deletes_only_what_they_saved(cache: Path) -> None:

@@ -1,0 +1,35 @@
+"""A race that has ended: below the board as a link or a file, and the inside of its steps; in the
+tab "History" those that this browser keeps, of which the server keeps none.
+"""
+
+from typing import Any
+
+import gradio as gr
+
+from backend.web.controller import Controller
+from backend.web.view import View
+from page.components import QUIET, own, visitor_of
+
+# In threads, as gradio calls what is not async: each may take some time.
+
+
+def fill_below(controller: Controller) -> None:
+    inspector, row = own("inspector"), own("export")
+
+    def export(request: gr.Request, asked: Any) -> View:
+        return controller.export(visitor_of(request), asked)
+
+    def inspect(request: gr.Request, asked: Any) -> View:
+        return controller.inspect(visitor_of(request), asked)
+
+    inspector.input(inspect, inspector, inspector, **QUIET)
+    row.input(export, row, row, **QUIET)
+
+
+def fill_history(controller: Controller) -> None:
+    shown = own("history")
+
+    def compare(asked: Any) -> View:
+        return controller.beside(asked.get("links") if isinstance(asked, dict) else None)
+
+    shown.input(compare, shown, shown, **QUIET)
