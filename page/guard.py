@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import DerbyError, explain
+from backend.web.bodies import RefusedError, json_body
 from backend.web.presence import Presence
 from page.calls import Functions, named_session, read_call
 from page.document import PICTURE
@@ -53,22 +54,11 @@ _READ = {
     f"{_API}startup-events",
 }
 
-#: Seconds in which a request's body must have come.
-PATIENCE = 30
-
 #: Bytes of a body from which on reading it takes longer than a thread's start.
 _LONG = 2**14
 
 #: Connections that one visitor may hold open; each tab has one while something runs.
 MAX_OPEN = 24
-
-
-class RefusedError(Exception):
-    """A request that gets no further: the status of the answer, and a sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 class Guard:
@@ -121,21 +111,21 @@ class Guard:
         host = request.headers.get("host", "")
         if not self._site.serves(host):
             raise RefusedError(
-                421,
                 f"This page is not served as {host!r:.80}: if that is its name, its operator "
                 "starts it with --public-host NAME.",
+                421,
             )
         origin = request.headers.get("origin")
         api = request.url.path.startswith((_API, _OWN))
         foreign = api and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign or (origin is not None and not self._site.trusts(origin, host)):
             raise RefusedError(
-                403,
                 f"A page of {origin or 'another site'!r:.80} may not use this one: if it is this "
                 "page behind a proxy, its operator starts it with --public-host NAME.",
+                403,
             )
         if not self._offers(request.method, request.scope["path"]):
-            raise RefusedError(404, "There is nothing at this address.")
+            raise RefusedError("There is nothing at this address.", 404)
 
     def _offers(self, method: str, path: str) -> bool:
         if path == AGENTS:
@@ -169,37 +159,13 @@ class Guard:
         return session_of(request.cookies.get(COOKIE, ""), named_session(named))
 
     async def _called(self, request: Request) -> tuple[str, bytes]:
-        """The session of the call in the request's body, and the call. Raises DerbyError or
-        RefusedError.
-        """
-        if not request.headers.get("content-type", "").startswith("application/json"):
-            raise RefusedError(415, "A request's body must be application/json.")
-        try:
-            async with asyncio.timeout(PATIENCE):
-                body = await self._body(request)
-        except TimeoutError as error:
-            raise RefusedError(
-                408, f"The request did not come within {PATIENCE} seconds."
-            ) from error
+        """The session of the call in the request's body, and the call. Raises DerbyError."""
+        body = await json_body(request, self._request_bytes)
         arities = self._functions[request.scope["path"]]
         arguments = (body, arities, lambda named: self._session(request, named))
         if len(body) > _LONG:
             return await asyncio.to_thread(read_call, *arguments)
         return read_call(*arguments)
-
-    async def _body(self, request: Request) -> bytes:
-        """The body, of which no more is kept than is allowed."""
-        stated, most = request.headers.get("content-length", ""), self._request_bytes
-        sentence = f"A request may have {most:,} bytes; this one has more: shorten its texts."
-        if stated.isdecimal() and (len(stated) > 15 or int(stated) > most):
-            raise RefusedError(413, sentence)
-        chunks, size = [], 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > most:
-                raise RefusedError(413, sentence)
-            chunks.append(chunk)
-        return b"".join(chunks)
 
     async def _held(
         self, visitor: str, scope: Scope, receive: Receive, outgoing: "_Outgoing"
@@ -210,7 +176,7 @@ class Guard:
             return
         if self._presence.count(visitor) >= MAX_OPEN:
             raise RefusedError(
-                429, f"This page holds {MAX_OPEN} connections already: close some of its tabs."
+                f"This page holds {MAX_OPEN} connections already: close some of its tabs.", 429
             )
         called = scope["path"] in self._functions  # by a page or by a program
         with self._presence.there(visitor, page=not called):

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Send
@@ -22,11 +22,9 @@ from backend.racing.race import Race
 from backend.serving.completion import Completion, as_event, as_json, error_of
 from backend.serving.models import Offered
 from backend.serving.queue import RaceQueue
-from backend.serving.requests import Asked, RefusedError, read_asked
+from backend.serving.requests import Asked, read_asked
 from backend.web.address import LOOPBACK, host_name
-
-#: Seconds in which a request's body must have come.
-PATIENCE = 30
+from backend.web.bodies import RefusedError, json_body
 
 #: The status of an answer that failed before it began.
 STATUS: dict[Cause, int] = {"request": 400, "program": 500, "worker": 503, "machine": 503}
@@ -99,36 +97,10 @@ class CompletionApi:
 
     async def _answer(self, request: Request, *, chat: bool) -> Response:
         require_entry(request, self._key)
-        body = await _body(request, self._offered.offer.limits.request_bytes)
+        body = await json_body(request, self._offered.offer.limits.request_bytes)
         asked = await asyncio.to_thread(read_asked, body, self._offered, chat=chat)
         race = Race(asked.request, (asked.column,), asked.target, scope=self._scope)
         return _Response(asked, self._queue.events(race), self._offered.offer.public)
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """The request's body, of which no more is kept than is allowed. Raises RefusedError."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # which a website may not send here without asking
-        raise RefusedError(
-            "The body must be JSON: send it with the header Content-Type: application/json.", 415
-        )
-    body = bytearray()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > most:
-                    raise RefusedError(
-                        f"A request may have {most:,} bytes; this one has more: shorten its texts.",
-                        413,
-                    )
-    except ClientDisconnect as error:
-        raise RefusedError("The request's body did not come whole: send it again.") from error
-    except TimeoutError as error:
-        raise RefusedError(
-            f"The request did not come within {PATIENCE} seconds: send it again.", 408
-        ) from error
-    return bytes(body)
 
 
 class _Response(StreamingResponse):

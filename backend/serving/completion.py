@@ -12,7 +12,8 @@ from typing import Any
 
 from backend.events import Event, Finished, Step
 from backend.results.metrics import Score
-from backend.serving.requests import Asked, RefusedError
+from backend.serving.requests import Asked
+from backend.web.bodies import RefusedError
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from backend.events import Event, failures
 from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
-from backend.serving.requests import RefusedError
+from backend.web.bodies import RefusedError
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from backend.serving.models import Offered
 from backend.strategies.column import Column
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
 from backend.untrusted import Untrusted, UntrustedError, Whole, read_json
+from backend.web.bodies import RefusedError
 from backend.web.form import MAX_STOP, MAX_STOPS
 
 MAX_MESSAGES = 1_000
@@ -26,16 +27,6 @@ MAX_MESSAGES = 1_000
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 Turns = tuple[tuple[str, str], ...]
-
-
-class RefusedError(DerbyError):
-    """A request that is not answered: the status, a sentence, and which field is the matter."""
-
-    def __init__(
-        self, sentence: str, status: int = 400, param: str | None = None, code: str | None = None
-    ) -> None:
-        super().__init__(sentence)
-        self.status, self.param, self.code = status, param, code
 
 
 def _listed(value: Any) -> Any:

@@ -13,9 +13,10 @@ from backend.grammar.sources import GrammarSource
 from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER
 from backend.limits import PUBLIC
 from backend.serving import models
-from backend.serving.requests import ChatCall, RefusedError, read_asked
+from backend.serving.requests import ChatCall, read_asked
 from backend.strategies.column import Column, parse_column
 from backend.types import MAX_NEW_TOKENS, Sampling
+from backend.web.bodies import RefusedError
 
 PROMPT = {"model": "fake", "prompt": "Hello"}
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "Hello"}]}
