@@ -56,30 +56,13 @@ CASES = [
 def test_a_text_is_the_races_in_one_piece_and_in_chunks(
     site: Site, raced: Raced, column: str, fields: dict[str, Any], request_: Request, chat: bool
 ) -> None:
-    same = Request(
-        request_.prompt,
-        request_.max_new_tokens,
-        request_.sampling,
-        chat,
-        request_.stop,
-        tags=False,
-    )
+    same = replace(request_, chat=chat, tags=False)
     wanted = raced("fake-loop", column, same)
     assert wanted.state == "done"
-    path, asked = (
-        "chat/completions" if chat else "completions",
-        {
-            "model": f"fake-loop:{column}",
-            "max_tokens": 40,
-            "return_token_ids": True,
-            **fields,
-        },
-    )
-    asked |= (
-        {"messages": [{"role": "user", "content": "Hello there"}]}
-        if chat
-        else {"prompt": "Hello there"}
-    )
+    path = "chat/completions" if chat else "completions"
+    messages = {"messages": [{"role": "user", "content": "Hello there"}]}
+    asked = {"model": f"fake-loop:{column}", "max_tokens": 40, "return_token_ids": True, **fields}
+    asked |= messages if chat else {"prompt": "Hello there"}
     whole = site.post(path, asked).json()
     choice = whole["choices"][0]
     assert (choice["message"]["content"] if chat else choice["text"]) == wanted.text

@@ -91,17 +91,14 @@ def test_a_benchmark_measures_the_strategies_and_names_the_best() -> None:
 @pytest.mark.parametrize("prompts", [0, 2])
 def test_a_stopped_benchmark_names_no_best(prompts: int) -> None:
     """It said "best: KV reuse" with nothing measured."""
-    limits = Limits()
-    offer = offer_of(["fake"], limits=limits)
-    visitors = Visitors(InlineHost(), limits)
-    asked = Api(visitors, offer, Editor(ByteTokenizer), Benchmarks(visitors, offer))
+    asked = api(Limits())
 
     async def scene() -> Report:
         last = Report()
         async for report in asked.benchmark("v", QUESTIONS, 16):
             last = report
             if report["status"].startswith(f"Prompt {prompts + 1} of" if prompts else "Warming"):
-                asyncio.get_running_loop().call_soon(visitors.stop, "v")
+                asyncio.get_running_loop().call_soon(asked._visitors.stop, "v")
         return last
 
     last = asyncio.run(scene())

@@ -89,12 +89,6 @@ def test_a_grammar_of_ones_own_leaves_the_other_columns_alone() -> None:
     assert names == ["person", "my own", "date", ""]
 
 
-def test_a_grammar_that_no_column_asks_for_is_not_read() -> None:
-    """A draft whose owner's name begins with "own" was taken for one that asks."""
-    found = columns("grammar\nspeculative:draft=owner/model", grammar__kind="exe")
-    assert [column.name for column in found] == ["grammar", "speculative"]
-
-
 @pytest.mark.parametrize(
     ("key", "hub", "label", "name"),
     [

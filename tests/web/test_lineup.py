@@ -181,15 +181,6 @@ def test_models_go_by_label_or_hub_id_and_else_by_key(written: str, name: str) -
     )
 
 
-@pytest.mark.parametrize("setting", ["model", "draft"])
-@pytest.mark.parametrize("path", ["/etc/passwd", "./x", "a/b/c", "a\\b", "twin"])
-def test_no_path_passes_for_a_model_that_is_set(path: str, setting: str) -> None:
-    """What a form may name is in test_form.py; the editor reads a line by the same code."""
-    action = {"op": "set", "index": 0, "setting": setting, "value": path}
-    with pytest.raises(DerbyError, match="no model"):
-        apply("speculative", action, OFFER)
-
-
 def test_the_page_names_no_path() -> None:
     shown = json.dumps([catalogue(OFFER), answer({"text": "kv:model=nothing"}, OFFER)])
     assert "no model" in shown

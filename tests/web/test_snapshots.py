@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from streams import shown
@@ -12,30 +11,14 @@ from streams import shown
 from backend.kvcache import cache_file
 from backend.limits import Limits
 from backend.racing.hosts.inline import InlineHost
+from backend.web.api import values_of
 from backend.web.controller import Controller
 from backend.web.offer import offer_of
 from backend.web.visitors import Visitors
 
-FORM: dict[str, Any] = {
-    "prompt": "Tell me a secret",
-    "lineup": "kv",
-    "max_new_tokens": 12,
-    "temperature": 0,
-    "top_p": 1,
-    "top_k": 0,
-    "seed": 0,
-    "stop": "",
-    "chat": True,
-    "model": "0",
-    "engine": "fake",
-    "precision": "fp32",
-    "device": "CPU",
-    "measure": False,
-    "context": 0,
-    "shift": False,
-    "heal": True,
-    "top": 0,
-}
+FORM = values_of(
+    offer_of(["fake"]), {"prompt": "Tell me a secret", "columns": ["kv"], "max_new_tokens": 12}
+)
 
 
 @pytest.fixture(autouse=True)
