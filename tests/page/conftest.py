@@ -6,6 +6,8 @@ import pytest
 from browser import Visitor, launched, serving
 from playwright.sync_api import Browser
 
+from backend.limits import DECLARED, PRIVATE
+
 Enter = Callable[..., Visitor]
 
 
@@ -18,7 +20,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ("--fake", "--model", "fake-priced", "--public-host", "derby.example", "--mcp")
-    with serving(*options, cache=tmp_path_factory.mktemp("cache")) as found:
+    limits = [f"--limit={name}={getattr(PRIVATE, name)}" for name in DECLARED]  # as without a name
+    with serving(*options, *limits, cache=tmp_path_factory.mktemp("cache")) as found:
         yield found
 
 
