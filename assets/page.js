@@ -38,27 +38,28 @@ function startTheme(toggle) {
 
 // ---- the drawer, which is gradio's sidebar: its own button opens and closes it
 const drawer = () => document.querySelector("#settings");
-const opened = () => drawer()?.classList.contains("open");
+const handle = () => document.querySelector(".dd-settings");
+// As it was last told to be: its class follows later, and a second click within that time would undo the first.
+const opened = () => handle()?.getAttribute("aria-expanded") === "true";
 const beside = matchMedia("(min-width: 1600px)"); // the drawer hides nothing there
 
 function moveSettings(open) {
   if (opened() === open) return;
   const close = drawer().querySelector(".toggle-button");
   close.setAttribute("aria-label", "Close the settings");
-  const button = document.querySelector(".dd-settings");
   const inside = drawer().contains(document.activeElement);
   close.click();
-  button.setAttribute("aria-expanded", open);
+  handle().setAttribute("aria-expanded", open);
   if (open) setTimeout(() => close.focus());
-  else if (inside) button.focus();
+  else if (inside) handle().focus();
 }
 
 function startDrawer() {
   document.addEventListener("click", (event) => {
     if (event.target.closest?.(".dd-settings")) moveSettings(!opened());
     else if (event.isTrusted && event.target.closest?.("#settings .toggle-button")) {
-      document.querySelector(".dd-settings").setAttribute("aria-expanded", false);
-      document.querySelector(".dd-settings").focus();
+      handle().setAttribute("aria-expanded", false);
+      handle().focus();
     }
   });
   document.addEventListener("dd-begun", () => beside.matches || moveSettings(false));

@@ -140,7 +140,7 @@ class Visitor:
         button = self.page.get_by_role("button", name="Settings", exact=True)
         if button.get_attribute("aria-expanded") == "true":
             self.page.get_by_role("button", name="Close the settings").click()
-        self.page.locator("#settings:not(.open)").wait_for(state="hidden")
+        expect(self.page.locator("#settings")).not_to_have_class(re.compile(r"\bopen\b"))
 
     def tab(self, name: str) -> None:
         """Open a tab; most are in the settings, on a narrow page the last of them in a menu."""
