@@ -39,7 +39,7 @@ function startTheme(toggle) {
 // ---- the drawer, which is gradio's sidebar: its own button opens and closes it
 const drawer = () => document.querySelector("#settings");
 const handle = () => document.querySelector(".dd-settings");
-// As it was last told to be: its class follows later, and a second click within that time would undo the first.
+// What it was last told: its class follows later, and a second click before that would undo the first.
 const opened = () => handle()?.getAttribute("aria-expanded") === "true";
 const beside = matchMedia("(min-width: 1600px)"); // the drawer hides nothing there
 
