@@ -174,6 +174,9 @@ class LoadedModels:
         try:
             self._fetch(spec, names, say)
             return engine_named(spec.engine).estimate_bytes(spec, say)
+        except DerbyError as error:  # of what was asked for
+            log.info("the size of %s cannot be told: %s", spec, error)
+            return 0
         except Exception:
             log.info("the size of %s cannot be told", spec, exc_info=True)
             return 0
