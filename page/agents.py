@@ -1,26 +1,28 @@
 """The page's tools for agents, by the Model Context Protocol: results are text, with progress.
 
-Needs the package of requirements-mcp.txt.
+Needs the package of requirements-mcp.txt. No session is kept between two calls, so none can be
+guessed, run out or be held by who has gone. Each call is a visitor who leaves when it ends.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Any, Literal
 
-from starlette.types import ASGIApp
+from pydantic import Field
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.errors import DerbyError, explain
-from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.web.api import Api, Report, explained, summed_up, terms
+from backend.untrusted import Untrusted, Whole, read_as, read_json
+from backend.web.api import Api, RaceCall, Report, explained, summed_up, terms
+from backend.web.bodies import RefusedError, json_body, with_body
 from backend.web.presence import Presence
-from page.guard import AGENTS
-from page.identity import session_of, visitor_of
+from page.calls import require_shallow
 
-if TYPE_CHECKING:
-    from mcp.server.fastmcp import Context
-
-#: Sessions of agents at one time.
-MOST_SESSIONS = 100
+#: Calls that agents of one address may have open.
+MOST_CALLS = 8
 
 _ABOUT = (
     "Races decoding strategies for language models (KV reuse, speculative decoding, lookahead, "
@@ -29,14 +31,64 @@ _ABOUT = (
 )
 
 
+class Message(Untrusted):
+    """A request or a notification of the protocol (JSON-RPC 2.0), as far as it is checked here."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: int | str | None = None
+    params: dict[str, Any] | None = None
+
+
+class BenchmarkCall(Untrusted):
+    """What an agent may say of a benchmark."""
+
+    prompts: list[str] = Field(description="Four or more.")
+    max_new_tokens: Whole = Field(96, description="Tokens that each column writes at most.")
+
+
+class ExplainCall(Untrusted):
+    """What an agent may ask to have explained."""
+
+    race: str = Field("", description="A link to a recorded race, or the text of its file.")
+
+
+#: Each tool: what it takes, and what it does.
+TOOLS: Mapping[str, tuple[type[Untrusted], str]] = {
+    "race": (
+        RaceCall,
+        (
+            "Race decoding strategies on one prompt, and tell who is faster, by how much, why, and "
+            "whether the text changed."
+        ),
+    ),
+    "benchmark": (
+        BenchmarkCall,
+        (
+            "Find the strategy to use on prompts like these: each that may pay runs alone on every "
+            "prompt. Takes minutes."
+        ),
+    ),
+    "explain": (
+        ExplainCall,
+        (
+            "Explain a recorded race: who was faster, by how much and why. Without one: the "
+            "strategies, their settings, and figures."
+        ),
+    ),
+}
+
+
 class Agents:
-    """Answers agents. `app` takes their requests while `running` is entered."""
+    """Answers agents. `app` takes their requests while `running` is entered; what it refuses, it
+    raises as DerbyError.
+    """
 
     def __init__(self, api: Api, presence: Presence, request_bytes: int) -> None:
         """Raises DerbyError where the package is not installed."""
         try:
-            from mcp.server.fastmcp import FastMCP
-            from mcp.server.transport_security import TransportSecuritySettings
+            from mcp.server.lowlevel import Server
+            from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
         except ImportError as error:
             raise DerbyError(
                 "Tools for agents need the package mcp: install it with "
@@ -44,94 +96,94 @@ class Agents:
             ) from error
         self._api = api
         self._presence = presence
+        self._request_bytes = request_bytes
+        self._open: Counter[str] = Counter()  # calls, by the address that they come from
+        self._server = Server[Any, Any]("Decode Derby", instructions=_ABOUT)
         # The guard in front of it has looked at the host and the origin.
-        open_door = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        self._server = FastMCP[Any](
-            "Decode Derby",
-            _ABOUT,
-            log_level="WARNING",
-            streamable_http_path=AGENTS,
-            max_request_body_size=request_bytes,
-            max_sessions=MOST_SESSIONS,
-            transport_security=open_door,
+        self._manager = StreamableHTTPSessionManager(
+            self._server, stateless=True, max_request_body_size=request_bytes
         )
         self._add_tools()
-        self.app: ASGIApp = self._server.streamable_http_app()
+        self.app: ASGIApp = self._answer
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        return self._server.session_manager.run()
+        return self._manager.run()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a call that is whole, within bounds, and a message of the protocol."""
+        request = Request(scope, receive)
+        body = await json_body(request, self._request_bytes)
+        message = read_json(Message, body, "The call")
+        require_shallow(message.params)
+        with self._counted(request.client.host if request.client else ""):
+            await self._manager.handle_request(*with_body(scope, body, receive), send)
+
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        """One more call from an address. Raises RefusedError if that has enough of them."""
+        if self._open[address] >= MOST_CALLS:
+            raise RefusedError(
+                f"{MOST_CALLS} calls from your address are open: call again when one has ended.",
+                429,
+            )
+        self._open[address] += 1
+        try:
+            yield
+        finally:
+            self._open[address] -= 1
+            self._open += Counter()  # which drops addresses without calls
 
     def _add_tools(self) -> None:
-        from mcp.server.fastmcp import Context
-        from mcp.server.fastmcp.exceptions import ToolError
+        from mcp import types
 
-        async def race(
-            context: Context,  # pyright: ignore[reportMissingTypeArgument]
-            prompt: str,
-            columns: list[str] = list(DEFAULT_COLUMNS),  # noqa: B006 (read alone)
-            max_new_tokens: int = 96,
-            temperature: float = 0.0,
-            seed: int = 0,
-            model: str = "",
-        ) -> str:
-            """Race decoding strategies on one prompt, and tell who is faster, by how much, why, and
-            whether the text changed. Columns are written strategy:setting=value,...; kv is the
-            baseline.
-            """
-            asked = {
-                "prompt": prompt,
-                "columns": columns,
-                "max_new_tokens": max_new_tokens,
-                "temperature": temperature,
-                "seed": seed,
-                "model": model,
-            }
-            return explained(await self._last(context, lambda who: self._api.race(who, asked)))
+        async def listed(_: types.ListToolsRequest) -> types.ServerResult:
+            tools = [
+                types.Tool(name=name, description=about, inputSchema=call.model_json_schema())
+                for name, (call, about) in TOOLS.items()
+            ]
+            return types.ServerResult(types.ListToolsResult(tools=tools))
 
-        async def benchmark(
-            context: Context,  # pyright: ignore[reportMissingTypeArgument]
-            prompts: list[str],
-            max_new_tokens: int = 96,
-        ) -> str:
-            """Find the strategy to use on prompts like these: each that may pay runs alone on every
-            prompt, of which there should be four or more. Takes minutes.
-            """
-            ask = self._api.benchmark
-            found = await self._last(context, lambda who: ask(who, prompts, max_new_tokens))
-            return summed_up(found)
-
-        async def explain_race(race: str = "") -> str:
-            """Explain a recorded race: who was faster, by how much and why. `race` is a link to
-            it, or the text of its file. Without one: the strategies, their settings, and figures.
-            """
+        async def called(request: types.CallToolRequest) -> types.ServerResult:
             try:
-                return explained(await self._api.replay(race)) if race else terms()
+                text = await self._call(request.params.name, request.params.arguments or {})
+                wrong = False
             except Exception as error:
-                raise ToolError(self._api.public(explain(error))) from error
+                text, wrong = self._api.public(explain(error)), True
+            content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
+            return types.ServerResult(types.CallToolResult(content=content, isError=wrong))
 
-        self._server.add_tool(race)
-        self._server.add_tool(benchmark)
-        self._server.add_tool(explain_race, "explain")
+        self._server.request_handlers[types.ListToolsRequest] = listed
+        self._server.request_handlers[types.CallToolRequest] = called
 
-    async def _last(
-        self,
-        context: "Context[Any, Any, Any]",
-        ask: Callable[[str], AsyncIterator[Report]],
-    ) -> Report:
-        """The last of the reports; of the others the agent is told. Raises ToolError."""
-        from mcp.server.fastmcp.exceptions import ToolError
-
-        request = context.request_context.request
-        session = request.headers.get("mcp-session-id", "") if request is not None else ""
-        visitor, report, count = visitor_of(session_of("", f"mcp {session}")), Report(), 0
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """What a tool answers. Raises DerbyError for what the agent can mend."""
+        if name not in TOOLS:
+            raise DerbyError(f"There is no tool {name!r:.60}; choose from {', '.join(TOOLS)}.")
+        call, _ = TOOLS[name]
+        asked: Any = read_as(call, arguments, "The call")
+        if isinstance(asked, ExplainCall):
+            return explained(await self._api.replay(asked.race)) if asked.race else terms()
+        visitor = f"agent-{secrets.token_hex(16)}"
         try:
-            with self._presence.there(visitor):  # the agent waits
-                async for report in ask(visitor):
-                    count += 1
-                    await context.report_progress(count, None, report["status"])
-        except Exception as error:
-            raise ToolError(self._api.public(explain(error))) from error
-        return report
+            with self._presence.there(visitor):
+                if isinstance(asked, BenchmarkCall):
+                    found = self._api.benchmark(visitor, asked.prompts, asked.max_new_tokens)
+                    return summed_up(await self._last(found))
+                return explained(await self._last(self._api.race(visitor, asked.model_dump())))
+        finally:
+            self._api.leave(visitor)  # nobody can ask for it any more
+
+    async def _last(self, reports: AsyncIterator[Report]) -> Report:
+        """The last of the reports; the agent is told of the others."""
+        context, last, count = self._server.request_context, Report(), 0
+        token = context.meta.progressToken if context.meta else None
+        async for last in reports:
+            count += 1
+            if token is not None:
+                await context.session.send_progress_notification(
+                    token, count, None, last["status"], str(context.request_id)
+                )
+        return last
 
 
 class NoAgents:

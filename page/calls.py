@@ -53,16 +53,22 @@ def named_session(name: object) -> str:
     return read_as(Session, name, "The session's name")
 
 
-def _require_plain(value: Any) -> None:
-    """Raise DerbyError for what is nested too deep, and for what gradio takes for a file: it would
-    fetch the address or the path in it before the function is called.
-    """
-    level = [value]
+def require_shallow(value: Any) -> list[dict[Any, Any]]:
+    """The objects within a JSON value. Raises DerbyError if it is nested deeper than MAX_DEPTH."""
+    level, found = [value], list[dict[Any, Any]]()
     for _ in range(MAX_DEPTH):
         dicts = [item for item in level if isinstance(item, dict)]
-        if any("path" in item and "meta" in item for item in dicts):
-            raise DerbyError("The page takes no files.")
+        found += dicts
         level = [child for item in level if isinstance(item, list) for child in item]
         level += [child for item in dicts for child in item.values()]
     if level:
         raise DerbyError(f"The request is nested more than {MAX_DEPTH} deep.")
+    return found
+
+
+def _require_plain(value: Any) -> None:
+    """Raise DerbyError for what is nested too deep, and for what gradio takes for a file: it would
+    fetch the address or the path in it before the function is called.
+    """
+    if any("path" in item and "meta" in item for item in require_shallow(value)):
+        raise DerbyError("The page takes no files.")

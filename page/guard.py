@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import DerbyError, explain
-from backend.web.bodies import RefusedError, json_body
+from backend.web.bodies import RefusedError, json_body, with_body
 from backend.web.presence import Presence
 from page.calls import Functions, named_session, read_call
 from page.document import PICTURE
@@ -116,7 +116,7 @@ class Guard:
                 421,
             )
         origin = request.headers.get("origin")
-        api = request.url.path.startswith((_API, _OWN))
+        api = request.url.path.startswith((_API, _OWN, AGENTS))
         foreign = api and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign or (origin is not None and not self._site.trusts(origin, host)):
             raise RefusedError(
@@ -124,14 +124,16 @@ class Guard:
                 "page behind a proxy, its operator starts it with --public-host NAME.",
                 403,
             )
+        if request.scope["path"] == AGENTS and self._agents and request.method != "POST":
+            # Of what the protocol has beside calls, an agent's own client tries GET.
+            raise RefusedError("Agents call by POST; there are no sessions to read or end.", 405)
         if not self._offers(request.method, request.scope["path"]):
             raise RefusedError("There is nothing at this address.", 404)
 
     def _offers(self, method: str, path: str) -> bool:
-        if path == AGENTS:
-            return self._agents is not None and method in ("GET", "POST", "DELETE")
         if method == "POST":
-            return path in self._functions or path in (STOP, HERE)
+            agents = path == AGENTS and self._agents is not None
+            return agents or path in self._functions or path in (STOP, HERE)
         readable = path in _READ or path.startswith(_FILES)
         return method in ("GET", "HEAD") and readable
 
@@ -148,7 +150,7 @@ class Guard:
         if request.method == "POST":
             session, body = await self._called(request)
             visitor = visitor_of(session)
-            scope, receive = _with_body(scope, body, receive)
+            scope, receive = with_body(scope, body, receive)
         elif path == QUEUE:
             session = self._session(request, request.query_params.get("session_hash"))
             visitor = visitor_of(session)
@@ -181,21 +183,6 @@ class Guard:
         called = scope["path"] in self._functions  # by a page or by a program
         with self._presence.there(visitor, page=not called):
             await self._app(scope, receive, outgoing)
-
-
-def _with_body(scope: Scope, body: bytes, after: Receive) -> tuple[Scope, Receive]:
-    """The request with another body, behind which `after` is asked."""
-    headers = MutableHeaders(raw=list(scope["headers"]))
-    headers["content-length"] = str(len(body))
-    del headers["transfer-encoding"]
-    parts = [body]
-
-    async def receive() -> Message:
-        if not parts:
-            return await after()
-        return {"type": "http.request", "body": parts.pop(), "more_body": False}
-
-    return {**scope, "headers": headers.raw}, receive
 
 
 class _Outgoing:
@@ -233,7 +220,8 @@ class _Outgoing:
         headers = MutableHeaders(scope=message)
         headers.update(security_headers(self._nonce, framed=self._framed))
         if self._document and self._new:
-            headers.append("Set-Cookie", new_cookie(framed=self._framed))
+            secure = self._root.startswith("https:")
+            headers.append("Set-Cookie", new_cookie(framed=self._framed, secure=secure))
 
     async def _begin(self, message: Message) -> None:
         self._begun = True

@@ -19,9 +19,13 @@ _BARE = "bare-"
 _KEY = re.compile(rf"{_BARE}[0-9a-f]{{32}}", re.ASCII)
 
 
-def new_cookie(*, framed: bool) -> str:
-    """A Set-Cookie header for a browser that has none. `framed`: within another site's page."""
-    scope = "SameSite=None; Secure; Partitioned" if framed else "SameSite=Lax"
+def new_cookie(*, framed: bool, secure: bool) -> str:
+    """A Set-Cookie header for a browser that has none. `framed`: within another site's page,
+    `secure`: the page came by HTTPS, and by nothing else may the cookie go back.
+    """
+    scope = "SameSite=Lax; Secure" if secure else "SameSite=Lax"
+    if framed:
+        scope = "SameSite=None; Secure; Partitioned"
     return f"{COOKIE}={secrets.token_urlsafe(32)}; Path=/; HttpOnly; {scope}"
 
 

@@ -13,7 +13,6 @@ from starlette.routing import Route
 from backend.errors import DerbyError
 from backend.limits import Limits
 from backend.racing.hosts.host import Host
-from backend.web.address import host_name
 from backend.web.assets import ASSETS, asset
 from backend.web.controller import Controller
 from backend.web.metrics import Metrics
@@ -78,7 +77,7 @@ def serve(
             f"Nothing can be served at {host}, port {port}: choose another."
         ) from error
     if shared:
-        site.names.add(host_name(urlsplit(shared).netloc))
+        site.add(urlsplit(shared).netloc)
         demo.share = False  # else the page would load its scripts from another server
     return shared or address
 

@@ -6,13 +6,17 @@ from ipaddress import ip_address
 
 from backend.web.address import LOOPBACK, host_name
 
+#: Ports that an origin leaves out.
+_OWN_PORTS = ("80", "443")
+
 #: What a server is bound to that answers at every address of its machine.
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
 @dataclass(slots=True)
 class Site:
-    """`names` are hosts that visitors may write, beside the loopback's; one may be added later.
+    """`names` are hosts that visitors may write, beside the loopback's. `places` are those among
+    them that a proxy serves, each as in an origin: with its port, if that is not its scheme's own.
 
     Whoever lets a name of theirs point here (DNS rebinding) has a page in a visitor's browser that
     is of one origin with this one; its requests carry that name. An address cannot be rebound: with
@@ -22,6 +26,16 @@ class Site:
     names: set[str] = field(default_factory=set)
     addresses: bool = False
     space: bool = False
+    places: set[str] = field(default_factory=set)
+
+    def add(self, place: str) -> None:
+        """Let visitors, and pages, come by another name: one that a proxy serves, NAME or
+        NAME:PORT.
+        """
+        name = host_name(place) or place.lower()
+        self.names.add(name)
+        port = place.rpartition(":")[2] if ":" in place.removeprefix(name) else ""
+        self.places.add(place.lower() if port not in ("", *_OWN_PORTS) else name)
 
     def serves(self, host: str) -> bool:
         """Whether a request's Host header is one of this page's."""
@@ -47,7 +61,8 @@ class Site:
         scheme, _, place = origin.partition("://")
         if scheme not in ("http", "https"):
             return False
-        return place.lower() == host.lower() or host_name(place) in self.names
+        # Another port is another server, which may be anybody's.
+        return place.lower() in (host.lower(), *self.places)
 
 
 def _is_address(name: str) -> bool:
@@ -60,5 +75,8 @@ def _is_address(name: str) -> bool:
 
 def site_of(host: str, public_hosts: tuple[str, ...], space_host: str, *, space: bool) -> Site:
     """The site of a server bound to `host`; `public_hosts` are an operator's."""
-    names = {host_name(name) or name.lower() for name in (host, *public_hosts, space_host) if name}
-    return Site(names - EVERYWHERE, space or host.strip("[]") in EVERYWHERE, space)
+    site = Site({host_name(host) or host.lower()} - EVERYWHERE, space=space)
+    site.addresses = space or host.strip("[]") in EVERYWHERE
+    for name in filter(None, (*public_hosts, space_host)):
+        site.add(name)
+    return site

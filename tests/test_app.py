@@ -62,7 +62,25 @@ def test_a_site_knows_its_names() -> None:
         assert not everywhere.serves(host)
     assert everywhere.trusts("https://derby.example", "127.0.0.1:7860")
     assert not everywhere.trusts("https://evil.example", "127.0.0.1:7860")
+    assert not everywhere.trusts("https://derby.example:8443", "127.0.0.1:7860")
     space = site_of("0.0.0.0", (), "me-derby.hf.space", space=True)  # noqa: S104
     assert space.serves("me-derby.hf.space")
     assert not space.serves("evil.example")
     assert not Site().trusts("null", "localhost")
+
+
+def test_a_page_of_another_port_is_another_page() -> None:
+    """Whatever ran at another port of the machine once was let in as this page, with its cookie."""
+    for bound, host in (
+        ("127.0.0.1", "127.0.0.1:7860"),
+        ("::1", "[::1]:7860"),
+        ("lab", "lab:7860"),
+    ):
+        site = site_of(bound, (), "", space=False)
+        assert site.trusts(f"http://{host}", host)
+        assert not site.trusts(f"http://{host.replace('7860', '9999')}", host)
+        assert not site.trusts(f"http://{host.removesuffix(':7860')}", host)
+    proxied = site_of("127.0.0.1", ("derby.example:8443",), "", space=False)
+    assert proxied.serves("derby.example:8443")
+    assert proxied.trusts("https://derby.example:8443", "127.0.0.1:7860")
+    assert not proxied.trusts("https://derby.example", "127.0.0.1:7860")

@@ -91,6 +91,10 @@ class Api:
         self._benchmarks = benchmarks
         self.public = offer.public  # names models as visitors may see them
 
+    def leave(self, visitor: str) -> None:
+        """Forget a visitor who has gone, and end what runs for them."""
+        self._visitors.leave(visitor)
+
     async def race(self, visitor: str, asked: Mapping[str, Any]) -> AsyncIterator[Report]:
         """Reports on a race while it runs, short ones, and a whole one at its end."""
         values = values_of(self._offer, asked)

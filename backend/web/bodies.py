@@ -2,7 +2,9 @@
 
 import asyncio
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope
 
 from backend.errors import DerbyError
 
@@ -44,3 +46,18 @@ async def json_body(request: Request, most: int) -> bytes:
             f"The request did not come within {PATIENCE} seconds: send it again.", 408
         ) from error
     return bytes(body)
+
+
+def with_body(scope: Scope, body: bytes, after: Receive) -> tuple[Scope, Receive]:
+    """The request with another body, behind which `after` is asked."""
+    headers = MutableHeaders(raw=list(scope["headers"]))
+    headers["content-length"] = str(len(body))
+    del headers["transfer-encoding"]
+    parts = [body]
+
+    async def receive() -> Message:
+        if not parts:
+            return await after()
+        return {"type": "http.request", "body": parts.pop(), "more_body": False}
+
+    return {**scope, "headers": headers.raw}, receive

@@ -1,15 +1,19 @@
 """The page's tools as an agent uses them: the protocol's own client against the app."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
+import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from recordings import race_of
 
 from backend.records.link import encode
+from page.agents import MOST_CALLS
 
 Scene = Callable[[ClientSession], Awaitable[Any]]
 
@@ -110,8 +114,107 @@ def test_two_agents_do_not_end_one_anothers_races(address: str) -> None:
         assert "Stopped early" not in said(result)
 
 
+def message(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+LONG_RACE = message(
+    "tools/call",
+    name="race",
+    arguments={"prompt": "a", "columns": ["kv"], "max_new_tokens": 4000, "model": "fake-slow"},
+    _meta={"progressToken": 1},
+)
+
+
+def client(address: str, **headers: str) -> httpx.Client:
+    accepted = {"Accept": "application/json, text/event-stream"}
+    return httpx.Client(base_url=address, headers={**accepted, **headers}, timeout=60)
+
+
 def test_a_foreign_page_may_not_call(address: str) -> None:
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    headers = {"Origin": "https://example.org", "Accept": "application/json, text/event-stream"}
-    answer = httpx.post(f"{address.rstrip('/')}/mcp", json=body, headers=headers)
-    assert answer.status_code == 403
+    for header in ({"Origin": "https://example.org"}, {"Sec-Fetch-Site": "cross-site"}):
+        with client(address, **header) as http:
+            assert http.post("/mcp", json=message("tools/list")).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("[" * 3000, "not JSON"),
+        ("[" * 100 + "]" * 100, "must be an object"),
+        (
+            json.dumps(message("tools/list", deep=[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]])),
+            "nested more",
+        ),
+        ('{"jsonrpc": "2.0", "id": 1}', "'method' is missing"),
+        ('{"jsonrpc": "1.0", "id": 1, "method": "tools/list"}', "'1.0'; choose from 2.0"),
+    ],
+)
+def test_a_body_that_is_no_call_is_refused_in_a_sentence(
+    address: str, body: str, sentence: str
+) -> None:
+    """Three thousand brackets were a RecursionError in the protocol's package, whose traceback was
+    drawn in the event loop: forty of them stopped the page for a second, once for 27.
+    """
+    with client(address, **{"Content-Type": "application/json"}) as http:
+        answer = http.post("/mcp", content=body)
+    assert answer.status_code == 400
+    assert sentence in answer.json()["detail"]
+
+
+def test_arguments_are_refused_in_a_sentence_that_names_no_library(address: str) -> None:
+    async def scene(session: ClientSession) -> Any:
+        return [
+            await session.call_tool("race", {"prompt": "a", "columns": 3}),
+            await session.call_tool("race", {"prompt": "a", "max_new_tokens": "many"}),
+            await session.call_tool("benchmark", {}),
+            await session.call_tool("explain", {"race": 3}),
+            await session.call_tool("pears", {}),
+        ]
+
+    for result in asked(address, scene):
+        assert result.isError
+        assert "pydantic" not in said(result)
+        assert "\n" not in said(result)
+
+
+def test_who_begins_and_begins_shuts_nobody_out(address: str) -> None:
+    """A hundred sessions once took all there were, for half an hour. There are none to take."""
+    hello = message(
+        "initialize",
+        protocolVersion="2025-06-18",
+        capabilities={},
+        clientInfo={"name": "nobody", "version": "1"},
+    )
+    with client(address) as http:
+        answers = [http.post("/mcp", json=hello) for _ in range(120)]
+        assert http.get("/mcp").status_code == 405
+    assert {answer.status_code for answer in answers} == {200}
+    assert not any("mcp-session-id" in answer.headers for answer in answers)
+
+
+def test_a_call_whose_agent_hangs_up_keeps_nobody_waiting(address: str) -> None:
+    """Such a race once kept the next visitor waiting until it ended, and 32 of them filled the
+    line: nobody noticed that their agents had gone.
+    """
+    for _ in range(3):
+        with client(address) as http, http.stream("POST", "/mcp", json=LONG_RACE) as answer:
+            next(answer.iter_lines())
+
+    async def scene(session: ClientSession) -> Any:
+        arguments = {"prompt": "Who?", "columns": ["kv"], "max_new_tokens": 8}
+        return await asyncio.wait_for(session.call_tool("race", arguments), 30)
+
+    assert "Stopped early" not in said(asked(address, scene))
+
+
+def test_one_address_has_so_many_calls_open(address: str) -> None:
+    with ExitStack() as held:
+        for _ in range(MOST_CALLS):
+            http = held.enter_context(client(address))
+            answer = held.enter_context(http.stream("POST", "/mcp", json=LONG_RACE))
+            assert answer.status_code == 200
+        with client(address) as http:
+            refused = http.post("/mcp", json=message("tools/list"))
+    assert refused.status_code == 429
+    assert f"{MOST_CALLS} calls" in refused.json()["detail"]

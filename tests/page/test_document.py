@@ -52,6 +52,12 @@ def test_behind_a_proxy_the_picture_is_where_the_page_is(
     assert image == root.format(host=httpx.URL(address).netloc.decode()) + "card.png"
 
 
+def test_a_cookie_that_came_by_https_goes_back_by_nothing_else(address: str) -> None:
+    by_proxy = httpx.get(address, headers={"x-forwarded-proto": "https"})
+    assert by_proxy.headers["set-cookie"].endswith("SameSite=Lax; Secure")
+    assert httpx.get(address).headers["set-cookie"].endswith("SameSite=Lax")
+
+
 def test_a_space_is_reached_by_https_whatever_its_proxy_says() -> None:
     site = site_of("0.0.0.0", (), "me-derby.hf.space", space=True)  # noqa: S104
     assert site.root("http", {"host": "me-derby.hf.space"}) == "https://me-derby.hf.space"
