@@ -1,10 +1,10 @@
-"""The table of a race: for spreadsheets, numbers as numbers and texts as nothing but texts; for
-documents and chats that read Markdown, with what is said of it.
+"""Tables: for spreadsheets, numbers as numbers and texts as nothing but texts; for documents and
+chats that read Markdown, a race's with what is said of it.
 """
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import StringIO
 
 from backend.records.record import RaceRecord, board
@@ -13,24 +13,36 @@ from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline, ledger, outcome, reason
 
 #: How a cell begins that a spreadsheet would compute.
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
 
 #: What Markdown, or HTML within it, would take for more than a character.
 _MARKS = re.compile(r"([\\`*_\[\]<>|&#~!$])")
 
 
-def csv_table(record: RaceRecord) -> str:
-    """A line a column (RFC 4180): every figure of the result's table, its unit in the heading, the
-    ends of its interval behind it; "" where it is not known. "clock": whose time it is.
+def csv_of(rows: Iterable[Iterable[object]]) -> str:
+    """The rows as CSV (RFC 4180), where None is empty. No spreadsheet takes a text for a formula:
+    one that begins like a formula has an apostrophe in front.
     """
-    made, text = board(record), StringIO()
-    writer = csv.writer(text)
-    headings = [heading for figure in figures("table") for heading in _headings(figure)]
-    writer.writerow(["column", *headings, "text", "message", "clock"])
-    for index in range(len(made.columns)):
-        line = _line(made, index)
-        writer.writerow(f"'{cell}" if cell.startswith(FORMULAS) else cell for cell in line)
+    text = StringIO()
+    csv.writer(text).writerows(map(_harmless, row) for row in rows)
     return text.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    formula = isinstance(cell, str) and cell.startswith(FORMULAS) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if formula else cell
+
+
+def csv_table(record: RaceRecord) -> str:
+    """A line a column: every figure of the result's table, its unit in the heading, the ends of
+    its interval behind it; "" where it is not known. "clock": whose time it is.
+    """
+    made = board(record)
+    headings = [heading for figure in figures("table") for heading in _headings(figure)]
+    lines = (_line(made, index) for index in range(len(made.columns)))
+    return csv_of([["column", *headings, "text", "message", "clock"], *lines])
 
 
 def _headings(figure: Figure) -> Iterator[str]:

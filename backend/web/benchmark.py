@@ -6,8 +6,6 @@ browser kept.
 """
 
 import asyncio
-import csv
-import io
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -23,6 +21,7 @@ from backend.bench.rows import Figures, OtherPlanError, Row, left_of, row_of, ro
 from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
+from backend.export.tables import csv_of
 from backend.results.figures import DASH, factor
 from backend.web.form import Values, read_race, read_whole
 from backend.web.offer import Offer
@@ -50,9 +49,6 @@ _SHOWN = (
     "ttft",
     "mask",
 )
-
-#: With these a spreadsheet takes a cell for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Phase = Literal["warming up", "running", "stopped", "ended"]
 
@@ -259,18 +255,12 @@ def _files(standing: Standing, public: Callable[[str], str]) -> dict[str, str]:
     """What the page offers to save: results as the command line's `bench --json` prints them, and
     every measurement as CSV.
     """
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(("column", "category", "prompt", *Figures.model_fields))
-    for each in standing.found:
-        row = each.column, each.category, each.prompt, *each.figures.model_dump().values()
-        writer.writerow(map(_harmless, row))
+    found = [
+        (each.column, each.category, each.prompt, *each.figures.model_dump().values())
+        for each in standing.found
+    ]
+    table = csv_of([("column", "category", "prompt", *Figures.model_fields), *found])
     return {
         "json": public(json.dumps([asdict(result) for result in standing.results])),
-        "csv": public(table.getvalue()),
+        "csv": public(table),
     }
-
-
-def _harmless(cell: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

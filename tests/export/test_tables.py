@@ -9,7 +9,7 @@ import pytest
 from recordings import race_of
 
 from backend.events import Failed
-from backend.export.tables import FORMULAS, csv_table, markdown
+from backend.export.tables import FORMULAS, csv_of, csv_table, markdown
 from backend.records.record import RaceRecord, board
 from backend.results.figures import figures
 from backend.results.sentences import headline
@@ -50,6 +50,13 @@ def test_no_cell_is_a_formula(begins: str) -> None:
     (line,) = lines(replace(record, columns=columns, events=(Failed(0, cell),)))
     assert (line["message"], line["text"]) == (f"'{cell}", "failed")
     assert not any(value.startswith(FORMULAS) for value in line.values())
+
+
+def test_every_table_leaves_numbers_numbers_and_texts_texts() -> None:
+    """A benchmark's table once had a writer of its own, and its categories ran as formulas."""
+    row = [-1.5, None, 3, "-2.5", "+1e-06", "-2+3", "@A1", "\n=1", "a\n=1", "a,b"]
+    (read,) = csv.reader(StringIO(csv_of([row]), newline=""))
+    assert read == ["-1.5", "", "3", "-2.5", "+1e-06", "'-2+3", "'@A1", "'\n=1", "a\n=1", "a,b"]
 
 
 def cells(text: str) -> list[list[str]]:
