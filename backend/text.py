@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
@@ -167,10 +168,20 @@ class HfTokenizer:
         return _digest(self.identity())
 
 
+#: transformers imports its parts when they are first named: threads that name one at the same time
+#: find it missing (ImportError).
+_LOADING = threading.Lock()
+
+
 def _load(folder: Path) -> Any:
     """The tokenizer of a model folder, without the seconds that AutoTokenizer takes to import
     where tokenizer.json says all there is to know. Raises DerbyError if there is none to be had.
     """
+    with _LOADING:
+        return _loaded(folder)
+
+
+def _loaded(folder: Path) -> Any:
     settings = folder / "tokenizer_config.json"
     named = json.loads(settings.read_text()).get("tokenizer_class") if settings.is_file() else None
     from transformers import PreTrainedTokenizerFast

@@ -1,5 +1,7 @@
 """Text appears in whole characters, never shows a stop string, and is never lost."""
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from small_tokenizer import small_tokenizer
 
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer, HfTokenizer, StopStrings, TextStream, require_same_tokenizer
@@ -267,3 +270,31 @@ def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -
     assert found
     assert sorted(found) == [i for i in every if decode([i]).startswith(decode([token]))]
     assert built_in.extending(built_in.fast.eos_token_id) == []
+
+
+FOUR_AT_ONCE = """
+import sys, threading
+from pathlib import Path
+from backend.text import HfTokenizer
+
+def load():
+    together.wait()
+    try:
+        HfTokenizer(Path(sys.argv[1]), frozenset(), 16)
+    except Exception as error:
+        print(repr(error))
+
+together = threading.Barrier(4)
+threads = [threading.Thread(target=load) for _ in range(4)]
+for act in ("start", "join"):
+    for thread in threads:
+        getattr(thread, act)()
+"""
+
+
+def test_threads_that_load_tokenizers_first_do_not_fail(tmp_path: Path) -> None:
+    """Of the first grammars that a fresh page checked at once, half failed with an ImportError."""
+    small_tokenizer(tmp_path)
+    command = [sys.executable, "-c", FOUR_AT_ONCE, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == ""

@@ -42,7 +42,8 @@ PARTS = ("draft", "mask", "forward", "rest")
 class Moment(NamedTuple):
     """An event that showed text or committed tokens: when it ended on the column's own clock, how
     many tokens this run committed with it, how many rows were computed for them since the last
-    step, the seconds that it took itself, and the [origin, text] pairs that it showed.
+    step, the seconds that it took itself, and the [origin, text] pairs that it showed. Before it
+    stood `start` tokens of this run; it is, or stands behind, step number `step` (0: none yet).
     """
 
     clock: float
@@ -50,6 +51,8 @@ class Moment(NamedTuple):
     rows: int
     seconds: float
     spans: list[list[str]]
+    start: int
+    step: int
 
 
 @dataclass
@@ -159,7 +162,8 @@ class Score:
         seconds, spans = getattr(event, "seconds", 0.0), getattr(event, "spans", [])
         self.seconds += seconds
         if spans:
-            self.moments.append(Moment(self.seconds, 0, 0, seconds, spans))
+            moment = Moment(self.seconds, 0, 0, seconds, spans, self.written, self.steps)
+            self.moments.append(moment)
 
     def _rarely(self, event: Event) -> None:
         """Fold in decisions, and events of continued answers, programs, full contexts and finished
@@ -222,11 +226,13 @@ class Score:
         self.times += [self.seconds] * count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.step_at[len(self.moments)] = step
-        shown = Moment(self.seconds, count, step.rows, step.seconds["total"], step.spans)
-        self.moments.append(shown)
+        start, taken = self.written - count, step.seconds["total"]
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.last_rows = step.rows if self.steps else 1
         self.steps += 1
+        self.moments.append(
+            Moment(self.seconds, count, step.rows, taken, step.spans, start, self.steps)
+        )
         self.rows += step.rows
         self.masks += step.masks
         self.overlaps += step.overlaps

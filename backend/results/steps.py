@@ -3,6 +3,7 @@
 A page's inspector shows them as they are: every word is made here.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Literal
@@ -81,11 +82,11 @@ def moment_of(score: Score, token: int) -> int:
     came with the first. Raises IndexError if it is not written yet.
     """
     left = token - score.earlier
-    for index, moment in enumerate(score.moments):
-        left -= moment.tokens
-        if left < 0:
-            return index
-    raise IndexError(f"the answer has {score.length} tokens, not one numbered {token}")
+    # Of moments that begin at the same token, the last one committed it.
+    index = max(bisect_right(score.moments, left, key=lambda moment: moment.start) - 1, 0)
+    if token >= score.length or not score.moments:
+        raise IndexError(f"the answer has {score.length} tokens, not one numbered {token}")
+    return index
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -96,8 +97,8 @@ def _title(score: Score, index: int) -> str:
     if step is None:
         (origin, _), *_ = score.moments[index].spans
         return _OTHER.get(origin, _HELD)
-    number, count = sum(1 for i in score.step_at if i <= index), len(step.origins)
-    return f"Step {number} of {score.steps}: {counted(count, 'token')}"
+    number, count = score.moments[index].step, counted(len(step.origins), "token")
+    return f"Step {number} of {score.steps}: {count}"
 
 
 def _texts(score: Score, index: int) -> list[str]:
@@ -193,11 +194,11 @@ def _parts(step: Step | None) -> list[list[Any]]:
 
 def _expected(score: Score, index: int) -> float | None:
     """Seconds that a pass after the first step's should take, by the costs known now."""
-    step, before = score.step_at.get(index), [i for i in score.step_at if i < index]
-    if step is None or not (step.rows and before and score.costs.known):
+    step, moment = score.step_at.get(index), score.moments[index]
+    if step is None or not (step.rows and moment.step > 1 and score.costs.known):
         return None
-    length = score.earlier + sum(moment.tokens for moment in score.moments[:index])
-    width = score.step_at[before[-1]].rows if len(before) > 1 else 1
+    length = score.earlier + moment.start
+    width = score.commits[moment.step - 2].rows if moment.step > 2 else 1
     return score.expected_of(step.rows, step.calls, length, width)
 
 
@@ -264,7 +265,7 @@ def _cost(score: Score, index: int, expected: float | None) -> str:
     took += f" for {counted(step.rows, 'row')}"
     if expected is not None:
         return f"{took}; the measured costs predict {duration(expected)}."
-    if index == min(score.step_at):
+    if score.moments[index].step == 1:
         return f"{took}, those of the prompt that were computed with it included."
     return f"{took}; what passes cost is not known here."
 
@@ -292,7 +293,7 @@ def _departure(board: Scoreboard, column: int, index: int) -> str:
 def _text_of(score: Score, token: int) -> str:
     """The text of the answer's token number `token`; "" if it is not known."""
     index = moment_of(score, token)
-    first = score.earlier + sum(moment.tokens for moment in score.moments[:index])
+    first = score.earlier + score.moments[index].start
     texts = _texts(score, index)
     return texts[token - first] if first <= token < first + len(texts) else ""
 

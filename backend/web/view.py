@@ -291,7 +291,7 @@ def _line(moment: Moment) -> str:
     """A recording may hold thousands of pieces in a moment: those beyond what its tokens can have
     come to are one piece, for each of them costs a browser some 60 us.
     """
-    clock, tokens, rows, seconds, spans = moment
+    clock, tokens, rows, seconds, spans, *_ = moment
     few = tokens + FEW
     if len(spans) > few:
         origin, _ = spans[few - 1]

@@ -78,16 +78,16 @@ def test_the_moments_of_a_column_replay_it() -> None:
     beginning, chunk, *rest = SPECULATIVE
     score = scored(beginning, earlier, fed, chunk, *rest[:-1], silent, filled, rest[-1])
     assert [tuple(moment) for moment in score.moments] == [
-        (0.25, 0, 0, 0.25, [["earlier", "xy"]]),
-        (0.75, 0, 0, 0.5, [["fixed", "Say: "]]),
-        (1.5, 1, 100, 0.25, [["sampled", "A"]]),
-        (2.0, 3, 5, 0.5, [["sampled", "B"], ["sampled", "C"], ["sampled", "D"]]),
-        (2.25, 1, 5, 0.25, [["sampled", "E"]]),
-        (2.5, 1, 1, 0.25, [["sampled", "F"]]),
-        (3.0, 2, 3, 0.5, [["sampled", "G"], ["sampled", "H"]]),
-        (3.25, 1, 2, 0.25, []),
-        (3.25, 0, 0, 0.0, [["sampled", "K"]]),
-        (3.25, 0, 0, 0.0, [["sampled", "!"]]),
+        (0.25, 0, 0, 0.25, [["earlier", "xy"]], 0, 0),
+        (0.75, 0, 0, 0.5, [["fixed", "Say: "]], 0, 0),
+        (1.5, 1, 100, 0.25, [["sampled", "A"]], 0, 1),
+        (2.0, 3, 5, 0.5, [["sampled", "B"], ["sampled", "C"], ["sampled", "D"]], 1, 2),
+        (2.25, 1, 5, 0.25, [["sampled", "E"]], 4, 3),
+        (2.5, 1, 1, 0.25, [["sampled", "F"]], 5, 4),
+        (3.0, 2, 3, 0.5, [["sampled", "G"], ["sampled", "H"]], 6, 5),
+        (3.25, 1, 2, 0.25, [], 8, 6),
+        (3.25, 0, 0, 0.0, [["sampled", "K"]], 9, 6),
+        (3.25, 0, 0, 0.0, [["sampled", "!"]], 9, 6),
     ]
     assert score.text == "xySay: ABCDEFGHK!"
     assert sum(moment.tokens for moment in score.moments) == score.written

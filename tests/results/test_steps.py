@@ -1,8 +1,10 @@
 """What a step's view says is what its events say, worked out by hand and held against races."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from boards import SPEC, TOKENIZER, board_of, started, step
@@ -174,6 +176,27 @@ def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
     )
     assert not any("leaves" in s for s in step_view(board, 1, 1)["sentences"])
     assert moment_of(board.scores[0], 4) == 4
+
+
+def test_a_step_is_shown_without_a_walk_through_the_steps_before_it() -> None:
+    """Each once walked through all moments of its column, so that a page of 220,000 steps was not
+    written within a minute.
+    """
+
+    class Unwalked(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("all moments are walked through")
+
+    class Unsorted(dict[int, Any]):
+        __iter__ = Unwalked.__iter__
+
+    blocks = (step(0, [i, i + 1], 0.1) for i in range(20))
+    board = board_of("kv", started(0), COSTS, *blocks)
+    for column, score in enumerate(board.scores):
+        plain = [step_view(board, column, index) for index in range(len(score.moments))]
+        score.moments, score.step_at = Unwalked(score.moments), Unsorted(score.step_at)
+        for index, view in enumerate(plain):
+            assert step_view(board, column, index) == view
 
 
 @pytest.mark.parametrize(
