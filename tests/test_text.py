@@ -274,6 +274,7 @@ def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -
 
 FOUR_AT_ONCE = """
 import sys, threading
+import backend.web.editor
 from pathlib import Path
 from backend.text import HfTokenizer
 
