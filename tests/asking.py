@@ -55,7 +55,7 @@ def serving(races: ProcessHost, offered: Offered, key: str = "") -> Iterator[Sit
     server = CompletionApi(races, offered, key)
     with bound("127.0.0.1", 0) as listening:
         listening.listen()
-        running = server_of(server.app(), offered.offer.limits.waiting, lambda: None)
+        running = server_of(server.app(), lambda: None)
         thread = threading.Thread(target=running.run, args=([listening],))
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -73,7 +73,7 @@ def serve(
             listening.listen()  # from now on nobody is turned away
             where = f"http://{host}:{listening.getsockname()[1]}/v1"
             print(f"Decode Derby answers at {where}", flush=True)
-            server_of(app, limits.waiting, closing.start).run([listening])
+            server_of(app, closing.start).run([listening])
         except KeyboardInterrupt:
             pass
         finally:

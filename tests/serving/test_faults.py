@@ -1,12 +1,13 @@
 """Clients that vanish, a full line, a worker that dies, strangers: each a sentence, and no harm."""
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from hosting import until
 from backend.events import Event
 from backend.limits import PRIVATE
 from backend.racing.hosts.process import ProcessHost
+from backend.serving import server
 
 QUICK = {"model": "fake:kv", "prompt": "Hello", "max_tokens": 3, "temperature": 0}
 #: Longer than any test has patience.
@@ -104,6 +106,69 @@ def test_a_line_that_is_full_says_when_to_come_back(races: ProcessHost) -> None:
         assert waiting[0].status_code == 200
         until(lambda: site.length == 0)
         assert_answers(site)
+
+
+@contextmanager
+def half_sent(site: Site, count: int, begins: bytes = b"POST /v1/compl") -> Iterator[list[Any]]:
+    """Connections on which a request has begun to come."""
+    place = site.client.base_url.host, site.client.base_url.port
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_connection(place, 60)) for _ in range(count)]
+        for each in sockets:
+            each.sendall(begins)
+        yield sockets
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_out(site: Site) -> None:
+    """Eighty of them once made a server answer 503 to whoever had the key."""
+    with half_sent(site, 200):
+        assert_answers(site)
+
+
+def test_a_request_that_does_not_come_is_not_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were once held for as long as their clients liked, also behind a first request."""
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for begins in (b"", b"GET", b"GET /health HTTP/1.1\r\nHost: loc", whole + b"GET"):
+        with half_sent(site, 1, begins) as (client,):
+            while client.recv(4096):
+                pass
+
+
+def test_of_too_many_connections_the_idlest_ends(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PATIENCE", 3600.0)
+    with half_sent(site, 12) as clients:
+        monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
+        with half_sent(site, 2):  # the client of the other tests may be idle, too
+            with suppress(ConnectionResetError):  # what it has sent is not read any more
+                assert clients[0].recv(1) == b""
+            assert_answers(site)
+
+
+def test_of_two_hundred_requests_at_once_as_many_are_answered_as_may_wait(
+    races: ProcessHost,
+) -> None:
+    """None was: uvicorn counted connections, and refused them all in plain text."""
+
+    async def asked(address: httpx.URL) -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
+            posts = (client.post("/v1/completions", json=QUICK) for _ in range(200))
+            return await asyncio.gather(*posts)
+
+    with serving(races, fakes()) as site:
+        answers = asyncio.run(asked(site.client.base_url))
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert len(answers) - len(refused) > PRIVATE.waiting
+    assert refused
+    for answer in refused:
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0
+        assert error_in(answer)["code"] == "line_full"
 
 
 def test_a_request_that_waits_leaves_the_line_with_its_client(races: ProcessHost) -> None:
