@@ -20,7 +20,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from backend.errors import DerbyError, explain
-from backend.events import Event, Preparing, failures
+from backend.events import Event, Placed, Preparing, Saved, failures
 from backend.kvcache.sources import Visitor
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
@@ -28,6 +28,7 @@ from backend.racing.hosts.host import Host, Lease, Machines, OneMachine
 from backend.racing.race import Race
 from backend.records.file import as_bytes, from_bytes
 from backend.records.record import RaceRecord, recorded
+from backend.records.record import board as board_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.web.metrics import Tally
@@ -45,6 +46,12 @@ WAITING_PERIOD = 0.5
 
 #: Seconds for which a visitor without a connection keeps their place while others wait.
 GRACE = 10.0
+
+#: Visitors whose last race is kept with its board; of the others, its record is.
+BOARDS = 16
+
+#: What a board shows and a record leaves out.
+_UNRECORDED = (Placed, Saved)
 
 #: Seconds between two looks at who has gone.
 SWEEP = 1.0
@@ -84,7 +91,7 @@ class _Run:
 
     visitor: str
     commands: Sequence[Command]
-    board: Scoreboard
+    shown: Scoreboard | None  # None: shelved
     tally: Tally = field(default_factory=Tally)
     stopped: threading.Event = field(default_factory=threading.Event)
     events: SimpleQueue[Event | None] = field(default_factory=SimpleQueue)
@@ -96,10 +103,28 @@ class _Run:
     race: Race | None = None  # whose events are kept
     events_seen: list[Event] = field(default_factory=list)  # until it is over
     record: bytes = b""  # once it is over, compressed
+    unrecorded: Sequence[Event] = ()
     broken: bool = False  # its board could not take what happened
     over: bool = False
     folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
     context: Context = field(default_factory=copy_context)
+
+    @property
+    def board(self) -> Scoreboard:
+        """What the race has come to: once shelved, made anew of its record."""
+        if (shown := self.shown) is None:
+            shown = board_of(from_bytes(zlib.decompress(self.record)))
+            for event in self.unrecorded:
+                shown.add(event)
+            self.shown = shown
+        return shown
+
+    def shelve(self) -> None:
+        """Keep the record of a race that is over, and no board, which takes some fifty times the
+        memory.
+        """
+        if self.over and self.record:
+            self.shown = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +421,8 @@ class Visitors:
         for other in list(self._last)[: max(0, len(self._last) - self._limits.visitors)]:
             if other not in self._runs:
                 self.leave(other)
+        for other in tuple(self._last.values())[:-BOARDS]:
+            other.run.shelve()
 
     def _put_out(self, run: _Run, reason: str, note: str) -> None:
         """Stop a run although its visitor did not ask for that; `note` tells them why."""
@@ -486,7 +513,8 @@ class Visitors:
                         _count(run.board, run.tally)
                         if run.race is not None:
                             run.record = await asyncio.to_thread(_packed, run.race, run.events_seen)
-                            run.events_seen = []
+                            left = (e for e in run.events_seen if isinstance(e, _UNRECORDED))
+                            run.unrecorded, run.events_seen = tuple(left), []
                         return
                     self._add(run, event)
                 await asyncio.sleep(WAITING_PERIOD if self._ahead(run) else PERIOD)

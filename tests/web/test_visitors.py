@@ -1,7 +1,9 @@
 """The line of visitors: nobody overtakes, nobody blocks it, nothing is left behind."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -10,7 +12,7 @@ import pytest
 from clock import Clock
 
 from backend.errors import DerbyError
-from backend.events import Event, Finished, Started
+from backend.events import Event, Finished, Placed, Saved, Started
 from backend.kvcache.sources import Visitor as Scoped
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor
@@ -21,7 +23,8 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request
 from backend.web.presence import Presence
-from backend.web.visitors import GRACE, Frame, Visitors
+from backend.web.view import recorded_view
+from backend.web.visitors import BOARDS, GRACE, Frame, Visitors
 
 RACE = Race(Request("Hi"), (default_column("kv"),), ModelSpec("fake", "fake"))
 
@@ -370,6 +373,37 @@ def test_two_hundred_are_served_in_the_order_they_came() -> None:
         assert host.most == 1
         assert host.prompts == ["Hi", *names]
         await gone(visitors)
+
+    play(scene())
+
+
+def test_a_race_that_many_others_follow_is_shown_as_it_was() -> None:
+    """All boards were once kept, with every step: 200 visitors' long races took gigabytes."""
+
+    class Cluster(InlineHost):
+        def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
+            yield Placed("node", "cpu", 2.0, 1, "Linux", "a note")
+            yield from super().stream(command, stopped)
+            yield Saved(0, "0123456789abcdef")
+
+    def seen(board: Scoreboard) -> object:
+        shown = recorded_view(board, "here") | {"race": 0}  # a number of its own each time
+        return shown, board.placed, board.scores[0].snapshot
+
+    async def scene() -> None:
+        visitors = Visitors(Cluster())
+        race = replace(RACE, columns=(default_column("kv"), default_column("lookup")))
+        await last(visitors.watch("first", race))
+        board = visitors.look("first").board
+        before = seen(board)
+        found = weakref.ref(board)
+        del board
+        for number in range(BOARDS):
+            await last(visitors.watch(f"v{number}", RACE))
+        gc.collect()
+        assert found() is None
+        board = visitors.look("first").board
+        assert seen(board) == before
 
     play(scene())
 
