@@ -5,7 +5,7 @@
 # make test-thorough, test-cluster, test-servers  those parts alone; a server is compiled first
 # make test-spaces  try ZeroGPU's own package, against a stub of what lends the GPU
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
-# make soak   faults and crowds, for an hour and a bit; the report goes to build/
+# make soak   faults and crowds, for three hours and a bit; the report goes to build/
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -32,8 +32,8 @@ class Action:
 
 @dataclass(frozen=True)
 class Page:
-    """What the page's configuration says: functions by the element that starts them, and values
-    by component; components also by element id or label.
+    """What the page's configuration says: functions by the element that starts them, or by their
+    name in the API, and values by component; components also by element id or label.
     """
 
     actions: Mapping[str, Action]
@@ -52,8 +52,8 @@ class Page:
         by_id = {number: name for name, number in names.items()}
         actions = {}
         for entry in config["dependencies"]:
-            for target, event in entry["targets"]:
-                name = f"{by_id.get(target, target)}.{event}"
+            starts = [f"{by_id.get(each, each)}.{event}" for each, event in entry["targets"]]
+            for name in starts or [str(entry["api_name"])]:
                 if entry.get("backend_fn", True):
                     actions[name] = Action(entry["id"], tuple(entry["inputs"]))
         return cls(actions, values, names)

@@ -2,7 +2,8 @@
 
 Each prompt carries its visitor's name, and the fake model's text is a hash of the prompt: a text
 that is not this prompt's is somebody else's. Fair order is read off each race's own views: the
-number of races ahead of it never grows.
+number of races ahead of it never grows. Some visitors may be hostile: the others must not wait
+longer for it.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ import httpx
 from lib import naive
 from soak.client import Client, RefusedError, View, text_of
 from soak.forms import FAKE, FAKE_SLOW, form, racing
+from soak.hostile import CONNECTIONS, attack
 from soak.report import (
     BROKEN,
     Figure,
@@ -66,6 +68,11 @@ _AHEAD = re.compile(r"(\d+) races? ahead")
 CROSSED = "texts of another prompt"
 OVERTAKEN = "races that were overtaken"
 LOST = "races neither run nor refused"
+RACED = "seconds of a race, its wait included"
+
+#: Share by which others' races may take longer beside hostile visitors, and by which more of all
+#: that they ask for may be refused: else a page would hold the first by racing with few.
+SLOWER, REFUSED = 0.2, 0.05
 
 
 class CrowdLog(Log):
@@ -86,24 +93,96 @@ def expected(prompt: str) -> str:
 
 
 def crowd(
-    visitors: int = 200, seconds: float = 3600.0, *, seed: int = 0, options: Sequence[str] = ()
+    visitors: int = 200,
+    seconds: float = 3600.0,
+    *,
+    seed: int = 0,
+    options: Sequence[str] = (),
+    hostile: float = 0.0,
 ) -> Result:
-    """Have so many visitors at a time on the page for so long."""
-    _allow_files(16 * visitors)
-    log = CrowdLog()
+    """Have so many visitors at a time on the page for so long, that share of them hostile."""
+    log, attackers = CrowdLog(), _of(visitors, hostile)
+    options = (*options, *(["--mcp"] if attackers else []))
+    figures = _crowded(log, visitors - attackers, attackers, seconds, seed, options)
+    size = f"{visitors} visitors, {hostile:.0%} of them hostile, {seconds:g} s, seed {seed}"
+    return log.result("crowd", size, figures, [curve(log.rss)])
+
+
+def beside_hostile(
+    visitors: int = 200, seconds: float = 3600.0, *, seed: int = 0, share: float = 0.1
+) -> Result:
+    """Have a crowd on the page for so long, and then again with hostile visitors, who are that
+    share of all `visitors`: do the others wait as long?
+    """
+    calm, log, attackers = CrowdLog(), CrowdLog(), _of(visitors, share)
+    honest, options = visitors - attackers, ("--mcp",)
+    _crowded(calm, honest, 0, seconds, seed, options)
+    figures = _crowded(log, honest, attackers, seconds, seed, options)
+    for what, found in calm.wrong.items():
+        log.wrong[what] += [f"without hostile visitors: {sentence}" for sentence in found]
+    size = f"{honest} visitors, then {attackers} hostile ones as well, {seconds:g} s each"
+    figures = [*compared(calm, log), *figures]
+    return log.result("hostile", f"{size}, seed {seed}", figures, [curve(log.rss)])
+
+
+def _of(visitors: int, share: float) -> int:
+    """A share of the visitors: none of them, or at least one."""
+    return max(1, round(visitors * share)) if share else 0
+
+
+def compared(calm: CrowdLog, log: CrowdLog) -> list[Figure]:
+    """How much longer races took beside hostile visitors, and how many more were refused."""
+    figures = []
+    for name, part in (("median", 0.5), ("p90", 0.9)):
+        usual, beside = (_quantile(each.seconds.get(RACED, []), part) for each in (calm, log))
+        figures += [
+            noted(f"{RACED}, {name}, without hostile visitors", usual),
+            noted(f"{RACED}, {name}, beside them", beside),
+            within(f"share by which the {name} is longer", beside / usual - 1, SLOWER),
+        ]
+    usual, beside = _refusals(calm), _refusals(log)
+    return [
+        *figures,
+        noted("races that ended, without hostile visitors", calm.counts["ended"]),
+        noted("share of races refused, without hostile visitors", usual),
+        noted("share of races refused, beside them", beside),
+        within("share of races refused because of them", beside - usual, REFUSED),
+    ]
+
+
+def _quantile(values: Sequence[float], part: float) -> float:
+    """The value below which that part of them lies; of none, infinity."""
+    return sorted(values)[int(part * (len(values) - 1))] if values else math.inf
+
+
+def _refusals(log: CrowdLog) -> float:
+    """The share of all races asked for that the page had no room for."""
+    count = log.counts
+    full = count["refused in a sentence"] + count["refused, HTTP 429"] + count["refused, HTTP 503"]
+    return full / max(1, count["asked for"])
+
+
+def _crowded(
+    log: CrowdLog,
+    visitors: int,
+    attackers: int,
+    seconds: float,
+    seed: int,
+    options: Sequence[str],
+) -> list[Figure]:
+    """Play it into `log`, on a page started with these options: the figures of the page."""
+    _allow_files(16 * visitors + CONNECTIONS * attackers)
     with private_cache() as cache, Server("--fake", *options, cache=cache) as server:
-        asyncio.run(_play(server, visitors, seconds, random.Random(seed), log))
+        asyncio.run(_play(server, visitors, attackers, seconds, seed, log))
         emptied = _emptied(server)
         log.wrong[BROKEN] += server.broken
-    figures = [
+    return [
         *log.longest(RACE),
         noted("longest time that the crowd itself was late, s", log.late),
         at_least("races that came to their end", log.counts["ended"], 1),
         *_memory(log.rss),
         *emptied,
     ]
-    size = f"{visitors} visitors, {seconds:g} s, seed {seed}"
-    return log.result("crowd", size, figures, [curve(log.rss)])
 
 
 def _allow_files(count: int) -> None:
@@ -114,8 +193,13 @@ def _allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
+#: A visitor's life at an address: the name, the dice, the moment to leave at, the log, and the
+#: seconds to think at most.
+Visit = Callable[[str, str, random.Random, float, CrowdLog, float], Awaitable[None]]
+
+
 async def _play(
-    server: Server, visitors: int, seconds: float, chance: random.Random, log: CrowdLog
+    server: Server, visitors: int, attackers: int, seconds: float, seed: int, log: CrowdLog
 ) -> None:
     end = time.monotonic() + seconds
     numbers = itertools.count()
@@ -123,17 +207,21 @@ async def _play(
     # Think times such that a few more races are asked for than the machine can run.
     pause = min(30.0, seconds / 10)
 
-    async def slot() -> None:
+    async def slot(visit: Visit, kind: str, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(0, min(pause, seconds / 4)))
         while time.monotonic() < end:
-            name = f"visitor {next(numbers)}"
+            name = f"{kind} {next(numbers)}"
             try:
-                await _visit(server.address, name, chance, end, log, pause)
+                await visit(server.address, name, chance, end, log, pause)
             except Exception as error:
                 log.flaw(LOST, f"{name}: {error!r}")
                 await asyncio.sleep(1)
 
-    await asyncio.gather(*(slot() for _ in range(visitors)))
+    others, own = random.Random(seed), random.Random(f"hostile {seed}")
+    await asyncio.gather(
+        *(slot(_visit, "visitor", others) for _ in range(visitors)),
+        *(slot(attack, "hostile visitor", own) for _ in range(attackers)),
+    )
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching
@@ -216,7 +304,7 @@ async def _follow(
     if view.get("phase") != "ended":
         log.flaw(LOST, f"{prompt}: the last view is {view.get('phase')}")
     log.counts["ended"] += 1
-    log.took("seconds of a race, its wait included", time.monotonic() - begun)
+    log.took(RACED, time.monotonic() - begun)
     return view
 
 

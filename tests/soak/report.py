@@ -39,7 +39,7 @@ def at_most(what: str, value: float, limit: float) -> Figure:
 
 
 def within(what: str, seconds: float, limit: float) -> Figure:
-    """Seconds that must not exceed `limit`."""
+    """Seconds, or a figure that follows from them, that must not exceed `limit`."""
     return replace(at_most(what, seconds, limit), timed=True)
 
 

@@ -11,14 +11,15 @@ from soak.report import Result
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The function of that name in the module of that name, imported when it runs; the sizes are
-    its arguments. `timed` rows take the seconds that a caller gives.
+    """The function of that name in the module of that name, or another MODULE.FUNCTION, imported
+    when it runs; the sizes are its arguments. `timed` rows take the seconds that a caller gives.
     """
 
     name: str
     full: Mapping[str, Any]
     short: Mapping[str, Any]
     timed: bool = False
+    function: str = ""
 
     def run(self, *, short: bool = False, seconds: float | None = None) -> Result:
         """Run it. Raises whatever breaks in it."""
@@ -26,7 +27,8 @@ class Row:
         if self.timed and seconds is not None:
             size["seconds"] = seconds
         begun = time.monotonic()
-        found = getattr(importlib.import_module(f"soak.{self.name}"), self.name)(**size)
+        module, _, function = (self.function or f"{self.name}.{self.name}").partition(".")
+        found = getattr(importlib.import_module(f"soak.{module}"), function)(**size)
         return replace(found, seconds=time.monotonic() - begun)
 
 
@@ -44,6 +46,13 @@ _ROWS = (
         {"visitors": 200, "seconds": 3600.0},
         {"visitors": 8, "seconds": 4.0},
         timed=True,
+    ),
+    Row(
+        "hostile",
+        {"visitors": 200, "seconds": 3600.0, "share": 0.1},
+        {"visitors": 10, "seconds": 6.0, "share": 0.2},
+        timed=True,
+        function="crowd.beside_hostile",
     ),
 )
 ROWS = {row.name: row for row in _ROWS}

@@ -5,6 +5,7 @@ harness itself.
 import importlib
 
 import pytest
+from soak.crowd import RACED, CrowdLog, compared
 from soak.report import Log, as_json, as_markdown, at_most, noted, read_json
 from soak.rows import ROWS
 
@@ -20,6 +21,25 @@ importlib.import_module("soak.fuzz")
 def test_a_row_at_its_short_size_holds_its_bars(name: str) -> None:
     found = ROWS[name].run(short=True)
     assert found.sound, as_markdown([found])
+
+
+def test_others_who_wait_longer_or_are_refused_beside_hostile_visitors_fail_the_row() -> None:
+    def crowd(seconds: list[float], refused: int = 0) -> CrowdLog:
+        log = CrowdLog()
+        log.seconds[RACED] = seconds
+        log.counts.update({"asked for": 100, "refused in a sentence": refused})
+        return log
+
+    def held(log: CrowdLog) -> list[bool]:
+        return [figure.ok for figure in compared(calm, log) if figure.bar]
+
+    calm = crowd([1.0] * 9 + [2.0, 2.0])
+    assert held(calm) == [True, True, True]
+    assert held(crowd([1.1] * 9 + [2.3, 2.3])) == [True, True, True]
+    assert held(crowd([1.3] * 9 + [2.0, 2.0])) == [False, True, True]
+    assert held(crowd([1.0] * 9 + [2.5, 2.5])) == [True, False, True]
+    assert held(crowd([1.0] * 9 + [2.0, 2.0], refused=6)) == [True, True, False]
+    assert held(CrowdLog()) == [False, False, True]
 
 
 def test_a_report_tells_a_bar_that_is_not_held() -> None:
