@@ -23,7 +23,7 @@ import httpx
 from lib import naive
 from soak.client import Client, RefusedError, View, text_of
 from soak.forms import FAKE, FAKE_SLOW, form, racing
-from soak.hostile import CONNECTIONS, attack
+from soak.hostile import ATTACKS, CONNECTIONS, attack, counted
 from soak.report import (
     BROKEN,
     Figure,
@@ -121,7 +121,9 @@ def beside_hostile(
     for what, found in calm.wrong.items():
         log.wrong[what] += [f"without hostile visitors: {sentence}" for sentence in found]
     size = f"{honest} visitors, then {attackers} hostile ones as well, {seconds:g} s each"
-    figures = [*compared(calm, log), *figures]
+    tried = sum(log.counts[counted(act)] > 0 for act in ATTACKS)
+    kinds = at_least("kinds of attacks tried", tried, len(ATTACKS))
+    figures = [*compared(calm, log), kinds, *figures]
     return log.result("hostile", f"{size}, seed {seed}", figures, [curve(log.rss)])
 
 

@@ -106,15 +106,21 @@ class Attacker:
 async def attack(
     address: str, name: str, chance: random.Random, end: float, log: Log, pause: float
 ) -> None:
-    """One hostile visitor's life: every attack once, in a random order, until `end`."""
+    """One hostile visitor's life until `end`: attacks, those first that `log` counts fewest of."""
     who = Attacker(address, name, chance, log, min(HELD, pause))
-    for act in chance.sample(ATTACKS, len(ATTACKS)):
+    for _ in ATTACKS:
         if time.monotonic() > end:
             return
-        log.counts[f"attacks: {act.__name__[1:].replace('_', ' ')}"] += 1
+        act = min(ATTACKS, key=lambda each: (log.counts[counted(each)], chance.random()))
+        log.counts[counted(act)] += 1
         with who.borne():
             await asyncio.wait_for(act(who), LONGEST)
         await asyncio.sleep(chance.uniform(0, pause))
+
+
+def counted(act: "Attack") -> str:
+    """What a log counts an attack as."""
+    return f"attacks: {act.__name__[1:].replace('_', ' ')}"
 
 
 async def _brackets(who: Attacker) -> None:
@@ -174,7 +180,9 @@ def _said(method: str, params: Mapping[str, Any] | None = _HELLO) -> bytes:
 async def _many_sessions(who: Attacker) -> None:
     """One browser in whose name forty sessions ask for races, each holding a stream."""
     async with Client(who.address) as browser:
-        asked = RaceCall(prompt=who.name, columns=["kv", "lookup"], max_new_tokens=TOKENS)
+        asked = RaceCall.model_validate(
+            {"prompt": who.name, "columns": ["kv", "lookup"], "max_new_tokens": TOKENS}
+        )
         race = browser.body(browser.page.actions["race"], [*asked.model_dump().values()])
 
         async def one(number: int) -> None:
@@ -272,7 +280,8 @@ def _swelling() -> str:
     return "b" + urlsafe_b64encode(zlib.compress(b"[" * 40_000_000, 9)).decode().rstrip("=")
 
 
-ATTACKS: tuple[Callable[[Attacker], Awaitable[None]], ...] = (
+Attack = Callable[[Attacker], Awaitable[None]]
+ATTACKS: tuple[Attack, ...] = (
     _brackets,
     _half_sent_bodies,
     _many_agents,

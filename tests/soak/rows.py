@@ -50,7 +50,7 @@ _ROWS = (
     Row(
         "hostile",
         {"visitors": 200, "seconds": 3600.0, "share": 0.1},
-        {"visitors": 10, "seconds": 6.0, "share": 0.2},
+        {"visitors": 12, "seconds": 6.0, "share": 0.75},
         timed=True,
         function="crowd.beside_hostile",
     ),
