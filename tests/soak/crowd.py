@@ -23,7 +23,7 @@ import httpx
 from lib import naive
 from soak.client import Client, RefusedError, View, text_of
 from soak.forms import FAKE, FAKE_SLOW, form, racing
-from soak.hostile import ATTACKS, CONNECTIONS, attack, counted
+from soak.hostile import ATTACKS, CONNECTIONS, attack, counted, let_in
 from soak.report import (
     BROKEN,
     Figure,
@@ -68,6 +68,7 @@ _AHEAD = re.compile(r"(\d+) races? ahead")
 CROSSED = "texts of another prompt"
 OVERTAKEN = "races that were overtaken"
 LOST = "races neither run nor refused"
+SHUT_OUT = "agents who are not let in"
 RACED = "seconds of a race, its wait included"
 
 #: Share by which others' races may take longer beside hostile visitors, and by which more of all
@@ -79,7 +80,7 @@ class CrowdLog(Log):
     """Memory of page and worker at moments, and by how many seconds the crowd itself was late."""
 
     def __init__(self) -> None:
-        super().__init__(CROSSED, OVERTAKEN, LOST)
+        super().__init__(CROSSED, OVERTAKEN, LOST, SHUT_OUT)
         self.rss: list[tuple[float, int, int]] = []
         self.late = 0.0
 
@@ -206,6 +207,7 @@ async def _play(
     end = time.monotonic() + seconds
     numbers = itertools.count()
     watching = asyncio.create_task(_watch(server, log, seconds))
+    asking = asyncio.create_task(_agents(server, log, seconds, attackers))
     # Think times such that a few more races are asked for than the machine can run.
     pause = min(30.0, seconds / 10)
 
@@ -224,9 +226,18 @@ async def _play(
         *(slot(_visit, "visitor", others) for _ in range(visitors)),
         *(slot(attack, "hostile visitor", own) for _ in range(attackers)),
     )
-    watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    for task in (watching, asking):
+        task.cancel()
+    await asyncio.gather(watching, asking, return_exceptions=True)
+
+
+async def _agents(server: Server, log: CrowdLog, seconds: float, attackers: int) -> None:
+    """An agent comes now and then, beside attackers alone: else the page may have no tools."""
+    while attackers:
+        log.counts["agents who came"] += 1
+        if not await let_in(server.address):
+            log.flaw(SHUT_OUT, f"agent {log.counts['agents who came']}")
+        await asyncio.sleep(min(LOOK, seconds / 20))
 
 
 async def _watch(server: Server, log: CrowdLog, seconds: float) -> None:

@@ -10,7 +10,7 @@ import time
 import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from recordings import race_of
 from soak.client import Client, RefusedError
-from soak.forms import form
+from soak.forms import FAKE_SLOW, form
 from soak.report import BROKEN, Log
 
 from backend.records.link import encode
@@ -118,6 +118,23 @@ async def attack(
         await asyncio.sleep(chance.uniform(0, pause))
 
 
+async def let_in(address: str) -> bool:
+    """Whether an agent at another address than the attackers' may begin a session, which it ends."""
+    async with httpx.AsyncClient(
+        base_url=address,
+        headers=_JSON,
+        timeout=LONGEST,
+        transport=httpx.AsyncHTTPTransport(local_address="127.0.0.2"),
+        trust_env=False,
+    ) as http:
+        with suppress(httpx.HTTPError):
+            answer = await http.post(_AGENTS, content=_said("initialize"))
+            session = {"mcp-session-id": answer.headers.get("mcp-session-id", "")}
+            await http.delete(_AGENTS, headers=session)
+            return answer.is_success
+        return False
+
+
 def counted(act: "Attack") -> str:
     """What a log counts an attack as."""
     return f"attacks: {act.__name__[1:].replace('_', ' ')}"
@@ -149,8 +166,12 @@ async def _many_agents(who: Attacker) -> None:
         await who.side_by_side(who.post(http, _AGENTS, _said("initialize")) for _ in range(100))
 
 
-async def _dropped_race(who: Attacker) -> None:
-    """An agent who asks for a race and hangs up as soon as it hears of it."""
+async def _dropped_races(who: Attacker) -> None:
+    """Agents who ask for a race and hang up as soon as they hear of it."""
+    await who.side_by_side(_dropped(who) for _ in range(8))
+
+
+async def _dropped(who: Attacker) -> None:
     async with who.http() as http:
         begun = await who.post(http, _AGENTS, _said("initialize"))
         http.headers["mcp-session-id"] = begun.headers.get("mcp-session-id", "")
@@ -181,7 +202,7 @@ async def _many_sessions(who: Attacker) -> None:
     """One browser in whose name forty sessions ask for races, each holding a stream."""
     async with Client(who.address) as browser:
         asked = RaceCall.model_validate(
-            {"prompt": who.name, "columns": ["kv", "lookup"], "max_new_tokens": TOKENS}
+            {"prompt": who.name, "max_new_tokens": TOKENS, "model": "fake-slow"}
         )
         race = browser.body(browser.page.actions["race"], [*asked.model_dump().values()])
 
@@ -204,7 +225,7 @@ async def _dropped_cookies(who: Attacker) -> None:
 
     async def one(number: int) -> None:
         async with Client(who.address) as client:
-            await client.call("run.click", **form(f"{who.name}, {number}", TOKENS))
+            await client.call("run.click", **form(f"{who.name}, {number}", TOKENS, model=FAKE_SLOW))
 
     await who.side_by_side(map(one, range(10)))
 
@@ -285,7 +306,7 @@ ATTACKS: tuple[Attack, ...] = (
     _brackets,
     _half_sent_bodies,
     _many_agents,
-    _dropped_race,
+    _dropped_races,
     _many_sessions,
     _dropped_cookies,
     _half_request_lines,

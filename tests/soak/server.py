@@ -25,8 +25,8 @@ PATIENCE = 60.0
 #: Seconds that a first start may take: the built-in model may have to be prepared.
 START = 300.0
 
-#: What our log says when something broke that was not foreseen.
-BROKEN = re.compile(r"Traceback \(most recent call last\)|internal error [0-9a-f]+")
+#: What our log says when something broke that was not foreseen; a narrow one cuts the first off.
+BROKEN = re.compile(r"Traceback \(most|internal error [0-9a-f]+")
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE, every: float = 0.02) -> float:
