@@ -119,7 +119,7 @@ async def attack(
 
 
 async def let_in(address: str) -> bool:
-    """Whether an agent at another address than the attackers' may begin a session, which it ends."""
+    """Whether an agent at an address of its own may begin a session, which it ends."""
     async with httpx.AsyncClient(
         base_url=address,
         headers=_JSON,
