@@ -31,6 +31,7 @@ from backend.types import ModelSpec
 from backend.web.address import LOOPBACK, free_port
 from backend.web.metrics import Metrics
 from backend.web.offer import models_named
+from page.site import proxies_of
 
 #: What a Space knows of itself.
 SPACE = "SPACE_ID"
@@ -54,6 +55,12 @@ def main(
         [],
         envvar="DECODE_DERBY_PUBLIC_HOST",
         help="A name that visitors reach the page by, as behind a proxy; repeatable.",
+    ),
+    proxy: list[str] = typer.Option(  # noqa: B008
+        [],
+        envvar="DECODE_DERBY_PROXY",
+        help="An address of a proxy in front, or a network, that tells where visitors come from: "
+        "races are then limited by address, too; repeatable.",
     ),
     metrics: int = typer.Option(
         0,
@@ -94,6 +101,7 @@ def main(
             share=share,
             fake=fake,
             public_hosts=public_host,
+            proxies=proxies_of(proxy),
             metrics_port=metrics,
             mcp=mcp,
         )
@@ -112,6 +120,7 @@ def _serve(
     share: bool,
     fake: bool,
     public_hosts: list[str],
+    proxies: list[str],
     metrics_port: int,
     mcp: bool,
 ) -> None:
@@ -146,6 +155,7 @@ def _serve(
             port=port,
             share=share,
             public_hosts=public_hosts,
+            proxies=proxies,
             metrics=metrics,
             mcp=mcp,
         )

@@ -165,7 +165,9 @@ class Agents:
             return explained(await self._api.replay(asked.race)) if asked.race else terms()
         visitor = f"agent-{secrets.token_hex(16)}"
         try:
-            with self._presence.there(visitor):
+            asking = self._server.request_context.request
+            address = asking.client.host if asking and asking.client else ""
+            with self._presence.there(visitor, address=address):
                 if isinstance(asked, BenchmarkCall):
                     found = self._api.benchmark(visitor, asked.prompts, asked.max_new_tokens)
                     return summed_up(await self._last(found))

@@ -181,7 +181,8 @@ class Guard:
                 f"This page holds {MAX_OPEN} connections already: close some of its tabs.", 429
             )
         called = scope["path"] in self._functions  # by a page or by a program
-        with self._presence.there(visitor, page=not called):
+        address = scope["client"][0] if scope.get("client") else ""
+        with self._presence.there(visitor, page=not called, address=address):
             await self._app(scope, receive, outgoing)
 
 

@@ -48,18 +48,21 @@ def serve(
     port: int,
     share: bool,
     public_hosts: Sequence[str] = (),
+    proxies: Sequence[str] = (),
     metrics: Metrics | None = None,
     mcp: bool = False,
 ) -> str:
     """Serve the page from a thread of its own: the address, once it answers. `mcp`: with tools for
-    agents.
+    agents; `proxies`: addresses, or networks, whose X-Forwarded-For is believed.
 
     Raises DerbyError if the port cannot be had, or the tools' package.
     """
     space = "SPACE_ID" in os.environ
     bound = "0.0.0.0" if space else host.strip("[]")  # noqa: S104 (as Spaces ask)
     site = site_of(bound, tuple(public_hosts), os.environ.get("SPACE_HOST", ""), space=space)
-    presence = Presence()
+    presence = Presence(by_address=bool(proxies))
+    if proxies:
+        os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)  # which uvicorn reads
     demo, controller, api = build(races, engines, models, limits, presence, metrics)
     demo.queue(api_open=False)
     demo._queue.sleep_when_free = LOOK  # noqa: SLF001 (without it, the page is only less idle)

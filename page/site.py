@@ -1,9 +1,10 @@
 """Where the page may be reached: names of its server, and origins that may ask for its races."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
+from backend.errors import DerbyError
 from backend.web.address import LOOPBACK, host_name
 
 #: Ports that an origin leaves out.
@@ -63,6 +64,19 @@ class Site:
             return False
         # Another port is another server, which may be anybody's.
         return place.lower() in (host.lower(), *self.places)
+
+
+def proxies_of(texts: Iterable[str]) -> list[str]:
+    """Addresses and networks of proxies. Raises DerbyError for what is neither."""
+    for text in texts:
+        try:
+            ip_network(text, strict=False)
+        except ValueError as error:
+            raise DerbyError(
+                f"{text!r:.60} is no address of a proxy: give --proxy an address such as 10.0.0.1, "
+                "or a network such as 10.0.0.0/8."
+            ) from error
+    return list(texts)
 
 
 def _is_address(name: str) -> bool:

@@ -8,20 +8,29 @@ from contextlib import contextmanager
 
 
 class Presence:
-    """Thread-safe. Told by whoever serves connections: each one `opened` and, once, `closed`."""
+    """Thread-safe. Told by whoever serves connections: each one `opened` and, once, `closed`.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `by_address`: connections come from where they are said to, so visitors may be told apart by it.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, by_address: bool = False
+    ) -> None:
         self._clock = clock
+        self._by_address = by_address
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
         # Of visitors without a connection: since when, the longest absent first.
         self._absent: OrderedDict[str, float] = OrderedDict()
         self._met: set[str] = set()
+        self._addresses: dict[str, str] = {}
 
-    def opened(self, visitor: str, *, page: bool = True) -> None:
+    def opened(self, visitor: str, *, page: bool = True, address: str = "") -> None:
         """`page`: the connection is one that only a page holds, which so is met."""
         with self._lock:
             self._open[visitor] += 1
+            if self._by_address and address:
+                self._addresses[visitor] = address
             if page:
                 self._met.add(visitor)
             self._absent.pop(visitor, None)
@@ -34,9 +43,9 @@ class Presence:
                 self._begin_absence(visitor)
 
     @contextmanager
-    def there(self, visitor: str, *, page: bool = True) -> Iterator[None]:
+    def there(self, visitor: str, *, page: bool = True, address: str = "") -> Iterator[None]:
         """A connection of the visitor, for as long as it is entered."""
-        self.opened(visitor, page=page)
+        self.opened(visitor, page=page, address=address)
         try:
             yield
         finally:
@@ -46,6 +55,11 @@ class Presence:
         """How many connections the visitor has."""
         with self._lock:
             return self._open[visitor]
+
+    def address(self, visitor: str) -> str:
+        """Where the visitor's last connection came from; "" if that is not known."""
+        with self._lock:
+            return self._addresses.get(visitor, "")
 
     def now(self) -> float:
         """Seconds of one clock that only runs forward."""
@@ -80,6 +94,7 @@ class Presence:
             for visitor in gone:
                 del self._absent[visitor]
                 self._met.discard(visitor)
+                self._addresses.pop(visitor, None)
             return gone
 
     def _begin_absence(self, visitor: str) -> None:

@@ -162,6 +162,7 @@ class Visitors:
         self._tally = tally or Tally()
         self._quota = Quota(limits.races_per_hour)
         self._line: list[_Run] = []  # in the order in which they came, those that run included
+        self._served: dict[str, float] = {}  # when the last turn of each address came
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
         self._series: dict[str, threading.Event] = {}  # set once a visitor's series is stopped
@@ -380,8 +381,10 @@ class Visitors:
         with self._lock:
             if run.visitor in self._runs:
                 self._replace(run.visitor)
-            elif self.waiting >= self._limits.waiting:
-                self._make_room()
+            else:
+                self._require_place(self._presence.address(run.visitor))
+                if self.waiting >= self._limits.waiting:
+                    self._make_room()
             self._presence.seen(run.visitor)
             self._runs[run.visitor] = run
             run.joined = self._presence.now()
@@ -407,6 +410,27 @@ class Visitors:
         raise DerbyError(
             f"{self._limits.waiting} races are waiting already: try again in a minute."
         )
+
+    def _require_place(self, address: str) -> None:
+        """Raise DerbyError if as many races of this address wait as may."""
+        most = self._limits.waiting_per_address
+        places = [self._presence.address(run.visitor) for run in self._line if run.begun is None]
+        if address and places.count(address) >= most:
+            self._tally.refused("waiting per address")
+            raise DerbyError(
+                f"{most} races of your address are waiting already: try again in a minute."
+            )
+
+    def _in_turn(self) -> list[_Run]:
+        """The line in the order of turns: after each race of an address, what else waits of it
+        stands behind whoever has come by then.
+        """
+
+        def place(run: _Run) -> tuple[bool, float]:
+            served = self._served.get(self._presence.address(run.visitor), 0.0)
+            return run.begun is None, max(run.joined, served) if run.begun is None else 0.0
+
+        return sorted(self._line, key=place)
 
     def _scope(self, visitor: str) -> Visitor:
         """Whose caches the visitor's races use in this stay."""
@@ -444,6 +468,8 @@ class Visitors:
         with self._lock:
             if run in self._line:
                 self._line.remove(run)
+            if not self._line:
+                self._served.clear()
             if self._runs.get(run.visitor) is run:
                 del self._runs[run.visitor]
             run.context = Context()  # the request is not kept as long as the race
@@ -456,7 +482,7 @@ class Visitors:
                 if (lease := self._machines.lease((ForgetVisitor(scope.id),))) is not None:
                     self._leaving.remove(scope)
                     threading.Thread(target=self._forget, args=(scope, lease), daemon=True).start()
-            for run in tuple(self._line):
+            for run in self._in_turn():
                 if run.begun is not None:
                     continue
                 lease = self._machines.lease(run.commands)
@@ -464,6 +490,8 @@ class Visitors:
                     self._tell_wait(run)
                     continue
                 run.begun = self._presence.now()
+                if address := self._presence.address(run.visitor):
+                    self._served[address] = run.begun
                 run.tally.begun(run.begun - run.joined)
                 carry_out = partial(run.context.run, self._carry_out, run, lease)
                 threading.Thread(target=carry_out, daemon=True).start()
@@ -550,7 +578,7 @@ class Visitors:
         """How many races go before this one, those that run included."""
         with self._lock:
             waits = run.begun is None and run in self._line
-            return self._line.index(run) if waits else 0
+            return self._in_turn().index(run) if waits else 0
 
 
 def _packed(race: Race, events: Sequence[Event]) -> bytes:

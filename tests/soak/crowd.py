@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 from lib import naive
-from soak.client import Client, RefusedError, View, text_of
+from soak.client import Client, RefusedError, View, place_of, text_of
 from soak.forms import FAKE, FAKE_SLOW, form, racing
 from soak.hostile import ATTACKS, CONNECTIONS, attack, counted, let_in
 from soak.report import (
@@ -103,7 +103,7 @@ def crowd(
 ) -> Result:
     """Have so many visitors at a time on the page for so long, that share of them hostile."""
     log, attackers = CrowdLog(), _of(visitors, hostile)
-    options = (*options, *(["--mcp"] if attackers else []))
+    options = (*options, *(["--mcp", "--proxy", "127.0.0.1"] if attackers else []))
     figures = _crowded(log, visitors - attackers, attackers, seconds, seed, options)
     size = f"{visitors} visitors, {hostile:.0%} of them hostile, {seconds:g} s, seed {seed}"
     return log.result("crowd", size, figures, [curve(log.rss)])
@@ -116,7 +116,7 @@ def beside_hostile(
     share of all `visitors`: do the others wait as long?
     """
     calm, log, attackers = CrowdLog(), CrowdLog(), _of(visitors, share)
-    honest, options = visitors - attackers, ("--mcp",)
+    honest, options = visitors - attackers, ("--mcp", "--proxy", "127.0.0.1")
     _crowded(calm, honest, 0, seconds, seed, options)
     figures = _crowded(log, honest, attackers, seconds, seed, options)
     for what, found in calm.wrong.items():
@@ -254,7 +254,7 @@ async def _visit(
 ) -> None:
     """One visitor's life."""
     log.counts["visitors"] += 1
-    async with Client(address) as client:
+    async with Client(address, place=place_of(name)) as client:
         for number in range(chance.randint(1, 4)):
             if time.monotonic() > end:
                 return

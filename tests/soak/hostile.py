@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 from recordings import race_of
-from soak.client import Client, RefusedError
+from soak.client import Client, RefusedError, place_of, said_of
 from soak.forms import FAKE_SLOW, form
 from soak.report import BROKEN, Log
 
@@ -52,7 +52,7 @@ class Attacker:
         """A client without a cookie, which opens a connection for each request."""
         return httpx.AsyncClient(
             base_url=self.address,
-            headers=_JSON,
+            headers=_JSON | said_of(place_of(self.name)),
             timeout=LONGEST,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             verify=False,  # noqa: S501 (plain HTTP)
@@ -119,18 +119,15 @@ async def attack(
 
 
 async def let_in(address: str) -> bool:
-    """Whether an agent at an address of its own may begin a session, which it ends."""
+    """Whether an agent at an address of its own may begin."""
     async with httpx.AsyncClient(
         base_url=address,
-        headers=_JSON,
+        headers=_JSON | said_of("10.2.0.1"),
         timeout=LONGEST,
-        transport=httpx.AsyncHTTPTransport(local_address="127.0.0.2"),
         trust_env=False,
     ) as http:
         with suppress(httpx.HTTPError):
             answer = await http.post(_AGENTS, content=_said("initialize"))
-            session = {"mcp-session-id": answer.headers.get("mcp-session-id", "")}
-            await http.delete(_AGENTS, headers=session)
             return answer.is_success
         return False
 
@@ -161,7 +158,7 @@ async def _half_sent_bodies(who: Attacker) -> None:
 
 
 async def _many_agents(who: Attacker) -> None:
-    """Sessions that nobody uses."""
+    """Those who begin, and say nothing more."""
     async with who.http() as http:
         await who.side_by_side(who.post(http, _AGENTS, _said("initialize")) for _ in range(100))
 
@@ -173,8 +170,7 @@ async def _dropped_races(who: Attacker) -> None:
 
 async def _dropped(who: Attacker) -> None:
     async with who.http() as http:
-        begun = await who.post(http, _AGENTS, _said("initialize"))
-        http.headers["mcp-session-id"] = begun.headers.get("mcp-session-id", "")
+        await who.post(http, _AGENTS, _said("initialize"))
         await who.post(http, _AGENTS, _said("notifications/initialized", None))
         asked = {"prompt": who.name, "columns": ["kv"], "max_new_tokens": DROPPED}
         call = {"name": "race", "arguments": {**asked, "model": "fake-slow"}}
@@ -200,7 +196,7 @@ def _said(method: str, params: Mapping[str, Any] | None = _HELLO) -> bytes:
 
 async def _many_sessions(who: Attacker) -> None:
     """One browser in whose name forty sessions ask for races, each holding a stream."""
-    async with Client(who.address) as browser:
+    async with Client(who.address, place=place_of(who.name)) as browser:
         asked = RaceCall.model_validate(
             {"prompt": who.name, "max_new_tokens": TOKENS, "model": "fake-slow"}
         )
@@ -224,7 +220,7 @@ async def _dropped_cookies(who: Attacker) -> None:
     """A script that comes back as somebody else each time, and waits for none of its races."""
 
     async def one(number: int) -> None:
-        async with Client(who.address) as client:
+        async with Client(who.address, place=place_of(who.name)) as client:
             await client.call("run.click", **form(f"{who.name}, {number}", TOKENS, model=FAKE_SLOW))
 
     await who.side_by_side(map(one, range(10)))
@@ -259,7 +255,7 @@ def _calls() -> tuple[bytes, ...]:
 
 
 async def _damaged_links(who: Attacker) -> None:
-    async with Client(who.address) as client:
+    async with Client(who.address, place=place_of(who.name)) as client:
         for text in (*_damaged(who.chance), _swelling()):
             body = client.body(client.page.actions["replay"], [text])
             with who.borne():

@@ -25,6 +25,7 @@ from backend.types import ModelSpec, Request
 from backend.web.presence import Presence
 from backend.web.view import recorded_view
 from backend.web.visitors import BOARDS, GRACE, Frame, Visitors
+from page.identity import session_of, visitor_of
 
 RACE = Race(Request("Hi"), (default_column("kv"),), ModelSpec("fake", "fake"))
 
@@ -83,10 +84,12 @@ def racing(frame: Frame) -> bool:
 class Street:
     """Visitors who come, go, and ask for races, and the time that passes meanwhile."""
 
-    def __init__(self, limits: Limits = PRIVATE, here: str = "") -> None:
+    def __init__(
+        self, limits: Limits = PRIVATE, here: str = "", *, by_address: bool = False
+    ) -> None:
         self.clock = Clock()
         self.host = SlowHost()
-        self.presence = Presence(self.clock)
+        self.presence = Presence(self.clock, by_address=by_address)
         self.forgotten: list[str] = []
         self.visitors = Visitors(self.host, limits, self.presence, self.forgotten.append)
         for name in here:
@@ -373,6 +376,55 @@ def test_two_hundred_are_served_in_the_order_they_came() -> None:
         assert host.most == 1
         assert host.prompts == ["Hi", *names]
         await gone(visitors)
+
+    play(scene())
+
+
+def test_forty_sessions_of_one_browser_take_one_place() -> None:
+    """One cookie once took 33 places: all its sessions are one visitor, whose new race ends the
+    last one.
+    """
+    names = {visitor_of(session_of("c" * 43, f"tab {number}")) for number in range(40)}
+    assert len(names) == 1
+
+    async def scene() -> None:
+        street = Street(here="a")
+        await street.race("a")
+        await street.race("honest")
+        for name in [*names] * 40:
+            await street.race(name)
+            assert street.visitors.waiting == 2
+        assert street.visitors.look("honest").ahead == 1
+        street.host.release.set()
+        await gone(street.visitors)
+
+    play(scene())
+
+
+def test_an_address_has_few_places_and_lets_others_go_between() -> None:
+    """Whoever dropped the cookie for each race was as many visitors, and all of them went first."""
+
+    async def scene() -> None:
+        street = Street(replace(PRIVATE, waiting_per_address=3), by_address=True)
+        places = {"a": "1.1.1.1", "b1": "2.2.2.2", "b2": "2.2.2.2", "b3": "2.2.2.2"}
+        places |= {"b4": "2.2.2.2", "c": "3.3.3.3", "d": ""}
+        for name, place in places.items():
+            street.presence.opened(name, address=place)
+        await street.race("a")
+        for name in ("b1", "b2", "b3", "c", "d"):
+            street.clock.time += 1
+            await street.race(name)
+        with pytest.raises(DerbyError, match="3 races of your address are waiting already"):
+            await street.race("b4")
+        assert [street.visitors.look(name).ahead for name in ("b1", "b2", "c", "d")] == [1, 2, 4, 5]
+        street.clock.time += 1
+        street.visitors.stop("a")  # now it is the turn of the first of three
+        while street.host.races < 2:
+            await asyncio.sleep(0.01)
+        shown = [street.visitors.look(name).ahead for name in ("c", "d", "b2", "b3")]
+        assert shown == [1, 2, 3, 4]
+        street.host.release.set()
+        await gone(street.visitors)
 
     play(scene())
 
