@@ -110,7 +110,7 @@ def crowd(
 
 
 def beside_hostile(
-    visitors: int = 200, seconds: float = 3600.0, *, seed: int = 0, share: float = 0.1
+    visitors: int = 40, seconds: float = 3600.0, *, seed: int = 0, share: float = 0.1
 ) -> Result:
     """Have a crowd on the page for so long, and then again with hostile visitors, who are that
     share of all `visitors`: do the others wait as long?

@@ -49,7 +49,9 @@ _ROWS = (
     ),
     Row(
         "hostile",
-        {"visitors": 200, "seconds": 3600.0, "share": 0.1},
+        # As many as one machine serves without a full line: what waits in a full one is a matter of
+        # who is refused.
+        {"visitors": 40, "seconds": 3600.0, "share": 0.1},
         {"visitors": 12, "seconds": 6.0, "share": 0.75},
         timed=True,
         function="crowd.beside_hostile",
