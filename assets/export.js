@@ -7,6 +7,7 @@ import { race } from "./rounds.js";
 const find = finder("export");
 let component = null; // which is asked, and holds the answer
 const wanted = new Set(); // the forms that are still to come; "kept": a link, to be kept
+let offered = -1; // the number of the race that was last asked for to be kept
 
 // What the server makes where the page makes something else of it.
 const MADE_OF = { kept: "link", png: "svg", "curve-png": "curve-svg" };
@@ -85,7 +86,11 @@ function answered() {
 function offer(board) {
   const row = find(".dd-export");
   const ended = board.dataset.phase === "ended";
-  if (ended && row.hidden) setTimeout(() => ask("kept"), 300);
+  // A short race may be drawn for the first time once it has ended.
+  if (ended && (row.hidden || race.number !== offered)) {
+    offered = race.number;
+    setTimeout(() => ask("kept"), 300);
+  }
   row.hidden = !ended;
   if (!ended) wanted.clear();
   const known = !board.querySelector(".dd-costs").hidden;

@@ -283,6 +283,22 @@ def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor
     page.wait_for_function(f"{RACES}.length === 2")
 
 
+def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) -> None:
+    """A busy browser may hear of a short race's beginning and end in one: behind another race that
+    had ended, it was not kept.
+    """
+    page = visitor.page
+    visitor.columns("kv")
+    page.evaluate("document.addEventListener('dd-race', (e) => (window.shown = e.detail))")
+    page.locator("#run").click()
+    page.wait_for_function(f"{RACES}.length === 1")
+    with page.expect_request(lambda request: '"ask":"link"' in (request.post_data or "")):
+        page.evaluate(
+            "document.dispatchEvent(new CustomEvent('dd-race',"
+            " { detail: { ...window.shown, race: window.shown.race + 1 } }))"
+        )
+
+
 def test_a_replay_page_opens_from_disk_without_a_network(
     ended: Visitor, browser: Browser, tmp_path: Path
 ) -> None:
