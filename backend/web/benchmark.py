@@ -231,7 +231,8 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
     if not every:
         return None
     low, high = min(*every, 1.0), max(*every, 1.0)
-    low, high = low - (high - low) * 0.05, high + (high - low) * 0.05 or 1.0
+    margin = (high - low) * 0.05 or 0.5  # all may be exactly as fast as the baseline
+    low, high = low - margin, high + margin
 
     def place(value: float) -> float:
         return round((value - low) / (high - low), 4)

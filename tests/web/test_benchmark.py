@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from backend.bench.summary import ColumnResult
+from backend.bench.rows import Figures
+from backend.bench.summary import ColumnResult, Measured
 from backend.limits import PRIVATE, Limits
 from backend.racing.hosts.inline import InlineHost
 from backend.web.api import values_of
-from backend.web.benchmark import Benchmarks
+from backend.web.benchmark import Benchmarks, _boxes
 from backend.web.offer import Offer, offer_of
 from backend.web.view import View
 from backend.web.visitors import Visitors
@@ -146,6 +147,22 @@ def test_nothing_goes_on_from_another_benchmark() -> None:
 @pytest.mark.parametrize("before", [None, "[", "null", "[" * 100_000, "{}", '"a"', "x" * 5_000_000])
 def test_what_is_no_benchmark_is_one_sentence(before: Any) -> None:
     assert gone_on(before) == [{"alert": "There is no benchmark to go on with: start one."}]
+
+
+@pytest.mark.parametrize("speedups", [[1.0], [1.0, 1.0], [1.0, 2.0], [0.5]])
+def test_columns_as_fast_as_the_baseline_have_their_marks(speedups: list[float]) -> None:
+    """A column that took exactly the baseline's time ended the whole benchmark, by a division by
+    the length of its axis.
+    """
+    found = [
+        Measured(column, "any", prompt, Figures.model_construct(speedup=speedup))
+        for prompt, speedup in enumerate(speedups)
+        for column in ("KV reuse", "Prompt lookup")
+    ]
+    drawn = _boxes(found, str)
+    assert drawn is not None
+    ((_, marks, dots, _),) = drawn["rows"]
+    assert all(0 < place < 1 for place in (drawn["one"], *marks, *dots))
 
 
 def test_a_cell_of_the_file_is_no_formula() -> None:
