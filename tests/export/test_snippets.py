@@ -38,7 +38,7 @@ hostile = st.one_of(
     st.sampled_from(
         ["'", '"""', "\\", "$(date)", "`date`", "'; date #", "\n# x\nimport os", "\x1b"]
     ),
-    st.text(st.characters(), max_size=30),
+    st.text(st.characters(codec="utf-8"), max_size=30),
     st.text("'\"\\\n\r\u2028$`{}#", max_size=30),
 ).map(lambda text: f"{text}?{text}")
 names = hostile.filter(lambda text: not re.search("[\0\ud800-\udfff]", text)).map("./{}".format)
