@@ -59,8 +59,8 @@ def main(
     proxy: list[str] = typer.Option(  # noqa: B008
         [],
         envvar="DECODE_DERBY_PROXY",
-        help="An address of a proxy in front, or a network, that tells where visitors come from: "
-        "races are then limited by address, too; repeatable.",
+        help="The address or network of a proxy that sends X-Forwarded-For: each visitor's address "
+        "then has a limit of its own; repeatable.",
     ),
     metrics: int = typer.Option(
         0,

@@ -37,7 +37,7 @@ class Limits:
     races_per_hour: int = _limit(100_000, "races that a visitor may begin in an hour")
     waiting: int = _limit(32, "races that may wait for their turn, of all visitors")
     waiting_per_address: int = _limit(
-        4, "of these, races of one address, where --proxy names a proxy that knows addresses"
+        4, "races of one address that may wait, where --proxy names a proxy"
     )
     race_seconds: int = _limit(3600, "seconds after which a race ends if others wait")
     absence_seconds: int = _limit(600, "seconds for which a visitor without a connection is kept")

@@ -1,7 +1,8 @@
 """The page's tools for agents, by the Model Context Protocol: results are text, with progress.
 
-Needs the package of requirements-mcp.txt. No session is kept between two calls, so none can be
-guessed, run out or be held by who has gone. Each call is a visitor who leaves when it ends.
+Needs the package of requirements-mcp.txt. No session is kept between two calls, so nobody can
+guess one, use all of them up, or hold one after they have gone. Each call is a visitor, who leaves
+when it ends.
 """
 
 import secrets

@@ -125,7 +125,7 @@ class Guard:
                 403,
             )
         if request.scope["path"] == AGENTS and self._agents and request.method != "POST":
-            # Of what the protocol has beside calls, an agent's own client tries GET.
+            # Clients of the protocol try GET, and take 405 for "there is no such stream".
             raise RefusedError("Agents call by POST; there are no sessions to read or end.", 405)
         if not self._offers(request.method, request.scope["path"]):
             raise RefusedError("There is nothing at this address.", 404)

@@ -126,7 +126,7 @@ def launch_settings(
         "pwa": False,
         "mcp_server": False,
         "quiet": True,
-        "state_session_capacity": limits.visitors,  # a quarter of a megabyte each
+        "state_session_capacity": limits.visitors,  # some 0.13 MB each
         "app_kwargs": {
             "middleware": [Middleware(Guard, site, functions_of(demo), *guarded)],
             "routes": [
