@@ -22,18 +22,26 @@ class Presence:
         self._open: Counter[str] = Counter()
         # Of visitors without a connection: since when, the longest absent first.
         self._absent: OrderedDict[str, float] = OrderedDict()
-        self._met: set[str] = set()
+        self._met: dict[str, float] = {}  # when each was met
         self._addresses: dict[str, str] = {}
+        self._greet: Callable[[], None] = lambda: None
+
+    def greet(self, newcomer: Callable[[], None]) -> None:
+        """Call this whenever a visitor has been met who was not known before."""
+        self._greet = newcomer
 
     def opened(self, visitor: str, *, page: bool = True, address: str = "") -> None:
         """`page`: the connection is one that only a page holds, which so is met."""
         with self._lock:
+            new = page and visitor not in self._met
             self._open[visitor] += 1
             if self._by_address and address:
                 self._addresses[visitor] = address
-            if page:
-                self._met.add(visitor)
+            if new:
+                self._met[visitor] = self._clock()
             self._absent.pop(visitor, None)
+        if new:
+            self._greet()
 
     def closed(self, visitor: str) -> None:
         with self._lock:
@@ -83,6 +91,13 @@ class Presence:
         with self._lock:
             return visitor in self._met
 
+    def listening_since(self, visitor: str) -> float | None:
+        """When the visitor was met, or their call that still lasts began, at the earliest; None
+        while there has been neither.
+        """
+        with self._lock:
+            return self._met.get(visitor, 0.0 if visitor in self._open else None)
+
     def forget_absent(self, seconds: float) -> Sequence[str]:
         """Forget whoever has been absent for so long: these visitors."""
         with self._lock:
@@ -93,7 +108,7 @@ class Presence:
                 gone.append(visitor)
             for visitor in gone:
                 del self._absent[visitor]
-                self._met.discard(visitor)
+                self._met.pop(visitor, None)
                 self._addresses.pop(visitor, None)
             return gone
 
@@ -112,3 +127,6 @@ class Everybody(Presence):
 
     def met(self, visitor: str) -> bool:
         return True
+
+    def listening_since(self, visitor: str) -> float | None:
+        return 0.0

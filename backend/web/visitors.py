@@ -7,6 +7,7 @@ limits say.
 
 import asyncio
 import logging
+import math
 import secrets
 import threading
 import time
@@ -169,6 +170,7 @@ class Visitors:
         self._last: OrderedDict[str, _Kept] = OrderedDict()  # the latest one last
         self._number = 0
         self._leaving: list[Visitor] = []  # scopes whose caches must be forgotten
+        self._presence.greet(self._drive)
         threading.Thread(target=self._sweep_always, daemon=True).start()
 
     def last(self, visitor: str) -> tuple[Race, Scoreboard]:
@@ -423,12 +425,15 @@ class Visitors:
 
     def _in_turn(self) -> list[_Run]:
         """The line in the order of turns: after each race of an address, what else waits of it
-        stands behind whoever has come by then.
+        stands behind whoever has come by then. Who never listened stands behind all.
         """
 
         def place(run: _Run) -> tuple[bool, float]:
+            if run.begun is not None:
+                return False, 0.0
             served = self._served.get(self._presence.address(run.visitor), 0.0)
-            return run.begun is None, max(run.joined, served) if run.begun is None else 0.0
+            listening = self._presence.listening_since(run.visitor)
+            return True, max(run.joined, served, math.inf if listening is None else listening)
 
         return sorted(self._line, key=place)
 
@@ -476,14 +481,16 @@ class Visitors:
             run.events.put(None)
 
     def _drive(self) -> None:
-        """Give every race in line a machine that is free for it, after who left is forgotten."""
+        """Give every race in line a machine that is free for it, after who left is forgotten. A
+        race begins once its visitor listens: else whoever asks and hangs up takes others' time.
+        """
         with self._lock:
             for scope in tuple(self._leaving):
                 if (lease := self._machines.lease((ForgetVisitor(scope.id),))) is not None:
                     self._leaving.remove(scope)
                     threading.Thread(target=self._forget, args=(scope, lease), daemon=True).start()
             for run in self._in_turn():
-                if run.begun is not None:
+                if run.begun is not None or self._presence.listening_since(run.visitor) is None:
                     continue
                 lease = self._machines.lease(run.commands)
                 if lease is None:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 
@@ -85,7 +85,7 @@ class Street:
     """Visitors who come, go, and ask for races, and the time that passes meanwhile."""
 
     def __init__(
-        self, limits: Limits = PRIVATE, here: str = "", *, by_address: bool = False
+        self, limits: Limits = PRIVATE, here: Iterable[str] = "", *, by_address: bool = False
     ) -> None:
         self.clock = Clock()
         self.host = SlowHost()
@@ -236,8 +236,9 @@ def test_a_running_race_without_a_connection_ends_only_if_others_wait() -> None:
         assert reason == "stopped"
         assert "no connection for 10 s, and others wait" in note
         street.host.release.set()
-        for frames in (bare, other):
-            await end(frames)
+        assert await end(other) == ("end of text", "")
+        street.wait(GRACE)
+        assert (await end(bare))[0] == "stopped"
         assert street.visitors.look("a").note == note
 
     play(scene())
@@ -305,7 +306,8 @@ def test_who_is_absent_for_long_is_forgotten_with_their_caches() -> None:
         street = Street(Limits(absence_seconds=300), here="ab")
         street.host.release.set()
         for name in "abx":
-            await end(street.visitors.watch(name, RACE))
+            with street.presence.there(name, page=False):
+                await end(street.visitors.watch(name, RACE))
         street.presence.closed("a")
         street.wait(100)
         street.visitors.seen("a")  # a page that lost its connection asks again
@@ -388,7 +390,7 @@ def test_forty_sessions_of_one_browser_take_one_place() -> None:
     assert len(names) == 1
 
     async def scene() -> None:
-        street = Street(here="a")
+        street = Street(here=["a", "honest", *names])
         await street.race("a")
         await street.race("honest")
         for name in [*names] * 40:
@@ -425,6 +427,33 @@ def test_an_address_has_few_places_and_lets_others_go_between() -> None:
         assert shown == [1, 2, 3, 4]
         street.host.release.set()
         await gone(street.visitors)
+
+    play(scene())
+
+
+def test_a_race_begins_once_its_visitor_listens() -> None:
+    """Ten races whose cookies were dropped at once kept a visitor waiting for three times as long
+    as usual.
+    """
+
+    async def scene() -> None:
+        street = Street()
+        street.visitors.begin("nobody", RACE)
+        street.visitors.begin("late", RACE)
+        assert street.host.races == 0
+        street.presence.opened("here")
+        first = await street.race("here")
+        assert street.visitors.look("nobody").ahead == 1
+        street.clock.time += 1
+        street.presence.opened("late")  # a stream that follows its race
+        assert [street.visitors.look(name).ahead for name in ("late", "nobody")] == [1, 2]
+        street.host.release.set()
+        assert await end(first) == ("end of text", "")
+        assert await end(street.visitors.follow("late")) == ("end of text", "")
+        assert street.visitors.count == 1
+        with street.presence.there("nobody", page=False):  # a call that lasts
+            street.wait(0)
+            assert await end(street.visitors.follow("nobody")) == ("end of text", "")
 
     play(scene())
 
