@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.models.checkpoint import require_readable
 from backend.models.gguf import SUFFIX, gguf_folder, gguf_in
 from backend.models.hub import HUB_ID, IR, Say, hub_folder
 from backend.models.prepared import sha256_of
@@ -123,6 +124,7 @@ def _local(folder: Path, name: str, say: Say) -> Path:
         raise DerbyError(f"There is no model folder {name!r}: check the path.")
     if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
         _require_every_shard(folder, name)
+        require_readable(folder, name, _read_json(folder / "config.json", name))
         return folder
     if _ready_made(folder) and (folder / "config.json").is_file():
         return folder

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from safetensors.numpy import save
 from tiny_gguf import write_gguf
 
 from backend.engines.openvino.export import RECIPE as EXPORT_RECIPE
@@ -38,9 +39,11 @@ class FakeHub:
     fetched: list[str] = field(default_factory=list)
     online: bool = True
 
-    def add(self, name: str, size: int = 100, **files: bytes) -> None:
+    def add(self, name: str, size: int = 200, **files: bytes) -> None:
         """A model whose files take `size` bytes."""
-        weights = f"{name:_<{size}}".encode()[: size - len(CONFIG)]
+        length = size - len(CONFIG) - 8  # of a safetensors file without tensors
+        header = json.dumps({"__metadata__": {"name": name}}).ljust(length).encode()
+        weights = length.to_bytes(8, "little") + header
         whole = {"config.json": CONFIG.encode(), "model.safetensors": weights}
         self.repositories[name] = whole | files
 
@@ -111,7 +114,7 @@ class TestFetching:
         data = (tmp_path / "a.gguf").read_bytes()
         hub.repositories["owner/one"] = {"a.gguf": data, "README.md": b"x", "more/b.gguf": b"x"}
         found = model_files("owner/one", quiet)
-        hub.add("owner/two", 100, **{"a.gguf": data, "b.gguf": b"x"})
+        hub.add("owner/two", 200, **{"a.gguf": data, "b.gguf": b"x"})
         assert model_files("owner/two:a.gguf", quiet).fingerprint == found.fingerprint
         del hub.repositories["owner/two"]["model.safetensors"]
         with pytest.raises(DerbyError, match=r"2 GGUF files: name one, as in owner/two:a\.gguf"):
@@ -140,7 +143,9 @@ class TestFetching:
     def test_data_alone_is_fetched_and_of_the_top_folder(
         self, hub: FakeHub, wanted: set[str], others: set[str]
     ) -> None:
-        hub.repositories["owner/one"] = dict.fromkeys(wanted | others, CONFIG.encode())
+        files = dict.fromkeys(wanted | others, CONFIG.encode())
+        weights = {name: save({}) for name in files if name.endswith(".safetensors")}
+        hub.repositories["owner/one"] = files | weights
         folder = model_files("owner/one", quiet).folder
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
         assert found == wanted | {MANIFEST}
@@ -159,7 +164,7 @@ class TestFetching:
         self, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "config.json").write_text(CONFIG)
-        (tmp_path / "model.safetensors").write_bytes(b"stub")
+        (tmp_path / "model.safetensors").write_bytes(save({}))
         monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
         assert model_files("owner/one", quiet).folder == tmp_path
 

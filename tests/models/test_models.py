@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
@@ -63,7 +63,7 @@ class TestNames:
     def test_a_model_that_needs_its_own_code_is_refused(self, tmp_path: Path) -> None:
         config = {"model_type": "mystery", "auto_map": {"AutoConfig": "mystery.Config"}}
         (tmp_path / "config.json").write_text(json.dumps(config))
-        (tmp_path / "model.safetensors").write_bytes(b"")
+        (tmp_path / "model.safetensors").write_bytes(save({}))
         (tmp_path / "mystery.py").write_text("raise SystemExit('ran foreign code')")
         with pytest.raises(DerbyError, match="code of its own"):
             model_files(str(tmp_path), quiet)
@@ -81,7 +81,7 @@ def folder_like(tmp_path: Path, generation: object = None, **config: object) -> 
     """The files of a Llama folder whose configs say this and whose weights are a stub."""
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
-    (tmp_path / "model.safetensors").write_bytes(b"stub")
+    (tmp_path / "model.safetensors").write_bytes(save({}))
     if generation is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     return model_files(str(tmp_path), quiet)
@@ -119,7 +119,7 @@ class TestModelFacts:
     def test_the_fingerprint_follows_the_bytes_not_the_place(self, tmp_path: Path) -> None:
         one, two = folder_like(tmp_path / "a"), folder_like(tmp_path / "b")
         assert one.fingerprint == two.fingerprint
-        (two.folder / "model.safetensors").write_bytes(b"stuB")
+        (two.folder / "model.safetensors").write_bytes(save({"a": np.zeros(1)}))
         assert model_files(str(two.folder), quiet).fingerprint != one.fingerprint
 
     def test_weights_are_counted_in_all_files_whatever_they_are_stored_as(

@@ -1,0 +1,70 @@
+"""A checkpoint that cannot be read is refused by a sentence that names the file, before a race."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from backend.errors import DerbyError
+from backend.models.checkpoint import READERS
+from backend.models.files import model_files
+
+FACTS = {"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint whose files are whole."""
+    (tmp_path / "config.json").write_text(json.dumps(FACTS))
+    save_file({"a": np.zeros(64, np.float32)}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(DerbyError) as refused:
+        model_files(str(folder), lambda _: None)
+    sentence = str(refused.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_whole_files_are_read(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    assert model_files(str(folder), lambda _: None).weights == 64
+
+
+def test_a_pointer_is_not_the_weights(folder: Path) -> None:
+    """OpenVINO said of one that the memory ran out, and torch that something broke."""
+    (folder / "model.safetensors").write_bytes(POINTER)
+    assert "model.safetensors" in refusal(folder)
+    assert "git lfs pull" in refusal(folder)
+
+
+@pytest.mark.parametrize("length", [0, 4, 20, -1])
+def test_cut_weights_are_to_be_fetched_anew(folder: Path, length: int) -> None:
+    """They were an internal error, and 130 lines of traceback."""
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+    assert "model.safetensors" in refusal(folder)
+    assert "fetch it anew" in refusal(folder)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", POINTER, b"[" * 100_000])
+def test_a_tokenizer_that_is_cut_is_named(folder: Path, data: bytes) -> None:
+    (folder / "tokenizer.json").write_bytes(data)
+    assert "tokenizer.json" in refusal(folder)
+
+
+@pytest.mark.parametrize("method", READERS)
+def test_quantised_weights_name_their_format_and_what_reads_it(
+    folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.models.checkpoint.find_spec", lambda _: None)
+    config = FACTS | {"quantization_config": {"quant_method": method, "bits": 4}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert method in refusal(folder)
+    assert READERS[method] in refusal(folder)
