@@ -22,7 +22,7 @@ class Presence:
         self._open: Counter[str] = Counter()
         # Of visitors without a connection: since when, the longest absent first.
         self._absent: OrderedDict[str, float] = OrderedDict()
-        self._met: dict[str, float] = {}  # when each was met
+        self._met: set[str] = set()
         self._addresses: dict[str, str] = {}
         self._greet: Callable[[], None] = lambda: None
 
@@ -38,7 +38,7 @@ class Presence:
             if self._by_address and address:
                 self._addresses[visitor] = address
             if new:
-                self._met[visitor] = self._clock()
+                self._met.add(visitor)
             self._absent.pop(visitor, None)
         if new:
             self._greet()
@@ -91,12 +91,10 @@ class Presence:
         with self._lock:
             return visitor in self._met
 
-    def listening_since(self, visitor: str) -> float | None:
-        """When the visitor was met, or their call that still lasts began, at the earliest; None
-        while there has been neither.
-        """
+    def listens(self, visitor: str) -> bool:
+        """Whether the visitor has been met, or a call of theirs lasts."""
         with self._lock:
-            return self._met.get(visitor, 0.0 if visitor in self._open else None)
+            return visitor in self._met or visitor in self._open
 
     def forget_absent(self, seconds: float) -> Sequence[str]:
         """Forget whoever has been absent for so long: these visitors."""
@@ -108,7 +106,7 @@ class Presence:
                 gone.append(visitor)
             for visitor in gone:
                 del self._absent[visitor]
-                self._met.pop(visitor, None)
+                self._met.discard(visitor)
                 self._addresses.pop(visitor, None)
             return gone
 
@@ -128,5 +126,5 @@ class Everybody(Presence):
     def met(self, visitor: str) -> bool:
         return True
 
-    def listening_since(self, visitor: str) -> float | None:
-        return 0.0
+    def listens(self, visitor: str) -> bool:
+        return True

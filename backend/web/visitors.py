@@ -7,7 +7,6 @@ limits say.
 
 import asyncio
 import logging
-import math
 import secrets
 import threading
 import time
@@ -425,15 +424,12 @@ class Visitors:
 
     def _in_turn(self) -> list[_Run]:
         """The line in the order of turns: after each race of an address, what else waits of it
-        stands behind whoever has come by then. Who never listened stands behind all.
+        stands behind whoever has come by then.
         """
 
         def place(run: _Run) -> tuple[bool, float]:
-            if run.begun is not None:
-                return False, 0.0
             served = self._served.get(self._presence.address(run.visitor), 0.0)
-            listening = self._presence.listening_since(run.visitor)
-            return True, max(run.joined, served, math.inf if listening is None else listening)
+            return run.begun is None, max(run.joined, served) if run.begun is None else 0.0
 
         return sorted(self._line, key=place)
 
@@ -490,7 +486,7 @@ class Visitors:
                     self._leaving.remove(scope)
                     threading.Thread(target=self._forget, args=(scope, lease), daemon=True).start()
             for run in self._in_turn():
-                if run.begun is not None or self._presence.listening_since(run.visitor) is None:
+                if run.begun is not None or not self._presence.listens(run.visitor):
                     continue
                 lease = self._machines.lease(run.commands)
                 if lease is None:
