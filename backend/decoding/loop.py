@@ -5,6 +5,7 @@ propose -> constrain -> forward -> verify -> commit
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from backend.decoding.proposed import Verified, proposed
 from backend.decoding.sampling import Sampler
 from backend.decoding.verification import Verdict
 from backend.engines.base import Session
+from backend.errors import DerbyError
 from backend.events import (
     Decided,
     Event,
@@ -208,6 +210,7 @@ class Answer:
             with clock.part("mask"):
                 allowed, mask_seconds = masks()  # [1 + d, V], or no rows
             verdict = self._verify(proposal, logits, allowed)
+            self._require_numbers(logits, verdict)
             tokens, origins, pieces = self._commit(proposal, verdict)
             accepted = min(len(verdict.rows), len(tokens))
             n = len(pending)
@@ -269,6 +272,17 @@ class Answer:
         self._rows += total
         with self._parts.clock.part("forward"):
             return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
+
+    def _require_numbers(self, logits: Logits, verdict: Verdict) -> None:
+        """Raise DerbyError if tokens were chosen by what is not a number. All logits are looked at
+        in the first step alone, which finds damaged weights; later, the chosen tokens' gaps are.
+        """
+        damaged = self._first and np.isnan(logits).any()
+        if damaged or any(isnan(choice.gap) for choice in verdict.choices):
+            raise DerbyError(
+                "The model computed logits that are not numbers (NaN): its weights are damaged or "
+                "overflow in this precision. Choose another precision, or get the weights anew."
+            )
 
     def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
         parts, position = self._parts, self._context.position

@@ -62,7 +62,9 @@ def run_program(
 
 @dataclass
 class _Runner:
-    """`carry` is text that belongs to the context but has no tokens in it yet."""
+    """`carry` is text that belongs to the context but has no tokens in it yet; of it, the first
+    `shown` characters were shown as the end of a slot's value.
+    """
 
     column: int
     context: Context
@@ -74,6 +76,7 @@ class _Runner:
     reason: Reason = "end of program"
     tail: list[list[str]] = field(default_factory=list)
     carry: str = ""
+    shown: int = 0
     values: dict[str, str] = field(default_factory=dict)
 
     def run(self, program: Program) -> Iterator[Event]:
@@ -109,7 +112,7 @@ class _Runner:
     def _slot(self, slot: Slot) -> Iterator[Event]:
         carried, self.carry = self.carry, ""
         with self.parts.clock.step():
-            healed = self._heal(carried)
+            healed = self._heal(carried[self.shown :])
             fixed = carried[: len(carried) - len(healed)]
             tokens = self._extend(fixed) + self._begin()
             with self.parts.clock.part("mask"):
@@ -152,7 +155,8 @@ class _Runner:
         return 1
 
     def _fed(self, text: str, tokens: int) -> Fed:
-        spans = [["fixed", text]] if text else []
+        unseen, self.shown = text[self.shown :], 0
+        spans = [["fixed", unseen]] if unseen else []
         return Fed(self.column, tokens, spans, rounded(self.parts.clock.last["total"]))
 
     def _heal(self, text: str) -> str:
@@ -199,6 +203,7 @@ class _Runner:
                 good, kept = seen, i + 1
         self.context.cut(len(self.context.tokens) - len(answer.tokens) + kept)
         self.carry = written[len(good) :]
+        self.shown = len(self.carry)
         return written[len(healed) :]
 
 

@@ -1,11 +1,14 @@
 """The loop: every lossless composition writes what the definition says, and cuts where it must."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lib import PROMPT, Script, drafters, naive, run
+from numpy.typing import NDArray
 
 from backend.decoding.clock import Clock
 from backend.decoding.drafter import Decision, Drafter
@@ -14,6 +17,7 @@ from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.events import Decided, Finished, Prefilled, Proposed, Step
 from backend.text import ByteTokenizer
 from backend.types import Outcome, Request, Sampling
@@ -217,3 +221,18 @@ def test_a_decision_is_told_once_and_right_after_the_step_that_made_it() -> None
     assert told[-1] == (steps, {"k": steps})
     assert found.events[-2] == Decided(0, {"k": steps}, 1.5, "why", ["this"])
     assert not any(isinstance(event, Decided) for event in run(FakeEngine(), Request("x")).events)
+
+
+class Damaged(FakeEngine):
+    """Weights that are not numbers."""
+
+    def logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
+        return np.full_like(super().logits(prefix), np.nan)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_logits_that_are_not_numbers_fail_the_column(temperature: float) -> None:
+    """They were an empty text, which every column shared: identical, and 2.42 times as fast."""
+    request = Request("x", max_new_tokens=5, sampling=Sampling(temperature))
+    with pytest.raises(DerbyError, match="not numbers"):
+        run(Damaged(), request)

@@ -71,6 +71,16 @@ def test_every_strategy_fills_the_slots_alike(temperature: float, heal: bool) ->
         assert (score.values, score.text, score.tokens) == (first.values, first.text, first.tokens)
 
 
+def test_the_end_of_a_value_that_shares_a_token_with_the_stop_string_is_shown_once() -> None:
+    """The token `")` ends a value with a quote, which was shown as the value's and again as the
+    fixed text's.
+    """
+    program = 'print("hello{{gen "a" max_tokens=8 stop=")"}}) # done{{gen "b" max_tokens=2}}'
+    for score in play(program, ("kv", "lookup"), BUILT_IN)[0].scores:
+        a, b = score.values["a"], score.values["b"]
+        assert score.text == f'print("hello{a}) # done{b}'
+
+
 def test_values_are_what_the_slots_allow_and_the_text_holds_them() -> None:
     score = play(PROGRAM, ("kv",))[0].scores[0]
     values = score.values
