@@ -14,8 +14,9 @@ BIN := .venv/bin
 COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '/tests?/' .venv/lib \
 	>.venv/compiled.log 2>&1; touch .venv/compiled; }; }
 
-# Half of the tests wait for a browser or another process, so two cores run three at a time. A file's tests share what they have loaded, so they stay together; the longest
-# files are not the last ones in their order. Threads of torch that wait do not spin, which would take
+# Half of the tests wait for a browser or another process, so two cores run three at a time. A file's
+# tests share what they have loaded, so they stay together; the longest files are not the last ones
+# in their order. Threads of torch that wait do not spin, which would take
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 

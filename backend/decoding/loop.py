@@ -274,14 +274,14 @@ class Answer:
             return self._parts.session.forward([*pending, *proposal.tokens], parents, rows)
 
     def _require_numbers(self, logits: Logits, verdict: Verdict) -> None:
-        """Raise DerbyError if tokens were chosen by what is not a number. All logits are looked at
-        in the first step alone, which finds damaged weights; later, the chosen tokens' gaps are.
+        """Raise DerbyError for logits that are NaN. The first step checks all of them, which finds
+        damaged weights; later steps check the chosen tokens' gaps, which costs nothing.
         """
         damaged = self._first and np.isnan(logits).any()
         if damaged or any(isnan(choice.gap) for choice in verdict.choices):
             raise DerbyError(
                 "The model computed logits that are not numbers (NaN): its weights are damaged or "
-                "overflow in this precision. Choose another precision, or get the weights anew."
+                "overflow in this precision. Choose another precision, or fetch the weights again."
             )
 
     def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:

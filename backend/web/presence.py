@@ -26,9 +26,9 @@ class Presence:
         self._addresses: dict[str, str] = {}
         self._greet: Callable[[], None] = lambda: None
 
-    def greet(self, newcomer: Callable[[], None]) -> None:
-        """Call this whenever a visitor has been met who was not known before."""
-        self._greet = newcomer
+    def greet(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called whenever a visitor is met for the first time."""
+        self._greet = callback
 
     def opened(self, visitor: str, *, page: bool = True, address: str = "") -> None:
         """`page`: the connection is one that only a page holds, which so is met."""

@@ -478,7 +478,7 @@ class Visitors:
 
     def _drive(self) -> None:
         """Give every race in line a machine that is free for it, after who left is forgotten. A
-        race begins once its visitor listens: else whoever asks and hangs up takes others' time.
+        race begins once its visitor listens, so who asks and hangs up takes nobody's time.
         """
         with self._lock:
             for scope in tuple(self._leaving):

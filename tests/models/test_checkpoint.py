@@ -50,10 +50,10 @@ def test_cut_weights_are_to_be_fetched_anew(folder: Path, length: int) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:length])
     assert "model.safetensors" in refusal(folder)
-    assert "fetch it anew" in refusal(folder)
+    assert "fetch it again" in refusal(folder)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", POINTER, b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", POINTER, b'{"version": "1.0", "model": [1'])
 def test_a_tokenizer_that_is_cut_is_named(folder: Path, data: bytes) -> None:
     (folder / "tokenizer.json").write_bytes(data)
     assert "tokenizer.json" in refusal(folder)
@@ -68,3 +68,14 @@ def test_quantised_weights_name_their_format_and_what_reads_it(
     (folder / "config.json").write_text(json.dumps(config))
     assert method in refusal(folder)
     assert READERS[method] in refusal(folder)
+
+
+@pytest.mark.parametrize("method", ["quanto", "no such method"])
+def test_a_package_inside_another_is_looked_for_itself(folder: Path, method: str) -> None:
+    """`optimum` is installed, which once passed for `optimum.quanto`."""
+    config = FACTS | {"quantization_config": {"quant_method": method}}
+    (folder / "config.json").write_text(json.dumps(config))
+    if method in READERS:
+        assert "optimum.quanto" in refusal(folder)
+    else:
+        assert model_files(str(folder), lambda _: None).weights == 64
