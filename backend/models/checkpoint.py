@@ -1,5 +1,5 @@
-"""Checks a checkpoint's files before anything loads them: each defect is one sentence that names the
-file and what to do.
+"""Checks a checkpoint's files before anything loads them: each defect is one sentence that names
+the file and what to do.
 """
 
 from collections.abc import Mapping

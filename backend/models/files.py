@@ -157,7 +157,7 @@ def _require_every_shard(folder: Path, name: str) -> None:
         try:
             shards = set(map(str, _read_json(folder / index, name)["weight_map"].values()))
         except (KeyError, TypeError, AttributeError) as error:
-            raise DerbyError(f"The {index} of {name!r} is no index: fetch it anew.") from error
+            raise DerbyError(f"The {index} of {name!r} is no index: fetch it again.") from error
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
         if missing:
             raise DerbyError(

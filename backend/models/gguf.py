@@ -151,7 +151,7 @@ def _write_weights(path: Path, folder: Path) -> None:
         model, found = loaded
         if missing := sorted(found["missing_keys"]):
             raise DerbyError(
-                f"{path.name!r:.100} lacks the weights of {missing[0]}: fetch it anew, or choose "
+                f"{path.name!r:.100} lacks the weights of {missing[0]}: fetch it again, or choose "
                 "another file."
             )
         model.save_pretrained(folder)

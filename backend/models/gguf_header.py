@@ -62,7 +62,7 @@ def read_header(path: Path, *, whole: bool = True) -> GgufHeader:
             return _Reader(file).header(whole=whole)
     except (ValueError, struct.error, MemoryError, RecursionError) as error:
         raise DerbyError(
-            f"{path.name!r:.100} is no GGUF file that can be read here ({error}): fetch it anew, "
+            f"{path.name!r:.100} is no GGUF file that can be read here ({error}): fetch it again, "
             "or choose another."
         ) from error
 
