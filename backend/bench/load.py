@@ -65,10 +65,8 @@ class InLockstep(Loading):
     def engine(self, spec: ModelSpec) -> Engine:
         return self._member if spec == self.target else super().engine(spec)
 
-    def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
-        if engine.spec == self.target:
-            return self._share
-        return super().costs(engine, remeasure=remeasure)
+    def costs(self, engine: Engine) -> Costs:
+        return self._share if engine.spec == self.target else super().costs(engine)
 
 
 class Run:

@@ -29,25 +29,41 @@ SMALLEST_DIFFERENCE = 64
 #: How often each width is measured at either context.
 ROUNDS = 5
 
+#: Seconds that a pass over PREFILL_CHUNK rows takes in a model that is too large to be measured at
+#: all points: the built-in model's take 0.1 to 0.2, those of one eight times its size 0.8.
+LARGE = 0.5
+
+#: The widths at which a large model is measured, each once, and seconds after which none is begun
+#: but the second: a single one is no curve.
+FEW_WIDTHS = (1, 2, 4, 8, 16)
+FEW_SECONDS = 4.0
+
 #: Rows after which a session is begun anew: those forgotten may lie in its cache and be read.
 STALE = 64
 
 Say = Callable[[str], None]
 
 
-def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
-    """The engine's costs: as it states them itself, for good; or else those to be corrected by its
-    passes, from the cache folder, or measured now if they are not there or with `remeasure`.
-
-    If measuring fails, `say` is told why, and costs are learnt beginning with what is usual. Raises
+def known_costs(engine: Engine) -> Costs:
+    """The engine's costs without measuring: as it states them itself, for good; or else those to be
+    corrected by its passes, from the cache folder, or beginning with what is usual. Raises
     DerbyError for an unknown engine.
     """
     pass_seconds = engine_named(engine.spec.engine).pass_seconds
     if pass_seconds is not None:
         return stated_costs(pass_seconds(engine.spec))
-    kept = kept_costs(engine)
-    if kept is not None and not (remeasure or kept.prior.assumed):
-        return kept
+    return kept_costs(engine) or LearntCosts(ASSUMED)
+
+
+def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
+    """The same, but measured now where nothing was before, or with `remeasure`.
+
+    If measuring fails, `say` is told why, and what is known stays. Raises DerbyError for an unknown
+    engine.
+    """
+    known = known_costs(engine)
+    if not isinstance(known, LearntCosts) or not (remeasure or known.prior.assumed):
+        return known
     say(f"Measuring what passes of {engine.spec} cost...")
     try:
         measured = measure(engine)
@@ -55,7 +71,7 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
         log.warning("the costs of %s could not be measured", engine.spec, exc_info=True)
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         say(f"Measuring failed ({reason}): what passes of {engine.spec} cost is learnt in races.")
-        return kept or LearntCosts(ASSUMED)
+        return known
     if len(measured.widths) == 1:
         return measured  # no room for a wider pass, so there is nothing to choose
     costs = LearntCosts(measured)
@@ -83,9 +99,29 @@ def points_within(max_context: int, widths: Sequence[int] = WIDTHS) -> Points:
 def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> PassCosts:
     """Time passes of each width, in another order each round; takes some ten seconds on a CPU.
 
-    In a model with fewer positions, at fewer widths and contexts: see `points_within`.
+    In a model with fewer positions, at fewer widths and contexts: see `points_within`. In a large
+    one at FEW_WIDTHS, which races correct.
     """
-    return curve(engine, 1, widths, rounds)
+    chunk = min(PREFILL_CHUNK, engine.capabilities.max_context)
+    with closing(engine.cache()) as cache:
+        if _timed(engine, cache, chunk) <= LARGE:
+            return curve(engine, 1, widths, rounds)
+        return _quick_curve(engine, cache)
+
+
+def _quick_curve(engine: Engine, cache: Cache) -> PassCosts:
+    """What passes cost behind an empty cache, as far as a few seconds tell: the context adds little
+    to what the weights of a large model take, and a change of width too.
+    """
+    widths = points_within(engine.capabilities.max_context, FEW_WIDTHS).widths
+    began, seconds = perf_counter(), list[float]()
+    for k in widths:
+        if len(seconds) > 1 and perf_counter() - began > FEW_SECONDS:
+            break
+        # The first pass of a width may be slow, and a wider pass is never cheaper.
+        quickest = min(_timed(engine, cache, k) for _ in range(2))
+        seconds.append(max([quickest, *seconds]))
+    return PassCosts(widths[: len(seconds)], tuple(seconds))
 
 
 def curve(engine: Engine, sequences: int, widths: Sequence[int], rounds: int) -> PassCosts:
@@ -97,6 +133,12 @@ def curve(engine: Engine, sequences: int, widths: Sequence[int], rounds: int) ->
         far, _ = _measured(engine, sequences, points.widths, rounds, points.far)
         slope = _context_slope(points, near, far)
     return PassCosts(points.widths, near, width_change, slope)
+
+
+def one_row_seconds(engine: Engine) -> float:
+    """What a pass over one row takes, by a few of them."""
+    with closing(engine.cache()) as cache:
+        return _quartile([_timed(engine, cache, 1) for _ in range(ROUNDS)])
 
 
 def _context_slope(

@@ -310,7 +310,7 @@ class _LocalRun:
         if engine is None:
             return None, missing
         require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
-        seconds = loading.costs(engine).now.one_row
+        seconds = loading.call_seconds(engine)
         session, held = self._opened(engine, "draft", context, file)
         return ModelNetwork(session, engine, held, seconds), ""
 

@@ -45,9 +45,13 @@ class Loading:
     def _within_context(self, spec: ModelSpec) -> ModelSpec:
         return self.models.within_context(spec, self._context, self.say)
 
-    def costs(self, engine: Engine, *, remeasure: bool = False) -> Costs:
-        """What its passes cost; measured if that was never done, or `remeasure`."""
-        return self.models.costs(engine, self.say, remeasure=remeasure)
+    def costs(self, engine: Engine) -> Costs:
+        """What its passes are known to cost."""
+        return self.models.costs(engine)
+
+    def call_seconds(self, draft: Engine) -> float:
+        """What a pass of a model that drafts takes, over one row."""
+        return self.models.call_seconds(draft)
 
     def head(self, target: Engine, weights: Weights) -> Head | None:
         """The trained head that drafts; None where a model does, or nothing."""
@@ -71,8 +75,9 @@ class Loading:
     def prepare(
         self, columns: Sequence[Column], default: ModelSpec, *, remeasure: bool = False
     ) -> None:
-        """Load and measure now what these columns will ask for, each model once; a model that
-        cannot be loaded is for its columns to tell. `remeasure` measures even what was measured.
+        """Load now what these columns will ask for, each model once, and measure what passes cost
+        of those on which a column decides by that; a model that cannot be loaded is for its columns
+        to tell. `remeasure` measures all of them, and even what was measured.
 
         Raises DerbyError if the models cannot all be kept in memory.
         """
@@ -84,13 +89,19 @@ class Loading:
         ]
         self._require_drafts(targets, weights)
         measured: set[ModelSpec] = set()
-        for target, each in zip(targets, weights, strict=True):
+        for column, target, each in zip(local, targets, weights, strict=True):
             with suppress(Exception):
-                for engine in (self.engine(target), self.draft(target, each)[0]):
-                    if engine is not None and engine.spec not in measured:
-                        measured.add(engine.spec)
-                        self.costs(engine, remeasure=remeasure)
-                self.head(self.engine(target), each)
+                engine, (draft, _) = self.engine(target), self.draft(target, each)
+                asked = [engine] if remeasure or column.automatic else []
+                if draft is not None and remeasure:
+                    asked.append(draft)
+                for priced in asked:
+                    if priced.spec not in measured:
+                        measured.add(priced.spec)
+                        self.models.price(priced, self.say, remeasure=remeasure)
+                if draft is not None:
+                    self.call_seconds(draft)
+                self.head(engine, each)
 
     def _require_drafts(self, targets: Sequence[ModelSpec], weights: Sequence[Weights]) -> None:
         """Have room for the drafts beside the targets; for those that columns can do without, only

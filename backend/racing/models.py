@@ -7,11 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from time import perf_counter
 
 from backend.costs.learnt import LearntCosts
 from backend.costs.load import LoadCosts
-from backend.costs.measure import costs_of
+from backend.costs.measure import costs_of, known_costs, one_row_seconds
 from backend.costs.measure_load import measure_load
 from backend.costs.pass_costs import Costs
 from backend.costs.store import keep, keep_load, kept_load
@@ -43,6 +45,10 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 #: Steps of warming up after which a model serves most races at full speed.
 WARM_ENOUGH = 10
 
+#: Seconds after which a new model is warm enough as well: beside passes so slow that they take as
+#: long, what the first of a width takes longer is nothing.
+WARM_SECONDS = 4.0
+
 WARMED_UP = object()
 
 Say = Callable[[str], None]
@@ -56,8 +62,9 @@ class LoadedModels:
     in this process.
 
     Their weights take at most `budget` bytes; None: what `model_budget` says. Trained heads and KV
-    caches are not counted. A new model is warmed up at once, or, if `idle_warm_up`, only as far as
-    most races need; the owner then calls `warm_up` whenever it has nothing better to do.
+    caches are not counted. A new model is warmed up at once, for WARM_SECONDS at most, or, if
+    `idle_warm_up`, only as far as most races need; the owner then calls `warm_up` whenever it has
+    nothing better to do.
     """
 
     def __init__(
@@ -82,6 +89,8 @@ class LoadedModels:
         self._loaded: OrderedDict[ModelSpec, Engine] = OrderedDict()  # the last used last
         self._needed: dict[ModelSpec, int] = {}  # by one race, with the bytes of their weights
         self._costs: dict[ModelSpec, Costs] = {}
+        self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
+        self._calls: dict[ModelSpec, float] = {}
         self._load: dict[ModelSpec, LoadCosts] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path], Head] = {}
@@ -140,7 +149,7 @@ class LoadedModels:
             self._needed[spec] = engine.weight_bytes
             self._evict(0)
             self._cold[spec] = engine.warm_up()
-            self.warm_up(self._at_once)
+            self.warm_up(self._at_once, WARM_SECONDS)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
 
@@ -200,16 +209,34 @@ class LoadedModels:
     def _in_use(self) -> int:
         return sum(engine.weight_bytes for engine in self._loaded.values())
 
-    def costs(self, engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
-        """What passes of a loaded engine cost; measured if that was never tried, or `remeasure`.
+    def costs(self, engine: Engine) -> Costs:
+        """What passes of a loaded engine are known to cost: what was measured, if it ever was, and
+        what passes have taught.
 
-        The same object from race to race: whoever runs passes tells it what they took.
+        The same object until `price` measures: whoever runs passes tells it what they took.
         """
         if engine.spec in self._supposed:
             return self._supposed[engine.spec]
-        if remeasure or engine.spec not in self._costs:
-            self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
+        if engine.spec not in self._costs:
+            self._costs[engine.spec] = known_costs(engine)
         return self._costs[engine.spec]
+
+    def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
+        """Measure what passes of a loaded engine cost if that was never tried, or `remeasure`."""
+        if engine.spec not in self._supposed and (remeasure or engine.spec not in self._priced):
+            self._priced.add(engine.spec)
+            self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
+
+    def call_seconds(self, draft: Engine) -> float:
+        """What a pass over one row takes of a loaded model that drafts: as it is known, or else
+        timed once.
+        """
+        costs = self.costs(draft).now
+        if not costs.assumed:
+            return costs.one_row
+        if draft.spec not in self._calls:
+            self._calls[draft.spec] = one_row_seconds(draft)
+        return self._calls[draft.spec]
 
     def load_costs(self, engine: Engine) -> LoadCosts:
         """What load costs a loaded engine, if that was ever measured here."""
@@ -258,10 +285,12 @@ class LoadedModels:
             self._heads[key] = open_head(file, target.spec, key[1], say)
         return self._heads[key]
 
-    def warm_up(self, steps: int | None = 1) -> bool:
-        """Do so many steps of warming up (None: all); False if nothing is left to do."""
-        done = 0
-        while self._cold and done != steps:
+    def warm_up(self, steps: int | None = 1, seconds: float = inf) -> bool:
+        """Do so many steps of warming up (None: all), but begin none after so many seconds; False
+        if nothing is left to do.
+        """
+        done, began = 0, perf_counter()
+        while self._cold and done != steps and perf_counter() - began < seconds:
             spec, warming = next(reversed(self._cold.items()))
             if next(warming, WARMED_UP) is WARMED_UP:
                 del self._cold[spec]

@@ -58,12 +58,30 @@ def test_a_slope_that_was_measured_too_steep_makes_no_pass_free() -> None:
 def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Ticking(lambda _b, n, behind: 1 + n / 10 + behind * (2e-4 + 3e-5 * n))
     monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
+    monkeypatch.setattr(module, "LARGE", 10.0)
     found = measure(engine, (1, 4, 16), rounds=3)
     assert found.widths == (1, 4, 16)
     assert found.seconds == pytest.approx((1.1, 1.4, 2.6))
     assert found.width_change == pytest.approx(0.0, abs=1e-9)
     assert found.context_slope == pytest.approx((2e-4, 3e-5))
     assert found(4, LONG_CONTEXT) == pytest.approx(1.4 + (LONG_CONTEXT - CONTEXT) * 3.2e-4)
+    assert engine.open_sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "widths"), [(0.01, (1, 2, 4, 8, 16)), (0.5, (1, 2, 4)), (9, (1, 2))]
+)
+def test_a_large_model_is_measured_in_seconds(
+    row: float, widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of 1.17 B parameters was measured for 116 to 495 s, by some 260 passes."""
+    engine = Ticking(lambda _b, n, _behind: 0.1 + row * n)
+    monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
+    found = measure(engine)
+    assert found.widths == widths
+    assert found.seconds == pytest.approx([0.1 + row * k for k in widths])
+    assert found.known
+    assert engine.forwards == 1 + 2 * len(widths)
     assert engine.open_sessions == 0
 
 
@@ -176,13 +194,14 @@ def test_a_measurement_that_fails_means_that_costs_are_learnt_and_is_said_once(
     models, said = LoadedModels(), list[str]()
     engine = FakeEngine(spec=ModelSpec("m", "torch"))
     for _ in range(3):
-        assert models.costs(engine, said.append).now == ASSUMED
+        models.price(engine, said.append)
+        assert models.costs(engine).now == ASSUMED
     assert len(tried) == 1
     assert len(said) == 2
     assert "failed (The text would be 560 tokens long): what passes of m on torch" in said[1]
     assert not ASSUMED.known
     assert not list(tmp_path.rglob("*.json")), "the next process tries again"
-    models.costs(engine, said.append, remeasure=True)
+    models.price(engine, said.append, remeasure=True)
     assert len(tried) == 2
 
 

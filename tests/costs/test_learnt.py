@@ -294,14 +294,16 @@ def test_a_race_tells_the_costs_and_keeps_what_they_learnt(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = LoadedModels()
-    costs = models.costs(engine, print)
-    assert models.costs(engine, print) is costs
+    models.price(engine, print)
+    costs = models.costs(engine)
+    assert models.costs(engine) is costs
     models.keep_costs()
     monkeypatch.setattr(models, "_loaded", {engine.spec: engine})
     other = LearntCosts(ASSUMED)
     with models.supposing(engine, other):
-        assert models.costs(engine, print) is other
-        race(Machine(STEEP), models.costs(engine, print), 1, monkeypatch)
+        models.price(engine, print)
+        assert models.costs(engine) is other
+        race(Machine(STEEP), models.costs(engine), 1, monkeypatch)
         models.keep_costs()
         assert learnt(engine).now == STEEP, "what is but supposed is not kept"
     machine = Machine(CURVES["half as steep"](STEEP))

@@ -8,11 +8,12 @@ import families
 import numpy as np
 import pytest
 
-from backend.costs.pass_costs import Costs
+from backend.costs import measure as measuring
 from backend.engines.base import Engine
 from backend.engines.cache import Cache
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.events import Event, Finished, LoadKnown, Started, Step
 from backend.racing.commands import Measure
@@ -34,11 +35,9 @@ class Pricing(LoadedModels):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def costs(
-        self, engine: Engine, say: Callable[[str], None], *, remeasure: bool = False
-    ) -> Costs:
+    def price(self, engine: Engine, say: Callable[[str], None], *, remeasure: bool = False) -> None:
         self.priced.append((engine.spec.name, remeasure, self.begun()))
-        return super().costs(engine, say, remeasure=remeasure)
+        super().price(engine, say, remeasure=remeasure)
 
 
 @pytest.mark.parametrize("measure", [False, True])
@@ -53,7 +52,46 @@ def test_a_race_prices_each_model_anew_if_asked_and_only_before_it_begins(*, mea
     race.run(models, events.append, lambda: False)
     anew = [name for name, again, _ in models.priced if again]
     assert anew == (["fake", "fake-draft"] if measure else [])
-    assert all(not begun for _, again, begun in models.priced if again)
+    assert all(not begun for _, _, begun in models.priced)
+
+
+@pytest.mark.parametrize(
+    ("columns", "measured"),
+    [
+        (("kv", "lookup:k=3", "speculative:draft=fake-draft,k=2"), []),
+        (("kv", "lookup", "lookahead"), ["fake"]),
+        (("speculative:draft=fake-draft",), ["fake"]),
+    ],
+)
+def test_only_what_decides_by_costs_has_them_measured(
+    columns: tuple[str, ...], measured: list[str]
+) -> None:
+    """KV reuse of a model of 1.17 B parameters waited for 260 passes before its first token, and a
+    draft of a fixed length for as many of the draft.
+    """
+    models = Pricing(lambda: 0)
+    race = Race(Request("Hi", 12), tuple(map(parse_column, columns)), ModelSpec("fake", "fake"))
+    race.run(models, lambda _: None, lambda: False)
+    assert [name for name, _, _ in models.priced] == measured
+
+
+def test_kv_reuse_runs_the_passes_of_its_text_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither costs nor a draft's call are timed for a column that asks for neither."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    unpriced = replace(engine_named("fake"), pass_seconds=None)
+    monkeypatch.setattr(measuring, "engine_named", lambda _name: unpriced)
+    models, spec, steps = LoadedModels(), ModelSpec("fake", "fake"), list[Event]()
+    engine = models.get(spec, print)
+    assert isinstance(engine, FakeEngine)
+    Race(Request("Hi", 12), (parse_column("kv"),), spec).run(models, steps.append, lambda: False)
+    assert engine.forwards == sum(isinstance(event, Step) for event in steps) == 12
+    before = engine.forwards
+    Race(Request("Hi", 12), (parse_column("lookup"),), spec).run(
+        models, steps.append, lambda: False
+    )
+    assert engine.forwards - before > 200, "auto has them measured"
 
 
 def test_what_load_costs_is_told_once_a_model_by_every_race_after_it_was_measured(

@@ -1,6 +1,7 @@
 """Loaded models: each once, within a budget of bytes, and none dropped that a race needs."""
 
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,30 @@ def test_a_model_larger_than_its_estimate_takes_the_room_of_those_not_needed(
     models.require_room([TWO], quiet)
     models.get(TWO, quiet)
     assert loaded(models) == [TWO]
+
+
+def test_warming_up_ends_after_some_seconds_however_much_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All 64 widths of a model of 1.17 B parameters were warmed up before its first token."""
+    now, widths = 0.0, list[int]()
+
+    def passing(_engine: FakeEngine) -> Iterator[None]:
+        nonlocal now
+        for width in range(64):
+            now += 1.5
+            widths.append(width)
+            yield
+
+    monkeypatch.setattr(FakeEngine, "warm_up", passing)
+    monkeypatch.setattr(loading, "perf_counter", lambda: now)
+    models = LoadedModels()
+    models.get(ONE, quiet)
+    assert len(widths) == 3, "none begins after 4 s"
+    assert models.cold == 1
+    models.warm_up(None)
+    assert len(widths) == 64
+    assert models.cold == 0
 
 
 @pytest.mark.parametrize("stated", ["0", "-5", "4GB", "1e9", "²"])
