@@ -10,12 +10,18 @@ from numpy.typing import NDArray
 from backend.errors import DerbyError, check_range
 
 Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
+
+#: What a cached text can be cut back to: any of its rows, as attention can; or rows of the pass
+#: that has just run, as a recurrent state can that every row overwrites (engines/rewinding.py).
+Rewinds = Literal["any row", "last pass"]
 Logits = NDArray[np.float32]
 
 #: Hidden states behind the last norm, float32 [tokens, hidden size].
 HiddenStates = NDArray[np.float32]
 
-#: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens.
+#: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens, of which the first
+#: are the cache of the first tokens. Of a model with recurrent state, arrays of any shape, which
+#: are good for the whole of their text alone.
 Arrays = Mapping[str, NDArray[Any]]
 
 #: Rows of one prefill forward pass. Small enough that Stop, and the other columns, never wait
@@ -250,13 +256,24 @@ class Outcome:
 class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
-    `batch`: one pass can compute several sequences.
+    `batch`: one pass can compute several sequences. `rewinds`: what its caches can be cut back to.
     """
 
     tree: bool = True
     hidden_states: bool = False
     batch: bool = False
     max_context: int = 8192
+    rewinds: Rewinds = "any row"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no recurrent state can do."""
+        if self.recurrent and (self.tree or self.batch):
+            raise ValueError("a model with recurrent state computes one chain of tokens a pass")
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it keeps a state that every token overwrites."""
+        return self.rewinds == "last pass"
 
 
 def chain_parents(n: int) -> tuple[int, ...]:

@@ -16,8 +16,13 @@ from filled import MENU, filled
 
 from backend.errors import DerbyError
 from backend.limits import Limits, limits_of
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
 from backend.serving.requests import RefusedError, read_asked
+from backend.strategies.column import default_column
 from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.types import ModelSpec, Request
 from backend.web.form import read_race
 from backend.web.lineup_editor import answer
 
@@ -82,7 +87,7 @@ SERVED: list[tuple[dict[str, Any], str | None, str]] = [
         (
             "There is no model 'gpt' here: write MODEL or MODEL:COLUMN, as in "
             "fake:speculative:k=4, with one of fake, fake-slow, fake-draft, fake-loop, "
-            "fake-endless."
+            "fake-recurrent, fake-endless."
         ),
     ),
     (
@@ -392,3 +397,13 @@ def test_serve_refuses_a_body(body: bytes, beginning: str) -> None:
     with pytest.raises(RefusedError) as refused:
         read_asked(body, fakes(), chat=False)
     assert str(refused.value).startswith(beginning)
+
+
+def test_lookahead_is_refused_on_a_model_with_recurrent_state() -> None:
+    column, target = default_column("lookahead"), ModelSpec("fake-recurrent", "fake")
+    board = Scoreboard([column])
+    Race(Request("x"), (column,), target).run(LoadedModels(), board.add, lambda: False)
+    assert board.scores[0].message == (
+        "fake-recurrent on fake fp32 (CPU) keeps recurrent state: it takes chains alone, so "
+        "lookahead's window cannot run. Choose prompt lookup or speculative."
+    )

@@ -139,7 +139,7 @@ class NetworkDrafter(Drafter):
         while self._agreed < end and self._held[self._agreed] == context[self._agreed]:
             self._agreed += 1
         if self._agreed < len(self._held):
-            self._network.rewind(self._agreed)
+            self._agreed = self._network.rewind(self._agreed)
             del self._held[self._agreed :]
             self._sound = self._agreed
 

@@ -65,13 +65,26 @@ class Session:
         self._cache.keep(self._index, rows)
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` kept tokens, and any pending rows."""
+        """Forget everything after the first `length` kept tokens, and any pending rows; where a
+        recurrent state has been overwritten, more than that: `length` says how much is left.
+        """
         self._cache.rewind(self._index, length)
 
-    def export(self, length: int) -> Arrays:
-        """Copies of the KV cache of the first `length` kept tokens: [1, heads, length, dim] each.
+    def checkpoint(self) -> None:
+        """Have a later `truncate` find the text that is kept now; of one checkpoint, the last."""
+        self._cache.checkpoint(self._index)
 
-        Pending rows must have been settled by `keep`. Changes nothing.
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        """Lengths that are worth exporting, ascending: of the checkpoint, and of what is kept."""
+        return self._cache.checkpoints(self._index)
+
+    def export(self, length: int) -> Arrays:
+        """Copies of the KV cache of the first `length` kept tokens: [1, heads, length, dim] each,
+        or, of a recurrent model, whatever it keeps behind them.
+
+        Pending rows must have been settled by `keep`. Changes nothing. Raises RuntimeError for a
+        length that `truncate` would not find.
         """
         return self._cache.export(self._index, length)
 

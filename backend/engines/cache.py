@@ -8,14 +8,15 @@ reading past them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backend.engines.rewinding import REWINDING
 from backend.engines.tree import Tree, require_path, tree_of
 from backend.errors import DerbyError
-from backend.types import Arrays, Capabilities, HiddenStates, Logits
+from backend.types import Arrays, Capabilities, HiddenStates, Logits, Rewinds
 
 #: A compaction costs about as much as this many reads of a hole by one forward pass, plus as many
 #: per cached row.
@@ -27,10 +28,6 @@ HIDDEN = np.float32(np.finfo(np.float32).min)
 
 #: Rows for which a new cache has a bias ready.
 FIRST_CAPACITY = 1024
-
-#: What a kept text can be cut back to: any of its rows, as attention can; or nothing but its start,
-#: where a state is overwritten by every row (of the pass that has just run, any path can be kept).
-Rewinds = Literal["any row", "start"]
 
 
 class NewRows(NamedTuple):
@@ -85,7 +82,12 @@ class Store(ABC):
     """The rows of b caches on the device, and what runs passes behind them.
 
     `in_place`: rows at the end are dropped for nothing, and `gather` copies only what it moves;
-    otherwise it copies the whole cache. `rewinds`: what a text can be cut back to.
+    otherwise it copies the whole cache. `rewinds`: what a text can be cut back to; as the engine's
+    capabilities have it.
+
+    With "last pass" it is in place, and keeps recurrent states: that behind no row, that of the
+    checkpoint, and of the last pass those behind each row whose logits were asked for, behind its
+    last row, and where it began. `run` and `read` are asked for none but these.
     """
 
     in_place = True
@@ -95,6 +97,8 @@ class Store(ABC):
     def run(self, work: Pass) -> Logits:
         """Drop all but the first `work.held` rows of every cache and append the new ones: logits
         [b, r, V]. The next pass may overwrite them if b > 1.
+
+        Recurrent states are taken up behind the first `work.held` rows.
         """
 
     def hidden_states(self) -> HiddenStates:
@@ -112,7 +116,14 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
-        """Copies of these rows, int64 [m] ascending, of one cache: [1, heads, m, dim] each."""
+        """Copies of these rows, int64 [m] ascending, of one cache: [1, heads, m, dim] each.
+
+        Beside them recurrent states, in arrays of any shape: those behind the first m rows, which
+        are the rows asked for.
+        """
+
+    def checkpoint(self, rows: int) -> None:  # noqa: B027 (attention has no need of any)
+        """Go on keeping the recurrent state behind so many rows, in place of an earlier one's."""
 
     @abstractmethod
     def write(self, arrays: Arrays) -> None:
@@ -133,10 +144,12 @@ class Cache:
     """The KV caches of `sequences` sequences. Not thread-safe."""
 
     def __init__(self, store: Store, capabilities: Capabilities, sequences: int = 1) -> None:
+        if store.rewinds != capabilities.rewinds:
+            raise RuntimeError(f"the store rewinds to {store.rewinds!r}: so must Capabilities say")
         self.capabilities = capabilities
         self._store: Store | None = store
         self._in_place = store.in_place
-        self.rewinds = store.rewinds
+        self._rewinding = REWINDING[capabilities.rewinds]()
         # Of each cached row, 0 if it is context and HIDDEN if it is a hole, or not there yet.
         self._context = np.full((sequences, FIRST_CAPACITY), HIDDEN, dtype=np.float32)
         self._held = 0  # rows in the cache of each sequence, holes included
@@ -171,7 +184,13 @@ class Cache:
             raise RuntimeError("forward before keep, or without tokens")
         self._compact_if_worthwhile()
         work = self._described(asked, n)
-        logits = store.run(work)
+        try:
+            logits = store.run(work)
+        except BaseException:
+            if self.capabilities.recurrent:
+                self._forget()  # some layers' states may be further on than others'
+            raise
+        self._rewinding.ran(self._held, n, asked[0].rows)
         self._start, self._held = self._held, self._held + n
         self._context = _with_room(self._context, self._held)
         self._pending = [tuple(new.parents) for new in asked]
@@ -180,6 +199,10 @@ class Cache:
             return [logits[0]]
         places = {int(row): place for place, row in enumerate(work.rows)}
         return [logits[i, [places[row] for row in new.rows]] for i, new in enumerate(asked)]
+
+    def _forget(self) -> None:
+        for sequence in range(len(self._lengths)):
+            self.rewind(sequence, 0)
 
     def run_one(self, sequence: int, new: NewRows) -> Logits:
         """Run a pass in which this sequence alone takes part: its logits [rows asked for, V]."""
@@ -243,33 +266,55 @@ class Cache:
         return self._opened().hidden_states()[sequence, :count].copy()
 
     def keep(self, sequence: int, rows: Sequence[int]) -> None:
-        """Make these pending rows of the sequence part of its context; forget its others."""
+        """Make these pending rows of the sequence part of its context; forget its others.
+
+        Raises RuntimeError if the last of them is one behind which no state was kept.
+        """
         self._opened()
         require_path(rows, self._pending[sequence])
+        length = self._lengths[sequence] + len(rows)
+        if self._rewinding.nearest(length) != length:
+            raise RuntimeError(f"keep {len(rows)} rows, behind which there are no logits")
         for row in rows:
             self._context[sequence, self._start + row] = 0
         if rows:
             self._ends[sequence] = self._start + rows[-1] + 1
-        self._lengths[sequence] += len(rows)
+        self._lengths[sequence] = length
         self._pending[sequence] = ()
+        self._rewinding.settled(length)
         self._settle()
 
     def rewind(self, sequence: int, length: int) -> None:
         """Forget all of this sequence behind its first `length` tokens, and its pending rows.
 
-        Raises RuntimeError for what `rewinds` says that the cache cannot do.
+        Where a text cannot be cut there, more is forgotten: `lengths` says what is kept.
         """
         self._opened()
         kept = self._lengths[sequence]
-        if not 0 <= length <= kept or (0 < length < kept and self.rewinds == "start"):
-            raise RuntimeError(f"rewind {kept} tokens to {length}, where {self.rewinds!r} will do")
+        if not 0 <= length <= kept:
+            raise RuntimeError(f"rewind {kept} tokens to {length}")
+        length = self._rewinding.nearest(length)
         if length < kept:
             places = self._places(sequence)
             self._context[sequence, places[length:]] = HIDDEN
             self._ends[sequence] = int(places[length - 1]) + 1 if length else 0
         self._lengths[sequence] = length
         self._pending[sequence] = ()
+        self._rewinding.settled(length)
         self._settle()
+
+    def checkpoint(self, sequence: int) -> None:
+        """Have a later `rewind` find the text that is kept now, however many passes have run."""
+        if self._pending[sequence]:
+            raise RuntimeError("checkpoint before keep")
+        length = self._lengths[sequence]
+        if self.capabilities.recurrent and length:
+            self._opened().checkpoint(length)
+            self._rewinding.checkpoint = length
+
+    def checkpoints(self, sequence: int) -> tuple[int, ...]:
+        """Lengths that are worth exporting, ascending: of the checkpoint, and of what is kept."""
+        return tuple(sorted({self._rewinding.checkpoint, self._lengths[sequence]} - {0}))
 
     def _places(self, sequence: int) -> NDArray[np.int64]:
         """Where the sequence's context lies among its cached rows, int64 [length]."""
@@ -318,9 +363,11 @@ class Cache:
 
     def export(self, sequence: int, length: int) -> Arrays:
         """Copies of the KV cache of the sequence's first `length` tokens: [1, heads, length, dim]
-        each. Its pending rows must have been settled by `keep`. Changes nothing.
+        each. Its pending rows must have been settled by `keep`, and the text must be one that can
+        be cut there. Changes nothing.
         """
-        if self._pending[sequence] or not 0 <= length <= self._lengths[sequence]:
+        possible = not self._pending[sequence] and 0 <= length <= self._lengths[sequence]
+        if not possible or self._rewinding.nearest(length) != length:
             raise RuntimeError(f"export of {length} of {self._lengths[sequence]} tokens")
         store = self._opened()
         return store.read(sequence, self._places(sequence)[:length]) if length else {}
@@ -339,6 +386,7 @@ class Cache:
         self._context[:, :length] = 0
         self._held, self._lengths = length, [length] * len(self._lengths)
         self._ends = list(self._lengths)
+        self._rewinding.loaded(length)
 
     def reserve(self, length: int) -> None:
         """Prepare for texts of so many tokens what no pass is to wait for."""

@@ -59,8 +59,10 @@ class DraftNetwork(ABC):
         """
 
     @abstractmethod
-    def rewind(self, length: int) -> None:
-        """Forget the rows from position `length` on."""
+    def rewind(self, length: int) -> int:
+        """Forget the rows from position `length` on, and rows in front of it where there is no
+        other way: how many are left.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -88,18 +90,25 @@ class ModelNetwork(DraftNetwork):
         self, position: int, tokens: Sequence[int], states: HiddenStates, *, wanted: bool
     ) -> Logits:
         """See DraftNetwork. `position` is where the cache ends."""
+        logits = self._forward(tokens, wanted=wanted)
+        # A recurrent draft comes back here once some of its guesses were rejected.
+        self._session.checkpoint()
+        return logits
+
+    def guess(self, position: int, token: int) -> Logits:
+        return self._forward([token], wanted=True)
+
+    def _forward(self, tokens: Sequence[int], *, wanted: bool) -> Logits:
         rows = (len(tokens) - 1,) if wanted else ()
         logits = self._session.forward(tokens, chain_parents(len(tokens)), rows)
         self._session.keep(range(len(tokens)))
         self._tokens += tokens
         return logits
 
-    def guess(self, position: int, token: int) -> Logits:
-        return self.read(position, [token], NO_STATES, wanted=True)
-
-    def rewind(self, length: int) -> None:
+    def rewind(self, length: int) -> int:
         self._session.truncate(length)
-        del self._tokens[length:]
+        del self._tokens[self._session.length :]
+        return len(self._tokens)
 
     def close(self) -> None:
         self._session.close(self._tokens)

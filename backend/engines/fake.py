@@ -6,8 +6,8 @@ and forwards, rows and misuse are counted or refused.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
 from time import sleep
 
 import numpy as np
@@ -22,6 +22,9 @@ from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
 
 CAPABILITIES = Capabilities(max_context=4096, batch=True)
 
+#: Of a model whose prefix is a state that each token overwrites.
+RECURRENT = replace(CAPABILITIES, tree=False, batch=False, rewinds="last pass")
+
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -32,12 +35,18 @@ def extend_hash(state: int, token: int) -> int:
     return state ^ (state >> 29)
 
 
+def hash_of(prefix: Sequence[int], salt: int = 0) -> int:
+    """The 64-bit hash of a whole prefix."""
+    return reduce(extend_hash, prefix, salt)
+
+
 @dataclass
 class FakeEngine(Engine):
     """`sharpness` scales the logits; `salt` makes another model: a draft that disagrees.
 
     `period` > 0 hashes only the last `period` tokens, so that texts repeat and lookup can win.
-    `step_seconds` is slept in every forward pass, for a page that can be watched.
+    `step_seconds` is slept in every forward pass, for a page that can be watched. With RECURRENT
+    capabilities it writes the same texts from a state.
     """
 
     spec: ModelSpec = field(default_factory=lambda: ModelSpec("fake", "fake", "fp32", "CPU"))
@@ -57,17 +66,22 @@ class FakeEngine(Engine):
         self.weight_bytes = WEIGHT_BYTES
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
-    def store(self, sequences: int) -> "FakeStore":
-        return FakeStore(self, sequences)
+    def store(self, sequences: int) -> Store:
+        return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self, sequences)
+
+    def count(self, work: Pass) -> None:
+        """Count a pass, and let it take its time."""
+        self.forwards += 1
+        self.rows += work.tokens.size
+        if self.step_seconds:
+            sleep(self.step_seconds)
 
     def logits(self, prefix: Sequence[int]) -> Logits:
         """The model itself: float32 [V] for a prefix of token ids, a new array."""
         return self.sharpness * self._memo(tuple(prefix[-self.period :] if self.period else prefix))
 
     def _compute(self, prefix: tuple[int, ...]) -> Logits:
-        state = self.salt
-        for token in prefix:
-            state = extend_hash(state, token)
+        state = hash_of(prefix, self.salt)
         bits = np.random.Philox(key=np.array([state, 0], dtype=np.uint64))
         values = np.random.Generator(bits).standard_normal(self.vocab_size, dtype=np.float32)
         if self.vocab_size > ByteTokenizer.EOS:
@@ -93,12 +107,9 @@ class FakeStore(Store):
         engine.open_sessions += 1
 
     def run(self, work: Pass) -> Logits:
-        engine, (b, n) = self._engine, work.tokens.shape
+        engine, b = self._engine, len(work.tokens)
         self._tokens = np.concatenate([self._tokens[:, : work.held], work.tokens], axis=1)
-        engine.forwards += 1
-        engine.rows += b * n
-        if engine.step_seconds:
-            sleep(engine.step_seconds)
+        engine.count(work)
         self._hidden = np.stack([work.positions, work.tokens], axis=2).astype(np.float32)
         visible = work.bias()[:, 0] == 0
         logits = np.zeros((b, len(work.rows), engine.vocab_size), dtype=np.float32)
@@ -129,6 +140,72 @@ class FakeStore(Store):
         self._engine.open_sessions -= 1
 
 
+class RecurrentStore(Store):
+    """Reads of every row the state behind it, which here is the text up to it, and keeps no states
+    but those that it must. Raises RuntimeError for whatever it need not be able to do.
+    """
+
+    rewinds = "last pass"
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self._last: dict[int, tuple[int, ...]] = {}  # states of the last pass, by rows before them
+        self._checkpoint: dict[int, tuple[int, ...]] = {}
+        self._hidden = np.zeros((1, 0, 2), dtype=np.float32)
+        engine.open_sessions += 1
+
+    def run(self, work: Pass) -> Logits:
+        if not work.plain:
+            raise RuntimeError("a recurrent state has no holes and no branches")
+        state = self._state(work.held)
+        self._engine.count(work)
+        self._hidden = np.stack([work.positions, work.tokens], axis=2).astype(np.float32)
+        tokens = work.tokens[0].tolist()
+        asked = [(*state, *tokens[: row + 1]) for row in work.rows]
+        self._last = {len(each): each for each in (state, *asked, (*state, *tokens))}
+        logits = np.zeros((1, len(asked), self._engine.vocab_size), dtype=np.float32)
+        for place, each in enumerate(asked):
+            logits[0, place] = self._engine.logits(each)
+        return logits
+
+    def _state(self, rows: int) -> tuple[int, ...]:
+        """The state behind so many rows."""
+        known = {0: (), **self._checkpoint, **self._last}
+        if rows not in known:
+            raise RuntimeError(f"the state behind {rows} rows is gone; there are {sorted(known)}")
+        return known[rows]
+
+    def hidden_states(self) -> HiddenStates:
+        """Of each new row its position and its token."""
+        return self._hidden
+
+    def gather(self, start: int, index: NDArray[np.int64]) -> None:
+        raise RuntimeError("a recurrent state has no holes to be taken out")
+
+    def checkpoint(self, rows: int) -> None:
+        self._checkpoint = {rows: self._state(rows)}
+
+    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+        """The tokens, as if there were rows of attention too, and the state as a hash [1, 1]."""
+        state = self._state(len(places))
+        tokens = np.array(state, dtype=np.int64)[places]
+        return {
+            "tokens": tokens.reshape(1, 1, -1, 1),
+            "state": np.array([[hash_of(state)]], dtype=np.uint64),
+        }
+
+    def write(self, arrays: Arrays) -> None:
+        if arrays.keys() != {"tokens", "state"}:
+            raise RuntimeError("arrays of another model")
+        state = tuple(arrays["tokens"].ravel().tolist())
+        if hash_of(state) != int(arrays["state"][0, 0]):
+            raise RuntimeError("the state is not the one behind these rows")
+        self._last, self._checkpoint = {len(state): state}, {}
+
+    def close(self) -> None:
+        self._engine.open_sessions -= 1
+
+
 #: Bytes that the weights of a fake model are said to take.
 WEIGHT_BYTES = 1_000_000
 
@@ -136,13 +213,18 @@ WEIGHT_BYTES = 1_000_000
 STEEP_PASSES = {rows: 5e-4 * (1 + rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)}
 
 #: The models that can be named: "fake", its disagreeing draft, and those that are slow, repeat
-#: themselves, or do both for ever; passes of "fake-priced" have stated costs.
+#: themselves, or do both for ever; passes of "fake-priced" have stated costs. "fake-recurrent" and
+#: "fake-recurrent-loop" write what "fake" and "fake-loop" write, from a recurrent state.
 _MODELS: dict[str, Callable[[ModelSpec], FakeEngine]] = {
     "fake": FakeEngine,
     "fake-slow": lambda spec: FakeEngine(spec, step_seconds=0.02),
     "fake-draft": lambda spec: FakeEngine(spec, salt=7),
     "fake-loop": lambda spec: FakeEngine(spec, period=2, sharpness=4.0),
     "fake-priced": FakeEngine,
+    "fake-recurrent": lambda spec: FakeEngine(spec, capabilities=RECURRENT),
+    "fake-recurrent-loop": lambda spec: FakeEngine(
+        spec, period=2, sharpness=4.0, capabilities=RECURRENT
+    ),
     "fake-endless": lambda spec: FakeEngine(spec, period=2, sharpness=4.0, step_seconds=0.02),
 }
 
@@ -163,7 +245,7 @@ FAKE = EngineDeclaration(
     device_help="CPU",
     open=open_fake,
     estimate_bytes=lambda _spec, _say: WEIGHT_BYTES,
-    models=("fake", "fake-slow", "fake-draft", "fake-loop"),
+    models=("fake", "fake-slow", "fake-draft", "fake-loop", "fake-recurrent"),
     capabilities=CAPABILITIES,
     pass_seconds=lambda spec: STEEP_PASSES if spec.name == "fake-priced" else {},
     loads_at_once=True,

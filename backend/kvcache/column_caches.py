@@ -87,7 +87,14 @@ class Caches:
                 return
             try:
                 session.truncate(len(tokens))  # a pass that failed may have left rows pending
-                self.prefixes.put(self.scope, key, tokens, session.export(len(tokens)))
+                for length in session.checkpoints:
+                    self.prefixes.put(
+                        self.scope,
+                        key,
+                        tokens[:length],
+                        session.export(length),
+                        whole=engine.capabilities.recurrent,
+                    )
             except Exception:
                 # The column has ended well or badly by now; its cache only helps later ones.
                 log.exception("a cache could not be kept")
@@ -105,6 +112,9 @@ class Caches:
             require_fit(kind, stored.binding, binding_of(engine))
             text = (*file.prompt, *file.answer)[: stored.length]
             length = common_length(np.array(text, np.int64), np.array(known, np.int64))
+            if engine.capabilities.recurrent:
+                whole = length == stored.length
+                return Prefix(length, stored.arrays) if whole else Prefix(0, {})
             return Prefix(length, {name: a[:, :, :length] for name, a in stored.arrays.items()})
         if self.source == EARLIER_ANSWERS:
             return self.prefixes.find(self.scope, model_key(engine), known)

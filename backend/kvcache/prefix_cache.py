@@ -21,9 +21,9 @@ Tokens = NDArray[np.int64]
 class Prefix:
     """What is known of a text's first `length` tokens.
 
-    `arrays` are [batch, heads, length, width], not to be written to; there are none for an engine
-    that keeps none. They stay valid after the cache has dropped the entry; until they are let go,
-    so does their memory, which no budget counts then.
+    `arrays` are [batch, heads, length, width], or of any shape if they are a whole entry's, not to
+    be written to; there are none for an engine that keeps none. They stay valid after the cache has
+    dropped the entry; until they are let go, so does their memory, which no budget counts then.
     """
 
     length: int
@@ -33,9 +33,9 @@ class Prefix:
 class Held(Protocol):
     """The arrays of one entry, wherever they are."""
 
-    def rows(self, length: int) -> Arrays:
-        """Those of the first `length` tokens, not to be written to. Raises OSError or ValueError if
-        they are lost.
+    def rows(self, length: int | None) -> Arrays:
+        """Those of the first `length` tokens, None: all of them, not to be written to. Raises
+        OSError or ValueError if they are lost.
         """
         ...
 
@@ -50,20 +50,30 @@ class Held(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A text's cache. `bytes`: of all arrays, and 8 for every token."""
+    """A text's cache. `bytes`: of all arrays, and 8 for every token. `whole`: there is recurrent
+    state in it, which is that behind the last token: so it serves no text that has only some of its
+    tokens.
+    """
 
     scope: Visitor
     model: str
     tokens: Tokens
     bytes: int
     held: Held
+    whole: bool = False
+
+    def covers(self, text: Tokens) -> bool:
+        """Whether an entry for all of this text would add nothing to it."""
+        return _begins(self.tokens, text) and (len(self.tokens) == len(text) or not self.whole)
 
 
 class Store(Protocol):
     """Where the arrays of entries are."""
 
-    def keep(self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays) -> Held:
-        """Take over the arrays. Raises nothing."""
+    def keep(
+        self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays, *, whole: bool
+    ) -> Held:
+        """Take over the arrays of an entry. Raises nothing."""
         ...
 
     def found(self) -> Sequence[Entry]:
@@ -77,7 +87,9 @@ class InMemory:
 
     _arrays: Arrays
 
-    def rows(self, length: int) -> Arrays:
+    def rows(self, length: int | None) -> Arrays:
+        if length is None:
+            return self._arrays
         return {name: array[:, :, :length] for name, array in self._arrays.items()}
 
     def used(self) -> None: ...
@@ -88,7 +100,9 @@ class InMemory:
 class Memory:
     """Keeps arrays as long as this process lives."""
 
-    def keep(self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays) -> InMemory:
+    def keep(
+        self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays, *, whole: bool
+    ) -> InMemory:
         for array in arrays.values():
             array.setflags(write=False)
         return InMemory(dict(arrays))
@@ -129,36 +143,44 @@ class PrefixCache:
         for scope in {entry.scope for entry in self._entries}:
             self._make_room(scope, 0)
 
-    def put(self, scope: Scope, model: str, tokens: Sequence[int], arrays: Arrays) -> None:
-        """Keep the cache of `tokens` as this scope's youngest entry.
+    def put(
+        self,
+        scope: Scope,
+        model: str,
+        tokens: Sequence[int],
+        arrays: Arrays,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Keep the cache of `tokens` as this scope's youngest entry, `whole` (see Entry) or not.
 
         The caller gives `arrays` away: they may be kept uncopied and marked read-only, so each
         should own its memory. An entry that `tokens` goes on from is replaced. Where one already
-        begins with `tokens`, the youngest such is refreshed and `arrays` are not needed. An entry
-        larger than the share or the budget is not kept, and nor is one of no tokens; neither
-        changes anything.
-        Raises ValueError if an array is not 4-D with len(tokens) on axis 2.
+        begins with `tokens`, the youngest such is refreshed and `arrays` are not needed. Whole
+        entries replace none, and only equal ones refresh them. An entry larger than the share or
+        the budget is not kept, and nor is one of no tokens; neither changes anything.
+        Raises ValueError if an array is not 4-D with len(tokens) on axis 2, unless it is whole.
         """
         key = np.array(tokens, dtype=np.int64)
         for name, array in arrays.items():
-            if array.ndim != 4 or array.shape[2] != len(key):
+            if not whole and (array.ndim != 4 or array.shape[2] != len(key)):
                 raise ValueError(f"{name} is {array.shape}; axis 2 of 4 must be {len(key)} tokens.")
         if not len(key) or not isinstance(scope, Visitor):
             return
         mine = [e for e in self._entries if (e.scope, e.model) == (scope, model)]
-        longer = [entry for entry in mine if _begins(entry.tokens, key)]
-        if longer:
-            self._refresh(longer[-1])
+        covering = [entry for entry in mine if entry.covers(key)]
+        if covering:
+            self._refresh(covering[-1])
             return
         size = key.nbytes + sum(array.nbytes for array in arrays.values())
         if size > min(self.budget, self.share):
             return
         for entry in mine:
-            if _begins(key, entry.tokens):
+            if _begins(key, entry.tokens) and not whole:
                 self._drop(entry)
         self._make_room(scope, size)
-        held = self._store.keep(scope, model, key, arrays)
-        self._entries.append(Entry(scope, model, key, size, held))
+        held = self._store.keep(scope, model, key, arrays, whole=whole)
+        self._entries.append(Entry(scope, model, key, size, held, whole))
 
     def find(self, scope: Scope, model: str, tokens: Sequence[int]) -> Prefix:
         """Lend the longest prefix of `tokens` that this scope has for this model.
@@ -175,12 +197,12 @@ class PrefixCache:
             if min(len(entry.tokens), len(key)) <= longest or entry.tokens[longest] != key[longest]:
                 continue
             common = common_length(entry.tokens, key)
-            if common > longest:
+            if common > longest and (common == len(entry.tokens) or not entry.whole):
                 longest, lender = common, entry
         if lender is None:
             return Prefix(0, {})
         try:
-            rows = lender.held.rows(longest)
+            rows = lender.held.rows(None if lender.whole else longest)
         except (OSError, ValueError):
             log.exception("a prefix of %d tokens is lost", len(lender.tokens))
             self._drop(lender)
@@ -192,7 +214,7 @@ class PrefixCache:
         """Tell whether this scope has all of `tokens`; then `put` has no need of arrays."""
         key = np.array(tokens, dtype=np.int64)
         return any(
-            (entry.scope, entry.model) == (scope, model) and _begins(entry.tokens, key)
+            (entry.scope, entry.model) == (scope, model) and entry.covers(key)
             for entry in self._entries
         )
 

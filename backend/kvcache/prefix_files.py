@@ -105,7 +105,9 @@ class PrefixFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays) -> Held:
+    def keep(
+        self, scope: Visitor, model: str, tokens: Tokens, arrays: Arrays, *, whole: bool
+    ) -> Held:
         path = self._folder / f"{secrets.token_hex(8)}.safetensors"
         size = sum(array.nbytes for array in arrays.values())
         content = {
@@ -113,12 +115,13 @@ class PrefixFiles:
             "model": model,
             "tokens": tokens.tolist(),
             "bytes": size,
+            "whole": whole,
         }
         try:
             write_file(path, text_of(content), arrays, durable=False)
         except (OSError, ValueError):
             log.warning("a prefix is kept in the worker alone", exc_info=True)
-            return Memory().keep(scope, model, tokens, arrays)
+            return Memory().keep(scope, model, tokens, arrays, whole=whole)
         held = InFile(path)
         held.used()  # the system's own clock for files ticks too slowly to tell which came last
         return held
@@ -141,9 +144,9 @@ class InFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def rows(self, length: int) -> Arrays:
+    def rows(self, length: int | None) -> Arrays:
         with open_file(self._path) as file:
-            return file.rows(length)
+            return file.arrays() if length is None else file.rows(length)
 
     def used(self) -> None:
         now = time.time_ns()
@@ -165,4 +168,5 @@ def _entry(path: Path) -> Entry:
         content = file.content
     tokens = np.array(content["tokens"], np.int64)
     size = content["bytes"] + tokens.nbytes
-    return Entry(Visitor(content["visitor"]), content["model"], tokens, size, InFile(path))
+    visitor, whole = Visitor(content["visitor"]), content["whole"]
+    return Entry(visitor, content["model"], tokens, size, InFile(path), whole)

@@ -25,7 +25,13 @@ def scratch_depth(values: Values) -> int:
 
 
 def build(inputs: DrafterInputs) -> Drafter:
-    if not inputs.target.capabilities.tree:
+    able = inputs.target.capabilities
+    if able.recurrent:
+        raise DerbyError(
+            f"{inputs.target.spec} keeps recurrent state: it takes chains alone, so lookahead's "
+            "window cannot run. Choose prompt lookup or speculative."
+        )
+    if not able.tree:
         raise DerbyError(
             f"Lookahead needs tree attention, which {inputs.target.spec} does not have."
         )

@@ -19,7 +19,15 @@ from backend.strategies.column import Column, default_column, parse_column
 from backend.types import AnswerSoFar, ModelSpec, Request, Sampling, chain_parents
 
 FAKE = ModelSpec("fake", "fake")
+RECURRENT = ModelSpec("fake-recurrent", "fake")
 COLUMNS = ("kv", "stateless", "speculative:k=3", "lookahead", "lookup", "grammar")
+
+#: Each column on the model that it runs on: all of them, and those without trees on a recurrent
+#: model, one with a recurrent draft that mostly errs.
+DRAFTED = "speculative:k=3,draft=fake-recurrent"
+CASES = [(name, FAKE) for name in COLUMNS] + [
+    (name, RECURRENT) for name in (*COLUMNS, DRAFTED) if name != "lookahead"
+]
 
 
 def play(race: Race, engines: LoadedModels, most: int = 1 << 30) -> Scoreboard:
@@ -38,9 +46,11 @@ def column(name: str) -> Column:
     return parse_column(name).limited(0)
 
 
-def asked(tokens: int, temperature: float, name: str, **more: object) -> Race:
+def asked(
+    tokens: int, temperature: float, name: str, target: ModelSpec = FAKE, **more: object
+) -> Race:
     request = Request("Tell me about the sea", tokens, Sampling(temperature, seed=3))
-    return Race(replace(request, **more), (column(name),), FAKE, scope=Visitor("me"))
+    return Race(replace(request, **more), (column(name),), target, scope=Visitor("me"))
 
 
 def on(race: Race, score: Score, tokens: int) -> Race:
@@ -57,11 +67,13 @@ def save(race: Race, score: Score, engines: LoadedModels) -> Score:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("name", COLUMNS)
-def test_an_answer_in_parts_is_the_answer_in_one(name: str, temperature: float) -> None:
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_an_answer_in_parts_is_the_answer_in_one(
+    name: str, target: ModelSpec, temperature: float
+) -> None:
     engines = LoadedModels()
-    whole = play(asked(40, temperature, name), LoadedModels()).scores[0]
-    race = asked(9, temperature, name)
+    whole = play(asked(40, temperature, name, target), LoadedModels()).scores[0]
+    race = asked(9, temperature, name, target)
     score = play(race, engines).scores[0]
     for tokens in (1, 13, 17):
         race = on(race, score, tokens)
@@ -90,11 +102,11 @@ def test_an_answer_that_promises_a_distribution_goes_on_the_same_way_each_time()
     assert len(texts[0]) == 23
 
 
-@pytest.mark.parametrize("name", ["kv", "speculative:k=3", "lookahead", "lookup", "grammar"])
-def test_nothing_is_computed_twice(name: str) -> None:
+@pytest.mark.parametrize(("name", "target"), [case for case in CASES if case[0] != "stateless"])
+def test_nothing_is_computed_twice(name: str, target: ModelSpec) -> None:
     """Only the last token, which never was in the cache, is left of prompt and answer."""
     engines = LoadedModels()
-    race = asked(9, 0.0, name)
+    race = asked(9, 0.0, name, target)
     first = play(race, engines).scores[0]
     score = play(on(race, first, 1), engines).scores[0]
     assert score.reused == first.prompt_tokens + 9 - 1
@@ -102,10 +114,13 @@ def test_nothing_is_computed_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("events", [1, 2, 3, 5, 6, 8])
-def test_a_stopped_race_goes_on_to_the_same_text(events: int) -> None:
-    whole = play(asked(30, 0.5, "speculative:k=3"), LoadedModels()).scores[0]
+@pytest.mark.parametrize(
+    ("name", "target"), [("speculative:k=3", FAKE), (DRAFTED, RECURRENT)], ids=str
+)
+def test_a_stopped_race_goes_on_to_the_same_text(name: str, target: ModelSpec, events: int) -> None:
+    whole = play(asked(30, 0.5, name, target), LoadedModels()).scores[0]
     engines = LoadedModels()
-    race = asked(30, 0.5, "speculative:k=3")
+    race = asked(30, 0.5, name, target)
     stopped = play(race, engines, events).scores[0]
     again = on(race, stopped, 30 - len(stopped.tokens))
     assert play(again, engines).scores[0].tokens == whole.tokens
@@ -144,14 +159,14 @@ def test_what_one_visitor_left_no_other_finds_nor_who_did_not_ask_for_it() -> No
     assert (other.reused, alone.reused) == (0, 0)
 
 
-@pytest.mark.parametrize("name", COLUMNS[:1] + COLUMNS[2:])
+@pytest.mark.parametrize(("name", "target"), [case for case in CASES if case[0] != "stateless"])
 def test_a_saved_column_goes_on_in_another_process(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, target: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    whole = play(asked(40, 0.8, name), LoadedModels()).scores[0]
+    whole = play(asked(40, 0.8, name, target), LoadedModels()).scores[0]
     engines = LoadedModels()
-    race = asked(15, 0.8, name)
+    race = asked(15, 0.8, name, target)
     score = play(race, engines).scores[0]
     saved = save(race, score, engines)
     assert saved.snapshot, saved.message
@@ -193,10 +208,10 @@ def test_a_full_context_ends_the_answer_and_says_so() -> None:
     assert score.prompt_tokens + len(score.tokens) == 64
 
 
-@pytest.mark.parametrize("name", COLUMNS[:-1])
-def test_after_a_shift_every_token_follows_from_what_is_left(name: str) -> None:
+@pytest.mark.parametrize(("name", "target"), [case for case in CASES if case[0] != "grammar"])
+def test_after_a_shift_every_token_follows_from_what_is_left(name: str, target: ModelSpec) -> None:
     """The definition: each token is chosen from the logits of the shifted text, and of no other."""
-    race = asked(150, 0.0, name, context=72, shift=True)
+    race = asked(150, 0.0, name, target, context=72, shift=True)
     score = play(race, LoadedModels()).scores[0]
     assert score.shifts, score.reason
     engine = FakeEngine()
@@ -251,8 +266,10 @@ def test_after_a_shift_the_built_in_model_writes_what_the_rest_of_the_text_deman
 
 def _new(data: st.DataObject) -> Race:
     """A race of one column; a small context that shifts only where steps are single tokens."""
-    name = data.draw(st.sampled_from(["kv", "kv", "speculative:k=3", "lookup", "lookahead"]))
-    race = asked(data.draw(st.integers(1, 40)), 0.6, name)
+    target = data.draw(st.sampled_from([FAKE, RECURRENT]))
+    last = "lookahead" if target == FAKE else DRAFTED
+    name = data.draw(st.sampled_from(["kv", "kv", "speculative:k=3", "lookup", last]))
+    race = asked(data.draw(st.integers(1, 40)), 0.6, name, target)
     if name == "kv" and data.draw(st.booleans()):
         race = replace(race, request=replace(race.request, context=48, shift=True))
     prompt = data.draw(st.sampled_from(["The sea", "The sea is", "The sea is deep", "A"]))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from backend.engines.base import Engine, Session
 from backend.engines.cache import Cache, NewRows
-from backend.engines.fake import FakeEngine
+from backend.engines.fake import RECURRENT, FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.text import ByteTokenizer
@@ -222,17 +222,92 @@ def test_what_a_model_cannot_compute_is_refused_whatever_the_engine(engine: Engi
         FakeEngine(capabilities=able).cache(2)
 
 
-def test_a_cache_that_keeps_only_its_last_state_goes_back_to_its_start_alone() -> None:
-    engine = FakeEngine()
-    store = engine.store(1)
-    store.rewinds = "start"
-    cache = Cache(store, engine.capabilities)
-    cache.run([chain([5, 6, 7])])
-    cache.keep(0, [0, 1])
-    with pytest.raises(RuntimeError, match="rewind 2 tokens to 1"):
-        cache.rewind(0, 1)
-    cache.rewind(0, 0)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_recurrent_cache_is_the_text_that_it_says_whatever_it_went_through(
+    data: st.DataObject,
+) -> None:
+    """Chains of which any row is the last one kept, texts cut anywhere, checkpoints, and moves to
+    another cache, in any order; the store refuses a state that it need not have.
+    """
+    engine, text = FakeEngine(capabilities=RECURRENT), list[int]()
+    cache = engine.cache()
+    for _ in range(data.draw(st.integers(2, 8))):
+        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=6))
+        logits = cache.run([chain(tokens)])[0]
+        for row in range(len(tokens)):
+            assert np.array_equal(logits[row], engine.logits(text + tokens[: row + 1]))
+        kept = data.draw(st.integers(0, len(tokens)))
+        cache.keep(0, range(kept))
+        text += tokens[:kept]
+        deed = data.draw(st.sampled_from(["go on", "rewind", "checkpoint", "move"]))
+        if deed == "rewind":
+            length = data.draw(st.integers(0, len(text)))
+            cache.rewind(0, length)
+            assert cache.lengths[0] <= length
+            assert cache.lengths[0] == length or length < len(text)
+        elif deed == "checkpoint":
+            cache.checkpoint(0)
+        elif deed == "move" and cache.checkpoints(0):
+            length = data.draw(st.sampled_from(cache.checkpoints(0)))
+            arrays = cache.export(0, length)
+            cache = engine.cache()
+            cache.load(length, arrays)
+        del text[cache.lengths[0] :]
+
+
+def recurrent(text: Sequence[int], *, checkpoint: int = 0) -> Cache:
+    """A cache that has computed the text one token after another, since a checkpoint perhaps."""
+    cache = FakeEngine(capabilities=RECURRENT).cache()
+    for i, token in enumerate(text):
+        if i == checkpoint:
+            cache.checkpoint(0)
+        cache.run([chain([token])])
+        cache.keep(0, [0])
+    return cache
+
+
+def test_a_recurrent_text_is_cut_to_the_last_pass_to_a_checkpoint_or_to_nothing() -> None:
+    for checkpoint in (0, 3):
+        for length, left in ((8, 8), (7, 7), (6, checkpoint), (3, checkpoint), (2, 0), (0, 0)):
+            cache = recurrent(range(8), checkpoint=checkpoint)
+            cache.rewind(0, length)
+            assert cache.lengths == (left,)
+            assert cache.checkpoints(0) == tuple(sorted({left, checkpoint * (left > 0)} - {0}))
+
+
+def test_what_a_recurrent_cache_need_not_have_is_refused() -> None:
+    cache = recurrent(range(4))
+    with pytest.raises(RuntimeError, match="export of 2 of 4"):
+        cache.export(0, 2)
+    cache.run([NewRows([4, 5, 6], chain_parents(3), (2,))])
+    with pytest.raises(RuntimeError, match="behind which there are no logits"):
+        cache.keep(0, [0])
+    cache.keep(0, range(3))
+    with pytest.raises(RuntimeError, match="takes no tree"):
+        cache.run([NewRows([1, 2], [-1, -1])])
+    with pytest.raises(RuntimeError, match="one sequence a pass"):
+        FakeEngine(capabilities=RECURRENT).cache(2)
+    with pytest.raises(RuntimeError, match="rewinds to 'last pass'"):
+        Cache(FakeEngine(capabilities=RECURRENT).store(1), FakeEngine().capabilities)
+    with pytest.raises(ValueError, match="one chain of tokens a pass"):
+        replace(FakeEngine().capabilities, rewinds="last pass")
+
+
+def test_a_pass_that_fails_midway_leaves_no_recurrent_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some layers have gone on, others have not: what is kept then is no text's."""
+    cache = recurrent(range(4), checkpoint=2)
+
+    def fail(_: object, __: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("backend.engines.fake.RecurrentStore.run", fail)
+    with pytest.raises(MemoryError):
+        cache.run([chain([5])])
     assert cache.lengths == (0,)
+    assert cache.checkpoints(0) == ()
 
 
 def test_misuse_is_refused(engine: Engine) -> None:
