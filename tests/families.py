@@ -65,6 +65,16 @@ _MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _HEAD = {"head_dim": 16}
 _WINDOW = {"sliding_window": 24}
 _MIXED = ["sliding_attention", "full_attention"]
+#: The last two of six layers read what layers 2 and 3 keep.
+_SHARED = {
+    "num_hidden_layers": 6,
+    "num_kv_shared_layers": 2,
+    "layer_types": 3 * _MIXED,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 8,
+    **_WINDOW,
+    **_HEAD,
+}
 
 FAMILIES: Mapping[str, dict[str, Any]] = {
     "llama": _usual("llama"),
@@ -136,6 +146,22 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
     "gemma2": _usual("gemma2", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD),
     "gemma3": _usual(
         "gemma3_text", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD
+    ),
+    "gemma3n": _usual(
+        "gemma3n_text",
+        laurel_rank=8,
+        altup_num_inputs=2,
+        activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0, 0.0, 0.0],
+        **_SHARED,
+    ),
+    "gemma4": _usual("gemma4_text", global_head_dim=32, use_double_wide_mlp=True, **_SHARED),
+    "granitemoehybrid": _usual(
+        "granitemoehybrid",
+        layer_types=["attention", "attention"],
+        position_embedding_type="rope",
+        shared_intermediate_size=96,
+        mamba_n_heads=4,
+        **_MOE,
     ),
 }
 

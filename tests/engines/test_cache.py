@@ -37,7 +37,7 @@ def tiny(kind: str, *, static: bool = False, **changes: Any) -> Engine:
 
     sizes = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
-    model = random_model(kind, **sizes, **heads, **changes)
+    model = random_model(kind, **{**sizes, **heads, **changes})
     capture = uncaptured if static else None
     return TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 512, capture=capture)
 
@@ -46,11 +46,24 @@ def loaded(spec: ModelSpec) -> Engine:
     return LoadedModels(idle_warm_up=True).get(spec, print)
 
 
+#: The last two of six layers read keys and values of the two before them; heads differ by layer.
+SHARED = {
+    "num_hidden_layers": 6,
+    "num_kv_shared_layers": 2,
+    "layer_types": 3 * ["sliding_attention", "full_attention"],
+    "sliding_window": 6,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "vocab_size_per_layer_input": 257,
+    "hidden_size_per_layer_input": 8,
+}
+
 ENGINES: dict[str, Callable[[], Engine]] = {
     "fake": FakeEngine,
     "llama": partial(tiny, "llama"),
     "mistral": partial(tiny, "mistral", sliding_window=6),
     "qwen2": partial(tiny, "qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    "gemma4": partial(tiny, "gemma4_text", **SHARED),
     "static": partial(tiny, "llama", static=True),
     "openvino": partial(loaded, ModelSpec()),
     "torch": partial(loaded, ModelSpec(engine="torch")),

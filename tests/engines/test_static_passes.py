@@ -35,7 +35,8 @@ WINDOW = 6
 LONGEST = 1100
 
 #: Tiny models: grouped queries, windows in every layer or in some, learnt positions, eager
-#: attention with two masks, rotary positions that transformers would change with the length.
+#: attention with two masks, layers that share keys and values, rotary positions that transformers
+#: would change with the length.
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": WINDOW},
@@ -46,6 +47,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 8,
         "sliding_window": WINDOW,
         "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "gemma3n_text": {
+        "head_dim": 8,
+        "sliding_window": WINDOW,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": 2 * ["sliding_attention", "full_attention"],
+        "vocab_size_per_layer_input": 257,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+        "altup_num_inputs": 2,
+        "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
     },
     "phi3": {
         "pad_token_id": 0,

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from backend.engines.torch.static import StaticModel
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-REWINDABLE = {"full_attention", "sliding_attention"}
+#: Layers that keep nothing but keys and values, as configurations call them. Some read those that
+#: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
+REWINDABLE = {"attention", "full_attention", "sliding_attention"}
 
 #: How configurations call the number of experts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -269,9 +271,9 @@ def _calling(model: Any) -> "Calling":
     config = model.config.get_text_config(decoder=True)
     layer_types = set(getattr(config, "layer_types", None) or ())
     if (
-        getattr(model, "_is_stateful", False)
+        # Granite's hybrids are one class with those that have no recurrent layer.
+        (getattr(model, "_is_stateful", False) and not layer_types)
         or not layer_types <= REWINDABLE
-        or getattr(config, "num_kv_shared_layers", 0)
         or not (
             _counts_positions(config)
             or "position_ids" in inspect.signature(model.forward).parameters

@@ -96,7 +96,15 @@ def _grown(buffer: torch.Tensor, length: int, capacity: int) -> torch.Tensor:
     return larger
 
 
-class GrowingCache(Cache):
+class AttentionCache(Cache):
+    """One without recurrent layers, for any model."""
+
+    def has_previous_state(self, layer_idx: int | None = None) -> bool:
+        """What recurrent layers make of a mask is asked for where this is False: there are none."""
+        return True
+
+
+class GrowingCache(AttentionCache):
     """A GrowingLayer for every layer that asks for one."""
 
     def __init__(self) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.cache import Pass, Store
@@ -30,7 +29,7 @@ from backend.engines.torch.graphs import (
     staged,
     wait,
 )
-from backend.engines.torch.growing import KINDS, GrowingCache
+from backend.engines.torch.growing import KINDS, AttentionCache, GrowingCache
 from backend.engines.torch.hidden_states import HiddenStatesTap
 from backend.types import PREFILL_CHUNK, Arrays, HiddenStates, Logits
 
@@ -240,7 +239,7 @@ class StaticCache:
             input_ids=tokens[None],
             position_ids=positions[None],
             attention_mask=self._mask(start, positions, seen, slots),
-            past_key_values=Cache(layers=layers),
+            past_key_values=AttentionCache(layers=layers),
             use_cache=True,
             logits_to_keep=slice(0, width if logits else 0),
         ).logits[0]
