@@ -20,7 +20,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup test test-all test-thorough test-servers test-spaces test-cluster verify bench gpu soak
+.PHONY: run setup test types tests test-all test-thorough test-servers test-spaces test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -33,7 +33,12 @@ test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory --jobs 2 types tests
+
+types:
 	$(BIN)/pyright
+
+tests:
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(THREE_AT_A_TIME)
 
 test-all: test test-thorough test-cluster test-servers

@@ -237,8 +237,10 @@ class Outcome:
     """What one step committed: `tokens`, of which the first `accepted` were proposed.
 
     `proposal` is what was verified. `feedback` holds the logits asked for, float32
-    [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock.
-    `decided`: the tokens behind the forced ones, which say which guesses were right.
+    [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock. `logits`:
+    the logits behind the last committed token and behind each drafted token, accepted or not,
+    float32 [1 + proposal.drafted, V], valid during the call; no rows where nobody says. `decided`:
+    the tokens behind the forced ones, which say which guesses were right.
     """
 
     tokens: tuple[int, ...]
@@ -246,6 +248,7 @@ class Outcome:
     proposal: Proposal
     feedback: Logits
     draft_seconds: float = 0.0
+    logits: Logits = field(default_factory=lambda: np.zeros((0, 0), np.float32), compare=False)
 
     @property
     def decided(self) -> tuple[int, ...]:

@@ -182,12 +182,12 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
         {"lineup": "kv\n\nnothing"},
-        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
+        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
     ),
     ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
     (
         {"lineup": "kv\ud800"},
-        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
+        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
     ),
     (
         {"lineup": "kv@fake"},
@@ -275,12 +275,12 @@ ACTIONS: list[tuple[Any, str]] = [
     ({}, "The action is none that is known."),
     (
         {"op": "add", "strategy": "nothing"},
-        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
+        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
     ),
     ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
     (
         {"op": "add", "strategy": "kv\nkv"},
-        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, restart, single, server.",
+        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),

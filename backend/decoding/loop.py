@@ -219,10 +219,10 @@ class Answer:
             kept = [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])]
             self._context.commit(kept, tokens)
             with clock.part("draft"):
-                feedback = logits[1 + proposal.drafted :]
+                known, feedback = np.split(logits, [1 + proposal.drafted])
                 if self._first:
                     self._parts.drafter.prefill(self._context.tokens, before)
-                outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
+                outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting, known)
                 self._parts.drafter.observe(outcome)
         self.tokens += tokens
         width = len(pending) + len(proposal.tokens)

@@ -31,6 +31,10 @@ class PromptLookup(Drafter):
     proposed as a loop.
     """
 
+    #: Occurrences of an n-gram that are remembered, the latest ones, and the longest match that is
+    #: told from a shorter one.
+    occurrences, longest = OCCURRENCES, len(PRIOR)
+
     def __init__(
         self,
         draft_length: DraftLength,
@@ -47,7 +51,7 @@ class PromptLookup(Drafter):
         self._draft_length = draft_length
         self._ngram = ngram
         self._branches = branches
-        self._estimates = AcceptanceEstimates(PRIOR)
+        self._estimates = AcceptanceEstimates(self.prior())
         self._earlier = earlier
         self._history: list[int] = []
         self._starts = [0]  # where each text begins; the present one is the last
@@ -56,6 +60,11 @@ class PromptLookup(Drafter):
         self._indexed = 0
         self.guesses: Sequence[Guess] = ()  # of the last round
         self.first_token_acceptance = 0.0  # expected of the last proposal
+
+    @staticmethod
+    def prior() -> Sequence[float]:
+        """How often guesses of each kind are right, before anything is known of this text."""
+        return PRIOR
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         """Index the earlier texts, once."""
@@ -139,10 +148,12 @@ class PromptLookup(Drafter):
         return list(matches.items())
 
     def _matched(self, start: int, n: int) -> int:
-        """How many tokens before `start` equal the text's last ones, `n` at least, 8 at most."""
+        """How many tokens before `start` equal the text's last ones, `n` at least, `longest` at
+        most.
+        """
         text = self._text
         first = self._starts[bisect(self._starts, start - 1) - 1]
-        longest = min(len(self._estimates), start - first, len(text) - self._starts[-1])
+        longest = min(self.longest, start - first, len(text) - self._starts[-1])
         while n < longest and text[start - n - 1] == text[-n - 1]:
             n += 1
         return n
@@ -165,7 +176,7 @@ class PromptLookup(Drafter):
             for n in range(1, min(self._ngram, end - first) + 1):
                 places = self._after.setdefault(tuple(text[end - n : end]), [])
                 places.append(end)
-                if len(places) > OCCURRENCES:
+                if len(places) > self.occurrences:
                     del places[0]
         self._indexed = max(len(text), self._indexed)
 

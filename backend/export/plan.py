@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -68,10 +68,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A column's facts, settled. `lacking` is what no library has, "" if all is there: the rest is
-    then the nearest to it. `notes` hold everywhere. `pays_up_to` so many requests at once, None if
-    that is unknown or no bound was found; `schedule`: the guesses that are best from so many
-    requests to so many.
+    """A column's facts, settled. `lacking` is what few libraries have, or none, "" if all is there:
+    the rest is then the nearest to it. `notes` hold everywhere. `pays_up_to` so many requests at
+    once, None if that is unknown or no bound was found; `schedule`: the guesses that are best from
+    so many requests to so many.
     """
 
     request: Request
@@ -166,7 +166,7 @@ class Library:
     `lookup`: how its setting for the length of prompt lookup begins. `lines`: the code, "" for an
     empty line. `notes`: sentences on it. `refused`: by kind, the grammars that it does not take: a
     sentence with {} for the name, and what to use instead. `caches`: it cannot do without a cache.
-    `imports`: it reads the files that a grammar imports.
+    `imports`: it reads the files that a grammar imports. `has`: what other libraries lack.
     """
 
     name: str
@@ -177,6 +177,7 @@ class Library:
     refused: Mapping[str, str] = field(default_factory=dict)
     caches: bool = True
     imports: bool = True
+    has: Set[str] = frozenset()
 
     def write(self, plan: Plan) -> Snippet:
         """A column's snippet. Raises DerbyError for what cannot be written at all."""
@@ -186,7 +187,7 @@ class Library:
         return Snippet(self.name, self.language, code, " ".join([*plan.notes, *self.notes(plan)]))
 
     def _missing(self, plan: Plan) -> str:
-        if plan.lacking:
+        if plan.lacking and plan.lacking not in self.has:
             setting = f"{self.lookup}{plan.k}"
             return f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."
         if self.caches and not plan.cache:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python
+from backend.strategies.equivalents import SUFFIX_DECODING
 
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
@@ -37,6 +38,8 @@ def _notes(plan: Plan) -> Iterator[str]:
             "num_speculative_tokens_per_batch_size, which vLLM has since pull request 32374, is "
             "as predicted for the machine of this race: measure it where you serve."
         )
+    if plan.lacking == SUFFIX_DECODING:
+        yield "vLLM's suffix decoding needs the package arctic-inference."
     for model in filter(None, (plan.model, plan.draft)):
         if model.quantised:
             folder = "draft" if model is plan.draft else "target"
@@ -56,7 +59,9 @@ def _speculation(plan: Plan) -> str:
         # vLLM keeps the last range's number beyond the largest (its pull request 32374).
         ranges = [list(each) for each in plan.schedule]
         entries.append(f'"num_speculative_tokens_per_batch_size": {ranges}')
-    if plan.draft:
+    if plan.lacking == SUFFIX_DECODING:
+        entries = ['"method": "suffix"', *entries]
+    elif plan.draft:
         draft = _compressed(plan.draft, "draft")
         entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
     else:
@@ -88,4 +93,5 @@ VLLM = Library(
     _lines,
     _notes,
     imports=False,
+    has=frozenset({SUFFIX_DECODING}),
 )

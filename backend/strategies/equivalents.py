@@ -34,10 +34,14 @@ class Draft:
     note: str = ""
 
 
+#: What only some libraries have, as `Nothing.lacking` names it.
+SUFFIX_DECODING = "suffix decoding"
+
+
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No library does it: `lacking` is what they lack ("lookahead (W=5)"), `instead` the nearest
-    thing that they have.
+    """Few libraries do it, or none: `lacking` is what the others lack ("lookahead (W=5)"),
+    `instead` the nearest thing that they have.
     """
 
     lacking: str

@@ -15,8 +15,10 @@ from backend.strategies.plain import (
     STATELESS,
     WITHOUT_REUSE,
 )
+from backend.strategies.recycling import RECYCLING
 from backend.strategies.server import SERVER
 from backend.strategies.speculative import SPECULATIVE
+from backend.strategies.suffix import SUFFIX
 
 BASELINE = KV_REUSE.name
 
@@ -27,6 +29,8 @@ OURS = (
     LOOKAHEAD,
     GRAMMAR,
     LOOKUP,
+    SUFFIX,
+    RECYCLING,
     WITHOUT_REUSE,
     ONE_GENERATION,
     SERVER,

@@ -1,0 +1,33 @@
+"""Token recycling as a strategy."""
+
+from backend.drafters.prompt_lookup import latest
+from backend.drafters.recycling import TokenRecycling
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
+from backend.strategies.equivalents import Equivalent, Lookup, Nothing
+from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
+from backend.types import ModelSpec
+
+
+def build(inputs: DrafterInputs) -> TokenRecycling:
+    chain = not inputs.target.capabilities.tree
+    return TokenRecycling(inputs.draft_length(), chain=chain, earlier=latest(inputs.texts))
+
+
+def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
+    return Nothing("token recycling", Lookup(min(values["k"], 8), 2))
+
+
+RECYCLING = Strategy(
+    "recycling",
+    "Token recycling",
+    "Each pass computes the most probable next tokens of every row. This strategy remembers them "
+    "and guesses from them, so it needs no draft model.",
+    settings=(
+        Flag("auto", "Auto", "Verify only as many guesses as pay here, at most K.", default=True),
+        WholeNumber("k", "K", "Tokens of the tree that is guessed.", 24, 1, 32, fixes=NAMED_SIZE),
+    ),
+    build=build,
+    equivalent=equivalent,
+    verified=("", "k=12"),
+    candidates=(Candidate(),),
+)

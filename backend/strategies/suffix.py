@@ -1,0 +1,33 @@
+"""Suffix decoding as a strategy."""
+
+from backend.drafters.prompt_lookup import latest
+from backend.drafters.suffix import SuffixDecoding
+from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
+from backend.strategies.equivalents import SUFFIX_DECODING, Equivalent, Lookup, Nothing
+from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
+from backend.types import ModelSpec
+
+
+def build(inputs: DrafterInputs) -> SuffixDecoding:
+    chain = not inputs.target.capabilities.tree
+    return SuffixDecoding(inputs.draft_length(), chain=chain, earlier=latest(inputs.texts))
+
+
+def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
+    return Nothing(SUFFIX_DECODING, Lookup(values["k"], 3))
+
+
+SUFFIX = Strategy(
+    "suffix",
+    "Suffix decoding",
+    "Finds every earlier occurrence of the text's last words, counts what came next each time, and "
+    "guesses the likely continuations. No draft model.",
+    settings=(
+        Flag("auto", "Auto", "Verify only as many guesses as pay here.", default=True),
+        WholeNumber("k", "K", "Tokens guessed a round, at most.", 16, 1, 32, fixes=NAMED_SIZE),
+    ),
+    build=build,
+    equivalent=equivalent,
+    verified=("", "k=8"),
+    candidates=(Candidate(),),
+)
