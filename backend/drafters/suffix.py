@@ -3,7 +3,8 @@ text had before, as a tree with the frequencies of its branches.
 """
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from backend.drafters.draft_length import DraftLength
@@ -21,14 +22,14 @@ SHARES = (0.34, 0.67, 1.0)
 #: How often guesses of a class were right, a line for each class of lengths; of shares below a
 #: third, below two thirds, below 1, all of several, and one match alone.
 PRIOR = (
-    (0.06, 0.11, 0.3, 0.7, 0.23),
-    (0.2, 0.4, 0.6, 0.77, 0.56),
-    (0.25, 0.3, 0.6, 0.82, 0.66),
-    (0.4, 0.44, 0.7, 0.9, 0.84),
-    (0.4, 0.44, 0.7, 0.92, 0.85),
-    (0.5, 0.47, 0.7, 0.97, 0.87),
-    (0.5, 0.5, 0.8, 0.98, 0.94),
-    (0.6, 0.6, 0.9, 0.99, 0.94),
+    (0.06, 0.16, 0.3, 0.7, 0.24),
+    (0.13, 0.28, 0.6, 0.8, 0.57),
+    (0.17, 0.26, 0.6, 0.8, 0.68),
+    (0.15, 0.32, 0.7, 0.9, 0.79),
+    (0.15, 0.33, 0.7, 0.93, 0.79),
+    (0.2, 0.36, 0.7, 0.96, 0.85),
+    (0.2, 0.36, 0.8, 0.98, 0.92),
+    (0.2, 0.4, 0.9, 0.99, 0.94),
 )
 
 #: Guesses that are less probable than this are left out, and whatever is behind them.
@@ -77,12 +78,10 @@ class SuffixDecoding(PromptLookup):
         for match in matches:
             if len(match.continuation) > len(path):
                 behind.setdefault(match.continuation[len(path)], []).append(match)
-        count, left = sum(map(len, behind.values())), reached
-        kinds = {
-            token: kind_of(max(m.length for m in agreeing) + len(path), len(agreeing), count)
-            for token, agreeing in behind.items()
-        }
+        lengths = {token: [match.length for match in found] for token, found in behind.items()}
+        kinds = {token: _kind(token, lengths, len(path)) for token in lengths}
         best = sorted(kinds, key=lambda token: self._estimates[kinds[token]], reverse=True)
+        left = reached
         for token in best[:1] if self._chain else best:
             chance = self._estimates[kinds[token]] * left
             if chance < LEAST:
@@ -92,7 +91,19 @@ class SuffixDecoding(PromptLookup):
             self._grow((*path, token), chance, behind[token], guesses)
 
 
+def _kind(token: int, lengths: Mapping[int, Sequence[int]], depth: int) -> int:
+    """The class of the guess that `token` comes next, so deep in the tree. `lengths`: those of the
+    matches by what they say comes next. Shorter matches than the token's longest do not count.
+    """
+    longest = max(lengths[token])
+    agreeing, count = (
+        sum(length >= longest for length in some)
+        for some in (lengths[token], chain.from_iterable(lengths.values()))
+    )
+    return kind_of(longest + depth, agreeing, count)
+
+
 def kind_of(longest: int, agreeing: int, count: int) -> int:
-    """The class of a guess, by its longest match and by how many of the matches agree with it."""
+    """The class of a guess: its longest match, and how many of `count` such matches agree."""
     share = len(SHARES) + 1 if count == 1 else bisect(SHARES, agreeing / count)
     return bisect(LENGTHS, longest) * len(PRIOR[0]) + share
