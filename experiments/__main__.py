@@ -34,9 +34,10 @@ from experiments.gpu import gpu
 from experiments.interleaved import INTERLEAVED
 from experiments.masks import MASKS
 from experiments.program import PROGRAM
+from experiments.rollback import ROLLBACK
 from experiments.structure import STRUCTURE
 
-EXPERIMENTS = (INTERLEAVED, COVERAGE, COSTS, PROGRAM, STRUCTURE, MASKS, PEERS, ASSISTED)
+EXPERIMENTS = (INTERLEAVED, COVERAGE, COSTS, PROGRAM, STRUCTURE, MASKS, PEERS, ASSISTED, ROLLBACK)
 
 app = typer.Typer(
     help="What developers measure now and then.",

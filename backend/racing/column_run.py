@@ -148,7 +148,15 @@ class _LocalRun:
         bounds = self._bounds(len(prompt))
         spec, fingerprint = self._target.spec, self._target.tokenizer.fingerprint
         keeps = column.keeps_text(hottest(request.sampling, program))
-        yield Started(self._run.index, len(prompt), str(spec), fingerprint, spec.parts, keeps)
+        yield Started(
+            self._run.index,
+            len(prompt),
+            str(spec),
+            fingerprint,
+            spec.parts,
+            keeps,
+            self._target.capabilities.recurrent,
+        )
         if program is not None:
             # Made once a model, and so no cost of this column's.
             self._grammars.prepare(*slot_grammars(program), stopped=self._stopped)

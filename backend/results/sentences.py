@@ -88,7 +88,7 @@ def headline(board: Scoreboard) -> str:
         return "No column finished: each card says why."
     speed = _speed(board) or "Too few tokens were written to compare speeds."
     failed = _failures(board)
-    parts = [speed, _kept_texts(board), _other_weights(board), failed]
+    parts = [speed, _kept_texts(board), _other_weights(board), _recurrent(board), failed]
     if "stopped" in states:
         lent = any(score.reason == "end of GPU time" for score in board.scores)
         parts = [_NO_LONGER_LENT if lent else "Stopped early.", speed, failed]
@@ -280,6 +280,18 @@ def _other_weights(board: Scoreboard) -> str:
         elif board.compared(index):
             clauses.append(f"{name} wrote the same text as {plain}")
     return f"With other weights, {', '.join(clauses)}." if clauses else ""
+
+
+def _recurrent(board: Scoreboard) -> str:
+    """What columns whose models keep recurrent state do otherwise."""
+    names = [board.name(i) for i, score in enumerate(board.scores) if score.recurrent]
+    if not names:
+        return ""
+    whose = "" if len(names) == len(board.scores) else f" of {_listed(names)}"
+    return (
+        f"The model{whose} keeps recurrent state: its drafts are chains, and an earlier text's "
+        "cache serves only texts that begin with all of it."
+    )
 
 
 def place(board: Scoreboard) -> str:

@@ -22,7 +22,7 @@ from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
-from backend.engines.fake import FakeEngine
+from backend.engines.fake import CAPABILITIES, RECURRENT, FakeEngine
 from backend.engines.heads.draft import HIDDEN, Floats, HeadNetwork, HeadPass, HostRing
 from backend.engines.heads.file import HeadShape
 from backend.events import Decided, Step
@@ -77,10 +77,11 @@ def watched(target: FakeEngine, amount: float | None, k: int, sampling: Sampling
 @pytest.mark.parametrize("k", [1, 3, 7])
 @pytest.mark.parametrize("amount", [0.0, 0.5, None])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("recurrent", [False, True])
 def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
-    k: int, amount: float | None, temperature: float
+    k: int, amount: float | None, temperature: float, *, recurrent: bool
 ) -> None:
-    target = FakeEngine(vocab_size=200)
+    target = FakeEngine(vocab_size=200, capabilities=RECURRENT if recurrent else CAPABILITIES)
     sampling = Sampling(temperature, seed=8)
     drafter = watched(target, amount, k, sampling)
     found = run(target, Request("x", max_new_tokens=90, sampling=sampling), drafter)
@@ -88,7 +89,10 @@ def test_a_round_of_k_tokens_costs_k_draft_forwards_whatever_came_before(
     assert tuple(chain.from_iterable(drafter.chunks)) == PROMPT, "the prompt is read once"
     # Catching up costs a row more after full acceptance, never a pass more.
     for (drafted, _, rows), before in zip(drafter.rounds[1:], found.steps[1:], strict=False):
-        assert rows == (drafted and drafted + (before.accepted == before.drafted))
+        caught_up = before.accepted == before.drafted
+        # A recurrent draft goes back to before its first guess, and reads right ones again.
+        again = before.accepted if recurrent else 0
+        assert drafted + caught_up <= rows <= drafted + max(caught_up, again) or not drafted
     shares = {0.0: 1.0, 0.5: 0.9, None: 0.7}
     assert found.score.acceptance <= shares[amount]
     if amount == 0.0:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,13 @@ from backend.engines.base import Session
 from backend.engines.fake import FakeEngine
 from backend.kvcache.column_caches import Caches, model_key
 from backend.kvcache.prefix_cache import PrefixCache
+from backend.kvcache.prefix_files import store_in
 from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, Scope, Visitor
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request
 
 A, B, C = VISITORS = tuple(map(Visitor, "abc"))
 
@@ -221,6 +228,52 @@ def test_nobody_can_write_to_what_is_kept_or_lent() -> None:
         view.setflags(write=True)
     store.forget(A)
     assert np.array_equal(view, cache([1, 2])["k"])
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_whole_entry_serves_only_texts_that_begin_with_all_of_it(
+    tmp_path: Path, *, files: bool
+) -> None:
+    """A recurrent state is that behind the last token: cut to a common beginning, it would be
+    another text's. Nor does a longer entry stand for a shorter one.
+    """
+    folder = tmp_path / "prefixes"
+    folder.mkdir()
+    store = PrefixCache(store=store_in(folder if files else None))
+
+    def kept(length: int) -> dict[str, NDArray[np.float32]]:
+        return {"state": np.full((1, 7), length, np.float32)}
+
+    for length in (3, 6, 3, 5):
+        store.put(A, "m", range(length), kept(length), whole=True)
+    assert [len(text) for text in store.texts(A, "m")] == [6, 3, 5]
+    if files:
+        store = PrefixCache(store=store_in(folder))
+    for text, length in ((range(2), 0), (range(4), 3), ([0, 1, 2, 3, 9], 3), (range(9), 6)):
+        found = store.find(A, "m", list(text))
+        assert found.length == length
+        for array in found.arrays.values():
+            assert np.array_equal(array, kept(length)["state"])
+    assert store.covers(A, "m", range(5))
+    assert not store.covers(A, "m", range(4))
+
+
+@pytest.mark.parametrize(("prompt", "reused"), [(40, 0), (65, 64), (150, 128)])
+def test_a_recurrent_column_leaves_a_checkpoint_near_the_end_of_its_prompt(
+    prompt: int, reused: int
+) -> None:
+    """At the end of its last full chunk: the same prompt then takes one pass, whatever followed."""
+    models, columns = LoadedModels(), (parse_column("kv:cache=session"),)
+    target, begun = ModelSpec("fake-recurrent", "fake"), "a" * (prompt - 2)
+    for text, expected in ((begun, 0), (begun, reused), (f"{begun[:-1]}b", 128 * (prompt == 150))):
+        board = Scoreboard(columns)
+        race = Race(Request(text + "is", 9, chat=False), columns, target, scope=A)
+        race.run(models, board.add, lambda: False)
+        score = board.scores[0]
+        assert (score.prompt_tokens, score.reused) == (prompt, expected)
+        alone = Scoreboard(columns)
+        Race(race.request, columns, ModelSpec("fake", "fake")).run(models, alone.add, lambda: False)
+        assert score.tokens == alone.scores[0].tokens
 
 
 def test_an_engine_without_arrays_pays_for_tokens_alone() -> None:

@@ -415,3 +415,21 @@ def test_a_machine_that_wobbles_by_itself_spoils_timings_too() -> None:
     assert doubt(board)
     pairs = board_of("kv speculative", *written(1, LONG_PAIRS, 0.125), Conditions(2, 0, 0, 0))
     assert "plain step" not in ledger(pairs)
+
+
+def test_recurrent_state_is_named_with_what_it_changes() -> None:
+    def said(*recurrent: bool) -> str:
+        events = [
+            replace(event, recurrent=keeps) if isinstance(event, Started) else event
+            for column, keeps in enumerate(recurrent)
+            for event in written(column, LONG, 0.1)
+        ]
+        return headline(board_of("kv lookup", *events))
+
+    sentence = (
+        "keeps recurrent state: its drafts are chains, and an earlier text's cache serves only "
+        "texts that begin with all of it."
+    )
+    assert "recurrent" not in said(False, False)
+    assert f"The model {sentence}" in said(True, True)
+    assert f"The model of Prompt lookup {sentence}" in said(False, True)
