@@ -186,17 +186,17 @@ def test_auto_columns_run_where_the_cache_takes_no_trees(models: Models, name: s
     padding would pay in every round.
     """
     loaded, target = LoadedModels(), ModelSpec(str(models.folder(name)), "torch")
-    copy = f"speculative:draft={target.name},auto=true,k=4"
-    columns = tuple(map(parse_column, ("kv", "lookup", "speculative", copy, "lookahead")))
+    names = ("kv", "lookup", "speculative", "suffix", "recycling", "lookahead")
+    columns = tuple(map(parse_column, names))
     costs = PassCosts((1, 2, 4, 8, 16), (1e-3, 1.1e-3, 1.2e-3, 1.4e-3, 2e-3), width_change=1e-3)
     board = Scoreboard(columns)
-    race = Race(Request(PROMPTS["short"].decode(), NEW_TOKENS, chat=False), columns, target)
+    race = Race(Request(PROMPTS["long"].decode(), 48, chat=False), columns, target)
     with loaded.supposing(loaded.get(target, print), costs):
         race.run(loaded, board.add, lambda: False)
     *ran, lookahead = board.scores
-    assert [score.message for score in ran] == [""] * 4
-    assert [score.tokens for score in ran] == [ran[0].tokens] * 4
-    assert all(score.drafted > 8 for score in ran[1:])
+    assert [score.message for score in ran] == [""] * 5
+    assert [score.tokens for score in ran] == [ran[0].tokens] * 5
+    assert all(score.drafted for score in ran[1:3])
     assert "Lookahead needs tree attention" in lookahead.message
 
 

@@ -35,13 +35,15 @@ PROMPT = "one two three, one two four, one two three, one two four, one two five
 SAMPLINGS = (Sampling(), Sampling(0.8, seed=3))
 ANN = Visitor("ann")
 
-#: A draft that is right, one that mostly is, and both kinds of lookup.
+#: A draft that is right, one that mostly is, and whatever needs none.
 DRAFTED = (
     "speculative:k=4,draft=fp32",
     "speculative:k=4,draft=bf16",
     "speculative",
     "lookup:k=5,ngram=1",
     "lookup",
+    "suffix",
+    "recycling",
 )
 
 
