@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
+from anyio import BrokenResourceError, ClosedResourceError
 from pydantic import Field
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -177,15 +178,20 @@ class Agents:
             self._api.leave(visitor)  # nobody can ask for it any more
 
     async def _last(self, reports: AsyncIterator[Report]) -> Report:
-        """The last of the reports; the agent is told of the others."""
+        """The last of the reports; the agent is told of the others. Raises DerbyError if the agent
+        hangs up while it is told, which the protocol's package may notice later than we do.
+        """
         context, last, count = self._server.request_context, Report(), 0
         token = context.meta.progressToken if context.meta else None
         async for last in reports:
             count += 1
             if token is not None:
-                await context.session.send_progress_notification(
-                    token, count, None, last["status"], str(context.request_id)
-                )
+                try:
+                    await context.session.send_progress_notification(
+                        token, count, None, last["status"], str(context.request_id)
+                    )
+                except (BrokenResourceError, ClosedResourceError) as error:
+                    raise DerbyError("The agent hung up.") from error
         return last
 
 

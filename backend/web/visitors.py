@@ -510,6 +510,13 @@ class Visitors:
             for _ in self._carried_out(ForgetVisitor(scope.id), lease, threading.Event()):
                 pass
         finally:
+            self._free(lease)
+
+    def _free(self, lease: Lease) -> None:
+        """Give a machine back and look who is next: not while somebody else looks, who may have
+        asked for it in vain for the first in line, and would get it for the second.
+        """
+        with self._lock:
             lease.release()
             self._drive()
 
@@ -519,9 +526,9 @@ class Visitors:
                 for event in self._carried_out(command, lease, run.stopped):
                     run.events.put(event)
         finally:
-            lease.release()
-            self._take_out(run)
-            self._drive()
+            with self._lock:
+                self._take_out(run)
+                self._free(lease)
 
     def _carried_out(
         self, command: Command, lease: Lease, stopped: threading.Event

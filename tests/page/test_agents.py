@@ -2,18 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel.server import request_ctx
+from mcp.server.session import ServerSession
+from mcp.shared.context import RequestContext
+from mcp.types import RequestParams
 from recordings import race_of
 
+from backend.errors import DerbyError
 from backend.records.link import encode
-from page.agents import MOST_CALLS
+from backend.web.api import Report
+from page.agents import MOST_CALLS, Agents
 
 Scene = Callable[[ClientSession], Awaitable[Any]]
 
@@ -206,6 +213,34 @@ def test_a_call_whose_agent_hangs_up_keeps_nobody_waiting(address: str) -> None:
         return await asyncio.wait_for(session.call_tool("race", arguments), 30)
 
     assert "Stopped early" not in said(asked(address, scene))
+
+
+@pytest.mark.parametrize("end", ["ours", "theirs"])
+def test_an_agent_that_hangs_up_while_it_is_told_is_no_error_of_ours(end: str) -> None:
+    """On a busy machine, a progress message to an agent that had just gone was logged with a
+    traceback, twice in an hour of attacks.
+    """
+
+    async def reports() -> AsyncIterator[Report]:
+        yield {"status": "1 token written"}
+
+    async def told() -> None:
+        agents = Agents(None, None, 1 << 20)  # type: ignore[arg-type]
+        asked, incoming = anyio.create_memory_object_stream[Any](1)
+        outgoing, theirs = anyio.create_memory_object_stream[Any](1)
+        options = agents._server.create_initialization_options()
+        async with (
+            asked,
+            theirs,
+            ServerSession(incoming, outgoing, options, stateless=True) as session,
+        ):
+            await (outgoing if end == "ours" else theirs).aclose()
+            meta = RequestParams.Meta(progressToken=1)
+            request_ctx.set(RequestContext(1, meta, session, None))
+            with pytest.raises(DerbyError, match="hung up"):
+                await agents._last(reports())
+
+    asyncio.run(told())
 
 
 def test_one_address_has_so_many_calls_open(address: str) -> None:
