@@ -17,8 +17,9 @@ from backend.errors import DerbyError
 from backend.kvcache.snapshots import VARIABLE as SNAPSHOTS
 from backend.limits import Limits, limits_of
 from backend.machine import zero_gpu
+from backend.models.cache_folder import CACHE
 from backend.models.files import BUILT_IN
-from backend.models.prepared import CACHE, volume
+from backend.models.prepared import volume
 from backend.processes import give_memory_back
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost

@@ -16,7 +16,7 @@ from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.errors import DerbyError
-from backend.models.prepared import cache_dir
+from backend.models.cache_folder import cache_dir
 from backend.untrusted import read_as
 
 log = logging.getLogger(__name__)

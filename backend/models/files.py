@@ -10,9 +10,9 @@ from typing import Any
 
 from backend.errors import DerbyError
 from backend.models.checkpoint import require_readable
+from backend.models.digests import sha256_of
 from backend.models.gguf import SUFFIX, gguf_folder, gguf_in
 from backend.models.hub import HUB_ID, IR, Say, hub_folder
-from backend.models.prepared import sha256_of
 
 BUILT_IN = "built-in"
 

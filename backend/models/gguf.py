@@ -10,9 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.models.cache_folder import cache_dir
+from backend.models.digests import sha256_of
 from backend.models.gguf_header import GgufHeader, read_header
 from backend.models.gguf_tokenizer import tokenizer_from_gguf
-from backend.models.prepared import cache_dir, intact, prepared, sha256_of
+from backend.models.prepared import intact, prepared
 
 SUFFIX = ".gguf"
 

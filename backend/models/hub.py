@@ -11,8 +11,9 @@ from glob import escape
 from pathlib import Path
 
 from backend.errors import DerbyError
+from backend.models.cache_folder import cache_dir
 from backend.models.gguf import SUFFIX
-from backend.models.prepared import MANIFEST, cache_dir, intact, prepared
+from backend.models.prepared import MANIFEST, intact, prepared
 
 #: Behind a colon, one of the repository's GGUF files.
 HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,195}\.gguf)?", re.ASCII)

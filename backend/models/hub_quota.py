@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.errors import DerbyError
+from backend.models.cache_folder import cache_dir
 from backend.models.files import fingerprint_of
 from backend.models.gguf import SUFFIX, folder_name
 from backend.models.hub import (
@@ -19,7 +20,7 @@ from backend.models.hub import (
     hub_folder,
     is_fetched,
 )
-from backend.models.prepared import MANIFEST, cache_dir, remove_prepared
+from backend.models.prepared import MANIFEST, remove_prepared
 
 #: One that was used so many seconds ago may be in use in another process.
 RECENT = 600.0

@@ -1,20 +1,17 @@
 """Folders that take minutes to make: prepared once, verified by hash, put in place atomically."""
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 
 from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError, chain
+from backend.models.cache_folder import cache_dir
+from backend.models.digests import sha256_of
 
 MANIFEST = "manifest.json"
-
-#: Names another folder for prepared ones.
-CACHE = "DECODE_DERBY_CACHE"
 
 #: How the name of a folder ends that is being built.
 PARTIAL = ".partial"
@@ -24,15 +21,6 @@ FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "basic_
 
 #: A build that failed with fewer bytes free than this failed for want of them.
 NEARLY_FULL = 1 << 20
-
-
-def cache_dir() -> Path:
-    """Where prepared folders live: $DECODE_DERBY_CACHE, or the user's cache folder."""
-    import platformdirs
-
-    chosen = os.environ.get(CACHE)
-    path = Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("decode-derby")
-    return path.absolute()
 
 
 def volume(folder: Path = Path("/data")) -> Path | None:
@@ -190,18 +178,6 @@ def _forbidden(error: OSError) -> DerbyError:
         "DECODE_DERBY_CACHE to a folder of your own.",
         cache_dir(),
     )
-
-
-def sha256_of(path: Path) -> str:
-    """Hex SHA-256 of a file, computed once per process while its size and time stay the same."""
-    facts = path.stat()
-    return _sha256(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
-
-
-@lru_cache(maxsize=4096)
-def _sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256", _bufsize=1 << 22).hexdigest()
 
 
 def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
+from backend.models.digests import sha256_of
 from backend.models.files import Say
-from backend.models.prepared import sha256_of
 from backend.training.chats import USUAL, Caps
 from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard

@@ -11,7 +11,7 @@ from lib import compile_grammar
 
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
-from backend.models.prepared import cache_dir
+from backend.models.cache_folder import cache_dir
 from backend.text import ByteTokenizer, HfTokenizer
 from backend.types import Proposal
 

@@ -12,6 +12,7 @@ import pytest
 from safetensors import SafetensorError
 
 from backend.errors import DerbyError
+from backend.models import digests
 from backend.models import prepared as cache
 from backend.models.prepared import MANIFEST, prepared
 
@@ -116,7 +117,7 @@ class TestPreparedFolders:
         content[len(content) // 2] ^= 4
         path.write_bytes(content)
         os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-        cache._sha256.cache_clear()  # as a new process has none
+        digests.forget()  # as a new process has none
         build = Recorder()
         prepared("x", "r1", build)
         assert build.runs == 1

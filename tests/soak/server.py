@@ -15,7 +15,7 @@ from typing import IO
 
 import psutil
 
-from backend.models.prepared import cache_dir
+from backend.models.cache_folder import cache_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 

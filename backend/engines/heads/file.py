@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.errors import DerbyError
-from backend.models.prepared import sha256_of
+from backend.models.digests import sha256_of
 from backend.types import ModelSpec
 
 SHIPPED = Path(__file__).parents[3] / "assets" / "draft" / "head.safetensors"
