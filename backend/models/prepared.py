@@ -22,6 +22,9 @@ FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "basic_
 #: A build that failed with fewer bytes free than this failed for want of them.
 NEARLY_FULL = 1 << 20
 
+#: Partial folders that threads of this process are building.
+_building: set[Path] = set()
+
 
 def volume(folder: Path = Path("/data")) -> Path | None:
     """Where prepared folders may live on a volume that a Space has mounted at `folder`; None if it
@@ -82,6 +85,14 @@ def remove_partials() -> None:
     for partial in cache_dir().glob(f"*{PARTIAL}"):
         with suppress(OSError, Timeout), FileLock(_lock(partial), timeout=0):
             _remove(partial)
+
+
+def abandon_builds() -> None:
+    """Remove what this process is building, which is about to end: threads may be in the middle of
+    it, in native code that nothing else can end.
+    """
+    for partial in tuple(_building):
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def remove_prepared(folder: Path) -> None:
@@ -184,6 +195,7 @@ def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
     """Replace `folder` by a fresh build. The caller holds the lock."""
     partial = folder.with_name(f"{folder.name}{PARTIAL}")
     _remove(partial)
+    _building.add(partial)
     partial.mkdir()
     try:
         build(partial)
@@ -197,6 +209,8 @@ def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    finally:
+        _building.discard(partial)
 
 
 def _contents(folder: Path) -> dict[str, dict[str, str | int]]:

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chat_model
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -286,6 +288,20 @@ def test_ctrl_c_ends_it_with_130_and_no_traceback(endless: subprocess.Popen[byte
     _, err = endless.communicate()
     assert endless.returncode == 130
     assert b"Traceback" not in err
+
+
+def test_ctrl_c_in_a_conversion_keeps_nothing_half_written(tmp_path: Path) -> None:
+    """Gigabytes of a partial folder stayed until the next start."""
+    model, cache = chat_model.make(tmp_path), tmp_path / "cache"
+    environment = os.environ | {"DECODE_DERBY_CACHE": str(cache)}
+    with start("race", "xx", "--model", str(model), "-c", "kv", env=environment) as program:
+        while not list(cache.glob("*.partial/*")):
+            assert program.poll() is None, "it ended without converting"
+            time.sleep(0.05)  # or it would be in the conversion's way
+        program.send_signal(signal.SIGINT)
+        program.communicate()
+    assert program.returncode == 130
+    assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
 def test_a_reader_that_leaves_ends_it_without_a_traceback(

@@ -14,6 +14,7 @@ from backend.errors import DerbyError
 from backend.events import Event, Preparing, from_json
 from backend.kvcache.prefix_files import PrefixFolder
 from backend.limits import PRIVATE, Limits
+from backend.models.prepared import remove_partials
 from backend.racing.commands import Command, all_stopped, ending
 from backend.racing.hosts.host import POLL, HostFacts, held
 from backend.racing.hosts.worker import (
@@ -85,6 +86,7 @@ class ProcessHost:
             if self._closed.is_set():
                 return
             log.warning("the worker process died (%s)", death.why)
+            remove_partials()  # of what it was converting
             self._count(worker, death)
             self._wanted.wait(pause(self._vain))
             self._wanted.clear()
