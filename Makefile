@@ -1,5 +1,6 @@
 # make run    start the page on 127.0.0.1:7860; what it needs is prepared meanwhile
 # make setup  prepare everything that it needs, and stop
+# make llamacpp  install the llama.cpp engine, which runs any GGUF file
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests, a Ray cluster and a real server
 # make test-thorough, test-cluster, test-servers  those parts alone; a server is compiled first
@@ -20,13 +21,16 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup test types tests test-all test-thorough test-servers test-spaces test-cluster verify bench gpu soak
+.PHONY: run setup llamacpp test types tests test-all test-thorough test-servers test-spaces test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
 
 setup: .venv/installed
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
+
+llamacpp: .venv/installed
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-llamacpp.txt
 
 test: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait

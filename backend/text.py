@@ -4,12 +4,12 @@ import itertools
 import json
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from backend.errors import DerbyError
 
@@ -18,6 +18,9 @@ PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 #: What was said before in a chat, as types.Request has it: [role, text] of each turn.
 Turns = Sequence[tuple[str, str]]
+
+#: The same as chat templates read it: role and content of each.
+Messages = list[dict[str, str]]
 
 
 class Detokenizer(Protocol):
@@ -82,6 +85,38 @@ class Tokenizer(Protocol):
         ...
 
 
+@runtime_checkable
+class SpellingTokenizer(Tokenizer, Protocol):
+    """A tokenizer that says which bytes its tokens stand for."""
+
+    @property
+    def spelling(self) -> Sequence[bytes]:
+        """The bytes of each token in a text, none of special ones."""
+        ...
+
+    @property
+    def special(self) -> frozenset[int]: ...
+
+
+def in_template(
+    template: str | None, render: Callable[[Messages], str], text: str, turns: Turns
+) -> str:
+    """`text` as the user's turn behind `turns`, in a chat template. Raises DerbyError if there is
+    none, or it refuses them.
+    """
+    if not template:
+        raise DerbyError(
+            "This model has no chat template: switch the template off to send a raw prompt."
+        )
+    try:
+        return render([{"role": role, "content": said} for role, said in (*turns, ("user", text))])
+    except Exception as error:  # a template is a program of the model's makers
+        raise DerbyError(
+            f"The model's chat template refuses these messages ({error!s:.200}): change their "
+            "roles or their order."
+        ) from error
+
+
 class HfTokenizer:
     """A fast tokenizer saved in a model folder."""
 
@@ -97,21 +132,11 @@ class HfTokenizer:
     def encode(self, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
         if not chat:
             return list(self.fast.encode(text, add_special_tokens=True))
-        if not self.fast.chat_template:
-            raise DerbyError(
-                "This model has no chat template: switch the template off to send a raw prompt."
-            )
-        messages = [{"role": role, "content": said} for role, said in (*turns, ("user", text))]
-        try:
-            rendered = self.fast.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # a template is a program of the model's makers
-            raise DerbyError(
-                f"The model's chat template refuses these messages ({error!s:.200}): change their "
-                "roles or their order."
-            ) from error
+        rendered = in_template(self.fast.chat_template, self._rendered, text, turns)
         return list(self.fast.encode(rendered, add_special_tokens=False))
+
+    def _rendered(self, messages: Messages) -> str:
+        return self.fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
     def encode_plain(self, text: str) -> list[int]:
         return list(self.fast.encode(text, add_special_tokens=False))
@@ -125,7 +150,7 @@ class HfTokenizer:
             # Alone, a token of some tokenizers loses the space that it begins with.
             before = self._decode(self._letter)
             text = self._decode([*self._letter, token])[len(before) :]
-            self._texts[token] = text or _unnamed(token)
+            self._texts[token] = text or named_token(token)
         return self._texts[token]
 
     def _decode(self, tokens: Sequence[int]) -> str:
@@ -165,7 +190,7 @@ class HfTokenizer:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return _digest(self.identity())
+        return digest(self.identity())
 
 
 #: transformers imports its parts when they are first named: threads that name one at the same time
@@ -262,7 +287,7 @@ class ByteTokenizer:
     def piece(self, token: int) -> str:
         if token < 256:
             return bytes([token]).decode(errors="replace")
-        return "<eos>" if token == self.EOS else _unnamed(token)
+        return "<eos>" if token == self.EOS else named_token(token)
 
     def extending(self, token: int) -> list[int]:
         return [token] if token < 256 else []
@@ -272,7 +297,7 @@ class ByteTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        return _digest(self.identity())
+        return digest(self.identity())
 
 
 class _ByteDetokenizer:
@@ -360,12 +385,12 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def _unnamed(token: int) -> str:
+def named_token(token: int) -> str:
     """What a token is called that has neither text nor name."""
     return f"<{token}>"
 
 
-def _digest(identity: dict[str, Any]) -> str:
+def digest(identity: dict[str, Any]) -> str:
     """64 bits of a tokenizer's identity in hexadecimal, whatever order its entries come in."""
     return sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

@@ -1,5 +1,6 @@
 """A tiny random Llama as a GGUF file, in any format that the gguf package can quantise to."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,38 @@ def write_gguf(
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(stated.pop("model_type"), **stated)
     )
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    weights = {
+        name: tensor.numpy().astype(np.float32)
+        for name, tensor in model.state_dict().items()
+        if name not in tied
+    }
+    return write_weights(path, kind, weights, **changes)
+
+
+def random_weights() -> dict[str, np.ndarray]:
+    """Those of a tiny Llama of two layers, without torch."""
+    shapes = {"self_attn.q_proj": (64, 64), "self_attn.k_proj": (32, 64)}
+    shapes |= {"self_attn.v_proj": (32, 64), "self_attn.o_proj": (64, 64)}
+    shapes |= {"mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64), "mlp.down_proj": (64, 96)}
+    layers = {f"model.layers.{i}.{name}": shape for i in (0, 1) for name, shape in shapes.items()}
+    ends = dict.fromkeys(("model.embed_tokens", "lm_head"), (families.VOCABULARY, 64))
+    norms = ["model.norm"]
+    for i in (0, 1):
+        norms += [f"model.layers.{i}.{n}_layernorm" for n in ("input", "post_attention")]
+    draw = np.random.default_rng(3)
+    made = {
+        name: draw.normal(0, 0.15, shape).astype(np.float32)
+        for name, shape in (layers | ends).items()
+    }
+    made |= {name: np.ones(64, np.float32) for name in norms}
+    return {f"{name}.weight": weight for name, weight in made.items()}
+
+
+def write_weights(
+    path: Path, kind: str, weights: Mapping[str, np.ndarray], **changes: Any
+) -> dict[str, np.ndarray]:
+    """The same, of these weights."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
     writer.add_context_length(256)
@@ -84,11 +117,9 @@ def write_gguf(
     for name, value in {**TOKENIZER, **changes}.items():
         add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
         add[type(value)](name, value)
-    format_, meant = GGMLQuantizationType[kind], {}
-    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    for name in model.state_dict().keys() - tied:
-        tensor = model.state_dict()[name]
-        weight, short = tensor.numpy().astype(np.float32), gguf_name(name)
+    format_, meant = GGMLQuantizationType[kind], dict[str, np.ndarray]()
+    for name, weight in weights.items():
+        short = gguf_name(name)
         if weight.ndim == 1:
             meant[name] = weight
             writer.add_tensor(short, weight)

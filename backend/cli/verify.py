@@ -7,13 +7,16 @@ import typer
 from backend.bench.prompts import PROMPTS
 from backend.cli.console import out
 from backend.cli.options import MaxNewTokens
-from backend.engines.registry import offered_engines
+from backend.engines.registry import engines
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
+#: Those that compute the same model in float32.
+COMPARED = [name for name, each in engines().items() if each.folders and not each.demo]
+
 
 def verify(
-    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = list(offered_engines()),  # noqa: B006, B008
+    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = COMPARED,
     prompts: Annotated[
         int, typer.Option(help="How many of the six prompts.", min=1, max=len(PROMPTS))
     ] = len(PROMPTS),

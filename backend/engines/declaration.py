@@ -24,7 +24,8 @@ class EngineDeclaration:
     DerbyError for what cannot be had.
 
     `models` are the names of models that the engine brings itself; (): it takes any that
-    models/files.py knows. `capabilities` are what it can do with a model that allows it: those of
+    models/files.py knows; `folders`: as the Hugging Face folders that are made there, which
+    ModelSpec.long is about. `capabilities` are what it can do with a model that allows it: those of
     a loaded one may be less. `pass_seconds(spec)` states what passes take, seconds by number of
     rows, {} where that is not worth knowing; None: they are measured. A `demo` stands in for a
     model, and is offered only where that is asked for.
@@ -41,6 +42,7 @@ class EngineDeclaration:
     capabilities: Capabilities = Capabilities()  # noqa: RUF009 (frozen)
     pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
     loads_at_once: bool = False
+    folders: bool = True
     demo: bool = False
 
     def __post_init__(self) -> None:

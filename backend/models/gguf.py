@@ -12,7 +12,7 @@ from typing import Any
 from backend.errors import DerbyError
 from backend.models.cache_folder import cache_dir
 from backend.models.digests import sha256_of
-from backend.models.gguf_header import GgufHeader, read_header
+from backend.models.gguf_header import ANY_FILE, GgufHeader, read_header
 from backend.models.gguf_tokenizer import tokenizer_from_gguf
 from backend.models.prepared import intact, prepared
 
@@ -97,13 +97,14 @@ def require_readable(header: GgufHeader, name: str) -> None:
     if scaling not in (None, "none") or any(tensor in header.tensors for tensor in SCALED):
         raise DerbyError(
             f"{name!r:.100} scales its rotary positions in a way that is not read from GGUF files "
-            "here: choose the model's safetensors."
+            f"here: choose the model's safetensors, {ANY_FILE}."
         )
     needed, available = ON_THE_WAY * header.weights, psutil.virtual_memory().available
     if needed > available:
         raise DerbyError(
             f"Converting {name!r:.100} takes {needed / 1e9:.1f} GB of memory and only "
-            f"{available / 1e9:.1f} GB are available: choose a smaller model."
+            f"{available / 1e9:.1f} GB are available: choose a smaller model, "
+            f"{ANY_FILE}."
         )
 
 
@@ -163,5 +164,5 @@ def _unreadable(path: Path, error: Exception) -> DerbyError:
     said = (str(error).strip() or type(error).__name__).partition(os.linesep)[0]
     return DerbyError(
         f"transformers cannot read {path.name!r:.100} ({said:.200}): choose the model's "
-        "safetensors, or a file of another architecture."
+        f"safetensors, {ANY_FILE}."
     )

@@ -21,6 +21,9 @@ VERSIONS = (2, 3)
 NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 
+#: What runs any such file as it is: for sentences on those that cannot be read here.
+ANY_FILE = "or take the engine llamacpp, which make llamacpp installs"
+
 #: A vocabulary of half a million with its merges has two million values and 40 MB.
 MOST_VALUES = 4_000_000
 MOST_BYTES = 128 << 20

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from backend.errors import DerbyError
+from backend.models.gguf_header import ANY_FILE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -47,7 +48,7 @@ def tokenizer_from_gguf(fields: Mapping[str, Any]) -> "PreTrainedTokenizerFast":
         raise DerbyError(
             f"The GGUF file has a tokenizer of the kind {kind[0]!s:.40}/{kind[1]!s:.40}, and only "
             f"gpt2/{', '.join(KNOWN)} are built from a file's own fields: put the model's "
-            "tokenizer.json beside it."
+            f"tokenizer.json beside it, {ANY_FILE}."
         )
     try:
         tokens: list[str] = fields["tokenizer.ggml.tokens"]
@@ -57,7 +58,7 @@ def tokenizer_from_gguf(fields: Mapping[str, Any]) -> "PreTrainedTokenizerFast":
     except Exception as error:  # the tokenizers library has no other name for its own
         raise DerbyError(
             f"The GGUF file's tokenizer is incomplete ({error!s:.100}): put the model's "
-            "tokenizer.json beside it."
+            f"tokenizer.json beside it, {ANY_FILE}."
         ) from error
     fast = PreTrainedTokenizerFast(
         tokenizer_object=bpe,

@@ -160,7 +160,8 @@ class LoadedModels:
         if context == 0:
             return spec
         try:
-            if engine_named(spec.engine).models:
+            declared = engine_named(spec.engine)
+            if declared.models or not declared.folders:
                 return spec
             self._fetch(spec, {spec.name}, say)
             files = model_files(spec.name, say)

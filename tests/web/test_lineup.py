@@ -298,15 +298,21 @@ def test_each_column_runs_where_it_says() -> None:
 
 
 def test_presets_can_be_run_and_are_left_out_where_they_cannot() -> None:
+    llama = Runtime("llamacpp", "llama.cpp", ("gguf", "gguf-exact"), ("CPU",))
+    every = replace(OFFER, runtimes=(*OFFER.runtimes, llama))
     for preset in presets():
-        columns = read_lineup("\n".join(preset.lines), OFFER, TARGET, None)
+        columns = read_lineup("\n".join(preset.lines), every, TARGET, None)
         assert 2 <= len(columns) <= MAX_COLUMNS
         assert len(set(columns)) == len(columns)
-    offered = {name: about for name, _, about in catalogue(OFFER)["presets"]}
+    offered = {name: about for name, _, about in catalogue(every)["presets"]}
     assert list(offered) == [preset.name for preset in presets()]
     assert all(about.endswith((".", "?")) for about in offered.values())
     alone = Offer((Runtime("torch", "PyTorch", ("fp32",), ("CPU",)),), ("built-in",))
-    assert set(offered) - {name for name, *_ in catalogue(alone)["presets"]} == {"quantisation"}
+    assert set(offered) - {name for name, *_ in catalogue(alone)["presets"]} == {
+        "quantisation",
+        "engine",
+    }
+    assert set(offered) - {name for name, *_ in catalogue(OFFER)["presets"]} == {"engine"}
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.label)

@@ -1,0 +1,32 @@
+"""What the app knows of the llama.cpp engine before anything of it is loaded."""
+
+from backend.engines.base import Engine
+from backend.engines.declaration import EngineDeclaration, Say
+from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, EXACT
+from backend.models.files import gguf_file
+from backend.types import ModelSpec
+
+
+def open_engine(spec: ModelSpec, say: Say) -> Engine:
+    from backend.engines.llamacpp.engine import open_llamacpp
+
+    return open_llamacpp(spec, say)
+
+
+def estimate_bytes(spec: ModelSpec, say: Say) -> int:
+    # An unknown precision is refused when it is opened.
+    known = spec.precision in (AS_IT_IS, EXACT)
+    return gguf_file(spec.name, say).stat().st_size if known else 0
+
+
+LLAMACPP = EngineDeclaration(
+    name="llamacpp",
+    title="llama.cpp",
+    precisions=(AS_IT_IS, EXACT),
+    devices=lambda: ("CPU",),
+    device_help="CPU",
+    open=open_engine,
+    estimate_bytes=estimate_bytes,
+    capabilities=CAPABILITIES,
+    folders=False,
+)

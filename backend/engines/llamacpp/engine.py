@@ -1,0 +1,167 @@
+"""The llama.cpp engine: a GGUF file loaded by llama.cpp, and a context (a Store) for each cache."""
+
+import ctypes as c
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from backend.engines.base import Engine
+from backend.engines.cache import Cache, NewRows
+from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, EXACT
+from backend.engines.llamacpp.library import F16, F32, FLASH_ATTENTION, library
+from backend.engines.llamacpp.state import Layout
+from backend.engines.llamacpp.store import LlamaCppStore
+from backend.engines.llamacpp.tokenizer import GgufTokenizer
+from backend.errors import DerbyError
+from backend.machine import threads
+from backend.models.digests import sha256_of
+from backend.models.files import gguf_file
+from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
+
+#: Rows that llama.cpp computes together. Its kernels for eight rows and more add up otherwise.
+ROWS = {AS_IT_IS: PREFILL_CHUNK, EXACT: 7}
+
+#: Rows of the widest pass.
+WIDEST = 512
+
+#: Cells that no context exceeds.
+UNLIMITED = 1 << 24
+
+
+def open_llamacpp(spec: ModelSpec, say: Callable[[str], None]) -> "LlamaCppEngine":
+    """Load the GGUF file that `spec` names. Raises DerbyError for what cannot be had."""
+    if spec.precision not in ROWS:
+        raise DerbyError(
+            f"llama.cpp computes a file's own weights, {AS_IT_IS} or {EXACT}, not "
+            f"{spec.precision!r:.60}: choose one."
+        )
+    path = gguf_file(spec.name, say)
+    return LlamaCppEngine(spec, str(path), sha256_of(path))
+
+
+class LlamaCppEngine(Engine):
+    """A loaded GGUF file. Raises DerbyError for one that llama.cpp does not load, or whose cache
+    cannot be rewound.
+    """
+
+    # The first pass of a context allocates what the others use.
+    slow_at_first = (PREFILL_CHUNK, 1)
+
+    def __init__(self, spec: ModelSpec, path: str, fingerprint: str) -> None:
+        self.spec, self.fingerprint = spec, fingerprint
+        self.library = library()
+        self._exact = spec.precision == EXACT
+        self._model = self._loaded(path)
+        self._require_rewindable()
+        self.tokenizer = GgufTokenizer(self.library, self._model)
+        self.width = self.tokenizer.vocab_size
+        self.weight_bytes: int = self.library.llama_model_size(self._model)
+        longest: int = self.library.llama_model_n_ctx_train(self._model)
+        original = self._original_context()
+        self.most_cells = original or UNLIMITED
+        self.capabilities = replace(CAPABILITIES, max_context=min(longest, original or longest))
+        if self._exact:
+            self._require_exact()
+
+    def _loaded(self, path: str) -> int:
+        params = self.library.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.use_extra_bufts = not self._exact
+        self.library.said.clear()
+        model: int | None = self.library.llama_model_load_from_file(path.encode(), params)
+        if not model:
+            raise DerbyError(
+                f"llama.cpp cannot load {self.spec.name!r:.100} ({self.library.first_error:.200}): "
+                "fetch the file again, or choose another."
+            )
+        weakref.finalize(self, self.library.llama_model_free, model)
+        return model
+
+    def _require_rewindable(self) -> None:
+        """Raise DerbyError for a model whose text cannot be continued, or not be rewound."""
+        ask = self.library
+        if ask.llama_model_has_encoder(self._model) or ask.llama_model_is_diffusion(self._model):
+            raise DerbyError(
+                f"{self.spec.name!r:.100} is no causal language model: choose one that is."
+            )
+        if ask.llama_model_is_recurrent(self._model) or ask.llama_model_is_hybrid(self._model):
+            raise DerbyError(
+                f"{self.spec.name!r:.100} keeps state that cannot be rewound, so rejected tokens "
+                "could not be forgotten: choose a model whose layers all attend."
+            )
+
+    def _require_exact(self) -> None:
+        """Raise DerbyError for weights of a format that llama.cpp has several kernels for."""
+        cache, tokens = self.cache(), range(1, ROWS[EXACT] + 1)
+        alone = []
+        for token in tokens:
+            alone.append(cache.run_one(0, NewRows([token], [-1], (0,)))[0])
+            cache.keep(0, (0,))
+        for width in range(2, len(tokens) + 1):
+            cache.rewind(0, 0)
+            new = NewRows(tokens[:width], chain_parents(width), range(width))
+            if not np.array_equal(cache.run_one(0, new), alone[:width]):
+                raise DerbyError(
+                    f"llama.cpp computes a row of {self.spec.name!r:.100} otherwise beside "
+                    f"{width - 1} more, whatever is set: choose {AS_IT_IS}, or a file in another "
+                    "format."
+                )
+        cache.close()
+
+    def _original_context(self) -> int:
+        """Tokens up to which a context has the short factors of its rotary positions; 0: it has
+        the same ones at any length. llama.cpp chooses by the size of the context.
+        """
+        architecture = self._stated("general.architecture")
+        kind = self._stated(f"{architecture}.rope.scaling.type")
+        original = self._stated(f"{architecture}.rope.scaling.original_context_length")
+        return int(original) if original.isdecimal() and kind in ("", "longrope") else 0
+
+    def _stated(self, field: str) -> str:
+        """A field of the file as text; "" if it has none."""
+        buffer = c.create_string_buffer(256)
+        found = self.library.llama_model_meta_val_str(self._model, field.encode(), buffer, 256)
+        return buffer.value.decode(errors="replace") if found >= 0 else ""
+
+    def context(self, cells: int, sequences: int) -> int:
+        """A new context for so many cells. Raises DerbyError if there is no room for it."""
+        params = self.library.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = cells, sequences
+        params.n_batch, params.n_ubatch = WIDEST, ROWS[self.spec.precision]
+        params.n_threads = params.n_threads_batch = threads()
+        params.flash_attn_type, params.kv_unified = FLASH_ATTENTION, True
+        # Keys and values of two formats: attention is then computed row by row, whatever the width.
+        params.type_k, params.type_v = F16, F32 if self._exact else F16
+        made: int | None = self.library.llama_init_from_model(self._model, params)
+        if not made:
+            raise DerbyError(
+                f"llama.cpp has no room for a text of {cells:,} tokens "
+                f"({self.library.first_error:.200}): choose a smaller model or a shorter text."
+            )
+        return made
+
+    def store(self, sequences: int) -> LlamaCppStore:
+        return LlamaCppStore(self)
+
+    def layout(self) -> Layout:
+        """How its caches are written. Raises DerbyError for caches that cannot be copied."""
+        if isinstance(self._layout, ValueError):
+            raise DerbyError(
+                f"llama.cpp writes the cache of {self.spec.name!r:.100} in a form that is not read "
+                f"here ({self._layout}): its caches are not kept."
+            )
+        return self._layout
+
+    @cached_property
+    def _layout(self) -> Layout | ValueError:
+        store = LlamaCppStore(self)
+        try:
+            Cache(store, self.capabilities).run_one(0, NewRows([0], [-1], ()))
+            return Layout(store.written(0))
+        except ValueError as error:
+            return error
+        finally:
+            store.close()

@@ -1,0 +1,263 @@
+"""What is llama.cpp's own: paths as sequences, rows that do not depend on widths, the file's own
+tokenizer and template, and what is not named where it is not installed.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from races import board_after, events_of
+from tiny_gguf import random_weights, write_gguf, write_weights
+
+from backend.engines.cache import NewRows
+from backend.engines.llamacpp import engine as engine_module
+from backend.engines.llamacpp import library as library_module
+from backend.engines.llamacpp.abilities import PACKAGE, VERSION
+from backend.engines.llamacpp.engine import LlamaCppEngine, open_llamacpp
+from backend.engines.llamacpp.store import FIRST_CELLS
+from backend.errors import DerbyError
+from backend.models.gguf import gguf_folder
+from backend.models.gguf_header import read_header
+from backend.models.gguf_tokenizer import tokenizer_from_gguf
+from backend.racing.race import Race
+from backend.strategies.column import parse_column
+from backend.text import HfTokenizer
+from backend.types import Logits, ModelSpec, Request, Sampling, chain_parents
+
+#: llama.cpp wants some; this one makes no token of the vocabulary, so nothing is merged.
+MERGES = {"tokenizer.ggml.merges": ["! !"]}
+TEMPLATE = {
+    "tokenizer.chat_template": (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}"
+    )
+}
+TOKENS = st.integers(3, 250)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_weights(path, "Q4_1", random_weights(), **MERGES, **TEMPLATE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads that wait for one another would make tests beside others slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "threads", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def exact(file: Path, one_thread: None) -> LlamaCppEngine:
+    return opened(file, "gguf-exact")
+
+
+def opened(path: Path, precision: str = "gguf") -> LlamaCppEngine:
+    return open_llamacpp(ModelSpec(str(path), "llamacpp", precision), print)
+
+
+def alone(engine: LlamaCppEngine, tokens: Sequence[int]) -> Logits:
+    """Logits after `tokens`, fed one by one to a session of their own: float32 [V]."""
+    session = engine.open()
+    logits = np.zeros((1, 0), np.float32)
+    for token in tokens:
+        logits = session.forward([token], [-1], (0,))
+        session.keep([0])
+    session.close()
+    return logits[0]
+
+
+def path_to(row: int, parents: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    while row >= 0:
+        found.insert(0, row)
+        row = parents[row]
+    return found
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_row_is_bit_for_bit_what_single_steps_compute(
+    exact: LlamaCppEngine, data: st.DataObject
+) -> None:
+    """Trees of any shape, rows kept and rejected between them, texts cut back, and moves to another
+    cache, in any order.
+    """
+    cache, text = exact.cache(), list[int]()
+    for _ in range(data.draw(st.integers(2, 6))):
+        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=12))
+        parents = [data.draw(st.integers(-1, i - 1)) for i in range(len(tokens))]
+        rows = data.draw(st.permutations(range(len(tokens))))
+        (logits,) = cache.run([NewRows(tokens, parents, rows)])
+        row = data.draw(st.integers(-1, len(tokens) - 1))
+        path = path_to(row, parents)
+        if path:
+            expected = alone(exact, text + [tokens[i] for i in path])
+            assert np.array_equal(logits[rows.index(row)], expected)
+        cache.keep(0, path)
+        text += [tokens[i] for i in path]
+        deed = data.draw(st.sampled_from(["go on", "rewind", "move", "grow"]))
+        if deed == "rewind":
+            length = data.draw(st.integers(0, len(text)))
+            cache.rewind(0, length)
+            del text[length:]
+        elif deed == "grow":
+            cache.reserve(FIRST_CELLS + 1)
+        elif deed == "move":
+            length = data.draw(st.integers(0, len(text)))
+            arrays = cache.export(0, length)
+            cache.close()
+            cache = exact.cache()
+            cache.load(length, arrays)
+            del text[length:]
+    cache.close()
+
+
+def test_a_text_outgrows_its_context_and_loses_nothing(
+    exact: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parked rows are cells as well: the text is laid anew before it is laid into a larger one."""
+    monkeypatch.setattr("backend.engines.llamacpp.store.FIRST_CELLS", 256)
+    session, text = exact.open(), list[int]()
+    for i in range(100):
+        logits = session.forward([9, i % 7, 11, 12, 13], [-1, -1, 1, -1, 2], range(5))
+        session.keep([1, 2])
+        text += [i % 7, 11]
+    assert np.array_equal(logits[2], alone(exact, text))
+    session.close()
+
+
+def test_it_computes_what_transformers_computes_of_the_same_file(
+    tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values are half floats there, so logits of up to 6 differ in the third place."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "tiny.gguf", "F16", **MERGES)
+    write_gguf(tmp_path / "same.gguf", "F16")
+    text = [5, 9, 11, 200, 7, 33, 2, 8, 99, 120]
+    folder = gguf_folder(tmp_path / "same.gguf", print)
+    with torch.inference_mode():
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        expected = model(torch.tensor([text])).logits[0, -1].numpy()
+    engine = opened(tmp_path / "tiny.gguf")
+    assert np.abs(alone(engine, text) - expected).max() < 0.01 * np.abs(expected).max()
+    assert engine.capabilities.max_context == 256
+
+
+def test_exact_rows_are_near_the_usual_ones(
+    file: Path, exact: LlamaCppEngine, one_thread: None
+) -> None:
+    usual, text = opened(file), [5, 9, 11, 200, 7, 33]
+    expected = alone(usual, text)
+    assert np.abs(alone(exact, text) - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_its_tokenizer_is_the_files_own(exact: LlamaCppEngine, tmp_path: Path) -> None:
+    own, text = exact.tokenizer, "a Überraschung\n\t\N{GRINNING FACE} 12"
+    write_weights(tmp_path / "same.gguf", "F32", random_weights(), **TEMPLATE)
+    tokenizer_from_gguf(read_header(tmp_path / "same.gguf").fields).save_pretrained(tmp_path)
+    ours = HfTokenizer(tmp_path, frozenset({256}), 257)
+    assert (own.vocab_size, own.eos_ids) == (257, ours.eos_ids)
+    for chat, turns in ((False, ()), (True, ()), (True, (("user", "hi"), ("assistant", "so")))):
+        assert own.encode(text, chat=chat, turns=turns) == ours.encode(text, chat=chat, turns=turns)
+    tokens = own.encode_plain(text)
+    assert tokens == ours.encode_plain(text)
+    stream = own.stream()
+    assert "".join([*map(stream.push, [*tokens, 256]), stream.flush()]) == text
+    for token in range(257):
+        assert own.piece(token) == ours.piece(token)
+        assert own.extending(token) == ours.extending(token)
+
+
+def test_what_cannot_be_loaded_is_one_sentence(file: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:20_000])
+    with pytest.raises(DerbyError, match=r"cannot load .*cut.gguf.* fetch the file again"):
+        opened(cut)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DerbyError, match="has no GGUF file, which is all"):
+        opened(tmp_path / "empty")
+    with pytest.raises(DerbyError, match="gguf or gguf-exact, not 'int4': choose one"):
+        opened(file, "int4")
+
+
+def test_another_build_is_refused_before_anything_is_called_with_its_structures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = library_module.library.__wrapped__
+    monkeypatch.setitem(library_module.CONTEXT_DEFAULTS, "n_batch", 4096)
+    with pytest.raises(DerbyError, match="n_batch is 2048"):
+        known()
+    monkeypatch.setattr(library_module, "version", lambda _: "2031.1.1")
+    with pytest.raises(DerbyError, match=rf"{PACKAGE} 2031.1.1 .* install {PACKAGE} {VERSION}"):
+        known()
+
+
+def test_the_version_that_is_known_is_the_one_that_is_installed() -> None:
+    stated = (ROOT / "requirements-llamacpp.txt").read_text().splitlines()
+    assert stated[-1] == f"{PACKAGE}=={VERSION}"
+
+
+def test_nothing_names_it_where_it_is_not_installed() -> None:
+    program = f"""
+import sys
+sys.modules[{PACKAGE!r}] = None
+from backend.engines.registry import all_precisions, device_help, engine_help, precision_help
+said = [*all_precisions(), device_help(), engine_help(), precision_help()]
+assert "openvino" in str(said) and "llama" not in str(said) and "gguf" not in str(said), said
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_chains_are_padded_by_trees_as_elsewhere(exact: LlamaCppEngine) -> None:
+    session = exact.open()
+    logits = session.forward([5, 6, 7, 7], [-1, 0, -1, -1], (1, 0))
+    session.keep([0, 1])
+    assert np.array_equal(logits[0], alone(exact, [5, 6]))
+    wide = session.forward(range(10, 30), chain_parents(20), range(20))
+    session.keep(range(20))
+    assert np.array_equal(wide[-1], alone(exact, [5, 6, *range(10, 30)]))
+    session.close()
+
+
+LINES = ("kv", "lookup:k=5", "lookahead:window=4,level=3,guesses=4", "speculative", "lookup:k=9")
+GRAMMAR = ("kv:grammar=date", "lookup:grammar=date,k=4", "speculative:grammar=date")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_columns_keep_the_text_and_the_grammar(
+    file: Path, one_thread: None, temperature: float
+) -> None:
+    columns = tuple(map(parse_column, (*LINES, *GRAMMAR)))
+    request = Request("one two, one two, one", 24, Sampling(temperature, seed=5))
+    target = ModelSpec(str(file), "llamacpp", "gguf-exact")
+    board = board_after(columns, events_of(Race(request, columns, target)))
+    assert {(score.state, score.message) for score in board.scores} == {("done", "")}
+    tokens = [tuple(score.tokens) for score in board.scores]
+    assert len(set(tokens[: len(LINES)])) == len(set(tokens[len(LINES) :])) == 1
+    assert "by prompt lookup alone" in str(board.scores[3].decision)
+    assert re.match(r"\d", board.scores[len(LINES)].text)
+
+
+@pytest.mark.parametrize(("kind", "alike"), [("Q8_0", True), ("Q5_1", True), ("F32", False)])
+def test_exact_is_what_rows_are_or_a_sentence(
+    kind: str, alike: bool, tmp_path: Path, one_thread: None
+) -> None:
+    write_weights(tmp_path / "tiny.gguf", kind, random_weights(), **MERGES)
+    if alike:
+        opened(tmp_path / "tiny.gguf", "gguf-exact")
+        return
+    with pytest.raises(DerbyError, match="choose gguf, or a file in another format"):
+        opened(tmp_path / "tiny.gguf", "gguf-exact")
