@@ -76,6 +76,24 @@ _SHARED = {
     **_HEAD,
 }
 
+
+def _seeing(kind: str, text: dict[str, Any], **vision: Any) -> dict[str, Any]:
+    """A model that reads images too, which nobody here shows it."""
+    seen = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, **vision}
+    return {"model_type": kind, "text_config": text, "vision_config": seen}
+
+
+#: Each third of a rotary position is for time, height or width; all are the same for text.
+_THREE_POSITIONS = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [2, 3, 3],
+    }
+}
+_PICTURES = {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+_QWEN_PICTURES = {"depth": 1, "num_heads": 2, "out_hidden_size": 64}
+
 FAMILIES: Mapping[str, dict[str, Any]] = {
     "llama": _usual("llama"),
     "llama tied": _usual("llama", tie_word_embeddings=True),
@@ -163,6 +181,31 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         mamba_n_heads=4,
         **_MOE,
     ),
+    "llama4": _usual(
+        "llama4_text",
+        intermediate_size_mlp=96,
+        attention_chunk_size=32,
+        no_rope_layers=[1, 0],
+        floor_scale=8,
+        **_MOE,
+        **_HEAD,
+    ),
+    "mistral3": _seeing("mistral3", _usual("mistral", **_HEAD), head_dim=16, **_PICTURES),
+    "qwen2_5_vl": _seeing(
+        "qwen2_5_vl", _usual("qwen2_5_vl_text", **_THREE_POSITIONS), **_QWEN_PICTURES
+    ),
+    "qwen3_vl": _seeing(
+        "qwen3_vl",
+        _usual("qwen3_vl_text", **_THREE_POSITIONS, **_HEAD),
+        deepstack_visual_indexes=[0],
+        **_QWEN_PICTURES,
+    ),
+    "gemma3 images": _seeing(
+        "gemma3",
+        _usual("gemma3_text", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD),
+        model_type="siglip_vision_model",
+        **_PICTURES,
+    ),
 }
 
 
@@ -180,15 +223,27 @@ def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:
 def random_model(model_type: str, spread: float = 0.15, **changes: Any) -> Any:
     """A model of transformers, float32; attention that is sharp shows a wrong mask."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     torch.manual_seed(5)
     config = AutoConfig.for_model(model_type, **changes)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = auto_class(config).from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=spread)
     return model
+
+
+def auto_class(config: Any) -> Any:
+    """What makes and loads a whole model with this configuration."""
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+    )
+
+    causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
 
 
 def byte_tokenizer() -> Any:

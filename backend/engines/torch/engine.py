@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from backend.engines.torch.static import StaticModel
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+#: Layers that see their own stretch of the text, and nothing before it.
+CHUNKED = "chunked_attention"
+
 #: Layers that keep nothing but keys and values, as configurations call them. Some read those that
 #: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
-REWINDABLE = {"attention", "full_attention", "sliding_attention"}
+REWINDABLE = {"attention", "full_attention", "sliding_attention", CHUNKED}
 
 #: How configurations call the number of experts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -170,7 +173,9 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
 
 def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
+
+    from backend.engines.torch.text_model import forget_other_media, text_model
 
     folder = files.folder
     # TF32 would cost fp32 its exactness, and with it the equality of lossless columns.
@@ -180,11 +185,13 @@ def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
         if files.long_factors:
             text = config.get_text_config(decoder=True)
             fix_long_factors({"rope_parameters": text.rope_parameters})
-        return AutoModelForCausalLM.from_pretrained(
+        found = text_model(config)
+        model = found.auto.from_pretrained(
             folder,
-            config=config,
+            config=found.config,
+            key_mapping=found.renamed,
             dtype=getattr(torch, PRECISIONS[spec.precision]),
-            attn_implementation=_attention(config),
+            attn_implementation=_attention(found.kind, found.config),
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -199,6 +206,9 @@ def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
         raise DerbyError(
             f"The torch engine cannot load {spec.name!r} ({reason}); choose another model."
         ) from error
+    if found.whole:
+        forget_other_media(model)
+    return model
 
 
 def _fix_positions(model: Any) -> None:
@@ -210,16 +220,13 @@ def _fix_positions(model: Any) -> None:
             module.rope_type = "default"
 
 
-def _attention(config: Any) -> str:
-    """The attention that computes this model right."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+def _attention(kind: Any, config: Any) -> str:
+    """The attention that computes models of this class right."""
     text = config.get_text_config(decoder=True)
     # transformers' SDPA path silently drops soft-capping of attention logits.
     capped = getattr(text, "attn_logit_softcapping", None) is not None
     # Older architectures (GPT-Neo, GPT-J, CodeGen, Bloom, MPT) have no SDPA path.
-    return "sdpa" if model and model._supports_sdpa and not capped else "eager"  # noqa: SLF001
+    return "sdpa" if kind._supports_sdpa and not capped else "eager"  # noqa: SLF001
 
 
 def _placement(device: str) -> dict[str, Any]:
@@ -244,10 +251,12 @@ def _counts_positions(config: Any) -> bool:
 
 def _masks_trees(config: Any) -> bool:
     """Whether a mask and positions are all that attention goes by: not so with ALiBi, nor with the
-    local layers of GPT-Neo, which both go by a row's place in the cache.
+    local layers of GPT-Neo and those of Llama 4 without rotary positions, which all go by a row's
+    place in the cache.
     """
     alibi = _counts_positions(config) or getattr(config, "alibi", False)
-    return not alibi and "local" not in getattr(config, "attention_layers", ())
+    local = "local" in getattr(config, "attention_layers", ())
+    return not alibi and not local and CHUNKED not in (getattr(config, "layer_types", None) or ())
 
 
 def _not_fixed(model: Any, *, trees: bool) -> str:
