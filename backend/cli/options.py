@@ -13,7 +13,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from backend.bench.prompts import MOST_PROMPTS, PROMPTS, Prompt, read_prompts, sample
+from backend.cli.console import say
 from backend.engines.registry import device_help, engine_help, precision_help
+from backend.racing.usual import usual_spec
 from backend.strategies.column import Column, OwnModel, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec
@@ -28,7 +30,13 @@ Columns = Annotated[
     ),
 ]
 EngineName = Annotated[str, typer.Option(help=engine_help())]
-Precision = Annotated[str, typer.Option(help=precision_help() + " Default: each one's first.")]
+Precision = Annotated[
+    str,
+    typer.Option(
+        help=precision_help()
+        + " Default: each one's first, of own models with more than 1 GB of weights the second."
+    ),
+]
 Device = Annotated[str, typer.Option(help=device_help())]
 MaxNewTokens = Annotated[int, typer.Option(help="Tokens to generate, at most.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
@@ -61,9 +69,10 @@ class Target:
 
     @property
     def spec(self) -> ModelSpec:
-        """Raises DerbyError for an unknown engine."""
+        """With no precision, see `usual_spec`. Raises DerbyError for an unknown engine."""
         own = OwnModel(self.model, self.engine, self.precision, self.device)
-        return own.over(ModelSpec())
+        spec = own.over(ModelSpec())
+        return spec if self.precision else usual_spec(spec, say)
 
 
 @dataclass(frozen=True, slots=True)

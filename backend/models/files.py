@@ -35,7 +35,8 @@ class ModelFiles:
 
     `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. `fingerprint` is the
     SHA-256 over those of config.json and the weight files: equal fingerprints mean the same model.
-    Of the layers, those in `sliding` see only the last `window` positions.
+    Of the layers, those in `sliding` see only the last `window` positions. `row_bytes` is what a
+    token takes in a KV cache of float32; 0: not known.
 
     Rotary positions of the type longrope have short factors for texts of up to `original_context`
     tokens and long ones for all others. They are chosen when the model is opened: `long_factors`
@@ -52,6 +53,7 @@ class ModelFiles:
     ready_made: bool = False
     original_context: int = 0
     long_factors: bool = False
+    row_bytes: int = 0
 
     @property
     def weights(self) -> int:
@@ -219,7 +221,19 @@ def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
         ready_made=_ready_made(folder),
         original_context=original,
         long_factors=long,
+        row_bytes=_row_bytes(config),
     )
+
+
+def _row_bytes(config: dict[str, Any]) -> int:
+    """ModelFiles.row_bytes, of the names that nearly all configurations use."""
+    layers, heads, width = map(
+        config.get, ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    )
+    if not (layers and heads and width):
+        return 0
+    head = config.get("head_dim") or width // heads
+    return 2 * 4 * layers * (config.get("num_key_value_heads") or heads) * head
 
 
 def _text_config(folder: Path, name: str) -> dict[str, Any]:

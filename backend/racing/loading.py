@@ -34,7 +34,7 @@ class Loading:
         spec = self._within_context(spec)
         if spec not in self._tried:
             try:
-                self._tried[spec] = self.models.get(spec, self.say)
+                self._tried[spec] = self.models.get(spec, self.say, self._context)
             except Exception as error:
                 self._tried[spec] = error
         engine = self._tried[spec]

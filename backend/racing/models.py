@@ -29,6 +29,7 @@ from backend.kvcache.prefix_files import store_in
 from backend.limits import PRIVATE, Limits
 from backend.models.files import model_files
 from backend.models.hub_quota import HubQuota
+from backend.racing.usual import LARGE, size
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -118,16 +119,17 @@ class LoadedModels:
         needed = {spec: self._weight_bytes(spec, names, say) for spec in asked}
         total, budget = sum(needed.values()), self.budget
         if total > budget:
-            each = ", ".join(f"{spec}: {_size(size)}" for spec, size in needed.items())
+            each = ", ".join(f"{spec}: {size(count)}" for spec, count in needed.items())
             raise DerbyError(
-                f"The models asked for take {_size(total)} of memory ({each}) and "
-                f"{_size(budget)} may be used: choose fewer or smaller ones, or set "
+                f"The models asked for take {size(total)} of memory ({each}) and "
+                f"{size(budget)} may be used: choose fewer or smaller ones, or set "
                 f"{BUDGET_VARIABLE} to more bytes."
             )
         self._needed = needed
 
-    def get(self, spec: ModelSpec, say: Say) -> Engine:
-        """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time.
+    def get(self, spec: ModelSpec, say: Say, context: int = 0) -> Engine:
+        """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time,
+        and of a large model what it needs for texts of `context` tokens (0: its longest).
 
         One that `require_room` was not asked for is a need of its own: others may make room for
         it. Raises DerbyError for an unknown engine, model, precision or device, and for a model
@@ -139,7 +141,7 @@ class LoadedModels:
                 self.require_room((spec,), say)
             self._evict(self._needed[spec])
             if not declared.loads_at_once:
-                say(f"Loading {spec}...")
+                say(f"Loading {spec}{self._needs(spec, context, say)}...")
             names = {needed.name for needed in self._needed}
             self._fetch(spec, names, say)
             self._loaded[spec] = engine = declared.open(spec, say)
@@ -152,6 +154,19 @@ class LoadedModels:
             self.warm_up(self._at_once, WARM_SECONDS)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
+
+    def _needs(self, spec: ModelSpec, context: int, say: Say) -> str:
+        """What a large model needs of the memory, and what there is, in brackets; "": little."""
+        import psutil
+
+        weights, free = self._needed[spec], psutil.virtual_memory().available
+        if weights < LARGE or engine_named(spec.engine).models:
+            return ""
+        files = model_files(spec.name, say, long=spec.long)
+        tokens = min(context or files.max_context, files.max_context)
+        cache = files.row_bytes * tokens
+        caches = f", {size(cache)} a column for {tokens:,} tokens" if cache else ""
+        return f" ({size(weights)} of weights{caches}; {size(free)} of memory are free)"
 
     def within_context(self, spec: ModelSpec, context: int, say: Say) -> ModelSpec:
         """The model as it is opened for texts of up to `context` tokens: for most of them the same
@@ -298,10 +313,6 @@ class LoadedModels:
             else:
                 done += 1
         return bool(self._cold)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def model_budget() -> int:

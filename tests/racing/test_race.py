@@ -43,7 +43,7 @@ class Loaded(LoadedModels):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def get(self, spec: ModelSpec, say: Callable[[str], None]) -> FakeEngine:
+    def get(self, spec: ModelSpec, say: Callable[[str], None], context: int = 0) -> FakeEngine:
         self.asked.append(spec.name)
         say(f"Loading {spec.name}...")
         if spec.name not in self.engines:

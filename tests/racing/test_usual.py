@@ -1,0 +1,57 @@
+"""The precision that a model runs at for which none was named."""
+
+from pathlib import Path
+
+import chat_model
+import pytest
+
+from backend.cli.options import Target
+from backend.racing import models as loading
+from backend.racing import usual
+from backend.racing.models import LoadedModels
+from backend.racing.usual import usual_spec
+from backend.types import ModelSpec
+
+
+@pytest.mark.parametrize(
+    ("engine", "first", "second"), [("openvino", "fp32", "int8"), ("torch", "fp32", "bf16")]
+)
+def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
+    engine: str, first: str, second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models of gigabytes were converted to fp32 and loaded at twice their size or more."""
+    spec, said = ModelSpec(str(chat_model.make(tmp_path)), engine), list[str]()
+    assert usual_spec(spec, said.append).precision == first
+    assert said == []
+    monkeypatch.setattr(usual, "LARGE", 1e3)
+    assert usual_spec(spec, said.append).precision == second
+    (sentence,) = said
+    assert f"it runs at {second}" in sentence
+    assert f"--precision {first} rules that out" in sentence
+    named = Target(spec.name, engine, first)
+    assert named.spec.precision == first, "who names one gets it"
+    assert Target(spec.name, engine).spec.precision == second
+
+
+@pytest.mark.parametrize(
+    "spec", [ModelSpec(), ModelSpec("fake", "fake"), ModelSpec("/no/such/model")]
+)
+def test_all_others_run_at_the_first(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual, "LARGE", 0.0)
+    assert usual_spec(spec, pytest.fail).precision == "fp32"
+
+
+def test_what_a_large_model_needs_is_said_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, said = ModelSpec(str(chat_model.make(tmp_path)), "torch"), list[str]()
+    LoadedModels().get(spec, said.append)
+    assert said == [f"Loading {spec}..."]
+    monkeypatch.setattr(loading, "LARGE", 1e3)
+    for context, tokens in ((100, "100"), (0, "512"), (9999, "512")):
+        LoadedModels().get(spec, said.append, context)
+        assert said[-1].startswith(f"Loading {spec} (")
+        # 3 layers of 2 heads of 8 numbers, keys and values
+        assert f"{2 * 3 * 2 * 8 * 4 * int(tokens) / 1e6:.1f} MB a column" in said[-1]
+        assert f"for {tokens} tokens" in said[-1]
+        assert said[-1].endswith("of memory are free)...")
