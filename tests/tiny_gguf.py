@@ -100,23 +100,10 @@ def write_weights(
     path: Path, kind: str, weights: Mapping[str, np.ndarray], **changes: Any
 ) -> dict[str, np.ndarray]:
     """The same, of these weights."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_context_length(256)
-    writer.add_embedding_length(64)
-    writer.add_feed_forward_length(96)
+    writer = _begun(path, "llama", **changes)
     writer.add_block_count(2)
-    writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_rope_dimension_count(16)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_vocab_size(families.VOCABULARY)
-    writer.add_token_list(tokens())
-    writer.add_token_types([1] * families.END + [3])
-    for name, value in {**TOKENIZER, **changes}.items():
-        add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
-        add[type(value)](name, value)
     format_, meant = GGMLQuantizationType[kind], dict[str, np.ndarray]()
     for name, weight in weights.items():
         short = gguf_name(name)
@@ -128,8 +115,57 @@ def write_weights(
         heads = HEADS.get(short.split(".")[-2], 0)
         ordered = paired(weight, heads) if heads else weight
         writer.add_tensor(short, quants.quantize(ordered, format_), raw_dtype=format_)
+    _finish(writer)
+    return meant
+
+
+def _begun(path: Path, architecture: str, **changes: Any) -> gguf.GGUFWriter:
+    """A file with what all of these models have."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_context_length(256)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(4)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(families.VOCABULARY)
+    writer.add_token_list(tokens())
+    writer.add_token_types([1] * families.END + [3])
+    for name, value in {**TOKENIZER, **changes}.items():
+        add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
+        add[type(value)](name, value)
+    return writer
+
+
+def _finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return meant
+
+
+def write_hybrid(path: Path, **changes: Any) -> None:
+    """A tiny LFM2: two layers of short convolutions, and between them one that attends."""
+    writer = _begun(path, "lfm2", **{"lfm2.shortconv.l_cache": 3}, **changes)
+    writer.add_block_count(3)
+    writer.add_head_count_kv([0, 2, 0])
+    attends = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
+    attends |= {"attn_q_norm": (16,), "attn_k_norm": (16,)}
+    convolves = {"conv": (64, 3), "in_proj": (192, 64), "out_proj": (64, 64)}
+    convolves = {f"shortconv.{name}": shape for name, shape in convolves.items()}
+    both = {"attn_norm": (64,), "ffn_norm": (64,)}
+    both |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (families.VOCABULARY, 64)}
+    shapes["token_embd_norm"] = (64,)
+    for i, own in enumerate((convolves, attends, convolves)):
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in (both | own).items()}
+    draw, packed = np.random.default_rng(3), GGMLQuantizationType.Q8_0
+    for name, shape in shapes.items():
+        weight = draw.normal(len(shape) == 1, 0.15, shape).astype(np.float32)
+        if shape[-1] == 64 and len(shape) == 2:
+            quantised = quants.quantize(weight, packed)
+            writer.add_tensor(f"{name}.weight", quantised, raw_dtype=packed)
+        else:
+            writer.add_tensor(f"{name}.weight", weight)
+    _finish(writer)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from races import board_after, events_of
-from tiny_gguf import random_weights, write_gguf, write_weights
+from tiny_gguf import random_weights, write_gguf, write_hybrid, write_weights
 
 from backend.engines.cache import NewRows
 from backend.engines.llamacpp import engine as engine_module
 from backend.engines.llamacpp import library as library_module
 from backend.engines.llamacpp.abilities import PACKAGE, VERSION
+from backend.engines.llamacpp.context import FIRST_CELLS
 from backend.engines.llamacpp.engine import LlamaCppEngine, open_llamacpp
-from backend.engines.llamacpp.store import FIRST_CELLS
 from backend.errors import DerbyError
 from backend.models.gguf import gguf_folder
 from backend.models.gguf_header import read_header
@@ -126,7 +126,7 @@ def test_a_text_outgrows_its_context_and_loses_nothing(
     exact: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parked rows are cells as well: the text is laid anew before it is laid into a larger one."""
-    monkeypatch.setattr("backend.engines.llamacpp.store.FIRST_CELLS", 256)
+    monkeypatch.setattr("backend.engines.llamacpp.context.FIRST_CELLS", 256)
     session, text = exact.open(), list[int]()
     for i in range(100):
         logits = session.forward([9, i % 7, 11, 12, 13], [-1, -1, 1, -1, 2], range(5))
@@ -230,6 +230,48 @@ def test_chains_are_padded_by_trees_as_elsewhere(exact: LlamaCppEngine) -> None:
     session.keep(range(20))
     assert np.array_equal(wide[-1], alone(exact, [5, 6, *range(10, 30)]))
     session.close()
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> LlamaCppEngine:
+    path = tmp_path_factory.mktemp("hybrid") / "tiny.gguf"
+    write_hybrid(path, **MERGES)
+    return opened(path, "gguf-exact")
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_hybrids_state_is_the_one_behind_its_text(
+    hybrid: LlamaCppEngine, data: st.DataObject
+) -> None:
+    """Chains of which any row is the last one kept, texts cut anywhere, checkpoints, larger
+    contexts, and moves to another cache, in any order.
+    """
+    cache, text = hybrid.cache(), list[int]()
+    assert hybrid.capabilities.recurrent
+    for _ in range(data.draw(st.integers(2, 7))):
+        tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=9))
+        (logits,) = cache.run([NewRows(tokens, chain_parents(len(tokens)), range(len(tokens)))])
+        row = data.draw(st.integers(0, len(tokens) - 1))
+        assert np.array_equal(logits[row], alone(hybrid, text + tokens[: row + 1]))
+        kept = data.draw(st.integers(0, len(tokens)))
+        cache.keep(0, range(kept))
+        text += tokens[:kept]
+        deed = data.draw(st.sampled_from(["go on", "rewind", "checkpoint", "grow", "move"]))
+        if deed == "rewind":
+            cache.rewind(0, data.draw(st.integers(0, len(text))))
+        elif deed == "checkpoint":
+            cache.checkpoint(0)
+        elif deed == "grow":
+            cache.reserve(FIRST_CELLS + 1)
+        elif deed == "move" and cache.checkpoints(0):
+            length = data.draw(st.sampled_from(cache.checkpoints(0)))
+            arrays = cache.export(0, length)
+            cache.close()
+            cache = hybrid.cache()
+            cache.load(length, arrays)
+        del text[cache.lengths[0] :]
+    cache.close()
 
 
 LINES = ("kv", "lookup:k=5", "lookahead:window=4,level=3,guesses=4", "speculative", "lookup:k=9")

@@ -11,7 +11,9 @@ import numpy as np
 from backend.engines.base import Engine
 from backend.engines.cache import Cache, NewRows
 from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, EXACT
+from backend.engines.llamacpp.context import ContextStore
 from backend.engines.llamacpp.library import F16, F32, FLASH_ATTENTION, library
+from backend.engines.llamacpp.recurrent import RecurrentStore
 from backend.engines.llamacpp.state import Layout
 from backend.engines.llamacpp.store import LlamaCppStore
 from backend.engines.llamacpp.tokenizer import GgufTokenizer
@@ -19,7 +21,7 @@ from backend.errors import DerbyError
 from backend.machine import threads
 from backend.models.digests import sha256_of
 from backend.models.files import gguf_file
-from backend.types import PREFILL_CHUNK, ModelSpec, chain_parents
+from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
 
 #: Rows that llama.cpp computes together. Its kernels for eight rows and more add up otherwise.
 ROWS = {AS_IT_IS: PREFILL_CHUNK, EXACT: 7}
@@ -43,8 +45,8 @@ def open_llamacpp(spec: ModelSpec, say: Callable[[str], None]) -> "LlamaCppEngin
 
 
 class LlamaCppEngine(Engine):
-    """A loaded GGUF file. Raises DerbyError for one that llama.cpp does not load, or whose cache
-    cannot be rewound.
+    """A loaded GGUF file. Raises DerbyError for one that llama.cpp does not load, or that is no
+    causal language model.
     """
 
     # The first pass of a context allocates what the others use.
@@ -55,14 +57,14 @@ class LlamaCppEngine(Engine):
         self.library = library()
         self._exact = spec.precision == EXACT
         self._model = self._loaded(path)
-        self._require_rewindable()
+        self._require_causal()
         self.tokenizer = GgufTokenizer(self.library, self._model)
         self.width = self.tokenizer.vocab_size
         self.weight_bytes: int = self.library.llama_model_size(self._model)
         longest: int = self.library.llama_model_n_ctx_train(self._model)
         original = self._original_context()
         self.most_cells = original or UNLIMITED
-        self.capabilities = replace(CAPABILITIES, max_context=min(longest, original or longest))
+        self.capabilities = self._abilities(min(longest, original or longest))
         if self._exact:
             self._require_exact()
 
@@ -80,18 +82,19 @@ class LlamaCppEngine(Engine):
         weakref.finalize(self, self.library.llama_model_free, model)
         return model
 
-    def _require_rewindable(self) -> None:
-        """Raise DerbyError for a model whose text cannot be continued, or not be rewound."""
+    def _require_causal(self) -> None:
+        """Raise DerbyError for a model that does not go on with a text."""
         ask = self.library
         if ask.llama_model_has_encoder(self._model) or ask.llama_model_is_diffusion(self._model):
             raise DerbyError(
                 f"{self.spec.name!r:.100} is no causal language model: choose one that is."
             )
+
+    def _abilities(self, max_context: int) -> Capabilities:
+        ask = self.library
         if ask.llama_model_is_recurrent(self._model) or ask.llama_model_is_hybrid(self._model):
-            raise DerbyError(
-                f"{self.spec.name!r:.100} keeps state that cannot be rewound, so rejected tokens "
-                "could not be forgotten: choose a model whose layers all attend."
-            )
+            return Capabilities(tree=False, rewinds="last pass", max_context=max_context)
+        return replace(CAPABILITIES, max_context=max_context)
 
     def _require_exact(self) -> None:
         """Raise DerbyError for weights of a format that llama.cpp has several kernels for."""
@@ -143,8 +146,9 @@ class LlamaCppEngine(Engine):
             )
         return made
 
-    def store(self, sequences: int) -> LlamaCppStore:
-        return LlamaCppStore(self)
+    def store(self, sequences: int) -> ContextStore:
+        recurrent = self.capabilities.recurrent
+        return RecurrentStore(self) if recurrent else LlamaCppStore(self)
 
     def layout(self) -> Layout:
         """How its caches are written. Raises DerbyError for caches that cannot be copied."""

@@ -20,8 +20,8 @@ from backend.engines.llamacpp.abilities import PACKAGE, VERSION
 from backend.errors import DerbyError
 
 #: How often a thread of OpenMP looks for work before it sleeps. The default (300,000) burns a core
-#: for milliseconds after a pass, which is other columns' time; within a pass threads must spin from
-#: one product to the next.
+#: for 4 to 11 ms after each pass, which is other columns' time; so many burn 0.5 ms, and are enough
+#: within a pass, where threads must spin from one product to the next.
 SPINS = ("GOMP_SPINCOUNT", "20000")
 
 #: ggml's numbers of formats: float32 and float16.
@@ -174,6 +174,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_memory_clear": (None, (_POINTER, c.c_bool)),
     "llama_memory_seq_rm": (c.c_bool, (_POINTER, _INT, _INT, _INT)),
     "llama_memory_seq_cp": (None, (_POINTER, _INT, _INT, _INT, _INT)),
+    "llama_memory_seq_pos_max": (_INT, (_POINTER, _INT)),
     "llama_decode": (_INT, (_POINTER, Batch)),
     "llama_get_logits": (c.POINTER(c.c_float), (_POINTER,)),
     "llama_state_seq_get_size": (c.c_size_t, (_POINTER, _INT)),
@@ -208,7 +209,11 @@ class Library:
             function.restype, function.argtypes = result, parameters
         self._found = found
         self._log = _LOG(self._note)  # kept, for the library calls it
-        found.llama_log_set(self._log, None)
+
+    def begin(self) -> None:
+        """Start it; from then on it logs here, so this must live as long as the process."""
+        self._found.llama_log_set(self._log, None)
+        self._found.llama_backend_init()
 
     def _note(self, level: int, text: bytes, _data: Any) -> None:
         if level == ERROR and text:
@@ -240,7 +245,7 @@ def library() -> Library:
         for name, value in _values(found).items():
             if (value or 0) != known.get(name, 0):
                 raise _unknown(present, f"{name} is {value}")
-    made.llama_backend_init()
+    made.begin()
     return made
 
 
@@ -264,9 +269,10 @@ def _unknown(present: str, difference: str) -> DerbyError:
 def _few_spins() -> Any:
     """Have what is loaded meanwhile read SPINS of the environment, unless that says otherwise."""
     name, value = SPINS
-    stated = os.environ.setdefault(name, value)
+    stated = name in os.environ
+    os.environ.setdefault(name, value)
     try:
         yield
     finally:
-        if stated == value:
+        if not stated:
             del os.environ[name]

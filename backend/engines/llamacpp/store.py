@@ -7,16 +7,13 @@ Rejected rows between kept ones are parked in a sequence of their own, so that c
 order of the text: in another order, attention would add up otherwise.
 """
 
-import weakref
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.cache import Pass, Store
-from backend.engines.llamacpp.library import Batch, Library
-from backend.engines.llamacpp.state import Layout
+from backend.engines.cache import Pass
+from backend.engines.llamacpp.context import END, ContextStore, Model
 from backend.types import Arrays, Logits
 
 #: Leaves of the widest tree (a lookahead window of 32, and 32 guesses), then the sequence where
@@ -25,44 +22,17 @@ MOST_PATHS = 71
 PARKED = MOST_PATHS
 SEQUENCES = MOST_PATHS + 1
 
-#: Cells of a new context. They are doubled as a text grows.
-FIRST_CELLS = 1024
 
-#: llama_pos: without an end.
-END = -1
-
-
-class Model(Protocol):
-    """What a store needs of its engine. `width`: numbers in a row of logits. `most_cells`: those of
-    the largest context.
-    """
-
-    library: Library
-    width: int
-    most_cells: int
-
-    def context(self, cells: int, sequences: int) -> int: ...
-
-    def layout(self) -> Layout: ...
-
-
-class LlamaCppStore(Store):
+class LlamaCppStore(ContextStore):
     """See Store. Its cells in use are the text's rows, and parked ones among them."""
 
     def __init__(self, model: Model) -> None:
-        self._model, self._library = model, model.library
+        super().__init__(model, SEQUENCES)
         self._paths = 1  # sequences that hold the context
         self._length = 0  # rows of the text before the last pass
+        self._parked = 0  # rejected rows among them
         self._members: Sequence[Sequence[int]] = ()  # of each row of the last pass, its sequences
         self._depths: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._begin(FIRST_CELLS)
-
-    def _begin(self, cells: int) -> None:
-        """Take a new, empty context of so many cells."""
-        self._cells, self._parked = cells, 0
-        self._context = self._model.context(cells, SEQUENCES)
-        self._memory = self._library.llama_get_memory(self._context)
-        self._free = weakref.finalize(self, self._library.llama_free, self._context)
 
     def run(self, work: Pass) -> Logits:
         (tokens,), (positions,), (seen,) = work.tokens, work.positions, work.seen
@@ -75,42 +45,9 @@ class LlamaCppStore(Store):
             leaves = np.flatnonzero(seen.sum(axis=0) == 1)
             self._share(len(leaves))
             members = [np.flatnonzero(of).tolist() for of in seen[leaves].T]
-        logits = self._decode(tokens, positions, members, work.rows)
+        # Before the pass: what one leaves behind that fails is taken out by the next.
         self._members, self._depths = members, positions - self._length
-        return logits[None]
-
-    def _decode(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        members: Sequence[Sequence[int]],
-        rows: NDArray[np.int64],
-    ) -> Logits:
-        """Run tokens that belong to these sequences: logits of these rows, [len(rows), V]."""
-        wanted, places = np.unique(rows, return_inverse=True)
-        ids, where = tokens.astype(np.int32), positions.astype(np.int32)
-        counts = np.array([len(of) for of in members], dtype=np.int32)
-        sequences = np.array([i for of in members for i in of], dtype=np.int32)
-        firsts = np.cumsum(counts, dtype=np.uint64) - counts.astype(np.uint64)
-        addresses = np.uint64(sequences.ctypes.data) + firsts * np.uint64(sequences.itemsize)
-        asked = np.zeros(len(ids), dtype=np.int8)
-        asked[wanted] = 1
-        library, width = self._library, self._model.width
-        batch = Batch(
-            len(ids),
-            ids.ctypes.data,
-            None,
-            where.ctypes.data,
-            counts.ctypes.data,
-            addresses.ctypes.data,
-            asked.ctypes.data,
-        )
-        if code := library.llama_decode(self._context, batch):
-            raise RuntimeError(f"llama_decode returned {code}: {library.first_error}")
-        if not len(wanted):
-            return np.zeros((0, width), dtype=np.float32)
-        logits = library.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(logits, (len(wanted), width))[places]
+        return self._decode(tokens, positions, members, work.rows)[None]
 
     def _keep(self, rows: Sequence[int]) -> None:
         """Make these rows of the last pass, a path, part of the text; the others go."""
@@ -119,7 +56,7 @@ class LlamaCppStore(Store):
             return
         start, end = self._length, self._length + len(rows)
         own = members[rows[-1]][0] if rows else 0
-        if len(members[0]) < self._paths or len(members[-1]) < self._paths:
+        if len(members[-1]) < self._paths:  # the last row of a tree is a leaf
             for row in set(range(rows[-1] if rows else 0)).difference(rows):
                 at = start + int(self._depths[row])
                 self._copy(members[row][0], PARKED, at, at + 1)
@@ -150,28 +87,17 @@ class LlamaCppStore(Store):
             self._copy(0, sequence, 0, END)
         self._paths = max(self._paths, paths)
 
-    def _copy(self, source: int, target: int, start: int, end: int) -> None:
-        self._library.llama_memory_seq_cp(self._memory, source, target, start, end)
-
-    def _remove(self, sequence: int, start: int) -> None:
-        if not self._library.llama_memory_seq_rm(self._memory, sequence, start, END):
-            raise RuntimeError(f"llama.cpp cannot rewind this cache to {start} tokens")
-
     def _require_room(self, rows: int) -> None:
         """Have cells for so many more rows: those of parked rows, or a larger context's."""
         needed = self._length + rows
         if needed + self._parked <= self._cells:
             return
-        larger = self._cells
-        while needed > larger - larger // 8:
-            larger *= 2
-        self._refill(min(larger, self._model.most_cells))
+        self._refill(self._larger(needed))
 
     def _refill(self, cells: int) -> None:
         """Lay the text's cells anew, into a context of so many, without parked ones."""
-        written = self.written(0)
+        written, self._parked, wipe = self.written(0), 0, 0
         if cells == self._cells:
-            self._parked = wipe = 0
             self._library.llama_memory_clear(self._memory, wipe)
         else:
             self._free()
@@ -182,18 +108,8 @@ class LlamaCppStore(Store):
         """Have the empty context hold what was written of a sequence."""
         paths, self._paths = self._paths, 1
         if self._length:
-            size, context = len(written), self._context
-            if self._library.llama_state_seq_set_data(context, written, size, 0) != size:
-                raise RuntimeError(f"llama.cpp took no cache: {self._library.first_error}")
+            self._take(written, 0)
         self._share(paths)
-
-    def written(self, sequence: int) -> bytes:
-        """What llama.cpp writes of the cells of a sequence."""
-        size = self._library.llama_state_seq_get_size(self._context, sequence)
-        buffer = np.empty(size, dtype=np.uint8)
-        data = buffer.ctypes.data
-        count = self._library.llama_state_seq_get_data(self._context, data, size, sequence)
-        return buffer[:count].tobytes()
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
         """See Store. Before the last pass, nothing is moved."""
@@ -214,6 +130,3 @@ class LlamaCppStore(Store):
 
     def reserve(self, rows: int) -> None:
         self._require_room(rows - self._length)
-
-    def close(self) -> None:
-        self._free()
