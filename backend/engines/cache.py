@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backend.engines.rewinding import REWINDING
 from backend.engines.tree import Tree, require_path, tree_of
 from backend.errors import DerbyError
-from backend.types import Arrays, Capabilities, HiddenStates, Logits, Rewinds
+from backend.types import Arrays, Capabilities, HiddenStates, Logits
 
 #: A compaction costs about as much as this many reads of a hole by one forward pass, plus as many
 #: per cached row.
@@ -82,16 +82,15 @@ class Store(ABC):
     """The rows of b caches on the device, and what runs passes behind them.
 
     `in_place`: rows at the end are dropped for nothing, and `gather` copies only what it moves;
-    otherwise it copies the whole cache. `rewinds`: what a text can be cut back to; as the engine's
-    capabilities have it.
+    otherwise it copies the whole cache.
 
-    With "last pass" it is in place, and keeps recurrent states: that behind no row, that of the
-    checkpoint, and of the last pass those behind each row whose logits were asked for, behind its
-    last row, and where it began. `run` and `read` are asked for none but these.
+    That of a model with recurrent state (Capabilities.rewinds) is in place, and keeps states: that
+    behind no row, that of the checkpoint, and of the last pass those behind each row whose logits
+    were asked for, behind its last row, and where it began. `run` and `read` are asked for none but
+    these.
     """
 
     in_place = True
-    rewinds: Rewinds = "any row"
 
     @abstractmethod
     def run(self, work: Pass) -> Logits:
@@ -144,8 +143,6 @@ class Cache:
     """The KV caches of `sequences` sequences. Not thread-safe."""
 
     def __init__(self, store: Store, capabilities: Capabilities, sequences: int = 1) -> None:
-        if store.rewinds != capabilities.rewinds:
-            raise RuntimeError(f"the store rewinds to {store.rewinds!r}: so must Capabilities say")
         self.capabilities = capabilities
         self._store: Store | None = store
         self._in_place = store.in_place

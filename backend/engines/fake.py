@@ -145,8 +145,6 @@ class RecurrentStore(Store):
     but those that it must. Raises RuntimeError for whatever it need not be able to do.
     """
 
-    rewinds = "last pass"
-
     def __init__(self, engine: FakeEngine) -> None:
         self._engine = engine
         self._last: dict[int, tuple[int, ...]] = {}  # states of the last pass, by rows before them

@@ -301,8 +301,6 @@ def test_what_a_recurrent_cache_need_not_have_is_refused() -> None:
         cache.run([NewRows([1, 2], [-1, -1])])
     with pytest.raises(RuntimeError, match="one sequence a pass"):
         FakeEngine(capabilities=RECURRENT).cache(2)
-    with pytest.raises(RuntimeError, match="rewinds to 'last pass'"):
-        Cache(FakeEngine(capabilities=RECURRENT).store(1), FakeEngine().capabilities)
     with pytest.raises(ValueError, match="one chain of tokens a pass"):
         replace(FakeEngine().capabilities, rewinds="last pass")
 

@@ -26,8 +26,6 @@ NO_ROWS = NO_TOKENS
 class RecurrentStore(ContextStore):
     """See Store. `_length`: the rows of TEXT, -1 after a pass that failed."""
 
-    rewinds = "last pass"
-
     def __init__(self, model: Model) -> None:
         super().__init__(model, SEQUENCES)
         self._length = self._start = self._checkpoint = 0
