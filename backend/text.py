@@ -16,6 +16,9 @@ from backend.errors import DerbyError
 #: Tokenizer classes that add nothing to tokenizer.json.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
+#: Files that hold a vocabulary where there is no tokenizer.json.
+VOCABULARIES = ("tokenizer.model", "vocab.json", "vocab.txt")
+
 #: What was said before in a chat, as types.Request has it: [role, text] of each turn.
 Turns = Sequence[tuple[str, str]]
 
@@ -207,25 +210,43 @@ def _load(folder: Path) -> Any:
 
 
 def _loaded(folder: Path) -> Any:
+    stored = (folder / "tokenizer.json").is_file()
+    if not stored and not any((folder / file).is_file() for file in VOCABULARIES):
+        raise DerbyError(
+            f"The model in {folder.name!r} comes without a tokenizer: put tokenizer.json from its "
+            "repository beside its weights."
+        )
     settings = folder / "tokenizer_config.json"
     named = json.loads(settings.read_text()).get("tokenizer_class") if settings.is_file() else None
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if named in PLAIN_CLASSES and (folder / "tokenizer.json").is_file():
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    from transformers import AutoTokenizer
-
+    if stored and named in PLAIN_CLASSES:
+        return _as_stored(folder)
     # Where no class is stated, AutoTokenizer takes the architecture's usual one.
     with suppress(Exception):
         fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if isinstance(fast, PreTrainedTokenizerFast) and (named or _splits_as_stored(fast, folder)):
             return fast
-    if (folder / "tokenizer.json").is_file():
-        return PreTrainedTokenizerFast.from_pretrained(folder)
+    if stored:
+        return _as_stored(folder)
     raise DerbyError(
         f"The model in {folder.name!r} has no fast tokenizer (tokenizer.json); "
         "choose a model that ships one."
     )
+
+
+def _as_stored(folder: Path) -> Any:
+    """The tokenizer that tokenizer.json describes. Raises DerbyError if it describes none."""
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    except Exception as error:  # whatever its makers wrote
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DerbyError(
+            f"The tokenizer of {folder.name!r} cannot be read ({said:.100}): fetch "
+            "tokenizer.json and tokenizer_config.json again."
+        ) from error
 
 
 def _splits_as_stored(fast: Any, folder: Path) -> bool:

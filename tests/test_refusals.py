@@ -7,13 +7,18 @@ how that is said.
 # ruff: noqa: E501 (each sentence stands whole)
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import chat_model
 import pytest
 from asking import fakes
+from damaged import Damage, holding, stating, with_weights, without
 from filled import MENU, filled
 
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.limits import Limits, limits_of
 from backend.racing.models import LoadedModels
@@ -407,3 +412,95 @@ def test_lookahead_is_refused_on_a_model_with_recurrent_state() -> None:
         "fake-recurrent on fake fp32 (CPU) keeps recurrent state: it takes chains alone, so "
         "lookahead's window cannot run. Choose prompt lookup or speculative."
     )
+
+
+ONE = "model.layers.1.mlp.up_proj.weight"
+
+#: What is wrong with a checkpoint, and the sentence; {0} is its folder, {1} the folder's name.
+CHECKPOINTS: dict[str, tuple[Damage, str]] = {
+    "one missing": (
+        with_weights(lambda tensors: tensors.pop(ONE)),
+        "The weights of '{0}' lack 1 tensor that its config.json asks for, the first being model.layers.1.mlp.up_proj.weight: fetch them again.",
+    ),
+    "a layer missing": (
+        stating("config.json", num_hidden_layers=4),
+        "The weights of '{0}' lack 9 tensors that its config.json asks for, the first being model.layers.3.input_layernorm.weight: fetch them again.",
+    ),
+    "other shapes": (
+        stating("config.json", intermediate_size=40),
+        "The shapes of 9 tensors of '{0}' do not fit its config.json, the first being model.layers.0.mlp.down_proj.weight: 32 x 48 instead of 32 x 40. Fetch weights and config.json again.",
+    ),
+    "no tokenizer": (
+        without("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+        "The model in '{1}' comes without a tokenizer: put tokenizer.json from its repository beside its weights.",
+    ),
+    "config is a list": (
+        holding("config.json", "[]"),
+        "The config.json of '{0}' is no JSON object: fetch it again.",
+    ),
+    "config is cut": (
+        holding("config.json", '{"model_type": "ll'),
+        "The config.json of '{0}' is not JSON (Unterminated string starting at: line 1 column 16 (char 15)): fetch it again.",
+    ),
+    "config without a type": (
+        holding("config.json", "{}"),
+        "The config.json of '{0}' cannot be read (ValueError: Unrecognized model in ",
+    ),
+    "config without layers": (
+        stating("config.json", num_hidden_layers=None),
+        "The config.json of '{0}' cannot be read (TypeError: ",
+    ),
+    "end of text by name": (
+        stating("generation_config.json", eos_token_id=["</s>"]),
+        "The eos_token_id of '{0}' is ['</s>']; it must be a token's number, or a list of them: correct it in generation_config.json or config.json.",
+    ),
+    "tokenizer settings are cut": (
+        holding("tokenizer_config.json", "{"),
+        "The tokenizer_config.json of '{0}' is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)): fetch it again.",
+    ),
+    "tokenizer of nothing": (
+        holding("tokenizer.json", "{}"),
+        "The tokenizer of '{1}' cannot be read (KeyError: 'added_tokens'): fetch tokenizer.json and tokenizer_config.json again.",
+    ),
+    "its own code": (
+        stating("config.json", model_type="mystery", auto_map={"AutoConfig": "mystery.Config"}),
+        "The model '{0}' needs code of its own repository, and Decode Derby runs none: choose a model of a standard architecture.",
+    ),
+    "unknown format": (
+        stating("config.json", quantization_config={"quant_method": "modelopt"}),
+        "The weights of '{0}' are quantised as modelopt, which nothing here reads: choose the model's plain weights.",
+    ),
+    "package is missing": (
+        stating("config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        "The weights of '{0}' are quantised as gptq, which nothing here reads: install the package gptqmodel for the torch engine, or choose the model's plain weights.",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that can be chatted with."""
+    return chat_model.make(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+@pytest.mark.parametrize(("damage", "sentence"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_a_damaged_checkpoint_is_refused(
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Damage,
+    sentence: str,
+    engine: str,
+) -> None:
+    """Missing weights were drawn at random, and raced; most of the others were internal errors, and
+    some passed on the advice to run the repository's code.
+    """
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    shutil.copytree(whole, folder)
+    damage(folder)
+    with pytest.raises(DerbyError) as refused:
+        engine_named(engine).open(ModelSpec(str(folder), engine), lambda _: None)
+    assert str(refused.value).startswith(sentence.format(folder, folder.name))
+    assert len(str(refused.value)) < 400

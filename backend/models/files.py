@@ -1,7 +1,6 @@
 """What a model's name means and where its files are: built-in, a local folder, or the Hub."""
 
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.models.checkpoint import require_readable
+from backend.models.checkpoint import loading_error, read_object, require_readable
 from backend.models.digests import sha256_of
 from backend.models.gguf import SUFFIX, gguf_folder, gguf_in
 from backend.models.hub import HUB_ID, IR, Say, hub_folder
@@ -148,9 +147,10 @@ def _local(folder: Path, name: str, say: Say) -> Path:
         raise DerbyError(f"There is no model folder {name!r}: check the path.")
     if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
         _require_every_shard(folder, name)
-        require_readable(folder, name, _read_json(folder / "config.json", name))
+        require_readable(folder, name)
         return folder
     if _ready_made(folder) and (folder / "config.json").is_file():
+        require_readable(folder, name)
         return folder
     if (file := gguf_in(folder, name)) is not None:
         return gguf_folder(file, say)
@@ -179,7 +179,7 @@ def _require_every_shard(folder: Path, name: str) -> None:
     index = "model.safetensors.index.json"
     if (folder / index).is_file():
         try:
-            shards = set(map(str, _read_json(folder / index, name)["weight_map"].values()))
+            shards = set(map(str, read_object(folder / index, name)["weight_map"].values()))
         except (KeyError, TypeError, AttributeError) as error:
             raise DerbyError(f"The {index} of {name!r} is no index: fetch it again.") from error
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
@@ -190,21 +190,15 @@ def _require_every_shard(folder: Path, name: str) -> None:
             )
 
 
-def _read_json(path: Path, name: str) -> Any:
-    """What a file of the model `name` holds. Raises DerbyError if it is not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DerbyError(
-            f"The {path.name} of {name!r} is not JSON ({error}): correct it, or choose another "
-            "model."
-        ) from error
-
-
 def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
-    config = _text_config(folder, name)
-    window, sliding = _window(config)
-    longest, original = config["max_position_embeddings"], _original_context(config)
+    try:
+        config = _text_config(folder, name)
+        window, sliding = _window(config)
+        longest, original = config["max_position_embeddings"], _original_context(config)
+    except DerbyError:
+        raise
+    except Exception as error:  # whatever its makers wrote
+        raise loading_error(name, f"The config.json of {name!r} cannot be read", error) from error
     # A ready-made graph chooses the factors itself, pass by pass: it must never reach beyond.
     long = long and original > 0 and not _ready_made(folder)
     fingerprint = fingerprint_of(folder)
@@ -238,8 +232,8 @@ def _row_bytes(config: dict[str, Any]) -> int:
 
 def _text_config(folder: Path, name: str) -> dict[str, Any]:
     """The language model's configuration, with context length and vocabulary size stated."""
-    stated = _read_json(folder / "config.json", name)
-    windows = any(stated.get(name) for name in WINDOWS) if isinstance(stated, dict) else False
+    stated = read_object(folder / "config.json", name)
+    windows = any(stated.get(name) for name in WINDOWS)
     plain = _is_complete(stated) and not windows
     if plain and "long_factor" not in str(_ropes(stated)):
         return stated
@@ -247,13 +241,7 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
     # transformers knows; it takes seconds to import, so it is asked only then.
     from transformers import AutoConfig
 
-    try:
-        whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
-        raise DerbyError(
-            f"The config.json of {name!r} describes no model that can be loaded without "
-            "running code of its own: choose a standard architecture."
-        ) from error
+    whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     text = whole.get_text_config(decoder=True)
     # Some architectures keep the length under a name of their own, to which the first of these
     # leads (GPT-2: n_positions) or not (MPT, BLOOM).
@@ -270,8 +258,8 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
     return config
 
 
-def _is_complete(config: Any) -> bool:
-    return isinstance(config, dict) and all(
+def _is_complete(config: dict[str, Any]) -> bool:
+    return all(
         isinstance(config.get(name), int) and config[name] > 0
         for name in ("max_position_embeddings", "vocab_size")
     )
@@ -320,11 +308,15 @@ def fingerprint_of(folder: Path, digest: Callable[[Path], str] = sha256_of) -> s
     return hashlib.sha256("\n".join(map(digest, files)).encode()).hexdigest()
 
 
-def _eos_ids(folder: Path, name: str, fallback: int | list[int] | None) -> frozenset[int]:
+def _eos_ids(folder: Path, name: str, fallback: Any) -> frozenset[int]:
     """Every id that ends a text: generation_config.json's, or else the model config's."""
     path = folder / "generation_config.json"
-    stated = _read_json(path, name).get("eos_token_id") if path.is_file() else None
+    stated = read_object(path, name).get("eos_token_id") if path.is_file() else None
     ids = fallback if stated is None else stated
-    if ids is None:
-        return frozenset()
-    return frozenset([ids] if isinstance(ids, int) else ids)
+    ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    if not all(isinstance(each, int) for each in ids):
+        raise DerbyError(
+            f"The eos_token_id of {name!r} is {ids!r:.60}; it must be a token's number, or a list "
+            "of them: correct it in generation_config.json or config.json."
+        )
+    return frozenset(ids)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from backend.errors import DerbyError
-from backend.models.checkpoint import READERS
+from backend.models.checkpoint import READERS, UNPACKED
 from backend.models.files import model_files
 
 FACTS = {"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9}
@@ -75,7 +75,39 @@ def test_a_package_inside_another_is_looked_for_itself(folder: Path, method: str
     """`optimum` is installed, which once passed for `optimum.quanto`."""
     config = FACTS | {"quantization_config": {"quant_method": method}}
     (folder / "config.json").write_text(json.dumps(config))
-    if method in READERS:
-        assert "optimum.quanto" in refusal(folder)
-    else:
-        assert model_files(str(folder), lambda _: None).weights == 64
+    assert method in refusal(folder)
+    assert ("optimum.quanto" in refusal(folder)) == (method in READERS)
+
+
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        ({"quantization_config": {"quant_method": "modelopt"}}, "modelopt"),
+        ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes"),
+        ({"quantization_config": {"bits": 4}, "quantization": {"bits": 4}}, "MLX"),
+        ({"quantization": {"bits": 4, "group_size": 64}}, "MLX"),
+        ({"text_config": {"quantization_config": {"quant_method": "gptq"}}}, "gptq"),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+    ],
+)
+def test_a_format_is_found_wherever_it_is_stated(
+    folder: Path, config: dict[str, object], method: str
+) -> None:
+    """transformers skips a format that it does not know, and draws the weights at random."""
+    (folder / "config.json").write_text(json.dumps(FACTS | config))
+    assert f"quantised as {method}, which nothing here reads" in refusal(folder)
+
+
+@pytest.mark.parametrize("method", UNPACKED)
+def test_a_format_that_needs_no_package_is_read(folder: Path, method: str) -> None:
+    config = FACTS | {"quantization_config": {"quant_method": method}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert model_files(str(folder), lambda _: None).weights == 64
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "7", '"{}"'])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer_config.json"])
+def test_settings_that_are_no_object_are_named(folder: Path, file: str, text: str) -> None:
+    """They were an internal error (TypeError, AttributeError)."""
+    (folder / file).write_text(text)
+    assert file in refusal(folder)

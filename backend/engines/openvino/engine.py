@@ -29,6 +29,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         devices = ", ".join(available_devices())
         raise DerbyError(f"There is no OpenVINO device {spec.device!r} here; there are {devices}.")
     files = model_files(spec.name, say, long=spec.long)
+    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     if files.factors:
         say(files.factors)
     path = (files.folder if files.ready_made else openvino_ir(spec, say)) / IR
@@ -37,7 +38,6 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         settings |= EXACT
     graph = ready_made(path, spec, files) if files.ready_made else path
     model = core().compile_model(graph, spec.device, settings)
-    tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     capabilities = replace(CAPABILITIES, max_context=files.max_context, batch=True)
     size = path.with_suffix(".bin").stat().st_size
     return OpenVINOEngine(

@@ -29,6 +29,7 @@ from backend.engines.openvino.compress import COMPRESSORS, OffGridError
 from backend.engines.openvino.merge import merge_products
 from backend.engines.openvino.tracing import traced_once
 from backend.errors import DerbyError
+from backend.models.checkpoint import require_convertible
 from backend.models.files import ModelFiles, Say, fix_long_factors, model_files
 from backend.models.prepared import cache_dir, intact, prepared
 from backend.types import ModelSpec
@@ -74,6 +75,7 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     def build(folder: Path) -> None:
         if spec.precision == "fp32":
             say(f"Converting {spec.name} to OpenVINO...")
+            require_convertible(files.folder, spec.name)
             exported = merge_products(_export(files, folder))
             model = _with_interface(exported, _architecture(files), files.sliding)
         else:

@@ -11,6 +11,7 @@ from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import tap_of
 from backend.errors import DerbyError
 from backend.machine import threads
+from backend.models.checkpoint import is_unpacked, loading_error, require_all_weights
 from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, ModelSpec
@@ -144,8 +145,8 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     import torch
 
     torch.set_num_threads(threads())
-    model = _PLACED.get(spec) or _load(spec, files, _placement(spec.device))
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+    model = _PLACED.get(spec) or _load(spec, files, _placement(spec.device))
     engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
     if files.factors:
         say(files.factors)
@@ -186,7 +187,8 @@ def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
             text = config.get_text_config(decoder=True)
             fix_long_factors({"rope_parameters": text.rope_parameters})
         found = text_model(config)
-        model = found.auto.from_pretrained(
+        load: Any = found.auto.from_pretrained
+        model, loaded = load(
             folder,
             config=found.config,
             key_mapping=found.renamed,
@@ -195,19 +197,25 @@ def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are told below
             **placement,
         )
     except torch.OutOfMemoryError as error:
         raise DerbyError(
             f"{spec} does not fit on the device: choose bf16, a smaller model or the device AUTO."
         ) from error
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise DerbyError(
-            f"The torch engine cannot load {spec.name!r} ({reason}); choose another model."
-        ) from error
+    except (DerbyError, MemoryError):
+        raise
+    except Exception as error:  # whatever a configuration or weights of others make it raise
+        what = f"The torch engine cannot load {spec.name!r}"
+        raise loading_error(spec.name, what, error) from error
+    require_all_weights(loaded, spec.name)
     if found.whole:
         forget_other_media(model)
+    if is_unpacked(config.to_dict()):
+        # transformers leaves what it unpacked in bf16, whatever it was asked for.
+        model.to(getattr(torch, PRECISIONS[spec.precision]))
     return model
 
 
