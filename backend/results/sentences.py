@@ -223,9 +223,9 @@ def doubts(board: Scoreboard, index: int) -> str:
     """How many more tokens would tell whether a column is faster or slower; "" where that is shown,
     cannot be told, or would take too many.
     """
-    gain = board.gain(index)
-    more = (gain.needed - 1) * board.scores[index].written
-    if board.pace(index) or more > FAR:
+    gain, written = board.gain(index), board.scores[index].written
+    more = (gain.needed - 1) * written
+    if board.pace(index) or not written or more > FAR:
         return ""
     return f"some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would show which is faster"
 

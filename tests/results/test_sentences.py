@@ -37,6 +37,7 @@ from backend.results.scoreboard import ENDED
 from backend.results.sentences import (
     brief,
     doubt,
+    doubts,
     ending,
     headline,
     ledger,
@@ -433,3 +434,11 @@ def test_recurrent_state_is_named_with_what_it_changes() -> None:
     assert "recurrent" not in said(False, False)
     assert f"The model {sentence}" in said(True, True)
     assert f"The model of Prompt lookup {sentence}" in said(False, True)
+
+
+def test_a_column_that_failed_before_its_first_token_is_not_promised_an_answer() -> None:
+    """Its details said: Some nan more tokens would show which is faster. Infinitely many times no
+    token is nan, which is not more than any limit.
+    """
+    board = board_of("kv lookup", *written(0, LONG, 0.1), Failed(1, "the server does not answer"))
+    assert doubts(board, 1) == ""
