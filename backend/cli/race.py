@@ -1,8 +1,12 @@
 """python -m backend race."""
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -70,18 +74,42 @@ def race(
     if record is not None:
         require_folder(record)
     board, kept = Scoreboard(columns), list[Event]()
-    events = _kept(InlineHost().stream(entered, lambda: False), kept)
-    if as_json:
-        for event in events:
-            board.add(event)
-            print(json.dumps(to_json(event)), flush=True)
-    else:
-        show(board, events)
+    with _interrupt(board) as interrupted:
+        events = _kept(InlineHost().stream(entered, interrupted.is_set), kept)
+        if as_json:
+            for event in events:
+                board.add(event)
+                print(json.dumps(to_json(event)), flush=True)
+        else:
+            show(board, events)
     if record is not None:
         save(recorded(request, columns, entered.target, kept), record)
+    if interrupted.is_set():
+        raise KeyboardInterrupt  # ends as any other command that is interrupted
     failures = {score.message for score in board.scores if score.state == "failed"}
     if failures:
         raise DerbyError("\n".join(sorted(failures)))
+
+
+@contextmanager
+def _interrupt(board: Scoreboard) -> Iterator[threading.Event]:
+    """Is set by Ctrl-C once a column has written something: the race then stops where it is and
+    ends as usual. Before that, and at the second time, Ctrl-C raises KeyboardInterrupt.
+    """
+    interrupted = threading.Event()
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        if interrupted.is_set() or not any(score.steps for score in board.scores):
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # else a shell has it ignored
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _kept(events: Iterator[Event], kept: list[Event]) -> Iterator[Event]:

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from recordings import race_of
 from typer.testing import CliRunner, Result
 
 from backend.cli.main import app
-from backend.events import Failed, to_json
+from backend.cli.race import _kept
+from backend.events import Event, Failed, to_json
 from backend.export.card import card
 from backend.export.tables import csv_table, markdown
 from backend.export.trace import trace
 from backend.records.file import as_bytes, load, save
 from backend.records.link import link
-from backend.records.record import RaceRecord
+from backend.records.record import RaceRecord, board
 
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
 
@@ -59,6 +61,30 @@ def test_a_race_that_failed_is_recorded_and_shown(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert isinstance(load(path).events[0], Failed)
     assert "the context holds 64" in " ".join(run("replay", str(path)).stdout.split())
+
+
+def test_a_race_stopped_by_ctrl_c_prints_and_records_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C lost everything that had been written, and --record wrote no file."""
+
+    def interrupting(events: Iterator[Event], kept: list[Event]) -> Iterator[Event]:
+        for count, event in enumerate(_kept(events, kept)):
+            yield event
+            if count == 9:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("backend.cli.race._kept", interrupting)
+    path = tmp_path / "race.json"
+    asked = ("--engine", "fake", "--model", "fake-slow", "--max-new-tokens", "8000", "-c", "kv")
+    result = run("race", "xx", *asked, "--record", str(path))
+    assert result.exit_code == 130
+    record = load(path)
+    score = board(record).scores[0]
+    assert (score.state, score.reason) == ("stopped", "stopped")
+    assert 0 < score.written < 8000
+    written = "".join(text for _, text in score.spans)
+    assert "".join(written.split()) in "".join(result.stdout.split())
 
 
 def test_what_could_not_be_written_is_refused_before_the_race(tmp_path: Path) -> None:
