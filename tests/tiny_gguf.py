@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import families
 import gguf
@@ -145,27 +145,87 @@ def _finish(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-def write_hybrid(path: Path, **changes: Any) -> None:
-    """A tiny LFM2: two layers of short convolutions, and between them one that attends."""
-    writer = _begun(path, "lfm2", **{"lfm2.shortconv.l_cache": 3}, **changes)
-    writer.add_block_count(3)
-    writer.add_head_count_kv([0, 2, 0])
-    attends = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
-    attends |= {"attn_q_norm": (16,), "attn_k_norm": (16,)}
-    convolves = {"conv": (64, 3), "in_proj": (192, 64), "out_proj": (64, 64)}
-    convolves = {f"shortconv.{name}": shape for name, shape in convolves.items()}
-    both = {"attn_norm": (64,), "ffn_norm": (64,)}
-    both |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (families.VOCABULARY, 64)}
-    shapes["token_embd_norm"] = (64,)
-    for i, own in enumerate((convolves, attends, convolves)):
-        shapes |= {f"blk.{i}.{name}": shape for name, shape in (both | own).items()}
+FFN = {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
+ATTENDS = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
+ATTENDS |= {"attn_q_norm": (16,), "attn_k_norm": (16,)}
+
+
+class Hybrid(NamedTuple):
+    """Fields behind the architecture's name, tensors of every layer, of those that attend and of
+    those with recurrent state, and which layers attend.
+    """
+
+    fields: dict[str, Any]
+    norms: dict[str, tuple[int, ...]]
+    attends: dict[str, tuple[int, ...]]
+    recurs: dict[str, tuple[int, ...]]
+    layers: tuple[bool, ...]
+
+
+#: LFM2, of short convolutions, and Qwen3.5, of gated delta rules.
+HYBRIDS = {
+    "lfm2": Hybrid(
+        {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 2, 0]},
+        {"ffn_norm": (64,)},
+        ATTENDS | {"attn_q": (64, 64)},
+        {
+            "shortconv.conv": (64, 3),
+            "shortconv.in_proj": (192, 64),
+            "shortconv.out_proj": (64, 64),
+        },
+        (False, True, False),
+    ),
+    "qwen35": Hybrid(
+        {
+            "attention.head_count_kv": 2,
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "rope.dimension_count": 16,
+            "rope.dimension_sections": [3, 3, 2, 0],
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 2,
+        },
+        {"post_attention_norm": (64,)},
+        ATTENDS | {"attn_q": (128, 64)},
+        {
+            "attn_qkv": (128, 64),
+            "attn_gate": (64, 64),
+            "ssm_conv1d": (128, 4),
+            "ssm_beta": (4, 64),
+            "ssm_alpha": (4, 64),
+            "ssm_norm": (16,),
+            "ssm_out": (64, 64),
+            "ssm_dt.bias": (4,),
+            "ssm_a": (4,),
+        },
+        (False, False, False, True),
+    ),
+}
+
+
+def write_hybrid(path: Path, family: str, **changes: Any) -> None:
+    """A tiny model of one of HYBRIDS with random weights."""
+    hybrid = HYBRIDS[family]
+    fields = {f"{family}.{name}": value for name, value in hybrid.fields.items()}
+    writer = _begun(path, family, **fields, **changes)
+    writer.add_block_count(len(hybrid.layers))
+    last = "token_embd_norm" if family == "lfm2" else "output_norm"
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (families.VOCABULARY, 64), last: (64,)}
+    for i, attends in enumerate(hybrid.layers):
+        own = hybrid.attends if attends else hybrid.recurs
+        both = {"attn_norm": (64,)} | hybrid.norms | FFN | own
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in both.items()}
     draw, packed = np.random.default_rng(3), GGMLQuantizationType.Q8_0
-    for name, shape in shapes.items():
+    for short, shape in shapes.items():
         weight = draw.normal(len(shape) == 1, 0.15, shape).astype(np.float32)
-        if shape[-1] == 64 and len(shape) == 2:
-            quantised = quants.quantize(weight, packed)
-            writer.add_tensor(f"{name}.weight", quantised, raw_dtype=packed)
+        name = short if short.endswith((".bias", ".ssm_a")) else f"{short}.weight"
+        if name.endswith(".ssm_a"):
+            weight = -np.abs(weight)  # what a state keeps of itself decays
+        if shape[-1] % 32 == 0 and len(shape) == 2 and shape[0] >= 32:
+            writer.add_tensor(name, quants.quantize(weight, packed), raw_dtype=packed)
         else:
-            writer.add_tensor(f"{name}.weight", weight)
+            writer.add_tensor(name, weight)
     _finish(writer)

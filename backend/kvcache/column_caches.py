@@ -95,6 +95,8 @@ class Caches:
                         session.export(length),
                         whole=engine.capabilities.recurrent,
                     )
+            except DerbyError as error:  # an engine may have no way to copy a model's caches
+                log.info("a cache is not kept: %s", error)
             except Exception:
                 # The column has ended well or badly by now; its cache only helps later ones.
                 log.exception("a cache could not be kept")

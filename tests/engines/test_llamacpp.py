@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from races import board_after, events_of
-from tiny_gguf import random_weights, write_gguf, write_hybrid, write_weights
+from tiny_gguf import HYBRIDS, random_weights, write_gguf, write_hybrid, write_weights
 
 from backend.engines.cache import NewRows
 from backend.engines.llamacpp import engine as engine_module
@@ -22,6 +22,7 @@ from backend.engines.llamacpp.abilities import PACKAGE, VERSION
 from backend.engines.llamacpp.context import FIRST_CELLS
 from backend.engines.llamacpp.engine import LlamaCppEngine, open_llamacpp
 from backend.errors import DerbyError
+from backend.models.files import BUILT_IN, model_files
 from backend.models.gguf import gguf_folder
 from backend.models.gguf_header import read_header
 from backend.models.gguf_tokenizer import tokenizer_from_gguf
@@ -84,7 +85,7 @@ def path_to(row: int, parents: Sequence[int]) -> list[int]:
     return found
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_row_is_bit_for_bit_what_single_steps_compute(
     exact: LlamaCppEngine, data: st.DataObject
@@ -176,6 +177,7 @@ def test_its_tokenizer_is_the_files_own(exact: LlamaCppEngine, tmp_path: Path) -
     assert tokens == ours.encode_plain(text)
     stream = own.stream()
     assert "".join([*map(stream.push, [*tokens, 256]), stream.flush()]) == text
+    assert own.fingerprint == ours.fingerprint, "so that columns of two engines are compared"
     for token in range(257):
         assert own.piece(token) == ours.piece(token)
         assert own.extending(token) == ours.extending(token)
@@ -232,14 +234,16 @@ def test_chains_are_padded_by_trees_as_elsewhere(exact: LlamaCppEngine) -> None:
     session.close()
 
 
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> LlamaCppEngine:
+@pytest.fixture(scope="module", params=HYBRIDS)
+def hybrid(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, one_thread: None
+) -> LlamaCppEngine:
     path = tmp_path_factory.mktemp("hybrid") / "tiny.gguf"
-    write_hybrid(path, **MERGES)
+    write_hybrid(path, request.param, **MERGES)
     return opened(path, "gguf-exact")
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_hybrids_state_is_the_one_behind_its_text(
     hybrid: LlamaCppEngine, data: st.DataObject
@@ -303,3 +307,24 @@ def test_exact_is_what_rows_are_or_a_sentence(
         return
     with pytest.raises(DerbyError, match="choose gguf, or a file in another format"):
         opened(tmp_path / "tiny.gguf", "gguf-exact")
+
+
+@pytest.mark.model
+def test_the_built_in_model_runs_from_the_file_that_was_published(one_thread: None) -> None:
+    files = model_files(BUILT_IN, print)
+    texts = ("Hello  world\n\tx = 3.14", "naïve 漢字 \u200d", " a\r\n")
+    ours = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+    target = ModelSpec(BUILT_IN, "llamacpp", "gguf-exact")
+    # Its engine is gone at once: the tokenizer read names in freed memory once.
+    own = open_llamacpp(target, print).tokenizer
+    assert own.fingerprint == ours.fingerprint
+    for text in texts:
+        for chat in (False, True):
+            assert own.encode(text, chat=chat) == ours.encode(text, chat=chat)
+    columns = tuple(map(parse_column, ("kv", "lookup:k=4", "lookahead:window=3,level=3,guesses=3")))
+    request = Request("Count: 1 2 3 1 2 3", 24)
+    board = board_after(columns, events_of(Race(request, columns, target)))
+    assert {(score.state in ("done", "stopped"), score.message) for score in board.scores} == {
+        (True, "")
+    }
+    assert [board.sameness(i) for i in (1, 2)] == ["same", "same"]

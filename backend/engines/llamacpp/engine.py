@@ -1,10 +1,8 @@
 """The llama.cpp engine: a GGUF file loaded by llama.cpp, and a context (a Store) for each cache."""
 
-import ctypes as c
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -12,7 +10,7 @@ from backend.engines.base import Engine
 from backend.engines.cache import Cache, NewRows
 from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, EXACT
 from backend.engines.llamacpp.context import ContextStore
-from backend.engines.llamacpp.library import F16, F32, FLASH_ATTENTION, library
+from backend.engines.llamacpp.library import F16, F32, FLASH_ATTENTION, LoadedModel, library
 from backend.engines.llamacpp.recurrent import RecurrentStore
 from backend.engines.llamacpp.state import Layout
 from backend.engines.llamacpp.store import LlamaCppStore
@@ -68,7 +66,7 @@ class LlamaCppEngine(Engine):
         if self._exact:
             self._require_exact()
 
-    def _loaded(self, path: str) -> int:
+    def _loaded(self, path: str) -> LoadedModel:
         params = self.library.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = not self._exact
@@ -79,8 +77,7 @@ class LlamaCppEngine(Engine):
                 f"llama.cpp cannot load {self.spec.name!r:.100} ({self.library.first_error:.200}): "
                 "fetch the file again, or choose another."
             )
-        weakref.finalize(self, self.library.llama_model_free, model)
-        return model
+        return LoadedModel(self.library, model)
 
     def _require_causal(self) -> None:
         """Raise DerbyError for a model that does not go on with a text."""
@@ -118,16 +115,11 @@ class LlamaCppEngine(Engine):
         """Tokens up to which a context has the short factors of its rotary positions; 0: it has
         the same ones at any length. llama.cpp chooses by the size of the context.
         """
-        architecture = self._stated("general.architecture")
-        kind = self._stated(f"{architecture}.rope.scaling.type")
-        original = self._stated(f"{architecture}.rope.scaling.original_context_length")
+        stated = partial(self.library.stated, self._model)
+        architecture = stated("general.architecture")
+        kind = stated(f"{architecture}.rope.scaling.type")
+        original = stated(f"{architecture}.rope.scaling.original_context_length")
         return int(original) if original.isdecimal() and kind in ("", "longrope") else 0
-
-    def _stated(self, field: str) -> str:
-        """A field of the file as text; "" if it has none."""
-        buffer = c.create_string_buffer(256)
-        found = self.library.llama_model_meta_val_str(self._model, field.encode(), buffer, 256)
-        return buffer.value.decode(errors="replace") if found >= 0 else ""
 
     def context(self, cells: int, sequences: int) -> int:
         """A new context for so many cells. Raises DerbyError if there is no room for it."""

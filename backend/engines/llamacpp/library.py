@@ -7,6 +7,7 @@ with them, so that another layout is refused and not written to.
 
 import ctypes as c
 import os
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -196,6 +197,14 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 _LOG = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
 
 
+class LoadedModel:
+    """A struct llama_model, freed with this object; functions take it as it is."""
+
+    def __init__(self, library: "Library", pointer: int) -> None:
+        self._as_parameter_ = c.c_void_p(pointer)
+        weakref.finalize(self, library.llama_model_free, pointer)
+
+
 class Library:
     """The functions by their names. `said` are the last errors that the library has logged."""
 
@@ -221,6 +230,12 @@ class Library:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._found, name)
+
+    def stated(self, model: LoadedModel, field: str) -> str:
+        """A field of the model's file as text, up to 255 bytes; "" if it has none."""
+        buffer = c.create_string_buffer(256)
+        found = self.llama_model_meta_val_str(model, field.encode(), buffer, len(buffer))
+        return buffer.value.decode(errors="replace") if found >= 0 else ""
 
     @property
     def first_error(self) -> str:

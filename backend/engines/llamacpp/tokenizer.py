@@ -5,8 +5,9 @@ import ctypes as c
 from functools import cached_property
 from typing import Any
 
-from backend.engines.llamacpp.library import CONTROL, Library
+from backend.engines.llamacpp.library import CONTROL, Library, LoadedModel
 from backend.errors import DerbyError
+from backend.models.gguf_tokenizer import SPECIAL
 from backend.text import Detokenizer, Messages, Turns, digest, in_template, named_token
 
 #: llama_token: no such token.
@@ -17,9 +18,9 @@ USUAL_BYTES = 64
 
 
 class GgufTokenizer:
-    """A loaded model's tokenizer, which is gone with it. See Tokenizer."""
+    """A loaded model's tokenizer, which keeps it loaded. See Tokenizer."""
 
-    def __init__(self, library: Library, model: int) -> None:
+    def __init__(self, library: Library, model: LoadedModel) -> None:
         self._library, self._model = library, model
         self._vocabulary = library.llama_model_get_vocab(model)
         self.vocab_size: int = library.llama_vocab_n_tokens(self._vocabulary)
@@ -105,8 +106,11 @@ class GgufTokenizer:
         return self._library.llama_vocab_get_text(self._vocabulary, token).decode(errors="replace")
 
     def identity(self) -> dict[str, Any]:
+        """As HfTokenizer has it of the same file, if that is read there."""
         names = {self._named(i): i for i in range(self.vocab_size)}
-        return {"vocabulary": names, "special tokens": sorted(self.special)}
+        ids = {role: self._library.stated(self._model, field) for role, field in SPECIAL.items()}
+        roles = {role: self._named(int(i)) for role, i in ids.items() if i.isdecimal()}
+        return {"vocabulary": names, "special tokens": roles}
 
     @cached_property
     def _fingerprint(self) -> str:
