@@ -208,13 +208,121 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
     ),
 }
 
+_LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 48,
+}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+_MROPE = {"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}
+_ALTERNATING = ["linear_attention", "full_attention"] * 2
+_MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
+
+
+def _four(model_type: str, **changes: Any) -> dict[str, Any]:
+    """Four layers, so that both kinds follow both."""
+    return _usual(model_type, num_hidden_layers=4, **changes)
+
+
+#: Those with recurrent layers, which keep a state of the text.
+RECURRENT: Mapping[str, dict[str, Any]] = {
+    "lfm2": _four("lfm2", layer_types=["conv", "full_attention"] * 2, block_ff_dim=96),
+    "lfm2_moe": _four(
+        "lfm2_moe",
+        layer_types=["conv", "full_attention"] * 2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        num_dense_layers=1,
+        moe_intermediate_size=48,
+    ),
+    "qwen3_next": _four("qwen3_next", layer_types=_ALTERNATING, **_LINEAR, **_EXPERTS, **_HEAD),
+    "qwen3_5": _four("qwen3_5_text", layer_types=_ALTERNATING, **_LINEAR, **_MROPE, **_HEAD),
+    "qwen3_5_moe": _four(
+        "qwen3_5_moe_text", layer_types=_ALTERNATING, **_LINEAR, **_EXPERTS, **_MROPE, **_HEAD
+    ),
+    "olmo_hybrid": _four("olmo_hybrid", layer_types=_ALTERNATING, **_LINEAR),
+    "mamba2": {
+        "model_type": "mamba2",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_heads": 8,
+        "head_dim": 16,
+        "state_size": 16,
+        "n_groups": 2,
+        "chunk_size": 16,
+        "bos_token_id": END,
+        "eos_token_id": END,
+        "pad_token_id": END,
+    },
+    "bamba": _four("bamba", attn_layer_indices=[1, 3], mamba_n_groups=2, **_MAMBA),
+    "falcon_h1": _four(
+        "falcon_h1",
+        mamba_n_groups=2,
+        mamba_d_ssm=128,
+        ssm_multipliers=[0.5, 1.5, 0.8, 1.2, 0.9],
+        **_HEAD,
+        **_MAMBA,
+    ),
+    "falcon_h1 normed": _four(
+        "falcon_h1", mamba_n_groups=2, mamba_d_ssm=128, mamba_rms_norm=True, **_HEAD, **_MAMBA
+    ),
+    "granite hybrid": _four(
+        "granitemoehybrid",
+        layer_types=["mamba", "attention"] * 2,
+        shared_intermediate_size=48,
+        mamba_n_groups=1,
+        **_MOE,
+        **_MAMBA,
+    ),
+    "nemotron_h": _usual(
+        "nemotron_h",
+        layers_block_type=["mamba", "attention", "moe", "mamba"],
+        mamba_num_heads=8,
+        mamba_head_dim=16,
+        ssm_state_size=16,
+        n_groups=2,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        moe_shared_expert_intermediate_size=48,
+        **_HEAD,
+    ),
+    "zamba2": _four(
+        "zamba2",
+        layers_block_type=["mamba", "hybrid"] * 2,
+        mamba_d_state=16,
+        mamba_headdim=16,
+        mamba_ngroups=2,
+        n_mamba_heads=8,
+        mamba_expand=2,
+        num_mem_blocks=1,
+        attention_head_dim=32,
+        attention_hidden_size=128,
+        adapter_rank=8,
+    ),
+}
+
 
 def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:
     """Write the model called `name` into `folder`: safetensors, configs and a byte tokenizer.
 
     The same weights every time; `spread` is their standard deviation, wide enough that texts vary.
     """
-    stated = dict(FAMILIES[name])
+    stated = dict({**FAMILIES, **RECURRENT}[name])
     random_model(stated.pop("model_type"), spread, **stated).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder

@@ -24,8 +24,9 @@ WINDOWS = ("sliding_window", "window_size")
 #: Rotary positions with two sets of factors, for texts of the original length and for longer ones.
 LONGROPE = "longrope"
 
-#: Positions of a model that states no limit, since ALiBi has none: what BLOOM was trained with.
-ENDLESS_CONTEXT = 2048
+#: Tokens that a model which states no limit may read, by its type. BLOOM: what it was trained with,
+#: for ALiBi has none. Mamba: a limit of ours, for its state takes the same memory for any text.
+ENDLESS_CONTEXT = {"bloom": 2048, "mamba": 1 << 18, "mamba2": 1 << 18, "falcon_mamba": 1 << 18}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +248,7 @@ def _text_config(folder: Path, name: str) -> dict[str, Any]:
     # leads (GPT-2: n_positions) or not (MPT, BLOOM).
     names = ("max_position_embeddings", "max_seq_len", "seq_length")
     length = next(filter(None, (getattr(text, name, None) for name in names)), None)
-    if length is None and text.model_type == "bloom":
-        length = ENDLESS_CONTEXT
+    length = length or ENDLESS_CONTEXT.get(text.model_type)
     config = {**text.to_dict(), "max_position_embeddings": length}
     if not _is_complete(config):
         raise DerbyError(

@@ -14,7 +14,8 @@ class Calling:
 
     `window` is the number of positions that a sliding-window layer sees, itself included (None:
     no such layer); `by_layer_type` says that it takes one mask per layer type. `positions` is
-    False where the model counts them itself, from the rows in the cache.
+    False where the model counts them itself, from the rows in the cache. `cache` is what it calls
+    its cache.
     """
 
     device: torch.device
@@ -22,6 +23,7 @@ class Calling:
     window: int | None = None
     by_layer_type: bool = False
     positions: bool = True
+    cache: str = "past_key_values"
 
 
 def to_bits(rows: torch.Tensor) -> NDArray[Any]:

@@ -36,6 +36,8 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 class TorchEngine(Engine):
     """A loaded causal LM. Raises DerbyError for a model whose state cannot be rewound.
 
+    Recurrent layers that we know are computed by passes of ours: see `recurrence`.
+
     On one CUDA device its passes have fixed widths and are captured as graphs, if the model allows
     it; `why_growing` says why not. Elsewhere a cache that grows is as fast. `capture` has fixed
     widths on any device.
@@ -53,20 +55,24 @@ class TorchEngine(Engine):
         fingerprint: str = "",
         capture: "Capture | None" = None,
     ) -> None:
+        from backend.engines.torch.recurrence.store import recurrent_layers
+
         self.spec = spec
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
-        config = model.config.get_text_config(decoder=True)
+        self._recurrent = bool(recurrent_layers(model))
+        trees = _masks_trees(model.config.get_text_config(decoder=True)) and not self._recurrent
         self.capabilities = replace(
             CAPABILITIES,
-            tree=_masks_trees(config),
-            batch=_masks_trees(config),
+            tree=trees,
+            batch=trees,
             max_context=max_context,
+            rewinds="last pass" if self._recurrent else "any row",
         )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
         _fix_positions(model)
-        self._calling = _calling(model)
+        self._calling = _calling(model, recurrent=self._recurrent)
         self._tap = tap_of(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
@@ -79,6 +85,8 @@ class TorchEngine(Engine):
         device = self._calling.device
         if capture is None and device.type != "cuda":
             return None, "only CUDA devices capture passes"
+        if self._recurrent:
+            return None, "it keeps a state of the text"
         why_not = _not_fixed(self._model, trees=self.capabilities.tree)
         if why_not:
             return None, why_not
@@ -109,8 +117,10 @@ class TorchEngine(Engine):
         if self._static is not None and sequences == 1:
             return self._static.store()
         from backend.engines.torch.growing import GrowingStore
+        from backend.engines.torch.recurrence.store import RecurrentStore
 
-        return GrowingStore(self._model, self._calling, self._tap, sequences)
+        kind = RecurrentStore if self._recurrent else GrowingStore
+        return kind(self._model, self._calling, self._tap, sequences)
 
     @property
     def on_cuda(self) -> bool:
@@ -279,22 +289,22 @@ def _not_fixed(model: Any, *, trees: bool) -> str:
     return ""
 
 
-def _calling(model: Any) -> "Calling":
-    """How to call the model. Raises DerbyError if its state cannot be rewound or branched."""
+def _calling(model: Any, *, recurrent: bool) -> "Calling":
+    """How to call the model; `recurrent`: its state is kept by layers that we know. Raises
+    DerbyError if it cannot be rewound or branched.
+    """
     import torch
 
     from backend.engines.torch.calling import Calling
 
     config = model.config.get_text_config(decoder=True)
     layer_types = set(getattr(config, "layer_types", None) or ())
-    if (
+    named = inspect.signature(model.forward).parameters
+    if not recurrent and (
         # Granite's hybrids are one class with those that have no recurrent layer.
         (getattr(model, "_is_stateful", False) and not layer_types)
         or not layer_types <= REWINDABLE
-        or not (
-            _counts_positions(config)
-            or "position_ids" in inspect.signature(model.forward).parameters
-        )
+        or not (_counts_positions(config) or "position_ids" in named)
     ):
         raise DerbyError(
             f"Models of type {config.model_type!r} keep state that cannot be rewound to an earlier "
@@ -310,7 +320,8 @@ def _calling(model: Any) -> "Calling":
         dtype=model.dtype,
         window=window,
         by_layer_type=bool(layer_types),
-        positions=not _counts_positions(config),
+        positions=not _counts_positions(config) and "position_ids" in named,
+        cache="cache_params" if "cache_params" in named else "past_key_values",
     )
 
 

@@ -111,25 +111,34 @@ class GrowingCache(AttentionCache):
         super().__init__(layer_class_to_replicate=GrowingLayer)
 
     @property
-    def rows(self) -> list[GrowingLayer]:
-        return [layer for layer in self.layers if isinstance(layer, GrowingLayer)]
+    def rows(self) -> dict[int, GrowingLayer]:
+        """The layers that hold rows, by their index in the model."""
+        layers = enumerate(self.layers)
+        return {i: one for i, one in layers if isinstance(one, GrowingLayer) and one.is_initialized}
+
+    def put(self, index: int, layer: GrowingLayer) -> None:
+        """Have the layer hold its rows already."""
+        self.layers += [GrowingLayer() for _ in range(len(self.layers), index + 1)]
+        self.layers[index] = layer
 
 
 class GrowingStore(Store):
     """Runs a transformers model over its own GrowingCache."""
+
+    cache_kind = GrowingCache
 
     def __init__(self, model: Any, calling: Calling, tap: HiddenStatesTap, sequences: int) -> None:
         self._model = model
         self._calling = calling
         self._tap = tap
         self._sequences = sequences
-        self._cache = GrowingCache()
+        self._cache = self.cache_kind()
         self._hidden: Any = None  # the last pass's hidden states, a tensor [b, n, D]
 
     @torch.inference_mode()
     def run(self, work: Pass) -> Logits:
         """See Store. The logits are in host memory, so the device has finished the pass."""
-        for layer in self._cache.rows:
+        for layer in self._cache.rows.values():
             layer.length = min(layer.length, work.held)
         inputs = torch.from_numpy(np.stack([work.tokens, work.positions]))
         tokens, positions = inputs.to(self._calling.device)  # [b, n] each
@@ -139,7 +148,7 @@ class GrowingStore(Store):
             **placed,
             # transformers masks chains by itself, and omits the mask where kernels allow it.
             attention_mask=None if work.plain else self._mask(work),
-            past_key_values=self._cache,
+            **{self._calling.cache: self._cache},
             use_cache=True,
             # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes hidden
             # states on whichever device the last layer lives.
@@ -174,7 +183,7 @@ class GrowingStore(Store):
     @torch.inference_mode()
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
         places = torch.from_numpy(index).to(self._calling.device)
-        for layer in self._cache.rows:
+        for layer in self._cache.rows.values():
             layer.gather(start, places)
 
     @torch.inference_mode()
@@ -183,16 +192,18 @@ class GrowingStore(Store):
         own, rows = slice(sequence, sequence + 1), torch.from_numpy(places)
         return {
             f"{kind}.{index}": to_bits(buffer[own].index_select(2, rows.to(buffer.device)).cpu())
-            for index, layer in enumerate(self._cache.rows)
+            for index, layer in self._cache.rows.items()
             for kind, buffer in zip(KINDS, layer.buffers, strict=True)
         }
 
     @torch.inference_mode()
     def write(self, arrays: Arrays) -> None:
-        layers, calling = range(len(arrays) // 2), self._calling
+        indexes = {name.partition(".")[2] for name in arrays}
+        layers = sorted(int(index) for index in indexes if index.isdecimal())
+        calling = self._calling
         if arrays.keys() != {f"{kind}.{index}" for kind in KINDS for index in layers}:
             raise RuntimeError("arrays of another model")
-        self._cache = GrowingCache()
+        self._cache = self.cache_kind()
         for index in layers:
             layer = GrowingLayer()
             layer.keys, layer.values = (
@@ -203,7 +214,7 @@ class GrowingStore(Store):
             )
             layer.length = layer.keys.shape[2]
             layer.is_initialized = True
-            self._cache.layers.append(layer)
+            self._cache.put(index, layer)
 
     def close(self) -> None:
-        self._cache, self._hidden = GrowingCache(), None
+        self._cache, self._hidden = self.cache_kind(), None
