@@ -19,7 +19,7 @@ from backend.types import Logits, ModelSpec, chain_parents
 #: One of each kind of recurrence; the others run under the mark.
 QUICK = ("lfm2", "qwen3_5", "mamba2")
 
-#: Between passes of other widths, on logits of some 5: what rounding comes to in these sharp models.
+#: Between passes of other widths, on logits of some 5: what rounding comes to in sharp models.
 #: transformers' own full pass and its own single steps are as far apart.
 ROUNDING = 3e-4
 
