@@ -64,6 +64,7 @@ QUICK = (
     "gpt_neo",
     "falcon alibi",
     "bloom",
+    "qwen3_5",
 )
 
 #: Why: the export, or the graph.
@@ -170,7 +171,7 @@ def marked(names: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("length", PROMPTS)
-@pytest.mark.parametrize("name", marked(families.FAMILIES))
+@pytest.mark.parametrize("name", marked([*families.FAMILIES, *families.RECURRENT]))
 def test_on_torch_the_columns_agree_and_equal_generate(
     models: Models, name: str, length: str
 ) -> None:
@@ -178,8 +179,8 @@ def test_on_torch_the_columns_agree_and_equal_generate(
     lookahead left KV reuse where a pass reached across the original context. GPT-Neo, GPT-J and
     CodeGen were refused for want of SDPA, Bloom and MPT for not stating their context length, and
     Falcon with ALiBi failed on lookahead. Gemma 3n and 4, whose last layers read what earlier ones
-    keep, and Granite's hybrids without a recurrent layer were said to keep state. Of checkpoints
-    that read images too, Mistral 3's and Qwen's were unknown.
+    keep, and Granite's hybrids without a recurrent layer were said to keep state, as were all with
+    recurrent layers. Of checkpoints that read images too, Mistral 3's and Qwen's were unknown.
     """
     long = "longrope" in name and length == "long"
     engine = models.torch(name, long=long)

@@ -70,7 +70,9 @@ def layout_of(model: Any, calling: Calling, tap: HiddenStatesTap) -> Layout | No
     with torch.inference_mode():
         logits = model(input_ids=one, position_ids=one, past_key_values=cache, use_cache=True)
         hidden = tap.take()
-    shapes = {tuple((b.shape[1], b.shape[3]) for b in layer.buffers) for layer in cache.rows}
+    shapes = {
+        tuple((b.shape[1], b.shape[3]) for b in layer.buffers) for layer in cache.rows.values()
+    }
     if len(shapes) != 1 or len(cache.rows) != len(cache.layers):
         return None
     (keys, values) = shapes.pop()
