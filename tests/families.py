@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 #: Bytes 0 to 255 in the tokenizer's own order, then the end of the text.
 VOCABULARY = 257
 END = 256
@@ -236,6 +238,9 @@ def _four(model_type: str, **changes: Any) -> dict[str, Any]:
     """Four layers, so that both kinds follow both."""
     return _usual(model_type, num_hidden_layers=4, **changes)
 
+
+#: transformers' OLMo hybrid and Nemotron-H call its masks by an argument's old name.
+OLD_NAMES = pytest.mark.filterwarnings("ignore:.input_embeds. is deprecated:FutureWarning")
 
 #: Those with recurrent layers, which keep a state of the text.
 RECURRENT: Mapping[str, dict[str, Any]] = {

@@ -39,8 +39,11 @@ from backend.strategies.column import parse_column
 from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request, Sampling, chain_parents
 
-#: transformers' GPT-BigCode uses it when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+pytestmark = [
+    # transformers' GPT-BigCode uses it when it is imported.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+    families.OLD_NAMES,
+]
 
 #: Short of a threshold and a window that the answer then crosses, and beyond both from the start.
 PROMPTS = {

@@ -16,6 +16,8 @@ from backend.engines.torch.recurrence.convolution import convolve, window_after
 from backend.engines.torch.recurrence.memory import Written, corrections, memory_after, recall
 from backend.types import Logits, ModelSpec, chain_parents
 
+pytestmark = families.OLD_NAMES
+
 #: One of each kind of recurrence; the others run under the mark.
 QUICK = ("lfm2", "qwen3_5", "mamba2")
 
