@@ -60,19 +60,19 @@ class TorchEngine(Engine):
         self.spec = spec
         self.fingerprint = fingerprint
         self.tokenizer = tokenizer
-        self._recurrent = bool(recurrent_layers(model))
-        trees = _masks_trees(model.config.get_text_config(decoder=True)) and not self._recurrent
+        recurrent = bool(recurrent_layers(model))
+        trees = _masks_trees(model.config.get_text_config(decoder=True)) and not recurrent
         self.capabilities = replace(
             CAPABILITIES,
             tree=trees,
             batch=trees,
             max_context=max_context,
-            rewinds="last pass" if self._recurrent else "any row",
+            rewinds="last pass" if recurrent else "any row",
         )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
         _fix_positions(model)
-        self._calling = _calling(model, recurrent=self._recurrent)
+        self._calling = _calling(model, recurrent=recurrent)
         self._tap = tap_of(model)
         self._cuda = sorted(
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
@@ -85,7 +85,7 @@ class TorchEngine(Engine):
         device = self._calling.device
         if capture is None and device.type != "cuda":
             return None, "only CUDA devices capture passes"
-        if self._recurrent:
+        if self.capabilities.recurrent:
             return None, "it keeps a state of the text"
         why_not = _not_fixed(self._model, trees=self.capabilities.tree)
         if why_not:
@@ -119,7 +119,7 @@ class TorchEngine(Engine):
         from backend.engines.torch.growing import GrowingStore
         from backend.engines.torch.recurrence.store import RecurrentStore
 
-        kind = RecurrentStore if self._recurrent else GrowingStore
+        kind = RecurrentStore if self.capabilities.recurrent else GrowingStore
         return kind(self._model, self._calling, self._tap, sequences)
 
     @property

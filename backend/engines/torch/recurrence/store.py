@@ -120,7 +120,6 @@ def _bound(module: Any) -> RecurrentLayer | None:
 class RecurrentStore(GrowingStore):
     """Runs a transformers model with recurrent layers: one sequence, whose new rows are a chain."""
 
-    rewinds = "last pass"
     cache_kind = RecurrentCache
 
     def __init__(self, *arguments: Any) -> None:
