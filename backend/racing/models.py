@@ -160,12 +160,14 @@ class LoadedModels:
         import psutil
 
         weights, free = self._needed[spec], psutil.virtual_memory().available
-        if weights < LARGE or engine_named(spec.engine).models:
+        declared, caches = engine_named(spec.engine), ""
+        if weights < LARGE or declared.models:
             return ""
-        files = model_files(spec.name, say, long=spec.long)
-        tokens = min(context or files.max_context, files.max_context)
-        cache = files.row_bytes * tokens
-        caches = f", {size(cache)} a column for {tokens:,} tokens" if cache else ""
+        if declared.folders:  # llama.cpp's files are not made into any
+            files = model_files(spec.name, say, long=spec.long)
+            tokens = min(context or files.max_context, files.max_context)
+            if cache := files.row_bytes * tokens:
+                caches = f", {size(cache)} a column for {tokens:,} tokens"
         return f" ({size(weights)} of weights{caches}; {size(free)} of memory are free)"
 
     def within_context(self, spec: ModelSpec, context: int, say: Say) -> ModelSpec:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import chat_model
 import pytest
+from tiny_gguf import write_hybrid
 
 from backend.cli.options import Target
 from backend.racing import models as loading
@@ -55,3 +56,17 @@ def test_what_a_large_model_needs_is_said_before_it_is_loaded(
         assert f"{2 * 3 * 2 * 8 * 4 * int(tokens) / 1e6:.1f} MB a column" in said[-1]
         assert f"for {tokens} tokens" in said[-1]
         assert said[-1].endswith("of memory are free)...")
+
+
+def test_a_large_file_for_llama_cpp_is_not_made_into_a_folder_to_say_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of its cache was once looked up in a folder that would have been made of it: a file
+    of more than a gigabyte was converted first, or refused by a reader that it does not need.
+    """
+    monkeypatch.setattr(loading, "LARGE", 0.0)
+    monkeypatch.setattr(loading, "model_files", lambda *_, **__: pytest.fail("made into a folder"))
+    write_hybrid(tmp_path / "hybrid.gguf", "lfm2", **{"tokenizer.ggml.merges": ["a b"]})
+    spec, said = ModelSpec(str(tmp_path / "hybrid.gguf"), "llamacpp", "gguf"), list[str]()
+    LoadedModels().get(spec, said.append)
+    assert "of weights; " in said[0]
