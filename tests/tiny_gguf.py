@@ -150,7 +150,7 @@ ATTENDS = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
 ATTENDS |= {"attn_q_norm": (16,), "attn_k_norm": (16,)}
 
 
-class Hybrid(NamedTuple):
+class Shape(NamedTuple):
     """Fields behind the architecture's name, tensors of every layer, of those that attend and of
     those with recurrent state, and which layers attend.
     """
@@ -162,9 +162,9 @@ class Hybrid(NamedTuple):
     layers: tuple[bool, ...]
 
 
-#: LFM2, of short convolutions, and Qwen3.5, of gated delta rules.
-HYBRIDS = {
-    "lfm2": Hybrid(
+#: LFM2, of short convolutions; Qwen3.5, of gated delta rules; Gemma 3, of sliding windows.
+SHAPES = {
+    "lfm2": Shape(
         {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 2, 0]},
         {"ffn_norm": (64,)},
         ATTENDS | {"attn_q": (64, 64)},
@@ -175,7 +175,7 @@ HYBRIDS = {
         },
         (False, True, False),
     ),
-    "qwen35": Hybrid(
+    "qwen35": Shape(
         {
             "attention.head_count_kv": 2,
             "attention.key_length": 16,
@@ -203,20 +203,33 @@ HYBRIDS = {
         },
         (False, False, False, True),
     ),
+    "gemma3": Shape(
+        {
+            "attention.head_count_kv": 2,
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "attention.sliding_window": 6,
+            "rope.dimension_count": 16,
+        },
+        {"ffn_norm": (64,), "post_attention_norm": (64,), "post_ffw_norm": (64,)},
+        ATTENDS | {"attn_q": (64, 64)},
+        {},
+        6 * (True,),  # every sixth layer sees all
+    ),
 }
 
 
-def write_hybrid(path: Path, family: str, **changes: Any) -> None:
-    """A tiny model of one of HYBRIDS with random weights."""
-    hybrid = HYBRIDS[family]
-    fields = {f"{family}.{name}": value for name, value in hybrid.fields.items()}
+def write_shape(path: Path, family: str, **changes: Any) -> None:
+    """A tiny model of one of SHAPES with random weights."""
+    shape_ = SHAPES[family]
+    fields = {f"{family}.{name}": value for name, value in shape_.fields.items()}
     writer = _begun(path, family, **fields, **changes)
-    writer.add_block_count(len(hybrid.layers))
+    writer.add_block_count(len(shape_.layers))
     last = "token_embd_norm" if family == "lfm2" else "output_norm"
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (families.VOCABULARY, 64), last: (64,)}
-    for i, attends in enumerate(hybrid.layers):
-        own = hybrid.attends if attends else hybrid.recurs
-        both = {"attn_norm": (64,)} | hybrid.norms | FFN | own
+    for i, attends in enumerate(shape_.layers):
+        own = shape_.attends if attends else shape_.recurs
+        both = {"attn_norm": (64,)} | shape_.norms | FFN | own
         shapes |= {f"blk.{i}.{name}": shape for name, shape in both.items()}
     draw, packed = np.random.default_rng(3), GGMLQuantizationType.Q8_0
     for short, shape in shapes.items():

@@ -20,7 +20,15 @@ _PROCESSORS = Path("/proc/cpuinfo")
 PROGRAM = "decode-derby"
 
 #: Packages on whose versions figures or texts depend.
-PACKAGES = ("openvino", "torch", "transformers", "optimum-intel", "llguidance", "numpy")
+PACKAGES = (
+    "openvino",
+    "torch",
+    "transformers",
+    "optimum-intel",
+    "xllamacpp",
+    "llguidance",
+    "numpy",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from races import board_after, events_of
-from tiny_gguf import HYBRIDS, random_weights, write_gguf, write_hybrid, write_weights
+from tiny_gguf import random_weights, write_gguf, write_shape, write_weights
 
 from backend.engines.cache import NewRows
 from backend.engines.llamacpp import engine as engine_module
@@ -85,15 +85,29 @@ def path_to(row: int, parents: Sequence[int]) -> list[int]:
     return found
 
 
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def walked(
+    request: pytest.FixtureRequest,
+    exact: LlamaCppEngine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> LlamaCppEngine:
+    """One whose layers all see the whole text, and one with sliding windows."""
+    if request.param == "llama":
+        return exact
+    path = tmp_path_factory.mktemp("windows") / "tiny.gguf"
+    write_shape(path, request.param, **MERGES)
+    return opened(path, "gguf-exact")
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_row_is_bit_for_bit_what_single_steps_compute(
-    exact: LlamaCppEngine, data: st.DataObject
+    walked: LlamaCppEngine, data: st.DataObject
 ) -> None:
     """Trees of any shape, rows kept and rejected between them, texts cut back, and moves to another
     cache, in any order.
     """
-    cache, text = exact.cache(), list[int]()
+    cache, text = walked.cache(), list[int]()
     for _ in range(data.draw(st.integers(2, 6))):
         tokens = data.draw(st.lists(TOKENS, min_size=1, max_size=12))
         parents = [data.draw(st.integers(-1, i - 1)) for i in range(len(tokens))]
@@ -102,7 +116,7 @@ def test_every_row_is_bit_for_bit_what_single_steps_compute(
         row = data.draw(st.integers(-1, len(tokens) - 1))
         path = path_to(row, parents)
         if path:
-            expected = alone(exact, text + [tokens[i] for i in path])
+            expected = alone(walked, text + [tokens[i] for i in path])
             assert np.array_equal(logits[rows.index(row)], expected)
         cache.keep(0, path)
         text += [tokens[i] for i in path]
@@ -113,11 +127,15 @@ def test_every_row_is_bit_for_bit_what_single_steps_compute(
             del text[length:]
         elif deed == "grow":
             cache.reserve(FIRST_CELLS + 1)
+        elif deed == "move" and not walked.copies:
+            if text:
+                with pytest.raises(DerbyError, match="sliding window"):
+                    cache.export(0, len(text))
         elif deed == "move":
             length = data.draw(st.integers(0, len(text)))
             arrays = cache.export(0, length)
             cache.close()
-            cache = exact.cache()
+            cache = walked.cache()
             cache.load(length, arrays)
             del text[length:]
     cache.close()
@@ -234,12 +252,12 @@ def test_chains_are_padded_by_trees_as_elsewhere(exact: LlamaCppEngine) -> None:
     session.close()
 
 
-@pytest.fixture(scope="module", params=HYBRIDS)
+@pytest.fixture(scope="module", params=["lfm2", "qwen35"])
 def hybrid(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, one_thread: None
 ) -> LlamaCppEngine:
     path = tmp_path_factory.mktemp("hybrid") / "tiny.gguf"
-    write_hybrid(path, request.param, **MERGES)
+    write_shape(path, request.param, **MERGES)
     return opened(path, "gguf-exact")
 
 
@@ -295,6 +313,16 @@ def test_columns_keep_the_text_and_the_grammar(
     assert len(set(tokens[: len(LINES)])) == len(set(tokens[len(LINES) :])) == 1
     assert "by prompt lookup alone" in str(board.scores[3].decision)
     assert re.match(r"\d", board.scores[len(LINES)].text)
+
+
+def test_columns_on_a_hybrid_keep_the_text(hybrid: LlamaCppEngine) -> None:
+    columns = tuple(map(parse_column, ("kv", "lookup:k=5", "speculative", "lookup:k=1")))
+    request = Request("one two, one two, one", 40, Sampling(0.3, seed=5), chat=False)
+    board = board_after(columns, events_of(Race(request, columns, hybrid.spec)))
+    assert {(score.state, score.message) for score in board.scores} == {("done", "")}
+    assert len({tuple(score.tokens) for score in board.scores}) == 1
+    rejected = board.scores[1].drafted - board.scores[1].accepted
+    assert rejected > 0, "so that states were gone back to"
 
 
 @pytest.mark.parametrize(("kind", "alike"), [("Q8_0", True), ("Q5_1", True), ("F32", False)])

@@ -21,12 +21,14 @@ END = -1
 
 class Model(Protocol):
     """What a store needs of its engine. `width`: numbers in a row of logits. `most_cells`: those of
-    the largest context.
+    the largest context. `copies`: whether what llama.cpp writes of a sequence is all of it; of
+    layers with a sliding window it leaves out what they no longer see.
     """
 
     library: Library
     width: int
     most_cells: int
+    copies: bool
 
     def context(self, cells: int, sequences: int) -> int: ...
 

@@ -62,6 +62,7 @@ class LlamaCppEngine(Engine):
         longest: int = self.library.llama_model_n_ctx_train(self._model)
         original = self._original_context()
         self.most_cells = original or UNLIMITED
+        self.copies = self.library.llama_model_n_swa(self._model) == 0
         self.capabilities = self._abilities(min(longest, original or longest))
         if self._exact:
             self._require_exact()
@@ -90,6 +91,11 @@ class LlamaCppEngine(Engine):
     def _abilities(self, max_context: int) -> Capabilities:
         ask = self.library
         if ask.llama_model_is_recurrent(self._model) or ask.llama_model_is_hybrid(self._model):
+            if not self.copies:
+                raise DerbyError(
+                    f"{self.spec.name!r:.100} has recurrent state beside sliding windows, whose "
+                    "caches llama.cpp does not copy whole: choose another model."
+                )
             return Capabilities(tree=False, rewinds="last pass", max_context=max_context)
         return replace(CAPABILITIES, max_context=max_context)
 
@@ -144,6 +150,11 @@ class LlamaCppEngine(Engine):
 
     def layout(self) -> Layout:
         """How its caches are written. Raises DerbyError for caches that cannot be copied."""
+        if not self.copies:
+            raise DerbyError(
+                f"{self.spec.name!r:.100} has layers with a sliding window, whose caches llama.cpp "
+                "does not write whole: they are not kept."
+            )
         if isinstance(self._layout, ValueError):
             raise DerbyError(
                 f"llama.cpp writes the cache of {self.spec.name!r:.100} in a form that is not read "

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from backend.engines.cache import Pass
 from backend.engines.llamacpp.context import END, ContextStore, Model
-from backend.types import Arrays, Logits
+from backend.types import PREFILL_CHUNK, Arrays, Logits
 
 #: Leaves of the widest tree (a lookahead window of 32, and 32 guesses), then the sequence where
 #: rejected rows are parked.
 MOST_PATHS = 71
 PARKED = MOST_PATHS
 SEQUENCES = MOST_PATHS + 1
+
+NO_ROWS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
 class LlamaCppStore(ContextStore):
@@ -31,7 +33,9 @@ class LlamaCppStore(ContextStore):
         self._paths = 1  # sequences that hold the context
         self._length = 0  # rows of the text before the last pass
         self._parked = 0  # rejected rows among them
-        self._members: Sequence[Sequence[int]] = ()  # of each row of the last pass, its sequences
+        self._text: list[int] = []  # its tokens, of a model whose caches cannot be copied
+        self._tokens: NDArray[np.int64] = np.zeros(0, np.int64)  # of the last pass
+        self._members: Sequence[Sequence[int]] = ()  # of each of its rows, its sequences
         self._depths: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def run(self, work: Pass) -> Logits:
@@ -47,6 +51,7 @@ class LlamaCppStore(ContextStore):
             members = [np.flatnonzero(of).tolist() for of in seen[leaves].T]
         # Before the pass: what one leaves behind that fails is taken out by the next.
         self._members, self._depths = members, positions - self._length
+        self._tokens = tokens
         return self._decode(tokens, positions, members, work.rows)[None]
 
     def _keep(self, rows: Sequence[int]) -> None:
@@ -67,6 +72,7 @@ class LlamaCppStore(ContextStore):
         if len(rows) < len(members):
             for sequence in range(self._paths):
                 self._remove(sequence, end)
+        self._text += self._tokens[list(rows)].tolist()
         self._length = end
 
     def _cut(self, length: int) -> None:
@@ -75,6 +81,7 @@ class LlamaCppStore(ContextStore):
             return
         for sequence in range(self._paths):
             self._remove(sequence, length)
+        del self._text[length:]
         self._length = length
         if self._parked:
             self._refill(self._cells)
@@ -96,7 +103,8 @@ class LlamaCppStore(ContextStore):
 
     def _refill(self, cells: int) -> None:
         """Lay the text's cells anew, into a context of so many, without parked ones."""
-        written, self._parked, wipe = self.written(0), 0, 0
+        written = self.written(0) if self._model.copies else b""
+        self._parked = wipe = 0
         if cells == self._cells:
             self._library.llama_memory_clear(self._memory, wipe)
         else:
@@ -105,10 +113,14 @@ class LlamaCppStore(ContextStore):
         self._fill(written)
 
     def _fill(self, written: bytes) -> None:
-        """Have the empty context hold what was written of a sequence."""
+        """Have the empty context hold what was written of the text, or compute that again."""
         paths, self._paths = self._paths, 1
-        if self._length:
+        if written:
             self._take(written, 0)
+        for start in range(0, 0 if written else self._length, PREFILL_CHUNK):
+            tokens = np.array(self._text[start : start + PREFILL_CHUNK])
+            where = np.arange(start, start + len(tokens))
+            self._decode(tokens, where, [(0,)] * len(tokens), NO_ROWS)
         self._share(paths)
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
