@@ -61,10 +61,12 @@ class Tokenizer(Protocol):
         ...
 
     def encode_plain(self, text: str) -> list[int]:
-        """Token ids of `text` in the middle of another: no template, nothing added."""
+        """Token ids of `text` in the middle of another: no template, nothing added, no space."""
         ...
 
-    def stream(self) -> Detokenizer: ...
+    def stream(self) -> Detokenizer:
+        """For tokens behind a text: a space that they begin with is shown."""
+        ...
 
     def piece(self, token: int) -> str:
         """One token's own text, never "": bytes that are no whole character as replacement
@@ -142,10 +144,21 @@ class HfTokenizer:
         return self.fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
     def encode_plain(self, text: str) -> list[int]:
-        return list(self.fast.encode(text, add_special_tokens=False))
+        return list(self._middle.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _middle(self) -> Any:
+        """The same tokenizer, but a text gets no space in front."""
+        raw = self.fast.backend_tokenizer
+        parts = {name: getattr(raw, name) for name in ("normalizer", "pre_tokenizer")}
+        stated = {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
+        changed = {name: _without_space(part) for name, part in stated.items()}
+        if changed == stated:
+            return raw
+        return type(raw).from_str(json.dumps(json.loads(raw.to_str()) | changed))
 
     def stream(self) -> Detokenizer:
-        return _HfDetokenizer(self.fast)
+        return _HfDetokenizer(self.fast, self._letter)
 
     def piece(self, token: int) -> str:
         """See Tokenizer. Each token's is read once."""
@@ -196,6 +209,22 @@ class HfTokenizer:
         return digest(self.identity())
 
 
+def _without_space(step: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A step of a tokenizer, as tokenizer.json states it, that puts no space in front of a text."""
+    match step:
+        case {"type": "Prepend"}:
+            return None
+        case {"type": "Metaspace"}:
+            return step | {"prepend_scheme": "never"}
+        case {"type": "ByteLevel", "add_prefix_space": True}:
+            return step | {"add_prefix_space": False}
+        case {"type": "Sequence"}:
+            steps = {name: each for name, each in step.items() if isinstance(each, list)}
+            kept = {n: [*filter(None, map(_without_space, each))] for n, each in steps.items()}
+            return step | kept
+    return step
+
+
 #: transformers imports its parts when they are first named: threads that name one at the same time
 #: find it missing (ImportError).
 _LOADING = threading.Lock()
@@ -222,10 +251,10 @@ def _loaded(folder: Path) -> Any:
 
     if stored and named in PLAIN_CLASSES:
         return _as_stored(folder)
-    # Where no class is stated, AutoTokenizer takes the architecture's usual one.
+    # The class that is stated, or the architecture's usual one, may replace what is stored.
     with suppress(Exception):
         fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if isinstance(fast, PreTrainedTokenizerFast) and (named or _splits_as_stored(fast, folder)):
+        if isinstance(fast, PreTrainedTokenizerFast) and _reads_as_stored(fast, folder):
             return fast
     if stored:
         return _as_stored(folder)
@@ -249,25 +278,33 @@ def _as_stored(folder: Path) -> Any:
         ) from error
 
 
-def _splits_as_stored(fast: Any, folder: Path) -> bool:
-    """Whether a tokenizer of a guessed class makes of a text what tokenizer.json makes of it."""
+def _reads_as_stored(fast: Any, folder: Path) -> bool:
+    """Whether a tokenizer makes tokens of a text, and a text of these, as tokenizer.json does."""
     from tokenizers import Tokenizer as Stored
 
-    path, text = folder / "tokenizer.json", "A word, two\n  words: 3.14"
+    path = folder / "tokenizer.json"
     if not path.is_file():
         return True
-    stored = Stored.from_file(str(path)).encode(text, add_special_tokens=False).ids
-    return stored == fast.encode(text, add_special_tokens=False)
+    stored, found = Stored.from_file(str(path)), fast.backend_tokenizer
+
+    def alike(text: str) -> bool:
+        ids = stored.encode(text, add_special_tokens=False).ids
+        same = ids == found.encode(text, add_special_tokens=False).ids
+        return same and stored.decode(ids) == found.decode(ids)
+
+    return alike("A word, two\n  words: 3.14") and alike(" a")
 
 
 class _HfDetokenizer:
-    def __init__(self, fast: Any) -> None:
+    """Behind the tokens `before`, for decoders drop the space that a text begins with."""
+
+    def __init__(self, fast: Any, before: Sequence[int]) -> None:
         from tokenizers.decoders import DecodeStream
 
         self._fast = fast
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._tokens: list[int] = []
-        self._emitted = 0
+        self._stream = DecodeStream(ids=list(before), skip_special_tokens=True)
+        self._tokens = list(before)
+        self._emitted = len(fast.backend_tokenizer.decode(self._tokens, skip_special_tokens=True))
 
     def push(self, token: int) -> str:
         self._tokens.append(token)

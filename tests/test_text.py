@@ -1,15 +1,17 @@
 """Text appears in whole characters, never shows a stop string, and is never lost."""
 
+import json
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import families
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_tokenizer import small_tokenizer
+from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer, HfTokenizer, StopStrings, TextStream, require_same_tokenizer
@@ -216,6 +218,33 @@ def test_a_token_that_begins_with_a_space_keeps_it(tmp_path: Path) -> None:
         "\ufffd",
         "</s>",
     ]
+
+
+def test_what_follows_a_text_is_encoded_and_shown_as_it_is(tmp_path: Path) -> None:
+    """Tokenizers like Llama 2's put a space in front of a text, and take it from what they show."""
+    tokenizer = sentencepiece_like(tmp_path)
+    for text in ("ab", " ab", "  a  b", "", " "):
+        stream = tokenizer.stream()
+        pieces = [stream.push(token) for token in tokenizer.encode_plain(text)]
+        assert "".join(pieces) + stream.flush() == text
+    first = tokenizer.encode("ab", chat=False)
+    assert first == [1, *tokenizer.encode_plain(" ab")]
+
+
+@pytest.mark.parametrize(
+    "named", ["LlamaTokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "GemmaTokenizerFast", 7]
+)
+def test_the_stored_tokenizer_counts_whatever_class_is_named(tmp_path: Path, named: object) -> None:
+    """A byte-level tokenizer.json under a Llama tokenizer's name lost its spaces."""
+    made = families.byte_tokenizer()
+    made.save_pretrained(tmp_path)
+    settings = {"tokenizer_class": named, "eos_token": "<|end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = HfTokenizer(tmp_path, frozenset(), families.VOCABULARY)
+    for text in ("ab c", " a  b\n", "\tx"):
+        stored = made.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, chat=False) == tokenizer.encode_plain(text) == stored
+        assert "".join(map(tokenizer.stream().push, stored)) == text
 
 
 @given(st.binary(max_size=20))

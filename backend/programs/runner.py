@@ -50,7 +50,8 @@ def run_program(
     Advances `parts` in place and closes its session and drafter when exhausted, closed or failed.
     """
     context = parts.context(prompt)
-    runner = _Runner(column, context, request, parts, compile_grammar, grammar, restart)
+    opening = -1 if program.user else len(prompt)
+    runner = _Runner(column, context, request, parts, compile_grammar, grammar, restart, opening)
     try:
         events = runner.run_single(program) if single else runner.run(program)
         yield from with_decisions(column, parts, events)
@@ -63,7 +64,8 @@ def run_program(
 @dataclass
 class _Runner:
     """`carry` is text that belongs to the context but has no tokens in it yet; of it, the first
-    `shown` characters were shown as the end of a slot's value.
+    `shown` characters were shown as the end of a slot's value. `opening`: the length of the context
+    while no text is in it; -1: there was some from the start.
     """
 
     column: int
@@ -73,6 +75,7 @@ class _Runner:
     compile: Compile
     grammar: GrammarSource | None
     restart: bool
+    opening: int
     reason: Reason = "end of program"
     tail: list[list[str]] = field(default_factory=list)
     carry: str = ""
@@ -135,9 +138,18 @@ class _Runner:
         return self._fed(text, tokens)
 
     def _extend(self, text: str) -> int:
-        tokens = self.parts.tokenizer.encode_plain(text)
+        tokens = self._encoded(text)
         self.context.extend(tokens)
         return len(tokens)
+
+    def _encoded(self, text: str) -> list[int]:
+        """Tokens of a text behind the context; those of a prompt, if nothing was written yet."""
+        tokenizer, before = self.parts.tokenizer, self.context.tokens
+        if text and len(before) == self.opening:
+            tokens = tokenizer.encode(text, chat=False)
+            if tokens[: len(before)] == list(before):
+                return tokens[len(before) :]
+        return tokenizer.encode_plain(text)
 
     def _begin(self) -> int:
         """Put the token that begins a text where there is none yet: a model needs something to
@@ -164,7 +176,7 @@ class _Runner:
         if not self.request.heal or not text:
             return ""
         tokenizer = self.parts.tokenizer
-        tokens = tokenizer.encode_plain(text)
+        tokens = self._encoded(text)
         if len(tokens) < 2 and not self.context.tokens:
             return ""
         piece = tokenizer.stream().push(tokens[-1])

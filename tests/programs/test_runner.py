@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from lib import compile_grammar
-from small_tokenizer import small_tokenizer
+from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
@@ -283,6 +283,30 @@ def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None
         values = [event.value for event in events if isinstance(event, Filled)]
         assert len(values) == 2
         assert set(values) <= {"bc", "cc"}
+
+
+@pytest.mark.parametrize("heal", [True, False])
+@pytest.mark.parametrize("text", ["ab a{0} b{1}ab {2}a b", "{0}a{1} ab", " a{0}"])
+def test_a_program_reads_the_text_that_is_shown(tmp_path: Path, text: str, heal: bool) -> None:
+    """Tokenizers like Llama 2's put a space in front of every fixed text, which was not shown, and
+    took one from each slot's value.
+    """
+    tokenizer = sentencepiece_like(tmp_path)
+    engine = FakeEngine(vocab_size=tokenizer.vocab_size)
+    slots = [f'{{{{gen "{name}" max_tokens=6 stop="b"}}}}' for name in "xyz"]
+    program = parse_program(text.format(*slots))
+    for seed in range(20):
+        request = Request("any", 8, Sampling(0.9, seed=seed), heal=heal)
+        session, read = engine.open(), list[int]()
+        session.close = read.extend
+        parts = Parts(session, tokenizer, Sampler(request.sampling), Clock())
+        prompt, board = tokenizer.encode("", chat=False), Scoreboard((parse_column("kv"),))
+        for event in run_program(0, program, prompt, request, parts, compile_grammar):
+            board.add(event)
+        stream = tokenizer.stream()
+        whole = "".join(map(stream.push, read)) + stream.flush()
+        # Such a tokenizer puts a space in front of a text that nothing precedes.
+        assert whole in (board.scores[0].text, f" {board.scores[0].text}")
 
 
 @pytest.mark.model
