@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backend.errors import NO_ROOM, NOT_ALLOWED, DerbyError, chain
@@ -22,8 +24,33 @@ FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "basic_
 #: A build that failed with fewer bytes free than this failed for want of them.
 NEARLY_FULL = 1 << 20
 
-#: Partial folders that threads of this process are building.
-_building: set[Path] = set()
+#: Partial folders that threads of this process are building, and the bytes that each may take.
+_building: dict[Path, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """A folder that is being built: bytes written so far, and what it needs at most; 0: unknown."""
+
+    written: int
+    needs: int
+
+
+def building() -> tuple[Building, ...]:
+    """What threads of this process are building, files in folders of their own left out: those are
+    on the way to something else.
+    """
+    return tuple(
+        Building(sum(_bytes(path) for path in partial.glob("*")), needs)
+        for partial, needs in tuple(_building.items())
+    )
+
+
+def _bytes(path: Path) -> int:
+    with suppress(OSError):  # it has gone meanwhile
+        facts = path.stat()
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+    return 0
 
 
 def volume(folder: Path = Path("/data")) -> Path | None:
@@ -74,7 +101,7 @@ def prepared(
         # Whoever held the lock before may just have built it.
         if not intact(folder, recipe):
             with _sufficient_disk(name, needs):
-                _rebuild(folder, recipe, build)
+                _rebuild(folder, recipe, build, needs)
     return folder
 
 
@@ -191,11 +218,11 @@ def _forbidden(error: OSError) -> DerbyError:
     )
 
 
-def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
+def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None], needs: int) -> None:
     """Replace `folder` by a fresh build. The caller holds the lock."""
     partial = folder.with_name(f"{folder.name}{PARTIAL}")
     _remove(partial)
-    _building.add(partial)
+    _building[partial] = needs
     partial.mkdir()
     try:
         build(partial)
@@ -210,7 +237,7 @@ def _rebuild(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
-        _building.discard(partial)
+        _building.pop(partial, None)
 
 
 def _contents(folder: Path) -> dict[str, dict[str, str | int]]:

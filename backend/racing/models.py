@@ -30,6 +30,7 @@ from backend.limits import PRIVATE, Limits
 from backend.models.files import model_files
 from backend.models.hub_quota import HubQuota
 from backend.racing.usual import LARGE, size
+from backend.racing.waiting import progress
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ WARM_ENOUGH = 10
 #: Seconds after which a new model is warm enough as well: beside passes so slow that they take as
 #: long, what the first of a width takes longer is nothing.
 WARM_SECONDS = 4.0
+
+#: Bytes of weights from which on it is told how far loading has come.
+SLOW = 2.5e8
 
 WARMED_UP = object()
 
@@ -136,15 +140,13 @@ class LoadedModels:
         that exceeds the budget by itself.
         """
         if spec not in self._loaded:
-            declared = engine_named(spec.engine)
             if spec not in self._needed:
                 self.require_room((spec,), say)
             self._evict(self._needed[spec])
-            if not declared.loads_at_once:
-                say(f"Loading {spec}{self._needs(spec, context, say)}...")
             names = {needed.name for needed in self._needed}
             self._fetch(spec, names, say)
-            self._loaded[spec] = engine = declared.open(spec, say)
+            engine = self._opened(spec, say, context)
+            self._loaded[spec] = engine
             self.loads += 1
             self._hub.trim(names)
             # It may have turned out larger than was estimated.
@@ -154,6 +156,19 @@ class LoadedModels:
             self.warm_up(self._at_once, WARM_SECONDS)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
+
+    def _opened(self, spec: ModelSpec, say: Say, context: int) -> Engine:
+        """The engine for `spec`, which is loaded now, its progress told if that may take long."""
+        declared = engine_named(spec.engine)
+        if declared.loads_at_once:
+            return declared.open(spec, say)
+        sentence = f"Loading {spec}{self._needs(spec, context, say)}..."
+        if self._needed[spec] < SLOW:
+            say(sentence)
+            return declared.open(spec, say)
+        with progress(say) as tell:
+            tell(sentence)
+            return declared.open(spec, tell)
 
     def _needs(self, spec: ModelSpec, context: int, say: Say) -> str:
         """What a large model needs of the memory, and what there is, in brackets; "": little."""

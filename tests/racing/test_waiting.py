@@ -1,0 +1,78 @@
+"""How far loading has come: told as it comes, and never while nothing does."""
+
+from pathlib import Path
+
+import pytest
+
+from backend.models import prepared as cache
+from backend.models.prepared import Building, building, prepared
+from backend.racing.waiting import Progress, progress
+
+
+class Memory:
+    """Of a process; `held` bytes."""
+
+    held = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.held
+
+
+def test_memory_that_comes_is_told_and_what_does_not_come_is_not() -> None:
+    """A thread that repeats itself would keep a worker from being found to hang."""
+    said, memory = list[str](), Memory()
+    told = Progress(said.append, memory)
+    told.look(0.0, ())
+    assert said == [], "before the first sentence there is nothing to add to"
+    told.say("Loading it...")
+    for now in range(5):
+        told.look(now, ())
+    assert said == ["Loading it..."]
+    memory.held += 1_500_000_000
+    for now in range(5):
+        told.look(now, ())
+    assert said[1:] == ["Loading it... 1.5 GB in memory"]
+
+
+def test_what_is_written_has_a_share_and_then_a_time_that_is_left() -> None:
+    said = list[str]()
+    told = Progress(said.append, Memory())
+    told.say("Converting it...")
+    for now, written in enumerate([0, 1_000_000_000, 1_000_000_000, 2_000_000_000, 5_000_000_000]):
+        told.look(10.0 * now, (Building(written, 4_000_000_000),))
+    assert said[1:] == [
+        "Converting it... 1.0 GB of about 4.0 GB written (25%)",
+        "Converting it... 2.0 GB of about 4.0 GB written (50%), some 40 s left",
+        "Converting it... 5.0 GB written",
+    ]
+    told.say("Loading it...")
+    told.look(60.0, (Building(6_000_000_000, 0),))
+    assert said[-1] == "Loading it... 6.0 GB written", "of an unknown number"
+
+
+def test_folders_are_looked_at_while_they_are_built_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    seen: list[tuple[Building, ...]] = []
+
+    def build(folder: Path) -> None:
+        (folder / "scratch").mkdir()
+        (folder / "scratch" / "on the way").write_bytes(bytes(7))
+        seen.append(building())
+        (folder / "model.bin").write_bytes(bytes(100))
+        seen.append(building())
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        prepared("x", "r1", build, 250)
+    assert seen == [(Building(0, 250),), (Building(100, 250),)]
+    assert building() == ()
+    assert not cache._building
+
+
+def test_sentences_are_passed_on_and_no_thread_stays() -> None:
+    said = list[str]()
+    with progress(said.append) as tell:
+        tell("Loading it...")
+    assert said == ["Loading it..."]
