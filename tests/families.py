@@ -208,6 +208,26 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         model_type="siglip_vision_model",
         **_PICTURES,
     ),
+    "glm": _usual("glm", **_HEAD),
+    "exaone4": _usual("exaone4", layer_types=_MIXED, **_WINDOW, **_HEAD),
+    "olmo3": _usual("olmo3", layer_types=_MIXED, **_WINDOW),
+    "ernie4_5": _usual("ernie4_5", **_HEAD),
+    "seed_oss": _usual("seed_oss", **_HEAD),
+    "ministral": _usual("ministral", layer_types=_MIXED, **_WINDOW, **_HEAD),
+    # Its queries grow with every 16 positions.
+    "ministral3": _usual(
+        "ministral3",
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "llama_4_scaling_beta": 0.5,
+        },
+        sliding_window=None,
+        **_HEAD,
+    ),
+    "nemotron": _usual("nemotron", **_HEAD),
 }
 
 _LINEAR = {

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.errors import DerbyError
+from backend.engines.openvino.refusal import RefusedError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -176,10 +176,6 @@ def codes_on_grid(weight: NDArray[np.float32], bits: int = 4) -> Codes | None:
     return next((codes for codes in found if codes is not None), None)
 
 
-class OffGridError(DerbyError):
-    """Weights were not published in the codes asked for."""
-
-
 def int8(model: "ov.Model") -> "ov.Model":
     """8 bits a weight, one scale and zero point a row. Consumes `model`."""
     with silent_nncf() as nncf:
@@ -201,21 +197,21 @@ def silent_nncf() -> Iterator[Any]:
 
 def exact(model: "ov.Model", bits: int) -> "ov.Model":
     """Codes of `bits` (4 or 8) for what lies on such a grid, and of 8 for what lies on a finer one.
-    Consumes `model`. Raises OffGridError if a matrix lies on none, or none on one of 4 bits.
+    Consumes `model`. Raises RefusedError if a matrix lies on none, or none on one of 4 bits.
     """
     codes: dict[str, Codes] = {}
     for constant in _matrices(model):
         name = constant.get_friendly_name()
         found = codes[name] if name in codes else codes_on_grid(constant.data, bits)
         if found is None:
-            raise OffGridError(
+            raise RefusedError(
                 f"int{bits}-exact is for weights that were published in 4- or 8-bit codes, as in "
                 f"most GGUF files, and this model's matrix {name:.80} was not: choose fp32, or "
                 f"int{bits}, which rounds."
             )
         codes[name] = found
     if bits not in {found.bits for found in codes.values()}:
-        raise OffGridError("None of this model's weights lie on a 4-bit grid: choose int8-exact.")
+        raise RefusedError("None of this model's weights lie on a 4-bit grid: choose int8-exact.")
     for constant in list(_matrices(model)):
         # A matrix that two products share is replaced in both at its first turn.
         _replace(constant, codes[constant.get_friendly_name()])
@@ -249,12 +245,12 @@ def int4(model: "ov.Model") -> "ov.Model":
     """4 bits a weight, 8 for the output projection. Consumes `model`.
 
     Rounded by NNCF in groups of 128 or the largest smaller power of two that fits; matrices that
-    no group of SMALLEST_GROUP divides get 8 bits. Raises DerbyError where that is all of them.
+    no group of SMALLEST_GROUP divides get 8 bits. Raises RefusedError where that is all of them.
     """
     widths = {constant.output(0).get_shape()[1] for constant in _matrices(model)}
     fitting = [width for width in widths if width % SMALLEST_GROUP == 0]
     if not fitting:
-        raise DerbyError(
+        raise RefusedError(
             f"int4 needs weight matrices whose width is a multiple of {SMALLEST_GROUP}, and this "
             f"model's are {', '.join(map(str, sorted(widths)))} wide: choose int8."
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.engines.base import Engine
-from backend.engines.openvino.abilities import CAPABILITIES, EXACT_PRECISIONS
+from backend.engines.openvino.abilities import CAPABILITIES, EXACT, EXACT_PRECISIONS
 from backend.engines.openvino.core import available_devices, core
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
 from backend.engines.openvino.store import OpenVINOStore
@@ -13,14 +13,6 @@ from backend.errors import DerbyError
 from backend.models.files import model_files
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec
-
-#: Logits of a row must not depend on how many rows ran with it. At the defaults (bf16 inference,
-#: quantised cache, activations quantised on the fly) they do, and texts would differ.
-EXACT = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-}
 
 
 def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngine":

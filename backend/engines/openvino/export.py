@@ -13,25 +13,33 @@ ones, batch 1:
     features        f32 [1, n, D]       the second: what the output projection reads, of all rows
 """
 
-import json
 import math
-import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from backend.engines.openvino.abilities import BYTES
-from backend.engines.openvino.compress import COMPRESSORS, OffGridError
+from backend.engines.openvino.compress import COMPRESSORS
+from backend.engines.openvino.conversion import converted
 from backend.engines.openvino.merge import merge_products
-from backend.engines.openvino.tracing import traced_once
+from backend.engines.openvino.refusal import (
+    RefusedError,
+    architecture,
+    is_outdated,
+    remember,
+    require_converted,
+    unsupported,
+)
 from backend.errors import DerbyError
+from backend.models.cache_folder import cache_dir
 from backend.models.checkpoint import require_convertible
-from backend.models.files import ModelFiles, Say, fix_long_factors, model_files
-from backend.models.prepared import cache_dir, intact, prepared
+from backend.models.files import ModelFiles, Say, model_files
+from backend.models.prepared import intact, prepared, remove_prepared
 from backend.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -60,8 +68,9 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
 
     fp32 is the reference; the others are its weights compressed. Of weights that were published in
     four bits, int4 is int4-exact, run with other arithmetic. Raises DerbyError for an unknown
-    precision, for weights that were not published in the codes asked for, and for an architecture
-    without the expected attention or output pattern.
+    precision, for weights that were not published in the codes asked for, for an architecture
+    without the expected attention or output pattern, and for a graph that computes something else
+    than torch does. Such a refusal is remembered.
     """
     if spec.precision not in BYTES:
         known = ", ".join(BYTES)
@@ -69,23 +78,42 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     files = model_files(spec.name, say, long=spec.long)
     name, recipe = _place(spec.precision, files)
     if spec.precision == "int4" and not intact(cache_dir() / name, recipe):
-        with suppress(OffGridError):
+        with suppress(RefusedError):
             return openvino_ir(replace(spec, precision="int4-exact"), say)
 
     def build(folder: Path) -> None:
-        if spec.precision == "fp32":
-            say(f"Converting {spec.name} to OpenVINO...")
-            require_convertible(files.folder, spec.name)
-            exported = merge_products(_export(files, folder))
-            model = _with_interface(exported, _architecture(files), files.sliding)
-        else:
-            original = openvino_ir(replace(spec, precision="fp32"), say)
-            say(f"Compressing {spec.name} to {spec.precision}...")
-            model = COMPRESSORS[spec.precision](_read(original / IR))
-        _save(model, folder / IR)
+        try:
+            _make(folder / IR, spec, files, say)
+        except RefusedError as error:
+            remember(folder, error)
 
     needs = round(ROOM * BYTES[spec.precision] * files.weights)
-    return prepared(name, recipe, build, needs, say)
+    return _prepared(name, recipe, build, needs, say)
+
+
+def _prepared(name: str, recipe: str, build: Callable[[Path], None], needs: int, say: Say) -> Path:
+    """See `prepared`; what was refused with other versions is tried again."""
+    folder = prepared(name, recipe, build, needs, say)
+    if is_outdated(folder):
+        remove_prepared(folder)
+        folder = prepared(name, recipe, build, needs, say)
+    require_converted(folder)
+    return folder
+
+
+def _make(path: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
+    """Write the IR of a model. Raises DerbyError."""
+    if spec.precision != "fp32":
+        original = openvino_ir(replace(spec, precision="fp32"), say)
+        say(f"Compressing {spec.name} to {spec.precision}...")
+        _save(COMPRESSORS[spec.precision](_read(original / IR)), path)
+        return
+    say(f"Converting {spec.name} to OpenVINO...")
+    require_convertible(files.folder, spec.name)
+    exported, probe = converted(files, spec.name, path.parent)
+    _save(_with_interface(merge_products(exported), files, probe.cap), path)
+    del exported
+    probe.require_equal(path, files)
 
 
 def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
@@ -108,7 +136,7 @@ def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":
             f"{spec.name!r} is a ready-made OpenVINO model whose weights are {stored}, and it runs "
             f"as it is: choose {stored} instead of {spec.precision!r}."
         )
-    return _with_interface(model, _architecture(files), files.sliding)
+    return _with_interface(model, files)
 
 
 def _stored_precision(model: "ov.Model") -> str:
@@ -124,19 +152,6 @@ def _stored_precision(model: "ov.Model") -> str:
     return "fp32"
 
 
-def _architecture(files: ModelFiles) -> str:
-    return json.loads((files.folder / "config.json").read_text(encoding="utf-8")).get(
-        "model_type", "unknown"
-    )
-
-
-def _unsupported(architecture: str, lacking: str) -> DerbyError:
-    return DerbyError(
-        f"The architecture {architecture!r} cannot run on OpenVINO here ({lacking}): "
-        "choose the torch engine or another model."
-    )
-
-
 def _read(path: Path) -> "ov.Model":
     import openvino as ov
 
@@ -149,80 +164,38 @@ def _save(model: "ov.Model", path: Path) -> None:
     ov.save_model(model, path, compress_to_fp16=False)
 
 
-def _export(files: ModelFiles, folder: Path) -> "ov.Model":
-    """The stateful fp32 model as optimum-intel exports it."""
-    import openvino as ov
-    import torch
-    from optimum.exporters.openvino import main_export
-    from optimum.intel import OVConfig
-
-    with TemporaryDirectory(dir=folder) as scratch, traced_once(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
-        source = _with_long_factors(files, Path(scratch)) if files.long_factors else files.folder
-        try:
-            main_export(
-                str(source),
-                scratch,
-                task="text-generation-with-past",
-                library_name="transformers",
-                ov_config=OVConfig(dtype="fp32"),
-                model_loading_kwargs={"dtype": torch.float32},
-                stateful=True,
-                convert_tokenizer=False,
-            )
-        except OSError:
-            raise
-        except Exception as error:
-            # Whatever the tracer stumbles on: TypeError, RuntimeError, KeyError and others.
-            said = (str(error).strip() or type(error).__name__).partition("\n")[0]
-            raise _unsupported(_architecture(files), f"optimum-intel says: {said:.200}") from error
-        # Read without mapping: the scratch folder is about to go.
-        return ov.Core().read_model(Path(scratch) / IR, config={"ENABLE_MMAP": False})
-
-
-def _with_long_factors(files: ModelFiles, scratch: Path) -> Path:
-    """A folder like the model's, whose configuration names the long factors alone."""
-    made = scratch / "long"
-    made.mkdir()
-    for path in files.folder.iterdir():
-        (made / path.name).symlink_to(path.resolve())
-    config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
-    fix_long_factors(config)
-    (made / "config.json").unlink()
-    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return made
-
-
-def _with_interface(model: "ov.Model", architecture: str, sliding: Sequence[bool]) -> "ov.Model":
-    """The same weights behind the interface that the head of this file describes.
-
-    `sliding` says of each layer whether it slides; (): none does.
+def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov.Model":
+    """The same weights behind the interface that the head of this file describes; `cap`: see
+    `_cap_scores`, 0: there is none.
     """
     import openvino as ov
     from openvino import opset13 as ops
 
+    sliding = files.sliding
     inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
     for name in EXPORTED:
         if name not in inputs:
-            raise _unsupported(architecture, f"its graph has no input {name!r}")
+            raise unsupported(files, f"its graph has no input {name!r}")
     if strange := sorted(set(inputs) - set(EXPORTED)):
-        raise _unsupported(architecture, f"its graph has an input {strange[0]!r}")
+        raise unsupported(files, f"its graph has an input {strange[0]!r}")
     bias = _parameter([-1, 1, -1, -1], ov.Type.f32, "attention_bias")
     rows = _parameter([-1], ov.Type.i64, "rows")
     biases = [bias]
     if 0 < sum(sliding) < len(sliding):
         biases.append(_parameter([-1, 1, -1, -1], ov.Type.f32, "sliding_bias"))
 
-    attention = _attention(model, architecture)
+    attention = _attention(model, files)
     if len(biases) > 1 and len(attention) != len(sliding):
-        raise _unsupported(
-            architecture,
+        raise unsupported(
+            files,
             f"its graph has {len(attention)} ScaledDotProductAttention nodes for "
             f"{len(sliding)} layers",
         )
     for index, node in enumerate(attention):
         own = biases[-1] if sliding and sliding[index] else bias
         node.input(3).replace_source_output(own.output(0))
+        if cap:
+            _cap_scores(node, cap)
 
     # Whatever else reads the padding mask learns that all P+n tokens are real.
     lengths = ops.gather(ops.shape_of(bias), ops.constant([0, 3]), ops.constant(0))
@@ -230,7 +203,7 @@ def _with_interface(model: "ov.Model", architecture: str, sliding: Sequence[bool
     for reader in inputs.pop("attention_mask").output(0).get_target_inputs():
         reader.replace_source_output(ones.output(0))
 
-    head = _output_projection(model, architecture).input(0)
+    head = _output_projection(model, files).input(0)
     features = head.get_source_output()
     chosen = ops.gather(features, rows, ops.constant(1))
     head.replace_source_output(chosen.output(0))
@@ -239,24 +212,42 @@ def _with_interface(model: "ov.Model", architecture: str, sliding: Sequence[bool
     order = [inputs[name] for name in ("input_ids", "position_ids", "beam_idx")]
     build: Any = ov.Model  # its stubs reject every call
     return build(
-        [*model.get_results(), hidden], model.get_sinks(), [*order, *biases, rows], architecture
+        [*model.get_results(), hidden],
+        model.get_sinks(),
+        [*order, *biases, rows],
+        architecture(files),
     )
 
 
-def _attention(model: "ov.Model", architecture: str) -> list["ov.Node"]:
+def _cap_scores(node: "ov.Node", cap: float) -> None:
+    """Have an attention node's scores run into `cap`, before its mask is added: Gemma 2's do, by
+    cap * tanh(scores / cap), and the node cannot (arXiv 2408.00118, section 2).
+    """
+    from openvino import opset13 as ops
+
+    query, key, value, mask, scale = (port.get_source_output() for port in node.inputs())
+    scores = ops.matmul(ops.multiply(query, scale), key, False, True)  # noqa: FBT003
+    limit = ops.constant(np.float32(cap))
+    capped = ops.multiply(ops.tanh(ops.divide(scores, limit)), limit)
+    seen = ops.matmul(ops.softmax(ops.add(capped, mask), -1), value, False, False)  # noqa: FBT003
+    for reader in node.output(0).get_target_inputs():
+        reader.replace_source_output(seen.output(0))
+
+
+def _attention(model: "ov.Model", files: ModelFiles) -> list["ov.Node"]:
     """The attention of each layer, in order; the fourth input of each is the mask."""
     kind = "ScaledDotProductAttention"
     found = [node for node in model.get_ordered_ops() if node.get_type_name() == kind]
     if not found:
-        raise _unsupported(architecture, f"its graph has no {kind} node")
+        raise unsupported(files, f"its graph has no {kind} node")
     for node in found:
         if len(node.inputs()) < 4:
-            raise _unsupported(architecture, f"its node {node.get_friendly_name()} takes no mask")
+            raise unsupported(files, f"its node {node.get_friendly_name()} takes no mask")
         heads = node.input(3).get_partial_shape()[1]
         if heads.is_static and heads.get_length() != 1:
             # ALiBi, say: what it adds would go with the mask.
-            raise _unsupported(
-                architecture, f"its node {node.get_friendly_name()} has a mask for each head"
+            raise unsupported(
+                files, f"its node {node.get_friendly_name()} has a mask for each head"
             )
     return found
 
@@ -270,16 +261,14 @@ def _parameter(shape: list[int], kind: "ov.Type", name: str) -> "ov.Node":
     return parameter
 
 
-def _output_projection(model: "ov.Model", architecture: str) -> "ov.Node":
+def _output_projection(model: "ov.Model", files: ModelFiles) -> "ov.Node":
     """The matmul nearest to the logits, through scales and caps that act on each logit alone."""
     outputs = {name: port for port in model.outputs for name in port.get_names()}
     if "logits" not in outputs:
-        raise _unsupported(architecture, "its graph has no output 'logits'")
+        raise unsupported(files, "its graph has no output 'logits'")
     node = outputs["logits"].get_node()
     while node.get_type_name() in EACH_LOGIT_ALONE:
         node = node.input(0).get_source_output().get_node()
     if node.get_type_name() != "MatMul" or node.input(0).get_partial_shape().rank.get_length() != 3:
-        raise _unsupported(
-            architecture, f"its graph has no MatMul before 'logits', but {node!s:.80}"
-        )
+        raise unsupported(files, f"its graph has no MatMul before 'logits', but {node!s:.80}")
     return node

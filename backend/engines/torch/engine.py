@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.engines.base import Engine
@@ -145,7 +146,7 @@ def place(spec: ModelSpec, say: Callable[[str], None]) -> None:
 
     Raises DerbyError.
     """
-    model = _load(spec, _files(spec, say), {})  # transformers places by threads of its own
+    model = load_model(spec, _files(spec, say), {})  # transformers places by threads of its own
     _PLACED[spec] = model.to(_placement(spec.device).get("device_map", {"": "cpu"})[""])
 
 
@@ -156,7 +157,7 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
 
     torch.set_num_threads(threads())
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    model = _PLACED.get(spec) or _load(spec, files, _placement(spec.device))
+    model = _PLACED.get(spec) or load_model(spec, files, _placement(spec.device))
     engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
     if files.factors:
         say(files.factors)
@@ -182,7 +183,8 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
     return files
 
 
-def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
+def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
+    """The transformers model, by from_pretrained's arguments `placement`. Raises DerbyError."""
     import torch
     from transformers import AutoConfig
 
@@ -227,6 +229,25 @@ def _load(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
         # transformers leaves what it unpacked in bf16, whatever it was asked for.
         model.to(getattr(torch, PRECISIONS[spec.precision]))
     return model
+
+
+def runs_on_torch(folder: Path) -> bool:
+    """Whether this engine could run a model, by its configuration alone: no weights are read."""
+    import torch
+    from transformers import AutoConfig
+
+    from backend.engines.torch.recurrence.store import recurrent_layers
+    from backend.engines.torch.text_model import text_model
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    try:
+        found = text_model(config)
+        with torch.device("meta"):
+            model = found.auto.from_config(found.config)
+        _calling(model, recurrent=bool(recurrent_layers(model)))
+    except Exception:  # whatever a configuration of others makes it raise
+        return False
+    return True
 
 
 def _fix_positions(model: Any) -> None:
