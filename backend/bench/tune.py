@@ -11,6 +11,7 @@ from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
 from backend.bench.runner import raced, whole
 from backend.costs.pass_costs import PassCosts
+from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.models.files import Say
 from backend.racing.loading import Loading
@@ -76,7 +77,8 @@ def tune(
 ) -> Tuning:
     """Measure pass costs again, run every family on `prompts`, greedy, `tokens` each.
 
-    Each prediction is made by what passes are known to cost by then: the runs correct it.
+    Each prediction is made by what passes are known to cost by then: the runs correct it. Prompts
+    are sent raw where there is no chat template. Raises DerbyError if no family can be run.
     """
     loading = Loading(models, say)
     engine = loading.engine(target)
@@ -88,7 +90,10 @@ def tune(
     tried = [parse_column(_text(name, candidate.settings)) for name, candidate in candidates]
     loading.prepare(tried, target, remeasure=True)
     costs = loading.costs(engine)
-    runs = _Runs(target, prompts, tokens, models, say)
+    chat = _chats(engine)
+    if not chat:
+        say("The model has no chat template: the prompts are sent raw.")
+    runs = _Runs(target, prompts, tokens, models, say, chat)
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}
     for name, candidate in candidates:
@@ -104,9 +109,20 @@ def tune(
                 rows.append(runs.advice(text, promised))
         except DerbyError as error:
             say(str(error))
+    if not rows:
+        raise DerbyError(f"No setting could be run on {target}: the reasons are above.")
     best = max(rows, key=lambda row: row.measured)
     winner = best.setting if best.measured > 1 else BASELINE
     return Tuning(str(target), costs.now, draft_steps, tuple(rows), winner)
+
+
+def _chats(engine: Engine) -> bool:
+    """Whether the model has a chat template that takes a question."""
+    try:
+        engine.tokenizer.encode("a", chat=True)
+    except DerbyError:
+        return False
+    return True
 
 
 def _text(name: str, *settings: str) -> str:
@@ -140,6 +156,7 @@ class _Runs:
     tokens: int
     models: LoadedModels
     say: Say
+    chat: bool = True
     _known: dict[str, list[tuple[Score, Score]]] = field(default_factory=dict)
 
     def scores(self, text: str) -> list[Score]:
@@ -158,7 +175,7 @@ class _Runs:
 
     def _pair(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> tuple[Score, Score]:
         """Each alone; who begins rotates."""
-        request = Request(prompt.text, self.tokens)
+        request = Request(prompt.text, self.tokens, chat=self.chat)
         race = Race(request, columns, self.target, first=place % len(columns))
         base, score = whole(raced(race, self.models)).scores
         return base, score

@@ -20,6 +20,7 @@ from backend.cli.options import (
     Columns,
     MaxNewTokens,
     PromptSet,
+    Raw,
     Seed,
     Target,
     Temperature,
@@ -48,6 +49,7 @@ def bench(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
+    raw: Raw = False,
     wait: Wait = 30,
     cluster: Annotated[
         str,
@@ -64,7 +66,7 @@ def bench(
     plan = Plan(
         [*prompts.read()] * repeats,
         parsed(column),
-        Request("-", max_new_tokens, Sampling(temperature, seed=seed)),
+        Request("-", max_new_tokens, Sampling(temperature, seed=seed), not raw),
         tuple(replace(target.spec, name=name) for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )

@@ -44,7 +44,7 @@ class NetworkDrafter(Drafter):
         vocab_size: int = 0,
         verifier: Verifier = KEYED,
     ) -> None:
-        """`vocab_size`: logits of the target, where the network has fewer."""
+        """`vocab_size`: logits of the target; 0: the network has as many."""
         self.states = KnownStates() if network.layers else None
         self.verifier = verifier
         self.decision = UNDECIDED
@@ -127,7 +127,8 @@ class NetworkDrafter(Drafter):
         """The sampler's choice from logits [V'] by the text's own ids."""
         ids = self._network.vocabulary
         if ids is None:
-            return self._sampler.choose_two(logits, position)
+            # Vocabularies of one tokenizer may be padded to different widths.
+            return self._sampler.choose_two(logits[: self._vocab_size or None], position)
         pair = self._sampler.choose_two(logits, position, ids, self._vocab_size)
         second = int(ids[pair.second]) if pair.second >= 0 else -1
         return pair._replace(token=int(ids[pair.token]), second=second)

@@ -145,7 +145,7 @@ class _LocalRun:
         program = parse_program(request.prompt) if _has_program(request) else None
         prompt = self._prompt(program)
         answer = self._resumed(file, prompt, program)
-        bounds = self._bounds(len(prompt))
+        bounds = self._bounds(len(prompt), program)
         spec, fingerprint = self._target.spec, self._target.tokenizer.fingerprint
         keeps = column.keeps_text(hottest(request.sampling, program))
         yield Started(
@@ -229,7 +229,7 @@ class _LocalRun:
             raise _program_has_no_middle()
         return answer
 
-    def _bounds(self, prompt: int) -> Bounds:
+    def _bounds(self, prompt: int, program: Program | None) -> Bounds:
         """Raises DerbyError if the prompt alone fills the context."""
         request, scratch_depth = self._request, self._column.scratch_depth
         limit = request.context or self._target.capabilities.max_context
@@ -237,7 +237,7 @@ class _LocalRun:
             min(limit, self._target.capabilities.max_context),
             scratch_depth,
             request.shift,
-            max(SINK, self._system()),
+            max(SINK, self._system(program)),
         )
         if bounds.room(prompt) < 1:
             ahead = f", of which {scratch_depth} serve to look ahead" if scratch_depth else ""
@@ -247,9 +247,9 @@ class _LocalRun:
             )
         return bounds
 
-    def _system(self) -> int:
+    def _system(self, program: Program | None) -> int:
         """How many first tokens all prompts share: those of the chat template's system prompt."""
-        if not self._request.chat:
+        if not self._request.chat or (program is not None and not program.user):
             return 0
         pair = (self._target.tokenizer.encode(text, chat=True) for text in ("a", "1"))
         alike = itertools.takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False))

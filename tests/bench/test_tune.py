@@ -9,8 +9,10 @@ from backend.bench.prompts import PROMPTS
 from backend.bench.tune import predict, tune
 from backend.costs.pass_costs import PassCosts
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.results.metrics import Score
+from backend.text import ByteTokenizer, Turns
 from backend.types import ModelSpec, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -69,3 +71,29 @@ def test_tuning_measures_every_family_and_names_the_fastest() -> None:
     )
     far = replace(found.rows[names.index("lookup:branches=1,k=16")], measured=0.0)
     assert far.tokens_per_forward > 1.5, "this model repeats itself"
+
+
+def without_template(self: ByteTokenizer, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+    if chat:
+        raise DerbyError("This model has no chat template.")
+    return self.encode_plain(text)
+
+
+def test_a_model_without_a_chat_template_is_tuned_on_raw_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every family was refused, and the best of none was a traceback (`max()` of nothing)."""
+    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
+    said: list[str] = []
+    found = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:1], 40, LoadedModels(), said.append)
+    assert found.rows
+    assert "The model has no chat template: the prompts are sent raw." in said
+
+
+def test_where_no_family_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise DerbyError("No.")
+
+    monkeypatch.setattr("backend.bench.tune._Runs._pairs", refuse)
+    with pytest.raises(DerbyError, match="No setting could be run on fake-loop"):
+        tune(ModelSpec("fake-loop", "fake"), PROMPTS[:1], 40, LoadedModels(), lambda _: None)

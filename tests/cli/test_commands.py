@@ -97,6 +97,14 @@ def test_bench_prints_a_table_a_model_ends_with_a_line_for_programs_and_goes_on(
     assert "of another benchmark" in refused(*asked, *kept, "--seed", "1")
 
 
+def test_bench_sends_raw_prompts_where_it_is_asked_to() -> None:
+    """Models without a chat template could not be measured."""
+    asked = ("bench", *FAKE, "--wait", "0", "--limit", "1", "-c", "kv", "--json")
+    in_template, raw = (json.loads(run(*asked, *more).stdout) for more in ((), ("--raw",)))
+    assert raw[0]["prompts"] == in_template[0]["prompts"] == 1
+    assert raw != in_template
+
+
 def test_bench_names_the_column_that_failed_after_its_table() -> None:
     result = run("bench", *FAKE, "--wait", "0", "--limit", "1", "-c", "stateless@torch/bf16")
     assert result.exit_code == 2

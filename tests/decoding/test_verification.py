@@ -31,7 +31,7 @@ from backend.decoding import verification
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import DraftSampler, IndependentSampler, Pair, Sampler
-from backend.decoding.verification import DistributionVerifier
+from backend.decoding.verification import KEYED, DistributionVerifier
 from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.drafters.guesses import paths_of
@@ -39,6 +39,7 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
+from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.engines.heads.draft import Floats, HeadNetwork, HeadPass, HostRing
 from backend.engines.heads.file import HeadShape
@@ -321,6 +322,31 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
         verdict = verifier.verify(proposal, logits, everything, 5, sampler)
         assert verdict.rows == (0,)
         assert verdict.overlaps[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("width", [150, 300])
+@pytest.mark.parametrize("promise", ["text", "distribution"])
+def test_a_draft_may_have_more_or_fewer_logits_than_the_target(width: int, promise: str) -> None:
+    """Of padded vocabularies of one tokenizer, a wider draft's distribution could not be taken from
+    the target's (ValueError).
+    """
+    target, sampling = FakeEngine(vocab_size=200), Sampling(1.0, seed=2)
+    draft = FakeEngine(vocab_size=width, salt=3)
+    network = ModelNetwork(draft.open(), draft)
+    sampler, verifier = Sampler(sampling), DistributionVerifier()
+    drafter = NetworkDrafter(
+        network,
+        sampler if promise == "text" else IndependentSampler(sampling),
+        DraftLength(4),
+        vocab_size=200,
+        verifier=KEYED if promise == "text" else verifier,
+    )
+    request = Request("x", max_new_tokens=60, sampling=sampling)
+    found = run(target, request, drafter, verifier=drafter.verifier)
+    assert found.score.drafted > 60
+    assert len(found.tokens) == 60
+    if promise == "text":
+        assert found.tokens == naive(target, PROMPT, request)
 
 
 @pytest.mark.thorough

@@ -285,6 +285,21 @@ def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None
         assert set(values) <= {"bc", "cc"}
 
 
+def test_a_program_without_a_question_needs_no_chat_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On base models it was refused: the system prompt of a template was looked for."""
+
+    def encode(self: ByteTokenizer, text: str, *, chat: bool, turns: object = ()) -> list[int]:
+        if chat:
+            raise DerbyError("This model has no chat template.")
+        return self.encode_plain(text)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", encode)
+    board, _ = play('Once {{gen "v" max_tokens=4}}.', ("kv", "lookup"))
+    assert board.scores[0].reason == "end of program"
+
+
 @pytest.mark.parametrize("heal", [True, False])
 @pytest.mark.parametrize("text", ["ab a{0} b{1}ab {2}a b", "{0}a{1} ab", " a{0}"])
 def test_a_program_reads_the_text_that_is_shown(tmp_path: Path, text: str, heal: bool) -> None:
