@@ -1,0 +1,172 @@
+"""Columns on real models with recurrent layers, tiny and random: whatever drafts, cuts, saves or
+borrows, the text is that of plain decoding, which is what generate() writes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import families
+import pytest
+
+from backend.costs.pass_costs import PassCosts
+from backend.grammar.sources import shipped
+from backend.kvcache.sources import NOBODY, Scope, Visitor
+from backend.racing.commands import SaveColumn, run_to_end
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import parse_column
+from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
+
+pytestmark = families.OLD_NAMES
+
+#: One of each kind of recurrence; the others run under the mark.
+QUICK = ("lfm2", "qwen3_5", "mamba2")
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough)
+    for name in families.RECURRENT
+]
+
+#: So that `auto` drafts, and nothing is measured.
+COSTS = PassCosts((1, 2, 4, 8, 16), (1e-3, 1.1e-3, 1.2e-3, 1.4e-3, 2e-3), width_change=1e-3)
+
+PROMPT = "one two three, one two four, one two three, one two four, one two five, one two "
+SAMPLINGS = (Sampling(), Sampling(0.8, seed=3))
+ANN = Visitor("ann")
+
+#: A draft that is right, one that mostly is, and whatever needs none.
+DRAFTED = (
+    "speculative:k=4,draft=fp32",
+    "speculative:k=4,draft=bf16",
+    "speculative",
+    "lookup:k=5,ngram=1",
+    "lookup",
+    "suffix",
+    "recycling",
+)
+
+
+@dataclass
+class Tiny:
+    """A family's model, loaded once."""
+
+    models: LoadedModels
+    target: ModelSpec
+
+    def race(
+        self, names: Sequence[str], request: Request, scope: Scope = NOBODY, **settings: Any
+    ) -> list[Score]:
+        """What came of the columns of these names, with these settings too."""
+        columns = tuple(parse_column(name).with_settings(settings) for name in names)
+        return self.run(Race(request, columns, self.target, scope=scope))
+
+    def run(self, race: Race) -> list[Score]:
+        """What came of the columns, none of which fails."""
+        board = Scoreboard(race.columns)
+        engine = self.models.get(self.target, print)
+        with self.models.supposing(engine, COSTS):
+            race.run(self.models, board.add, lambda: False)
+        assert [score.message for score in board.scores] == [""] * len(race.columns)
+        return list(board.scores)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def tiny(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tiny]:
+    folder = families.make(request.param, tmp_path_factory.mktemp("recurrent"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DECODE_DERBY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield Tiny(LoadedModels(idle_warm_up=True), ModelSpec(str(folder), "torch"))
+
+
+def asked(tokens: int = 24, sampling: Sampling = SAMPLINGS[1], prompt: str = PROMPT) -> Request:
+    return Request(prompt, tokens, sampling, chat=False)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_every_column_writes_the_plain_text(tiny: Tiny, sampling: Sampling) -> None:
+    plain, stateless, *drafted = tiny.race(
+        ("kv", "stateless:limit=6", *DRAFTED), asked(sampling=sampling)
+    )
+    assert plain.recurrent
+    assert stateless.tokens == plain.tokens[:6]
+    assert [score.tokens for score in drafted] == [plain.tokens] * len(DRAFTED)
+    assert drafted[0].acceptance == 1
+    assert sum(score.drafted - score.accepted for score in drafted) > 0
+    if sampling.temperature == 0:
+        assert plain.tokens == generated(Path(tiny.target.name), 24)
+
+
+def generated(folder: Path, tokens: int) -> list[int]:
+    """What transformers writes greedily with the model as it loads it itself."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    ids = torch.tensor([families.byte_tokenizer().encode(PROMPT)])
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    mask = torch.ones_like(ids)
+    written = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=tokens)
+    return written[0, ids.shape[1] :].tolist()
+
+
+def test_a_grammar_binds_drafted_columns_as_it_binds_plain_ones(tiny: Tiny) -> None:
+    plain, *drafted = tiny.race(("kv", *DRAFTED[1:]), asked(), grammar=shipped()["date"])
+    assert plain.forced
+    assert [score.tokens for score in drafted] == [plain.tokens] * len(drafted)
+
+
+@pytest.mark.parametrize("name", ["kv", DRAFTED[1], "lookup:k=5,ngram=1"])
+def test_an_answer_goes_on_from_memory_and_from_disk(
+    tiny: Tiny, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.kvcache.snapshots.cache_dir", lambda: tmp_path)
+    (whole,) = tiny.race([name], asked(30))
+    race = Race(asked(11), (parse_column(name),), tiny.target, scope=ANN)
+    (score,) = tiny.run(race)
+    saved = Scoreboard(race.columns)
+    run_to_end(SaveColumn(race, 0, score.answer_so_far), tiny.models, saved.add, lambda: False)
+    assert saved.scores[0].snapshot, saved.scores[0].message
+    more = replace(race, request=asked(19))
+    for forgotten, earlier in (
+        (False, score.answer_so_far),
+        (True, AnswerSoFar(snapshot=saved.scores[0].snapshot)),
+    ):
+        if forgotten:
+            tiny.models.prefixes.forget(ANN)
+        (again,) = tiny.run(replace(more, earlier=(earlier,)))
+        assert again.tokens == whole.tokens
+        assert again.reused == score.prompt_tokens + len(score.tokens) - 1
+    tiny.models.prefixes.forget(ANN)
+
+
+def test_a_prompt_s_checkpoint_is_lent_and_nothing_between(tiny: Tiny) -> None:
+    name = "kv:cache=session"
+    prompts = (PROMPT, PROMPT, f"{PROMPT}or not", f"{PROMPT[:30]}!{PROMPT[31:]}")
+    for prompt, reused in zip(prompts, (0, 64, 64, 0), strict=True):
+        (found,) = tiny.race([name], asked(12, prompt=prompt), ANN)
+        (alone,) = tiny.race(["kv"], asked(12, prompt=prompt))
+        assert found.reused == reused
+        assert found.tokens == alone.tokens
+    tiny.models.prefixes.forget(ANN)
+
+
+def test_a_program_s_slots_are_filled_alike_and_cut_behind_stop_strings(tiny: Tiny) -> None:
+    begun = f'{PROMPT}{{{{select "s" "red|green"}}}}: {{{{gen "a" regex="[a-z]+" max_tokens=12'
+    (free,) = tiny.race(["kv"], asked(prompt=f"{begun}}}}}"))
+    stop = str(free.values["a"])[6:9]
+    program = f'{begun} stop="{stop}"}}}} and {{{{gen "b" max_tokens=5}}}}'
+    plain, *others = tiny.race(("kv", "restart", *DRAFTED), asked(prompt=program))
+    assert plain.values["a"] == str(free.values["a"]).partition(stop)[0]
+    for other in others:
+        assert (other.values, other.tokens) == (plain.values, plain.tokens)
+
+
+def test_a_context_shift_computes_what_is_left_anew(tiny: Tiny) -> None:
+    request = replace(asked(40), context=100, shift=True)
+    for score in tiny.race(("kv", "lookup:k=5,ngram=1", DRAFTED[1]), request):
+        assert score.shifts
+        assert len(score.tokens) == 40
