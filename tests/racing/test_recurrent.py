@@ -155,7 +155,7 @@ def test_a_prompt_s_checkpoint_is_lent_and_nothing_between(tiny: Tiny) -> None:
 
 
 def test_a_program_s_slots_are_filled_alike_and_cut_behind_stop_strings(tiny: Tiny) -> None:
-    begun = f'{PROMPT}{{{{select "s" "red|green"}}}}: {{{{gen "a" regex="[a-z]+" max_tokens=12'
+    begun = f'{PROMPT}{{{{select "s" "red|green"}}}}: {{{{gen "a" regex="[a-z]{{12}}" max_tokens=12'
     (free,) = tiny.race(["kv"], asked(prompt=f"{begun}}}}}"))
     stop = str(free.values["a"])[6:9]
     program = f'{begun} stop="{stop}"}}}} and {{{{gen "b" max_tokens=5}}}}'
