@@ -61,6 +61,18 @@ class ColumnResult:
     machine: str = ALL
 
 
+def winner(speedups: Iterable[tuple[str, float | None, tuple[float, float] | None]]) -> str:
+    """Of names, speed-ups over KV reuse and their intervals, the name of the highest speed-up whose
+    interval lies above 1; "" if there is none: what may be chance is not recommended.
+    """
+    shown = [
+        (speedup, name)
+        for name, speedup, interval in speedups
+        if speedup is not None and interval is not None and interval[0] > 1
+    ]
+    return max(shown, default=(0.0, ""))[1]
+
+
 def measured(plan: Plan, rows: Iterable[Row]) -> list[Measured]:
     """The figures of all rows, named by the plan, in its order."""
     return [

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
 from backend.bench.runner import raced, whole
+from backend.bench.summary import winner
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.errors import DerbyError
@@ -17,6 +18,7 @@ from backend.models.files import Say
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
+from backend.results.intervals import UNKNOWN, Ratio, median_ratio
 from backend.results.metrics import Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
@@ -25,21 +27,23 @@ from backend.types import ModelSpec, Request
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A setting as the command line takes it. Speed-ups over KV reuse, all prompts together;
-    `predicted` from pass costs and from the acceptance of a run with the largest K, of that run
-    itself in the case of auto, or from what lookahead usually yields; `measured` 0 where that
-    setting was not run.
+    """A setting as the command line takes it. Speed-ups over KV reuse; `predicted`, of all prompts
+    together, from pass costs and from the acceptance of a run with the largest K, of that run
+    itself in the case of auto, or from what lookahead usually yields; `measured` the median over
+    prompts with its 95 % interval. None: that setting was not run, or on too few prompts for an
+    interval.
     """
 
     setting: str
     tokens_per_forward: float
     predicted: float
-    measured: float
+    measured: float | None
+    interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`best` is the measured winner among `rows`; "kv" if nothing beats the cache alone."""
+    """`best` is the measured winner among `rows`; "kv" if none is shown to beat the cache alone."""
 
     target: str
     costs: PassCosts
@@ -111,9 +115,8 @@ def tune(
             say(str(error))
     if not rows:
         raise DerbyError(f"No setting could be run on {target}: the reasons are above.")
-    best = max(rows, key=lambda row: row.measured)
-    winner = best.setting if best.measured > 1 else BASELINE
-    return Tuning(str(target), costs.now, draft_steps, tuple(rows), winner)
+    best = winner((row.setting, row.measured, row.interval) for row in rows) or BASELINE
+    return Tuning(str(target), costs.now, draft_steps, tuple(rows), best)
 
 
 def _chats(engine: Engine) -> bool:
@@ -140,8 +143,8 @@ def _family(
     rows: list[Advice] = []
     for k, (per_forward, speedup) in promised.items():
         setting = f"{text}{',' if ':' in text else ':'}k={k}"
-        check = runs.speedup(setting) if k in (2, best, longest // 2, longest) else 0.0
-        rows.append(Advice(setting, per_forward, speedup, check))
+        check = runs.speedup(setting) if k in (2, best, longest // 2, longest) else UNKNOWN
+        rows.append(Advice(setting, per_forward, speedup, check.value or None, check.interval))
     return rows
 
 
@@ -180,11 +183,10 @@ class _Runs:
         base, score = whole(raced(race, self.models)).scores
         return base, score
 
-    def speedup(self, text: str) -> float:
-        """Time after the first token of KV reuse on all prompts, over this column's."""
-        pairs = self._pairs(text)
-        ours = sum(score.decode_seconds for _, score in pairs)
-        return sum(base.decode_seconds for base, _ in pairs) / ours
+    def speedup(self, text: str) -> Ratio:
+        """The column's median speed-up over KV reuse; prompts that one step answers say nothing."""
+        found = (score.speedup_over(base) for base, score in self._pairs(text))
+        return median_ratio([speedup for speedup in found if speedup])
 
     def advice(self, text: str, promised: float) -> Advice:
         """`promised` is the prediction; 0: what the costs say of the passes that there were."""
@@ -193,4 +195,6 @@ class _Runs:
         passes = sum(s.steps - 1 for s in scores)
         seconds = sum(s.expected_seconds for s in scores)
         own = sum(s.plain_seconds for s in scores) / seconds if seconds else 0.0
-        return Advice(text, tokens / max(passes, 1), promised or own, self.speedup(text))
+        found = self.speedup(text)
+        per_forward = tokens / max(passes, 1)
+        return Advice(text, per_forward, promised or own, found.value or None, found.interval)

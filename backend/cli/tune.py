@@ -8,6 +8,7 @@ from backend.cli.console import out, say
 from backend.cli.options import AsJson, Limit, MaxNewTokens, PromptSet, Target
 from backend.cli.tables import curve
 from backend.racing.models import LoadedModels
+from backend.results.intervals import LEAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +30,6 @@ def tune(
         return
     out.print(curve(tuning.costs, tuning.draft_steps))
     out.print(results_table(f"tune: {spec}, {max_new_tokens} new tokens, greedy", tuning.rows))
+    if not any(row.interval for row in tuning.rows):
+        say(f"Fewer than {LEAST} prompts show of no setting that it is faster: raise --limit.")
     out.print(f"Use: -c {tuning.best}", highlight=False)

@@ -27,8 +27,9 @@ from backend.results.scoreboard import Scoreboard
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
 
-#: Heights: of what stands above the headline, of a line of it, of a column, of the foot.
-TOP, HEADLINE, COLUMN, FOOT = 140, 34, 78, 68
+#: Heights: of what stands above the headline, of a line of it, of a column, of the foot without
+#: its lines, of a line of it.
+TOP, HEADLINE, COLUMN, FOOT, LINE = 140, 34, 78, 40, 28
 
 #: Of a column's line: where its bar begins, how long the longest is, and the room of the texts on
 #: either side of it.
@@ -46,12 +47,14 @@ def card(record: RaceRecord) -> str:
     said = sentences.headline(made)
     lines = list(enumerate(wrapped(said, RIGHT - MARGIN, 26)))
     begin = TOP + HEADLINE * len(lines)
-    height = begin + COLUMN * len(made.columns) + FOOT
+    end = begin + COLUMN * len(made.columns)
+    foot = list(_foot(record, sentences.doubt(made), end + 10))
+    height = end + FOOT + LINE * (len(foot) - 1)
     parts = [*_head(record)]
     parts += [text(MARGIN, TOP + 12 + HEADLINE * n, words, 26, INK) for n, words in lines]
     for index in range(len(made.columns)):
         parts += _column(made, index, begin + COLUMN * (index + 0.5))
-    parts += _foot(record, sentences.doubt(made), height - FOOT + 10)
+    parts += foot
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
 
 
@@ -90,17 +93,16 @@ def _column(made: Scoreboard, index: int, middle: float) -> Iterator[str]:
 
 
 def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:
-    """Where and when; what leaves the timings in doubt."""
+    """A rule, and below it line by line where and when; what leaves the timings in doubt."""
     yield line(((MARGIN, top), (RIGHT, top)), RULE, 2)
     machine = record.machine
     processor = machine.processor or "unknown processor"
     where = f"{record.made[:10]}, {processor}, {counted(machine.cores, 'core')}"
-    room = RIGHT - MARGIN
+    lines = [(words, SOFT) for words in wrapped(where, RIGHT - MARGIN, 20)]
     if doubt:
-        doubt = fitted(doubt, room * 0.6, 20)
-        yield text(RIGHT, top + 36, doubt, 20, COLOURS["slower"], "end")
-        room *= 0.38
-    yield text(MARGIN, top + 36, fitted(where, room, 20), 20)
+        lines += [(words, COLOURS["slower"]) for words in wrapped(doubt, RIGHT - MARGIN, 20)]
+    for number, (words, colour) in enumerate(lines):
+        yield text(MARGIN, top + 36 + LINE * number, words, 20, colour)
 
 
 def _quickness(score: Score) -> float:

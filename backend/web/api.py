@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
+from backend.bench.summary import winner
 from backend.errors import DerbyError
 from backend.grammar.sources import Kind
 from backend.records.record import board
@@ -129,9 +130,8 @@ class Api:
 
     def _winner(self, standing: Standing) -> Report:
         rows = standing.results
-        sure = [row for row in rows if row.interval is not None and row.interval[0] > 1]
-        best = max(sure, key=lambda row: row.speedup or 0.0, default=None)
-        named = best.column if best else default_column(BASELINE).label
+        best = winner((row.column, row.speedup, row.interval) for row in rows)
+        named = best or default_column(BASELINE).label
         return {
             "best": self._offer.public(named) if rows and standing.phase == "ended" else "",
             "settings": [

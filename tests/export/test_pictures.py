@@ -14,7 +14,7 @@ from hypothesis import given
 from recordings import EVERY, RECORDS, race_of
 
 from backend.errors import DerbyError
-from backend.events import Failed, Fed, LoadKnown
+from backend.events import Conditions, Failed, Fed, LoadKnown
 from backend.export.card import card
 from backend.export.curves import curve, draw_load
 from backend.export.svg import COLOURS, fitted, text
@@ -142,6 +142,20 @@ def test_what_is_shown_to_be_faster_has_its_colour_and_what_failed_its_reason() 
     assert COLOURS["faster"] in picture
     assert COLOURS["slower"] not in picture
     assert "failed: The memory ran out." in words(picture)
+
+
+def test_the_foot_holds_its_sentences_whole() -> None:
+    """They shared a line, and each was cut in its middle: The timings are unreliable: others
+    too...93% of the machine.
+    """
+    events = [*written(0, LONG, 0.1), Conditions(2, 0.93, 0.0, 0.0)]
+    record = replace(race_of("kv"), columns=(parse_column("kv"),), events=tuple(events))
+    machine = replace(record.machine, processor="A processor with quite a long name @ 2.20GHz")
+    picture = card(replace(record, machine=machine))
+    *_, where, doubt = words(picture)
+    assert machine.processor in where
+    assert doubt == "The timings are unreliable: others took 93% of the machine."
+    require_legible(picture)
 
 
 def test_a_program_is_told_by_its_time() -> None:
