@@ -119,7 +119,8 @@ def _fault(error: ValidationError, kind: Any, name: str) -> str:
             clause = str(context.get("error", message)).rstrip(".")
             said = f"{where}: {clause}" if first["loc"] else clause
         case "string_too_long" | "string_too_short" | "too_long" | "too_short":
-            unit = "characters" if isinstance(value, str) else "entries"
+            units = ("character", "characters") if isinstance(value, str) else ("entry", "entries")
+            unit = units[len(value) != 1]
             said = f"{where} has {len(value):,} {unit}; it must have {_count(context)}"
         case "literal_error" | "enum":
             expected = context["expected"].replace(" or ", ", ").replace("'", "")

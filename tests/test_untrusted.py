@@ -22,6 +22,7 @@ class Sent(Untrusted):
     flag: bool = False
     inner: list[Inner] = Field([], max_length=2)
     unit: Literal["s", "ms"] = "s"
+    none: list[int] = Field([], max_length=0)
     name: str = ""
 
     @field_validator("name")
@@ -50,6 +51,7 @@ class Counted(Untrusted, extra="forbid"):
         ({"inner": [{}, {"text": ""}]}, "inner", "'inner.1.text' has 0 characters; it must have"),
         ({"inner": [{"text": "\ud800"}]}, "inner", "'inner.0.text' contains half of a surrogate"),
         ({"inner": [{}, {}, {}]}, "inner", "'inner' has 3 entries; it must have at most 2."),
+        ({"none": [1]}, "none", "'none' has 1 entry; it must have at most 0."),
         ({"unit": "h"}, "unit", "'unit' is 'h'; choose from s, ms."),
         ({"name": "bad"}, "name", "'name': bad names are not taken."),
         ([], "", "The form is a list of 0; it must be an object."),

@@ -1,4 +1,4 @@
-"""python -m backend models list | rm."""
+"""python -m backend models [list | rm]."""
 
 import json
 import time
@@ -12,7 +12,14 @@ from backend.cli.console import out
 from backend.cli.options import AsJson
 from backend.models.hub_quota import fetched_models, remove_fetched
 
-app = typer.Typer(help="Models fetched from the Hub.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Models fetched from the Hub.", add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def alone(context: typer.Context) -> None:
+    """List the models unless a command is named."""
+    if context.invoked_subcommand is None:
+        list_all()
 
 
 @app.command(name="list")
@@ -22,6 +29,9 @@ def list_all(as_json: AsJson = False) -> None:
     if as_json:
         found = [{"name": m.name, "bytes": m.size, "used": m.used} for m in models]
         print(json.dumps(found))
+        return
+    if not models:
+        out.print("No model was fetched from the Hub.")
         return
     table = Table(TableColumn("model", no_wrap=True), "MB", "last used")
     for model in models:

@@ -22,7 +22,7 @@ from backend.cli.options import (
     Temperature,
     default_columns,
 )
-from backend.cli.tables import show
+from backend.cli.tables import conclude, show
 from backend.errors import DerbyError
 from backend.events import Event, to_json
 from backend.grammar.sources import grammar_from_file
@@ -82,6 +82,8 @@ def race(
                 print(json.dumps(to_json(event)), flush=True)
         else:
             show(board, events)
+            if any(score.state != "failed" or score.steps for score in board.scores):
+                conclude(board)  # else the sentences at the end say all there is
     if record is not None:
         save(recorded(request, columns, entered.target, kept), record)
     if interrupted.is_set():

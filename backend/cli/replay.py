@@ -9,7 +9,7 @@ import typer
 
 from backend.cli.console import out, say, visible
 from backend.cli.options import AsJson
-from backend.cli.tables import show
+from backend.cli.tables import conclude, show
 from backend.errors import check_range
 from backend.events import to_json
 from backend.records.file import load
@@ -63,7 +63,9 @@ def replay(
     if form:
         print(file_of(record, form).content, end="")
         return
-    show(Scoreboard(record.columns), paced(timeline(record), speed))
+    board = Scoreboard(record.columns)
+    show(board, paced(timeline(record), speed))
+    conclude(board)
     out.print(f"Recorded: {visible(record.place)}.", style="dim", highlight=False, markup=False)
 
 

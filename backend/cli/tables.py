@@ -1,5 +1,6 @@
 """What the command line prints: live columns, the final table, texts coloured by origin."""
 
+import json
 from collections.abc import Iterable, Mapping
 
 from rich import box
@@ -27,13 +28,15 @@ STYLES = {
 
 
 def show(board: Scoreboard, events: Iterable[Event]) -> None:
-    """Add the events, with the table as it stands meanwhile; then print every text and the table
-    below.
-    """
+    """Add the events, with the table as it stands meanwhile."""
     with Live(console=out, refresh_per_second=8, transient=True) as live:
         for event in events:
             board.add(event)
             live.update(board.preparing or summary(board))
+
+
+def conclude(board: Scoreboard) -> None:
+    """Print every text, and the table below."""
     out.print(texts(board))
     out.print(summary(board))
 
@@ -72,7 +75,9 @@ def _state(score: Score) -> str:
 
 
 def texts(board: Scoreboard) -> Group:
-    """Every column's text under its name and what is to be said of it."""
+    """Every column's text under its name and what is to be said of it; a program's values by name
+    below, as JSON.
+    """
     parts: list[Text] = []
     for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
         outcome = score.message or verdict(board, index)
@@ -83,6 +88,8 @@ def texts(board: Scoreboard) -> Group:
         for origin, piece in score.spans:
             body.append(visible(piece), style=STYLES[origin])
         parts.append(body)
+        if score.values:
+            parts.append(Text(visible(json.dumps(score.values, ensure_ascii=False))))
     legend = Text("\n")
     for origin, style in STYLES.items():
         legend.append(f"{origin}  ", style=style)

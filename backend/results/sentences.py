@@ -304,9 +304,11 @@ def place(board: Scoreboard) -> str:
 
 
 def ledger(board: Scoreboard) -> str:
-    """What else the machine did during the race, in a line; whether that spoils its timings."""
+    """What else the machine did during the race, in a line; whether that spoils its timings; "" of
+    a race in which no column ran.
+    """
     found = board.conditions
-    if found is None:
+    if found is None or not any(score.steps for score in board.scores):
         return ""
     line = f"During the race {taken_by_others(found)}"
     low, middle, high = board.baseline.wobble
@@ -433,8 +435,10 @@ def reason(board: Scoreboard, index: int) -> str:
     parts = [opening + factors]
     if drafting := _drafting(board, score):
         parts.append(f"drafting takes {drafting:.2f} of them")
-    # A prediction is over plain decoding on the column's own model.
-    if score.drafted and score.predicted and score.spec == board.baseline.spec:
+    # A prediction is over plain decoding on the column's own model. What was declined is told with
+    # the prediction of then, which costs of passes as measured since would contradict.
+    foretold = score.decision.declined or score.spec != board.baseline.spec
+    if score.drafted and score.predicted and not foretold:
         parts.append(f"predicted {factor(score.predicted)}")
     return "; ".join(parts if exception else [*parts, *score.decision.declined])
 

@@ -22,7 +22,7 @@ from backend.bench.summary import ALL, ColumnResult, Measured, failures, measure
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
 from backend.export.tables import csv_of
-from backend.results.figures import DASH, factor
+from backend.results.figures import DASH, counted, factor
 from backend.web.form import Values, read_race, read_whole
 from backend.web.offer import Offer
 from backend.web.view import View
@@ -152,8 +152,9 @@ def _read_prompts(text: Any, repeats: Any, offer: Offer) -> tuple[Prompt, ...]:
     if not most:
         raise DerbyError("This page runs no benchmarks: the command line's `bench` does.")
     if len(chosen) * times > most:
+        often = "once" if times == 1 else f"{times:,} times"
         raise DerbyError(
-            f"{len(chosen):,} prompts, {times:,} times each, are more than the {most:,} runs that "
+            f"{counted(len(chosen), 'prompt')}, {often} each, are more than the {most:,} runs that "
             "a benchmark may have here: choose fewer."
         )
     return chosen * times

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from backend.errors import DerbyError, explain
-from backend.grammar.sandbox.parent import Sandbox, TooMuchError, too_long
+from backend.grammar.sandbox.parent import Explored, Sandbox, TooMuchError, too_long
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, model_files
 from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
@@ -94,7 +94,7 @@ def fit(source: GrammarSource, tokenizer: Tokenizer, text: str, sandbox: Sandbox
     """How far `text` fits, and what could follow. Raises DerbyError if the grammar is wrong."""
     explored = sandbox.explore(source, tokenizer, text)
     verdict = _fits(text, explored.accepted, accepting=explored.accepting)
-    return f"{verdict}{_next(explored.expected)}"
+    return f"{verdict}{_next(explored)}"
 
 
 def _fits(text: str, accepted: int, *, accepting: bool) -> str:
@@ -106,8 +106,9 @@ def _fits(text: str, accepted: int, *, accepting: bool) -> str:
     return f"{what}, and it may {'' if accepting else 'not '}end here."
 
 
-def _next(expected: Sequence[str]) -> str:
-    return f" Next could be {', '.join(map(repr, expected))}." if expected else ""
+def _next(explored: Explored) -> str:
+    pieces = ", ".join(map(repr, explored.expected))
+    return f" Next could be {pieces}{' and others' if explored.more else ''}." if pieces else ""
 
 
 def page_tokenizer(models: Sequence[str] = (BUILT_IN,)) -> Tokenizer:

@@ -70,10 +70,23 @@ def test_a_race_reads_its_prompt_from_standard_input() -> None:
 
 
 def test_a_failed_column_ends_with_its_sentence_after_the_table() -> None:
-    result = run("race", "x" * 300, *FAKE, "-c", "kv", "--context", "64")
+    result = run("race", "xx", *FAKE, "-c", "kv", "-c", "stateless@torch/bf16")
     assert result.exit_code == 2
     assert "KV reuse" in result.stdout
-    assert "the context holds 64" in result.stderr
+    assert "'fake-loop'" in result.stderr
+
+
+def test_a_race_that_no_column_ran_is_its_sentence_alone() -> None:
+    """The sentence came twice, around an empty table and a ledger that judged its timings."""
+    for wrong in (("-c", "kv", "--context", "64"), ("-c", "kv@torch/bf16/CUDA")):
+        assert refused("race", "x" * 300, *FAKE, *wrong)
+
+
+def test_a_program_s_values_stand_below_its_text() -> None:
+    """They were in --json and on the page alone."""
+    result = run("race", 'A {{select "colour" "red|blue"}}.', *FAKE, "-c", "kv")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout.splitlines()[3])["colour"] in ("red", "blue")
 
 
 def test_bench_prints_a_table_a_model_ends_with_a_line_for_programs_and_goes_on(
@@ -218,9 +231,11 @@ def test_fetched_models_are_listed_and_removed(
     (listed,) = json.loads(run("models", "list", "--json").stdout)
     assert listed["name"] == "owner/one"
     assert "owner/one" in run("models", "list").stdout
+    assert "owner/one" in run("models").stdout, "it printed its help and ended with 2"
     assert "there are: owner/one" in refused("models", "rm", "owner/two")
     assert "is removed" in run("models", "rm", "owner/one").stdout
     assert json.loads(run("models", "list", "--json").stdout) == []
+    assert run("models").stdout == "No model was fetched from the Hub.\n", "it was an empty table"
 
 
 ROOT = Path(__file__).resolve().parents[2]

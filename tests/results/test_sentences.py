@@ -138,6 +138,17 @@ def test_a_prediction_over_another_models_plain_decoding_is_not_put_beside_the_s
     assert "predicted" not in reason(board, 1)
 
 
+def test_a_sentence_has_one_prediction() -> None:
+    """It said "predicted 1.03x; auto=decline would decline: 0.81 times plain decoding's speed is
+    predicted": the one by what passes cost in this race, the other by what they cost before it.
+    """
+    blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
+    before = "auto=decline would decline: 0.81 times plain decoding's speed is predicted"
+    events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
+    said = reason(board_of("kv lookahead", *events), 1)
+    assert said.endswith(f"a forward of 4 rows costs 1.50 plain steps; {before}")
+
+
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
     return Decided(1, {}, 0.8, why, list(declined), plain)
 

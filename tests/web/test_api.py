@@ -134,7 +134,7 @@ def test_a_benchmark_refuses_in_a_sentence() -> None:
         async for _ in api(Limits(benchmark_races=3)).benchmark("v", ["a"] * 4, 16):
             pass
 
-    with pytest.raises(DerbyError, match="4 prompts, 1 times each, are more than the 3"):
+    with pytest.raises(DerbyError, match="4 prompts, once each, are more than the 3"):
         asyncio.run(scene())
 
 

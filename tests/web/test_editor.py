@@ -53,6 +53,12 @@ def test_it_answers_whatever_it_is_sent(editor: Editor) -> None:
         assert fits == ""
 
 
+def test_what_could_follow_says_that_there_is_more(editor: Editor) -> None:
+    """Twelve of many were named as if they were all, and the likeliest was not among them."""
+    assert look(editor, "regex", "a[b-y]", "a")[1].endswith(" and others.")
+    assert look(editor, "regex", "a[b-m]", "a")[1].endswith(" 'm'.")
+
+
 def test_texts_that_are_too_long_are_said_to_be(editor: Editor) -> None:
     """Five megabytes to try were cut to the limit, so that the answer was one on another text."""
     sound, fits = look(editor, "regex", "a*", "a" * 5_000_000)

@@ -158,20 +158,21 @@ def _explore(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> dict[str,
         return {"accepted": 0, "accepting": False, "expected": [], "error": wrong}
     accepted = _accepted(matcher, tokenizer, text)
     there = _after(matcher, tokenizer, text[:accepted]) or matcher
-    expected = _expected(there, tokenizer)
+    expected, more = _expected(there, tokenizer)
     return {
         "accepted": accepted,
         "accepting": there.is_accepting(),
         "expected": expected,
+        "more": more,
         "error": "" if accepted and _is_dead_end(there) else _wrong(there),
     }
 
 
-def _expected(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[str]:
+def _expected(matcher: LLMatcher, tokenizer: LLTokenizer) -> tuple[list[str], bool]:
     # From 0xFF on, what is forced is special tokens by number.
     forced = matcher.compute_ff_bytes().split(b"\xff")[0].decode(errors="ignore")
     if forced:
-        return [forced[:_LONGEST]]
+        return [forced[:_LONGEST]], False
     return choose(tokenizer.decode_bytes([int(i)]) for i in _allowed(matcher, tokenizer))
 
 
@@ -196,8 +197,9 @@ def _accepted(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> int:
     return low
 
 
-def choose(pieces: Iterable[bytes]) -> list[str]:
-    """At most SHOWN texts that tell much about `pieces`, all that may follow.
+def choose(pieces: Iterable[bytes]) -> tuple[list[str], bool]:
+    """At most SHOWN texts that tell much about `pieces`, all that may follow, and whether others
+    begin otherwise.
 
     One a first character: the longest piece if the others are beginnings of it, as in a keyword,
     else the shortest. ASCII goes first, taken evenly where there is more.
@@ -215,7 +217,8 @@ def choose(pieces: Iterable[bytes]) -> list[str]:
     firsts = plain if len(plain) >= SHOWN else sorted(starts)
     step = max(len(firsts) / SHOWN, 1)
     shown = [_typical(starts[firsts[int(i * step)]]) for i in range(min(len(firsts), SHOWN))]
-    return shown or broken[:SHOWN]
+    chosen = shown or broken[:SHOWN]
+    return chosen, len(starts) + len(broken) > len(chosen)
 
 
 def _typical(texts: list[str]) -> str:

@@ -50,14 +50,15 @@ _ROOT = Path(__file__).resolve().parents[3]
 class Explored:
     """How far a text fits a grammar: `accepted` characters, after which it may end if `accepting`.
 
-    `expected` are some of the pieces of text that may follow there. `error` is llguidance's own
-    message if it could not follow the text to its end, else "".
+    `expected` are some of the pieces of text that may follow there; `more`: others begin otherwise.
+    `error` is llguidance's own message if it could not follow the text to its end, else "".
     """
 
     accepted: int
     accepting: bool
     expected: tuple[str, ...]
     error: str
+    more: bool = False
 
 
 class SandboxFailedError(DerbyError):
