@@ -299,21 +299,32 @@ class _HfDetokenizer:
     """Behind the tokens `before`, for decoders drop the space that a text begins with."""
 
     def __init__(self, fast: Any, before: Sequence[int]) -> None:
+        self._fast = fast
+        self._tokens = list(before)
+        self._stream = self._new_stream(self._tokens)
+        self._emitted = len(self._decoded())
+
+    def _new_stream(self, tokens: Sequence[int]) -> Any:
+        """The library's, behind these tokens."""
         from tokenizers.decoders import DecodeStream
 
-        self._fast = fast
-        self._stream = DecodeStream(ids=list(before), skip_special_tokens=True)
-        self._tokens = list(before)
-        self._emitted = len(fast.backend_tokenizer.decode(self._tokens, skip_special_tokens=True))
+        return DecodeStream(ids=list(tokens), skip_special_tokens=True)
+
+    def _decoded(self) -> str:
+        return self._fast.backend_tokenizer.decode(self._tokens, skip_special_tokens=True)
 
     def push(self, token: int) -> str:
         self._tokens.append(token)
-        piece = self._stream.step(self._fast.backend_tokenizer, token) or ""
+        try:
+            piece = self._stream.step(self._fast.backend_tokenizer, token) or ""
+        except Exception:  # bytes that are no character change what was decoded before them
+            piece = self._decoded()[self._emitted :].rstrip("\ufffd")
+            self._stream = self._new_stream([token])
         self._emitted += len(piece)
         return piece
 
     def flush(self) -> str:
-        text = self._fast.backend_tokenizer.decode(self._tokens, skip_special_tokens=True)
+        text = self._decoded()
         rest = text[self._emitted :]
         self._emitted = len(text)
         return rest

@@ -36,18 +36,20 @@ def saved(made: Any, folder: Path, *, eos: bool = True, known: bool = True) -> H
     return HfTokenizer(folder, frozenset(), WIDTH)
 
 
-def sentencepiece_like(folder: Path) -> HfTokenizer:
-    """Like Llama 2's: a text gets a space in front, which decoding takes away; "<s>" begins it."""
+def sentencepiece_like(folder: Path, octets: Sequence[int] = ()) -> HfTokenizer:
+    """Like Llama 2's: a text gets a space in front, which decoding takes away; "<s>" begins it.
+    Of bytes that are no character, it knows `octets`.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
-    letters = [*map(chr, range(33, 127)), "\u2581"]
+    letters = [*map(chr, range(33, 127)), "\u2581", *(f"<0x{byte:02X}>" for byte in octets)]
     merges = [("\u2581", "a"), ("\u2581", "b"), ("a", "b"), ("\u2581a", "b")]
     pieces = ["<unk>", "<s>", "</s>", *letters, *("".join(pair) for pair in merges)]
     ids = {piece: i for i, piece in enumerate(pieces)}
     made: Any = Tokenizer(models.BPE(ids, merges, unk_token="<unk>"))  # noqa: S106
     steps = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     made.normalizer = normalizers.Sequence(steps)
-    read = [decoders.Replace("\u2581", " "), decoders.Fuse()]
+    read = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     made.decoder = decoders.Sequence([*read, decoders.Strip(" ", 1, 0)])
     made.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
     made.add_special_tokens(["<unk>", "<s>", "</s>"])

@@ -1,6 +1,7 @@
 """Text appears in whole characters, never shows a stop string, and is never lost."""
 
 import json
+import random
 import subprocess
 import sys
 from itertools import pairwise
@@ -229,6 +230,22 @@ def test_what_follows_a_text_is_encoded_and_shown_as_it_is(tmp_path: Path) -> No
         assert "".join(pieces) + stream.flush() == text
     first = tokenizer.encode("ab", chat=False)
     assert first == [1, *tokenizer.encode_plain(" ab")]
+
+
+def test_bytes_that_are_no_character_end_no_text(tmp_path: Path) -> None:
+    """A few such bytes in a row were an internal error in the middle of a race ("Invalid prefix
+    encountered while decoding stream").
+    """
+    tokenizer = sentencepiece_like(tmp_path, octets=(0xC3, 0xA9, 0xE2, 0x82, 0xAC))
+    draw, whole = random.Random(0), 0
+    for _ in range(2000):
+        tokens = [draw.randrange(90, tokenizer.vocab_size) for _ in range(10)]
+        pieces, rest = streamed(tokenizer, tokens)
+        text = tokenizer.fast.backend_tokenizer.decode([*tokenizer.encode_plain("a"), *tokens])[1:]
+        if "\ufffd" not in text:
+            whole += 1
+            assert "".join(pieces) + rest == text
+    assert whole
 
 
 @pytest.mark.parametrize(

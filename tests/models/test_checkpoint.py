@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from backend.errors import DerbyError
-from backend.models.checkpoint import READERS, UNPACKED
+from backend.models.checkpoint import READERS, UNPACKED, require_convertible
 from backend.models.files import model_files
 
 FACTS = {"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9}
@@ -111,3 +111,11 @@ def test_settings_that_are_no_object_are_named(folder: Path, file: str, text: st
     """They were an internal error (TypeError, AttributeError)."""
     (folder / file).write_text(text)
     assert file in refusal(folder)
+
+
+def test_openvino_names_the_engine_that_reads_a_format(folder: Path) -> None:
+    """Only where its package is installed: before that, no engine reads it."""
+    config = FACTS | {"quantization_config": {"quant_method": "gptq"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DerbyError, match=r"quantised as gptq.*choose the torch engine"):
+        require_convertible(folder, "mine")
