@@ -141,6 +141,19 @@ def test_every_row_is_bit_for_bit_what_single_steps_compute(
     cache.close()
 
 
+def test_rejected_rows_leave_no_gap_that_a_later_row_fills(exact: LlamaCppEngine) -> None:
+    """Attention adds up in the order of the cells: filled gaps moved logits by 0.05."""
+    session, text = exact.open(), list[int]()
+    for i in range(8):
+        session.forward([7, 20 + i], [-1, -1], ())
+        session.keep([1])
+        wide = session.forward([3, 50 + i, 9], [-1, 0, 1], range(3))
+        session.keep(range(3))
+        text += [20 + i, 3, 50 + i, 9]
+        assert np.array_equal(wide[2], alone(exact, text))
+    session.close()
+
+
 def test_a_text_outgrows_its_context_and_loses_nothing(
     exact: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
