@@ -68,8 +68,8 @@ def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_fas
     far = found.rows[names.index("lookup:branches=1,k=16")]
     assert far.tokens_per_forward > 1.5, "this model repeats itself"
     assert far.measured
-    unrun = found.rows[names.index("lookup:branches=1,k=15")]
-    assert (unrun.measured, unrun.interval) == (None, None), "it was said to be measured as 0"
+    assert [row for row in found.rows if row.measured is None], "not every K is run"
+    assert 0 not in [row.measured for row in found.rows], "what was not run was measured as 0"
 
 
 def without_template(self: ByteTokenizer, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
