@@ -75,6 +75,7 @@ def portable(tokenizer: Tokenizer) -> dict[str, Any]:
     fast = copy.copy(tokenizer.fast.backend_tokenizer)
     fast.no_padding()
     fast.no_truncation()
+    _spell_metaspace(fast)
     eos = sorted(i for i in tokenizer.eos_ids if fast.id_to_token(i) is not None)
     if not eos:
         # llguidance must have one. Its id is beyond all that the model's tokenizer has.
@@ -85,9 +86,20 @@ def portable(tokenizer: Tokenizer) -> dict[str, Any]:
         eos = [fast.token_to_id(end)]
     return {
         "hf": fast.to_str(),
-        "width": max(tokenizer.vocab_size, len(tokenizer.fast)),
+        "width": max(tokenizer.vocab_size, len(tokenizer.fast), 1 + max(eos)),
         "eos": eos,
     }
+
+
+def _spell_metaspace(fast: Any) -> None:
+    """Say of SentencePiece's tokens what their sign for a space stands for, in the words that
+    llguidance reads. Mutates the tokenizer, which is to be a copy.
+    """
+    from tokenizers import decoders
+
+    if isinstance(fast.decoder, decoders.Metaspace):
+        space = decoders.Replace(fast.decoder.replacement, " ")
+        fast.decoder = decoders.Sequence([space, decoders.ByteFallback(), decoders.Fuse()])
 
 
 def read(written: dict[str, Any], slices: tuple[str, ...]) -> LLTokenizer:

@@ -137,3 +137,21 @@ def test_the_built_in_model_writes_what_generate_writes() -> None:
         text.append(int(feed(session, text[-1:]).argmax()))
     assert text == want[0].tolist()
     assert built_in.capabilities.max_context == 8192
+
+
+@pytest.mark.parametrize("kind", ["openai-gpt", "bart"])
+def test_a_model_that_does_not_go_by_what_it_is_given_is_refused(kind: str) -> None:
+    """GPT-1, which has no cache, wrote another text than generate(); BART "kept state"."""
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2} if kind == "openai-gpt" else {"d_model": 32}
+    model = random_model(kind, vocab_size=VOCABULARY, **sizes)
+    with pytest.raises(DerbyError, match=f"Models of type '{kind}' do not go by the positions"):
+        TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
+
+
+def test_a_state_in_the_model_itself_is_refused() -> None:
+    """The indexer of DeepSeek's sparse attention keeps its keys where no rewind reaches them."""
+    sizes = {"index_head_dim": 16, "index_n_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16}
+    heads = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4}
+    model = random_model("glm_moe_dsa", **{**SMALL, **sizes, **heads, "num_key_value_heads": 4})
+    with pytest.raises(DerbyError, match="keep state that cannot be rewound"):
+        TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)

@@ -89,6 +89,33 @@ def test_a_tokenizer_that_hides_its_bytes_is_one_sentence(tmp_path: Path, model:
         Vetting(sandbox).vet(REGEX, tokenizer)
 
 
+def test_the_end_that_a_tokenizer_lacks_may_lie_behind_the_last_logit(tmp_path: Path) -> None:
+    """Where logits were as many as tokens, "vocab size too small" refused every grammar."""
+    made = small_tokenizer(tmp_path, eos=False)
+    tokenizer = HfTokenizer(tmp_path, frozenset(), len(made.fast))
+    constraint = compile_grammar(REGEX, tokenizer)
+    assert constraint.masks_along(Proposal()).allowed.nonzero()[1].tolist() == [1, 4]
+    constraint.advance([1, 2])
+    assert constraint.finished()
+
+
+def test_a_grammar_binds_a_unigram_tokenizer_without_bytes(tmp_path: Path) -> None:
+    """llguidance knows no decoder Metaspace: such tokenizers, as XLM-R's, were refused."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = ["<unk>", "<end>", "a", "b", "▁", "▁a", "▁b", "ab"]
+    made: Any = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 0, False))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens([AddedToken("<end>", special=True)])
+    tokenizer = saved(made, tmp_path)
+    constraint = compile_grammar(GrammarSource("regex", " ?a+ b", "test"), tokenizer)
+    allowed = [pieces[i] for i in constraint.masks_along(Proposal()).allowed.nonzero()[1]]
+    assert allowed == ["a", "▁", "▁a"]
+    constraint.advance([5, 2, 6])
+    assert constraint.finished()
+
+
 def test_the_tokenizer_itself_is_not_changed(tmp_path: Path) -> None:
     tokenizer = small_tokenizer(tmp_path, eos=False)
     before = tokenizer.fast.backend_tokenizer.to_str()

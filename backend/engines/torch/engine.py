@@ -26,6 +26,15 @@ PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 #: Layers that see their own stretch of the text, and nothing before it.
 CHUNKED = "chunked_attention"
 
+#: Types whose code keeps a state of the text in the model itself.
+STATEFUL = {"glm_moe_dsa", "recurrent_gemma"}
+
+#: Types whose code ignores masks (Moshi), or has a cache of its own kind or none.
+UNFIT = {"moshi", "openai-gpt", "xlm", "xmod"}
+
+#: Types whose code takes no mask by row, so that they see what every row of a chain sees.
+CHAINS_ALONE = {"big_bird", "ctrl", "megatron-bert", "rembert"}
+
 #: Layers that keep nothing but keys and values, as configurations call them. Some read those that
 #: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
 REWINDABLE = {"attention", "full_attention", "sliding_attention", CHUNKED}
@@ -73,6 +82,8 @@ class TorchEngine(Engine):
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
         _fix_positions(model)
+        if not recurrent:
+            _require_fit(model)
         self._calling = _calling(model, recurrent=recurrent)
         self._tap = tap_of(model)
         self._cuda = sorted(
@@ -293,6 +304,8 @@ def _masks_trees(config: Any) -> bool:
     local layers of GPT-Neo and those of Llama 4 without rotary positions, which all go by a row's
     place in the cache.
     """
+    if config.model_type in CHAINS_ALONE:
+        return False
     alibi = _counts_positions(config) or getattr(config, "alibi", False)
     local = "local" in getattr(config, "attention_layers", ())
     return not alibi and not local and CHUNKED not in (getattr(config, "layer_types", None) or ())
@@ -310,6 +323,22 @@ def _not_fixed(model: Any, *, trees: bool) -> str:
     return ""
 
 
+def _require_fit(model: Any) -> None:
+    """Raise DerbyError for a model whose code does not go by the positions, masks and cache that it
+    is given.
+    """
+    config = model.config.get_text_config(decoder=True)
+    named = inspect.signature(model.forward).parameters
+    # BART and its like count positions themselves, from the rows in a cache of another kind.
+    counts = "past_key_values" in named and "position_ids" not in named
+    stateful = getattr(model, "_is_stateful", False)
+    if config.model_type in UNFIT or (counts and not stateful and not _counts_positions(config)):
+        raise DerbyError(
+            f"Models of type {config.model_type!r} do not go by the positions, masks and KV cache "
+            "that they are given, which decoding needs here: choose a model of another family."
+        )
+
+
 def _calling(model: Any, *, recurrent: bool) -> "Calling":
     """How to call the model; `recurrent`: its state is kept by layers that we know. Raises
     DerbyError if it cannot be rewound or branched.
@@ -324,6 +353,7 @@ def _calling(model: Any, *, recurrent: bool) -> "Calling":
     if not recurrent and (
         # Granite's hybrids are one class with those that have no recurrent layer.
         (getattr(model, "_is_stateful", False) and not layer_types)
+        or config.model_type in STATEFUL
         or not layer_types <= REWINDABLE
         or not (_counts_positions(config) or "position_ids" in named)
     ):
