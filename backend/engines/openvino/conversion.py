@@ -17,7 +17,7 @@ from backend.engines.openvino.abilities import CAPABILITIES, EXACT
 from backend.engines.openvino.refusal import unsupported
 from backend.engines.openvino.store import OpenVINOStore
 from backend.engines.openvino.tracing import traced_once
-from backend.errors import chain
+from backend.errors import DerbyError, chain
 from backend.models.files import ModelFiles
 from backend.types import Logits, ModelSpec, chain_parents
 
@@ -58,8 +58,13 @@ class Probe:
 
     def require_equal(self, ir: Path, files: ModelFiles) -> None:
         """Raise RefusedError unless the IR computes the same, but for float32's rounding, in passes
-        of one and of several rows, behind caches with holes.
+        of one and of several rows, behind caches with holes; DerbyError for damaged weights.
         """
+        if np.isnan(self.logits).any():
+            raise DerbyError(
+                "The model computes logits that are not numbers (NaN): its weights are damaged. "
+                "Fetch them again."
+            )
         difference = float(np.abs(self._computed(ir, files) - self.logits).max())
         largest = float(np.abs(self.logits).max())
         if not difference <= ROUNDING * largest:  # NaN is refused too
