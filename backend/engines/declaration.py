@@ -20,8 +20,8 @@ class EngineDeclaration:
     `precisions`: the first is the default. `devices()` lists what this machine offers, the
     default first; `device_help` says it without looking. `open(spec, say)` loads a model and tells
     `say`, in sentences, what takes long; `loads_at_once` if nothing does. `estimate_bytes(spec,
-    say)` is what its weights will take in memory, known before they are loaded; both raise
-    DerbyError for what cannot be had.
+    say)` is what its weights will take in memory, known before they are loaded, and `peak_bytes`
+    what opening takes on the way (None: no more); all raise DerbyError for what cannot be had.
 
     `models` are the names of models that the engine brings itself; (): it takes any that
     models/files.py knows; `folders`: as the Hugging Face folders that are made there, which
@@ -38,6 +38,7 @@ class EngineDeclaration:
     device_help: str
     open: Callable[[ModelSpec, Say], Engine]
     estimate_bytes: Callable[[ModelSpec, Say], int]
+    peak_bytes: Callable[[ModelSpec, Say], int] | None = None
     models: tuple[str, ...] = ()
     capabilities: Capabilities = Capabilities()  # noqa: RUF009 (frozen)
     pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None

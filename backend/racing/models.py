@@ -145,6 +145,7 @@ class LoadedModels:
             self._evict(self._needed[spec])
             names = {needed.name for needed in self._needed}
             self._fetch(spec, names, say)
+            self._require_peak(spec, say)
             engine = self._opened(spec, say, context)
             self._loaded[spec] = engine
             self.loads += 1
@@ -156,6 +157,18 @@ class LoadedModels:
             self.warm_up(self._at_once, WARM_SECONDS)
         self._loaded.move_to_end(spec)
         return self._loaded[spec]
+
+    def _require_peak(self, spec: ModelSpec, say: Say) -> None:
+        """Raise DerbyError unless there is room for what opening a model takes on the way."""
+        peak_bytes = engine_named(spec.engine).peak_bytes
+        peak = peak_bytes(spec, say) if peak_bytes else 0
+        self._evict(peak)
+        if peak > (free := max(0, self.budget - self._in_use())):
+            raise DerbyError(
+                f"Converting {spec} takes up to {size(peak)} of memory, once, and {size(free)} may "
+                "be used: choose fewer or smaller models, or set "
+                f"{BUDGET_VARIABLE} to more bytes."
+            )
 
     def _opened(self, spec: ModelSpec, say: Say, context: int) -> Engine:
         """The engine for `spec`, which is loaded now, its progress told if that may take long."""

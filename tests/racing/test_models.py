@@ -2,13 +2,14 @@
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.engines.fake import WEIGHT_BYTES, FakeEngine
+from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.errors import DerbyError
 from backend.racing import models as loading
 from backend.racing.models import BUDGET_VARIABLE, SHARE, LoadedModels, model_budget
@@ -93,6 +94,26 @@ def test_a_model_larger_than_the_budget_is_refused_before_it_is_opened(
     monkeypatch.setattr(FakeEngine, "__init__", lambda *_: pytest.fail("it was opened"))
     with pytest.raises(DerbyError, match=r"take 1\.0 MB .* and 0\.5 MB may be used"):
         room_for(0).get(ONE, quiet)
+
+
+def test_a_conversion_has_its_room_before_it_starts_or_is_refused_with_both_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Converting took 7.6 GB where 0.9 had been estimated."""
+    peak = replace(FAKE, peak_bytes=lambda spec, _: 2 * WEIGHT_BYTES * (spec != ONE))
+    monkeypatch.setattr(loading, "engine_named", lambda _: peak)
+    models = room_for(2)
+    models.require_room([ONE], quiet)
+    models.get(ONE, quiet)
+    models.require_room([TWO], quiet)
+    models.get(TWO, quiet)
+    assert loaded(models) == [TWO]
+    models = room_for(2)
+    models.require_room([ONE, TWO], quiet)
+    models.get(ONE, quiet)
+    monkeypatch.setattr(FakeEngine, "__init__", lambda *_: pytest.fail("it was opened"))
+    with pytest.raises(DerbyError, match=r"takes up to 2\.0 MB .* and 1\.5 MB may be used"):
+        models.get(TWO, quiet)
 
 
 def test_a_model_that_cannot_be_had_is_for_its_own_column_to_tell(

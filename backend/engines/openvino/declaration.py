@@ -28,6 +28,12 @@ def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     return round(files.weights * BYTES.get(spec.precision, 0))
 
 
+def peak_bytes(spec: ModelSpec, say: Say) -> int:
+    from backend.engines.openvino.export import conversion_bytes
+
+    return conversion_bytes(spec, say)
+
+
 OPENVINO = EngineDeclaration(
     name="openvino",
     title="OpenVINO",
@@ -36,5 +42,6 @@ OPENVINO = EngineDeclaration(
     device_help="CPU, GPU, NPU or AUTO",
     open=open_engine,
     estimate_bytes=estimate_bytes,
+    peak_bytes=peak_bytes,
     capabilities=CAPABILITIES,
 )

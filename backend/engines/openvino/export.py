@@ -62,6 +62,9 @@ STORED = {"int4": ("u4", "i4", "nf4"), "int8": ("u8", "i8")}
 #: Operations between the output projection and the logits that change no logit's place.
 EACH_LOGIT_ALONE = {"Result", "Convert", "Multiply", "Divide", "Tanh", "Add"}
 
+#: Bytes of memory that making an IR takes for each weight, at its peak.
+PEAK = 8.0
+
 
 def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     """The folder with the IR of `spec` (openvino_model.xml and .bin), made if need be.
@@ -89,6 +92,19 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
 
     needs = round(ROOM * BYTES[spec.precision] * files.weights)
     return _prepared(name, recipe, build, needs, say)
+
+
+def conversion_bytes(spec: ModelSpec, say: Say) -> int:
+    """Memory that making the IR of `spec` takes at its peak; 0: it is there, or was made by others.
+    Raises DerbyError for an unknown model.
+    """
+    files = model_files(spec.name, say, long=spec.long)
+    name, recipe = _place(spec.precision, files)
+    made = files.ready_made or intact(cache_dir() / name, recipe)
+    if spec.precision == "int4":  # the exact codes will do
+        name, recipe = _place("int4-exact", files)
+        made = made or ((cache_dir() / name / IR).is_file() and intact(cache_dir() / name, recipe))
+    return 0 if made else round(PEAK * files.weights)
 
 
 def _prepared(name: str, recipe: str, build: Callable[[Path], None], needs: int, say: Say) -> Path:
