@@ -138,6 +138,7 @@ function draw() {
   if (step.note) {
     find(".dd-said").replaceChildren();
     find(".dd-inspector-body").replaceChildren();
+    panel().scrollIntoView({ block: "nearest" });
     return;
   }
   at = step.at;
@@ -153,6 +154,8 @@ function draw() {
   mark();
   const [node] = nodesAt(at);
   node?.scrollIntoView({ block: "nearest" });
+  // Below the board, it would open out of sight. At once, as for those who want no motion.
+  panel().scrollIntoView({ block: "nearest", behavior: "instant" });
 }
 
 function move(step) {

@@ -70,7 +70,7 @@ SERVED: list[tuple[dict[str, Any], str | None, str]] = [
     ),
     ({"n": 2}, "n", "'n' is 2; choose from 1."),
     ({"echo": True}, "echo", "'echo' is True; choose from False."),
-    ({"logit_bias": {"1": 5}}, "logit_bias", "'logit_bias' has 1 entries; it must have at most 0."),
+    ({"logit_bias": {"1": 5}}, "logit_bias", "'logit_bias' has 1 entry; it must have at most 0."),
     (
         {"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}},
         "grammar",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from boards import priced
-from browser import LONG, RACES, Visitor
+from browser import LONG, RACES, VIEWPORT, Visitor
 from PIL import Image
 from playwright.sync_api import Browser, Download, Route, expect
 from recordings import race_of
@@ -116,6 +116,16 @@ def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
     assert len(shown.inner_text()) > before
     visitor.stop()
     visitor.wait_phase("ended")
+
+
+def test_what_a_token_tells_comes_into_view(ended: Visitor) -> None:
+    """The panel opened below the window's edge, so a click on a token seemed to do nothing."""
+    page = ended.page
+    page.set_viewport_size({"width": 1366, "height": 768})
+    ended.card("Speculative").root.locator(".dd-flow .dd-drafted, .dd-flow .dd-bonus").first.click()
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    expect(page.locator(".dd-inspector")).to_be_in_viewport(ratio=0.5)
+    page.set_viewport_size(VIEWPORT)
 
 
 def test_a_token_tells_of_its_step(ended: Visitor) -> None:

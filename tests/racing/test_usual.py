@@ -4,7 +4,7 @@ from pathlib import Path
 
 import chat_model
 import pytest
-from tiny_gguf import write_hybrid
+from tiny_gguf import write_shape
 
 from backend.cli.options import Target
 from backend.racing import models as loading
@@ -66,7 +66,7 @@ def test_a_large_file_for_llama_cpp_is_not_made_into_a_folder_to_say_what_it_nee
     """
     monkeypatch.setattr(loading, "LARGE", 0.0)
     monkeypatch.setattr(loading, "model_files", lambda *_, **__: pytest.fail("made into a folder"))
-    write_hybrid(tmp_path / "hybrid.gguf", "lfm2", **{"tokenizer.ggml.merges": ["a b"]})
+    write_shape(tmp_path / "hybrid.gguf", "lfm2", **{"tokenizer.ggml.merges": ["a b"]})
     spec, said = ModelSpec(str(tmp_path / "hybrid.gguf"), "llamacpp", "gguf"), list[str]()
     LoadedModels().get(spec, said.append)
     assert "of weights; " in said[0]

@@ -169,6 +169,8 @@ def test_the_listed_names_are_names() -> None:
         "lookahead",
         "grammar",
         "lookup",
+        "suffix",
+        "recycling",
     }
     for name in names:
         fakes().read(name, None)
