@@ -192,7 +192,6 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         **_MOE,
         **_HEAD,
     ),
-    "ctrl": _gpt2("ctrl", dff=96),
     "mistral3": _seeing("mistral3", _usual("mistral", **_HEAD), head_dim=16, **_PICTURES),
     "qwen2_5_vl": _seeing(
         "qwen2_5_vl", _usual("qwen2_5_vl_text", **_THREE_POSITIONS), **_QWEN_PICTURES

@@ -87,7 +87,6 @@ NOT_ON_OPENVINO = {
     "llama4": "its logits differ from torch's",
     "qwen2_5_vl": "optimum-intel has no exporter for it",
     "qwen3_vl": "optimum-intel has no exporter for it",
-    "ctrl": "optimum-intel ",
 }
 
 

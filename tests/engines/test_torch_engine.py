@@ -155,3 +155,11 @@ def test_a_state_in_the_model_itself_is_refused() -> None:
     model = random_model("glm_moe_dsa", **{**SMALL, **sizes, **heads, "num_key_value_heads": 4})
     with pytest.raises(DerbyError, match="keep state that cannot be rewound"):
         TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
+
+
+def test_a_model_without_a_mask_by_row_takes_chains_alone() -> None:
+    """Lookahead failed on CTRL in the middle of a race."""
+    model = random_model("ctrl", vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, dff=48)
+    engine = TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
+    assert not engine.capabilities.tree
+    assert engine.open().forward([1, 2, 3], chain_parents(3), [2]).shape == (1, VOCABULARY)
