@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from re import findall
 from typing import Any
 
 import families
@@ -256,6 +257,17 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
     with pytest.raises(DerbyError, match=f"cannot run on OpenVINO here .{NOT_ON_OPENVINO[name]}"):
         models.openvino(name)
+
+
+def test_the_table_of_models_names_what_is_run_here() -> None:
+    text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")]
+    named = {(kind, row[2].strip()) for row in rows for kind in findall("`([^`]+)`", row[0])}
+    attending = {name: each["model_type"] for name, each in families.FAMILIES.items()}
+    converts = {kind for name, kind in attending.items() if name not in NOT_ON_OPENVINO}
+    assert {kind for kind, openvino in named if openvino == "yes"} == converts
+    recurrent = {each["model_type"] for each in families.RECURRENT.values()}
+    assert {kind for kind, _ in named} == {*attending.values(), *recurrent}
 
 
 @pytest.mark.thorough
