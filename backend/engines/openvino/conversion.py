@@ -99,7 +99,7 @@ def converted(files: ModelFiles, name: str, folder: Path) -> "tuple[ov.Model, Pr
     import openvino as ov
     from transformers import AutoConfig
 
-    from backend.engines.torch.engine import load_model
+    from backend.engines.torch.engine import fix_positions, load_model
     from backend.engines.torch.text_model import text_model
 
     whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
@@ -107,6 +107,8 @@ def converted(files: ModelFiles, name: str, folder: Path) -> "tuple[ov.Model, Pr
     if exporter is None:
         raise unsupported(files, "optimum-intel has no exporter for it")
     model = load_model(ModelSpec(name, "torch", "fp32"), files, {}).eval()
+    # A pass of the probe would otherwise have longrope share a tensor, which no trace takes.
+    fix_positions(model)
     probe = _probe(model, files.vocab_size)
     if model._supports_sdpa:  # noqa: SLF001 (see the torch engine)
         model.set_attn_implementation("sdpa")

@@ -81,7 +81,7 @@ class TorchEngine(Engine):
         )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self._model = model.eval()
-        _fix_positions(model)
+        fix_positions(model)
         if not recurrent:
             _require_fit(model)
         self._calling = _calling(model, recurrent=recurrent)
@@ -261,7 +261,7 @@ def runs_on_torch(folder: Path) -> bool:
     return True
 
 
-def _fix_positions(model: Any) -> None:
+def fix_positions(model: Any) -> None:
     """Have rotary positions keep the factors that they were made with: transformers would ask in
     every pass how far it reaches, and wait for the device to tell.
     """
