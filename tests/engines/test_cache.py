@@ -23,8 +23,9 @@ from backend.types import Logits, ModelSpec, chain_parents
 
 #: fp32 kernels round differently for different numbers of rows; logits are up to about 35. Held
 #: against float64, some texts of random tokens are 4e-4 off alone and 6e-4 the other way beside two
-#: others. A wrong mask or position moves logits by tenths.
-TOLERANCE = 2e-3
+#: others, and a token that repeats itself in a tree was 2.5e-3 off. A wrong mask or position moves
+#: logits by tenths.
+TOLERANCE = 5e-3
 
 #: Tokens that every model here has.
 TOKENS = st.integers(3, 250)
