@@ -1,6 +1,7 @@
 """A benchmark over machines, some of which are lost."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
@@ -46,11 +47,18 @@ class Machine:
 
 
 class Machines:
+    """Lends its machines in strict turns, so that which machine gets which job does not depend on
+    which of them is faster.
+    """
+
     def __init__(self, *machines: Machine) -> None:
-        self._machines = machines
+        self._next = deque(machines)
 
     def lease(self, commands: Sequence[Command]) -> Lease | None:
-        return next((machine for machine in self._machines if machine.hold()), None)
+        if not self._next[0].hold():
+            return None
+        self._next.rotate(-1)
+        return self._next[-1]
 
 
 def plan() -> Plan:
