@@ -15,6 +15,7 @@ import re
 import resource
 import statistics
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -56,6 +57,9 @@ WARM_UP = 600.0
 #: Seconds between two looks at memory.
 LOOK = 5.0
 
+#: Seconds of a round of hostile visitors, at most, and those after a change that count for nobody.
+ROUND, SETTLE = 600.0, 20.0
+
 #: Connections that stay open though nobody reads them, at most, and for how long.
 DEAF, DEAF_SECONDS = 20, 60.0
 
@@ -84,6 +88,48 @@ class CrowdLog(Log):
         self.rss: list[tuple[float, int, int]] = []
         self.late = 0.0
 
+    def mark(self) -> tuple[int, Counter[str]]:
+        """What has been noted so far."""
+        return len(self.seconds.get(RACED, [])), self.counts.copy()
+
+    def add(self, log: "CrowdLog", since: tuple[int, Counter[str]]) -> None:
+        """Add the races and counts that `log` has noted since then."""
+        races, counts = since
+        self.seconds.setdefault(RACED, []).extend(log.seconds.get(RACED, [])[races:])
+        self.counts += log.counts - counts
+
+
+class Siege:
+    """Hostile visitors who come and go: a quarter of a round without them, half of it with them,
+    a quarter without. What else the machine does in that time befalls both alike.
+    """
+
+    def __init__(self, attackers: int, seconds: float) -> None:
+        self.attackers, self._seconds = attackers, seconds
+        self.calm, self.beside = CrowdLog(), CrowdLog()
+
+    async def run(self, log: CrowdLog, attack: Callable[[float], Awaitable[Any]]) -> None:
+        """Have `attack(end)` in every hostile half. What begins within `SETTLE` seconds of a change
+        belongs to neither side.
+        """
+        rounds = max(1, round(self._seconds / ROUND))
+        quarter = self._seconds / rounds / 4
+        for _ in range(rounds):
+            await self._spend(quarter, log, self.calm)
+            attacking = asyncio.ensure_future(attack(time.monotonic() + 2 * quarter))
+            await self._spend(2 * quarter, log, self.beside)
+            await attacking
+            await self._spend(quarter, log, self.calm)
+
+    async def _spend(self, seconds: float, log: CrowdLog, side: CrowdLog) -> None:
+        settling = min(SETTLE, seconds / 4)
+        await asyncio.sleep(settling)
+        mark = log.mark()
+        try:
+            await asyncio.sleep(seconds - settling)
+        finally:
+            side.add(log, mark)
+
 
 @lru_cache(maxsize=4096)
 def expected(prompt: str) -> str:
@@ -99,32 +145,27 @@ def crowd(
     *,
     seed: int = 0,
     options: Sequence[str] = (),
-    hostile: float = 0.0,
 ) -> Result:
-    """Have so many visitors at a time on the page for so long, that share of them hostile."""
-    log, attackers = CrowdLog(), _of(visitors, hostile)
-    options = (*options, *(["--mcp", "--proxy", "127.0.0.1"] if attackers else []))
-    figures = _crowded(log, visitors - attackers, attackers, seconds, seed, options)
-    size = f"{visitors} visitors, {hostile:.0%} of them hostile, {seconds:g} s, seed {seed}"
+    """Have so many visitors at a time on the page for so long."""
+    log = CrowdLog()
+    figures = _crowded(log, visitors, seconds, seed, options)
+    size = f"{visitors} visitors, {seconds:g} s, seed {seed}"
     return log.result("crowd", size, figures, [curve(log.rss)])
 
 
 def beside_hostile(
     visitors: int = 40, seconds: float = 3600.0, *, seed: int = 0, share: float = 0.1
 ) -> Result:
-    """Have a crowd on the page for so long, and then again with hostile visitors, who are that
-    share of all `visitors`: do the others wait as long?
+    """Have a crowd on the page for so long, that share of it hostile and there for half of the
+    time, in turns: do the others wait as long as without them?
     """
-    calm, log, attackers = CrowdLog(), CrowdLog(), _of(visitors, share)
-    honest, options = visitors - attackers, ("--mcp", "--proxy", "127.0.0.1")
-    _crowded(calm, honest, 0, seconds, seed, options)
-    figures = _crowded(log, honest, attackers, seconds, seed, options)
-    for what, found in calm.wrong.items():
-        log.wrong[what] += [f"without hostile visitors: {sentence}" for sentence in found]
-    size = f"{honest} visitors, then {attackers} hostile ones as well, {seconds:g} s each"
+    log, siege = CrowdLog(), Siege(_of(visitors, share), seconds)
+    honest, options = visitors - siege.attackers, ("--mcp", "--proxy", "127.0.0.1")
+    figures = _crowded(log, honest, seconds, seed, options, siege)
+    size = f"{honest} visitors, {siege.attackers} hostile ones for half of {seconds:g} s"
     tried = sum(log.counts[counted(act)] > 0 for act in ATTACKS)
     kinds = at_least("kinds of attacks tried", tried, len(ATTACKS))
-    figures = [*compared(calm, log), kinds, *figures]
+    figures = [*compared(siege.calm, siege.beside), kinds, *figures]
     return log.result("hostile", f"{size}, seed {seed}", figures, [curve(log.rss)])
 
 
@@ -168,15 +209,16 @@ def _refusals(log: CrowdLog) -> float:
 def _crowded(
     log: CrowdLog,
     visitors: int,
-    attackers: int,
     seconds: float,
     seed: int,
     options: Sequence[str],
+    siege: Siege | None = None,
 ) -> list[Figure]:
     """Play it into `log`, on a page started with these options: the figures of the page."""
-    _allow_files(16 * visitors + CONNECTIONS * attackers)
+    siege = siege or Siege(0, seconds)
+    _allow_files(16 * visitors + CONNECTIONS * siege.attackers)
     with private_cache() as cache, Server("--fake", *options, cache=cache) as server:
-        asyncio.run(_play(server, visitors, attackers, seconds, seed, log))
+        asyncio.run(_play(server, visitors, siege, seconds, seed, log))
         emptied = _emptied(server)
         log.wrong[BROKEN] += server.broken
     return [
@@ -202,16 +244,16 @@ Visit = Callable[[str, str, random.Random, float, CrowdLog, float], Awaitable[No
 
 
 async def _play(
-    server: Server, visitors: int, attackers: int, seconds: float, seed: int, log: CrowdLog
+    server: Server, visitors: int, siege: Siege, seconds: float, seed: int, log: CrowdLog
 ) -> None:
     end = time.monotonic() + seconds
     numbers = itertools.count()
     watching = asyncio.create_task(_watch(server, log, seconds))
-    asking = asyncio.create_task(_agents(server, log, seconds, attackers))
+    asking = asyncio.create_task(_agents(server, log, seconds, siege.attackers))
     # Think times such that a few more races are asked for than the machine can run.
     pause = min(30.0, seconds / 10)
 
-    async def slot(visit: Visit, kind: str, chance: random.Random) -> None:
+    async def slot(visit: Visit, kind: str, chance: random.Random, end: float) -> None:
         await asyncio.sleep(chance.uniform(0, min(pause, seconds / 4)))
         while time.monotonic() < end:
             name = f"{kind} {next(numbers)}"
@@ -221,14 +263,18 @@ async def _play(
                 log.flaw(LOST, f"{name}: {error!r}")
                 await asyncio.sleep(1)
 
-    others, own = random.Random(seed), random.Random(f"hostile {seed}")
-    await asyncio.gather(
-        *(slot(_visit, "visitor", others) for _ in range(visitors)),
-        *(slot(attack, "hostile visitor", own) for _ in range(attackers)),
-    )
-    for task in (watching, asking):
+    async def attacks(until: float) -> None:
+        own = random.Random(f"hostile {seed}")
+        slots = (slot(attack, "hostile visitor", own, until) for _ in range(siege.attackers))
+        await asyncio.gather(*slots)
+
+    others = random.Random(seed)
+    besieging = asyncio.create_task(siege.run(log, attacks))
+    await asyncio.gather(*(slot(_visit, "visitor", others, end) for _ in range(visitors)))
+    tasks = (watching, asking, besieging)
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(watching, asking, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _agents(server: Server, log: CrowdLog, seconds: float, attackers: int) -> None:

@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--minutes", type=float, help="minutes of each crowd (60): hostile has two")
+    size.add_argument("--minutes", type=float, help="minutes of each crowd (60)")
     size.add_argument("--short", action="store_true", help="a few counts and seconds of each")
     parser.add_argument("--report", type=Path, help="where the report goes: FILE.md, FILE.json")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)

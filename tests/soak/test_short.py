@@ -2,10 +2,12 @@
 harness itself.
 """
 
+import asyncio
 import importlib
+import time
 
 import pytest
-from soak.crowd import RACED, CrowdLog, compared
+from soak.crowd import RACED, CrowdLog, Siege, compared
 from soak.report import Log, as_json, as_markdown, at_most, noted, read_json
 from soak.rows import ROWS
 
@@ -40,6 +42,30 @@ def test_others_who_wait_longer_or_are_refused_beside_hostile_visitors_fail_the_
     assert held(crowd([1.0] * 9 + [2.5, 2.5])) == [True, False, True]
     assert held(crowd([1.0] * 9 + [2.0, 2.0], refused=6)) == [True, True, False]
     assert held(CrowdLog()) == [False, False, True]
+
+
+def test_races_count_for_the_side_on_which_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soak.crowd.SETTLE", 0.0)
+    log, siege = CrowdLog(), Siege(1, 0.2)
+
+    async def attack(end: float) -> None:
+        log.took(RACED, 1.0)
+        await asyncio.sleep(0)
+        log.took(RACED, 2.0)
+        await asyncio.sleep(2 * (end - time.monotonic()))
+        log.took(RACED, 3.0)
+
+    async def race_in_peace() -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        log.took(RACED, 4.0)
+
+    async def play() -> None:
+        await asyncio.gather(siege.run(log, attack), race_in_peace())
+
+    asyncio.run(play())
+    assert siege.beside.seconds[RACED] == [2.0]
+    assert siege.calm.seconds[RACED] == [4.0]
 
 
 def test_a_report_tells_a_bar_that_is_not_held() -> None:
