@@ -228,6 +228,12 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
         **_HEAD,
     ),
     "nemotron": _usual("nemotron", **_HEAD),
+    "apertus": _usual("apertus"),
+    "helium": _usual("helium", **_HEAD),
+    "vaultgemma": _usual(
+        "vaultgemma", query_pre_attn_scalar=16, layer_types=_MIXED, **_WINDOW, **_HEAD
+    ),
+    "granitemoeshared": _usual("granitemoeshared", shared_intermediate_size=48, **_MOE),
 }
 
 _LINEAR = {

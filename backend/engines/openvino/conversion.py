@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 #: Architectures without an exporter of their own, and whose exporter fits: the graph is traced from
 #: the model's own code, and an exporter says little more than which inputs and caches there are.
 LIKE = {
+    "apertus": "llama",
     "ernie4_5": "llama",
+    "granitemoeshared": "granitemoe",
+    "helium": "llama",
     "ministral": "mistral",
     "ministral3": "mistral",
     "nemotron": "llama",
     "olmo3": "olmo2",
     "seed_oss": "qwen2",
+    "vaultgemma": "gemma2",
 }
 
 #: Rows of the passes that a conversion is checked with.
