@@ -1,14 +1,12 @@
 // Draws the view that backend/web/view.py makes, which holds every word and figure; nothing is decided
 // here. All text goes in by textContent: none of it is markup.
 import { card, drawColumn } from "./card.js";
-import { drawCosts } from "./curve.js";
-import { finder, fit, make, put, table } from "./dom.js";
-import { helped, meanings } from "./help.js";
+import { finder, fit, make, put, setData } from "./dom.js";
 import { keepAddress } from "./kept.js";
-import { drawDraft, drawLoad } from "./load.js";
 import { beginReplay, drawControls, replay, showMoment, startReplay } from "./replay.js";
 import { race, sight } from "./rounds.js";
 import { listenTo, RUNNING, views } from "./stream.js";
+import { drawGlossary, drawWhy, startWhy } from "./why.js";
 
 const find = finder("board");
 const ENDED = ["done", "stopped", "failed"];
@@ -32,17 +30,6 @@ function drawLegend() {
     entry.append(make("span", `dd-${origin}`, origin), ` ${ORIGINS[origin]}`);
     return entry;
   });
-}
-
-function drawTable({ headings, lines }) {
-  const helpful = headings.map((title) => (meanings.has(title) ? helped(title) : title));
-  find(".dd-scroll").replaceChildren(table(helpful, lines, { named: true }));
-}
-
-function drawGlossary(entries) {
-  for (const [title, text] of entries) meanings.set(title, text);
-  const terms = entries.flatMap(([title, text]) => [make("dt", "", title), make("dd", "", text)]);
-  find(".dd-glossary dl").replaceChildren(...terms);
 }
 
 // What stands above the board may be taller than the window.
@@ -72,8 +59,6 @@ function drawNow(view) {
 }
 
 function drawEnd(view) {
-  drawTable(view.result);
-  put(find(".dd-ledger"), view.result.ledger);
   put(find(".dd-doubt span"), view.doubt);
   find(".dd-again").hidden = !view.doubt || Boolean(view.recorded);
 }
@@ -135,6 +120,7 @@ function show(view) {
   if (fresh) begin(board, view);
   const begun = view.race && (fresh || (view.phase === "racing" && board.dataset.phase !== "racing"));
   setPhase(board, view.phase);
+  setData(board, "continues", view.continues ? "yes" : "no"); // a recording or a program does not
   if (begun) bringToSight(board);
   put(find(".dd-status"), view.status);
   put(find(".dd-setup"), view.setup);
@@ -144,9 +130,8 @@ function show(view) {
   else showMoment();
   drawLegend();
   drawNow(view);
-  if (view.result) drawEnd(view);
-  drawCosts(view.costs);
-  drawLoad(view);
+  drawEnd(view);
+  drawWhy(view);
 }
 
 // The value goes too: were it there still, the same alert would be no news.
@@ -163,8 +148,7 @@ export function start(component) {
   find(".dd-dismiss").addEventListener("click", clearAlert);
   find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
   find(".dd-again").addEventListener("click", () => component.trigger("retry"));
-  find(".dd-load-measure").addEventListener("click", () => component.trigger("input"));
-  for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
+  startWhy(() => component.trigger("input"));
   component.watch("value", answered);
   document.addEventListener("dd-race", ({ detail }) => show(detail));
   document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));

@@ -20,8 +20,6 @@ export function showMarks(box, marks) {
 }
 
 export function drawCosts(costs) {
-  find(".dd-costs").hidden = !costs;
-  if (!costs) return;
   put(find(".dd-costs-note"), costs.note);
   showDrawing(find(".dd-costs-plot"), costs.svg);
   showMarks(find(".dd-costs .dd-marks"), costs.marks);

@@ -3,6 +3,7 @@
 import { finder } from "./dom.js";
 import { kept } from "./kept.js";
 import { race } from "./rounds.js";
+import { startMenu } from "./tabs.js";
 
 const find = finder("export");
 let component = null; // which is asked, and holds the answer
@@ -93,7 +94,7 @@ function offer(board) {
   }
   row.hidden = !ended;
   if (!ended) wanted.clear();
-  const known = !board.querySelector(".dd-costs").hidden;
+  const known = !board.querySelector("#dd-tab-costs").hidden;
   for (const button of row.querySelectorAll("[data-form^=curve]")) button.hidden = !known;
   clear();
 }
@@ -103,7 +104,7 @@ function attach() {
   if (!board) return setTimeout(attach, 200);
   const phases = new MutationObserver(() => offer(board));
   phases.observe(board, { attributeFilter: ["data-phase"] });
-  phases.observe(board.querySelector(".dd-costs"), { attributeFilter: ["hidden"] });
+  phases.observe(board.querySelector("#dd-tab-costs"), { attributeFilter: ["hidden"] });
   offer(board);
 }
 
@@ -111,5 +112,6 @@ export function start(given) {
   component = given;
   component.watch("value", answered);
   find(".dd-export").addEventListener("click", ({ target }) => target.dataset.form && ask(target.dataset.form));
+  for (const name of ["#dd-share", "#dd-download"]) startMenu(find(name));
   attach();
 }

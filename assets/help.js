@@ -1,6 +1,7 @@
 // What a figure means, at the figure: its name is a button that opens the glossary's line. And the
 // button that copies a text.
 import { finder, make, put, shape } from "./dom.js";
+import { placeBelow } from "./tabs.js";
 
 const find = finder("board");
 export const meanings = new Map();
@@ -18,10 +19,7 @@ function explain(node) {
   if (!meaning) return;
   put(tip, meaning);
   tip.showPopover();
-  const { left, bottom } = node.getBoundingClientRect();
-  const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(8, Math.min(left, innerWidth - width - 8))}px`;
-  tip.style.top = `${Math.max(8, Math.min(bottom + 6, innerHeight - height - 8))}px`;
+  placeBelow(node, tip);
 }
 
 // A frame may forbid the clipboard: then the text is selected, to be copied by its reader.

@@ -5,6 +5,7 @@ import { race } from "./rounds.js";
 
 const find = finder("inspector");
 const panel = () => find(".dd-inspector");
+const NARROW = 640; // pixels up to which it is a sheet
 let component = null; // which is asked, and holds the answer
 let at = null; // column and round on show
 
@@ -133,12 +134,11 @@ function committed(step) {
 function draw() {
   const step = component.props.value;
   if (!step?.at && !step?.note) return; // what was asked, not what was answered
-  panel().hidden = false;
   find(".dd-inspector-title").textContent = step.note ?? `${step.column}. ${step.title}, ${step.clock}.`;
   if (step.note) {
     find(".dd-said").replaceChildren();
     find(".dd-inspector-body").replaceChildren();
-    panel().scrollIntoView({ block: "nearest" });
+    open();
     return;
   }
   at = step.at;
@@ -152,18 +152,38 @@ function draw() {
     ...section("Window", ["level"], step.window.map((level) => [level.join(" ")])),
   );
   mark();
-  const [node] = nodesAt(at);
-  node?.scrollIntoView({ block: "nearest" });
-  // Below the board, it would open out of sight. At once, as for those who want no motion.
-  panel().scrollIntoView({ block: "nearest", behavior: "instant" });
+  nodesAt(at)[0]?.scrollIntoView({ block: "nearest", behavior: "instant" });
+  open();
+}
+
+// Beside the card of the step, where there is room, and at the height of its token; on a narrow page
+// it is a sheet at the foot (replay.css).
+function open() {
+  panel().showPopover();
+  panel().scrollTop = 0;
+  const [node] = at ? nodesAt(at) : [];
+  if (!node) return;
+  const { left, right } = node.closest(".dd-card").getBoundingClientRect();
+  const { width, height } = panel().getBoundingClientRect();
+  const sides = [right + 8, left - width - 8, innerWidth - width - 8];
+  const x = sides.find((side) => side >= 8 && side + width <= innerWidth - 8) ?? 8;
+  const y = Math.min(node.getBoundingClientRect().top - 48, innerHeight - height - 8);
+  panel().style.left = `${x}px`;
+  panel().style.top = `${Math.max(8, y)}px`;
+  const hidden = node.getBoundingClientRect().bottom + 24 - panel().getBoundingClientRect().top;
+  if (innerWidth <= NARROW && hidden > 0) scrollBy({ top: hidden, behavior: "instant" });
+}
+
+function close() {
+  if (!panel().matches(":popover-open")) return;
+  panel().hidePopover();
+  at = null;
+  mark();
 }
 
 function move(step) {
-  if (step === "close") {
-    panel().hidden = true;
-    at = null;
-    mark();
-  } else if (step === "difference") {
+  if (step === "close") close();
+  else if (step === "difference") {
     ask({ difference: true, index: -1 });
   } else if (at) {
     const [column, round] = [at[0], at[1] + Number(step)];
@@ -182,6 +202,7 @@ export function start(given) {
 
   // With the focus on a text, or in the panel: from step to step.
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close();
     const box = event.target.closest?.(".dd-text, .dd-inspector");
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const scrolls = event.target.matches?.(".dd-tree-grid") && event.target.scrollWidth > event.target.clientWidth;
@@ -194,5 +215,6 @@ export function start(given) {
   panel().addEventListener("click", ({ target }) => {
     if (target.dataset.move) move(target.dataset.move);
   });
+  document.addEventListener("dd-begun", close); // its race is no longer on show
   component.watch("value", draw);
 }

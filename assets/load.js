@@ -1,4 +1,4 @@
-// Shows what load does to speculation: the drawing of backend/export/load_curve.py, and what a draft of
+// Shows what load does to speculation: the drawing of backend/export/curves.py, and what a draft of
 // one's own would gain.
 import { showDrawing, showMarks } from "./curve.js";
 import { finder, make, put, table } from "./dom.js";
@@ -39,18 +39,19 @@ export function drawDraft() {
   find(".dd-draft-gains").replaceChildren(...lines);
 }
 
+// Returns whether there is something to see, or to be measured.
 export function drawLoad(view) {
   load = view.load ?? null;
   const measurable = view.phase === "ended" && view.local && !view.recorded;
-  find(".dd-load").hidden = !load && !measurable;
   find(".dd-load-known").hidden = !load;
   find(".dd-load-measure").parentElement.hidden = !measurable;
   put(find(".dd-load-measure"), load ? "Measure load again" : "Measure load, then race again");
-  if (!load) return;
+  if (!load) return measurable;
   put(find(".dd-load-note"), load.note);
   showDrawing(find(".dd-load-plot"), load.svg);
   showMarks(find(".dd-load-marks"), load.marks);
   const caption = "Predicted tokens a second, of all requests together";
   find(".dd-load-table").replaceChildren(table(load.heads, load.cells, { caption }));
   drawDraft();
+  return true;
 }

@@ -156,6 +156,19 @@ class Visitor:
             tab = self.page.locator(".overflow-dropdown button").filter(has_text=name)
         tab.first.click()
 
+    def why(self, name: str) -> None:
+        """Open a tab of the panel below a race that has ended."""
+        panel = self.page.locator(".dd-why")
+        if panel.get_attribute("open") is None:
+            panel.locator("summary").click()
+        panel.get_by_role("tab", name=name, exact=True).click()
+
+    def take(self, form: str) -> None:
+        """Press what a race is taken along by, in the menu that it is in."""
+        menu = self.page.locator(".dd-menu", has=self.page.locator(f"[data-form={form}]"))
+        self.page.locator(f"[popovertarget={menu.get_attribute('id')}]").click()
+        menu.locator(f"[data-form={form}]").click()
+
     def choose(self, label: str, option: str) -> None:
         """Pick an option of a drop-down on the tab that is open."""
         box = self.page.get_by_role("combobox", name=label, exact=True)

@@ -299,7 +299,8 @@ class Controller:
         )
         status = f"{frame.note} {shown['status']}".strip()
         there = compared(opened, race.request, frame.board) if frame.over and opened else []
-        return {**shown, "status": status, "fragment": fragment, "compared": there}
+        told = {"status": status, "fragment": fragment, "compared": there}
+        return {**shown, **told, "continues": not is_program(race.request.prompt)}
 
 
 def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:

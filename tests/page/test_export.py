@@ -44,7 +44,7 @@ def ended(raced: Visitor) -> Iterator[Visitor]:
 
 def saved(visitor: Visitor, form: str) -> Download:
     with visitor.page.expect_download() as download:
-        visitor.page.locator(f".dd-export [data-form={form}]").click()
+        visitor.take(form)
     return download.value
 
 
@@ -128,11 +128,56 @@ def test_what_a_token_tells_comes_into_view(ended: Visitor) -> None:
     page.set_viewport_size(VIEWPORT)
 
 
+def test_a_step_is_shown_beside_its_token_and_a_phone_sees_both(ended: Visitor) -> None:
+    """The panel stood at y = 1882, below the glossary. Escape closes it."""
+    page = ended.page
+    panel = page.locator(".dd-inspector")
+    for width, height in ((1366, 768), (380, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        token = ended.card("Speculative").root.locator(".dd-flow [data-round]").nth(4)
+        token.click()
+        expect(panel).to_be_in_viewport(ratio=0.9)
+        expect(token).to_be_in_viewport(ratio=1)
+        shown, clicked = panel.bounding_box(), token.bounding_box()
+        assert shown
+        assert clicked
+        beside = shown["x"] >= clicked["x"] + clicked["width"]
+        beside |= shown["x"] + shown["width"] <= clicked["x"]
+        assert beside or shown["y"] >= clicked["y"] + clicked["height"]
+        page.keyboard.press("Escape")
+        expect(panel).to_be_hidden()
+    page.set_viewport_size(VIEWPORT)
+
+
+def test_menus_and_tabs_go_by_keys_alone(ended: Visitor) -> None:
+    page = ended.page
+    opener = page.get_by_role("button", name="Download", exact=True)
+    opener.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("menuitem", name="Replay page (HTML)")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("menuitem", name="Whole race (JSON)")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#dd-download")).to_be_hidden()
+    expect(opener).to_be_focused()
+    page.locator(".dd-why > summary").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("tab", name="Figures").focus()
+    page.keyboard.press("End")
+    expect(page.get_by_role("tab", name="Glossary")).to_be_focused()
+    expect(page.locator(".dd-glossary")).to_be_visible()
+    expect(page.locator(".dd-result")).to_be_hidden()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".dd-result")).to_be_visible()
+    page.locator(".dd-why > summary").click()
+
+
 def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     page = ended.page
     card = ended.card("Speculative")
     card.root.locator(".dd-flow .dd-drafted, .dd-flow .dd-bonus").first.click()
     panel = page.locator(".dd-inspector")
+    expect(panel).to_be_visible()
     expect(panel.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
     title = panel.locator(".dd-inspector-title").inner_text()
     assert card.root.locator(".dd-selected").count() > 0
@@ -207,6 +252,7 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         assert texts(other) == whole
         expect(other.page.get_by_label("Prompt", exact=True)).to_have_value(LONG)
         expect(other.page.locator(".dd-recorded")).to_contain_text("Recorded: ")
+        expect(other.page.locator("#continue")).to_be_hidden()  # it said "Nothing has run yet"
         other.page.get_by_role("button", name="Race it again here").click()
         compared = other.page.locator(".dd-compared li")
         expect(compared).to_have_count(3)
@@ -248,11 +294,13 @@ def test_the_result_is_a_picture_and_the_curve_where_it_is_known(visitor: Visito
     assert picture(saved(visitor, "png")).width == 1200
     assert saved(visitor, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
     curves = visitor.page.locator(".dd-export [data-form^=curve]")
+    visitor.page.get_by_role("button", name="Download", exact=True).click()
     assert not any(button.is_visible() for button in curves.all()), "the fake engine has no costs"
+    visitor.page.keyboard.press("Escape")
     open_race(replace(race_of("lookup"), events=tuple(priced(0, 5, 3))))
-    expect(curves).to_have_count(2)
-    for button in curves.all():
-        expect(button).to_be_visible()
+    visitor.page.get_by_role("button", name="Download", exact=True).click()
+    expect(curves.filter(visible=True)).to_have_count(2)
+    visitor.page.keyboard.press("Escape")
     assert picture(saved(visitor, "curve-png")).width == 1440, "twice as fine"
     assert "rows in a pass" in saved(visitor, "curve-svg").path().read_text(encoding="utf-8")
     assert visitor.complaints == []
@@ -284,7 +332,7 @@ def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor
     with page.expect_request(lambda request: '"ask":"link"' in (request.post_data or "")):
         page.locator("#run").click()
     with page.expect_download() as download:
-        page.locator("[data-form=png]").click()
+        visitor.take("png")
         page.wait_for_timeout(200)
         for route in asked:
             route.continue_()

@@ -35,7 +35,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert visitor.card("Grammar").text.startswith('{"name": "')
     assert "KV reuse" in visitor.status
     assert "texts are identical" in visitor.status
-    visitor.page.get_by_text("All figures", exact=True).click()
+    visitor.why("Figures")
     assert visitor.page.locator(".dd-result tbody tr").filter(visible=True).count() == 5
     for origin in ("drafted", "bonus", "forced"):
         assert visitor.page.locator(f".dd-card .dd-{origin}").count() > 0
@@ -98,7 +98,7 @@ def test_load_is_measured_on_demand_and_a_draft_of_ones_own_is_judged_by_it(
     visitor.ask("a b a b a b", tokens=40, model="fake-loop")
     visitor.wait_phase("ended")
     page = visitor.page
-    page.locator(".dd-load > summary").click()
+    visitor.why("Under load")
     expect(page.locator(".dd-load-known")).to_be_hidden()
     page.get_by_role("button", name="Measure load, then race again").click()
     page.locator(".dd-load-known").wait_for()
@@ -119,6 +119,27 @@ FOCUSED = (
     "((e) => e.id || e.getAttribute('aria-label') || e.className || e.textContent)"
     "(document.activeElement)"
 )
+
+
+def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor) -> None:
+    """Replay began to play a race that still ran; Continue was offered for programs, which end by
+    themselves; and the last race's doubt stood above the one that ran.
+    """
+    page = visitor.page
+    visitor.columns("kv")
+    visitor.ask("{{select 'colour' 'red|blue'}}".replace("'", '"'))
+    visitor.wait_phase("ended")
+    expect(page.locator("#continue")).to_be_hidden()
+    page.evaluate("document.querySelector('.dd-doubt span').textContent = 'Noisy.'")
+    visitor.endless()
+    visitor.wait_decoding()
+    expect(page.locator(".dd-doubt")).to_be_hidden()
+    expect(page.locator(".dd-replay-place")).to_be_visible()
+    expect(page.locator(".dd-replay-play")).to_be_hidden()
+    visitor.stop()
+    visitor.wait_phase("ended")
+    expect(page.locator(".dd-replay-play")).to_be_visible()
+    expect(page.locator("#continue")).to_be_visible()
 
 
 @pytest.mark.thorough
@@ -143,7 +164,7 @@ def test_everything_can_be_reached_by_tab(visitor: Visitor) -> None:
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.matches('.dd-board')")
     closed = reached(60)
-    assert {"Text of Lookahead", "Copy the text of Lookahead", "All figures"} <= set(closed)
+    assert {"Text of Lookahead", "Copy the text of Lookahead"} <= set(closed)
     assert {"run", "continue"} <= set(closed)
     assert "lineup-text" not in closed
     assert not any("tab" in name for name in closed)
@@ -418,7 +439,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     visitor.ask(LONG, tokens=48, model="fake-priced")
     visitor.wait_phase("ended")
     curve = page.locator(".dd-costs")
-    curve.locator("summary").click()
+    visitor.why("Cost of a pass")
     place = curve.locator(".dd-costs-plot")
     points = place.locator('circle[r="3.5"]')
     expect(points).to_have_count(len(STEEP_PASSES))

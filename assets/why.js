@@ -1,0 +1,37 @@
+// The panel "Why?": a tab for the figures, one for what passes cost, one for load, one for the terms.
+// A tab is there where there is something to see.
+import { drawCosts } from "./curve.js";
+import { finder, make, put, table } from "./dom.js";
+import { helped, meanings } from "./help.js";
+import { drawDraft, drawLoad } from "./load.js";
+import { tabsIn } from "./tabs.js";
+
+const find = finder("board");
+let tabs = null;
+
+function drawFigures({ headings, lines, ledger }) {
+  const helpful = headings.map((title) => (meanings.has(title) ? helped(title) : title));
+  find(".dd-result .dd-scroll").replaceChildren(table(helpful, lines, { named: true }));
+  put(find(".dd-ledger"), ledger);
+}
+
+export function drawGlossary(entries) {
+  for (const [title, text] of entries) meanings.set(title, text);
+  const terms = entries.flatMap(([title, text]) => [make("dt", "", title), make("dd", "", text)]);
+  find(".dd-glossary dl").replaceChildren(...terms);
+}
+
+export function drawWhy(view) {
+  if (view.result) drawFigures(view.result);
+  find("#dd-tab-costs").hidden = !view.costs;
+  find("#dd-tab-load").hidden = !drawLoad(view);
+  if (view.costs) drawCosts(view.costs);
+  tabs.refresh();
+}
+
+// `measure`: have load measured, and the race run again.
+export function startWhy(measure) {
+  tabs = tabsIn(find(".dd-why .dd-tabs"));
+  find(".dd-load-measure").addEventListener("click", measure);
+  for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
+}
