@@ -16,8 +16,13 @@ Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
 Rewinds = Literal["any row", "last pass"]
 Logits = NDArray[np.float32]
 
-#: Hidden states behind the last norm, float32 [tokens, hidden size].
+#: Hidden states of one layer or, beside one another in a row, of several: float32 [tokens, D].
 HiddenStates = NDArray[np.float32]
+
+#: Layers whose hidden states are wanted: layer i's are those in front of it, -1's those behind the
+#: last norm.
+Layers = tuple[int, ...]
+LAST_LAYER: Layers = (-1,)
 
 #: A KV cache by the engine's own names: 4-D arrays whose axis 2 counts tokens, of which the first
 #: are the cache of the first tokens. Of a model with recurrent state, arrays of any shape, which
@@ -259,11 +264,14 @@ class Outcome:
 class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
-    `batch`: one pass can compute several sequences. `rewinds`: what its caches can be cut back to.
+    `batch`: one pass can compute several sequences. `hidden_states`: a session shows those behind
+    the last layer; `layers`: and those in front of any layer. `rewinds`: what its caches can be cut
+    back to.
     """
 
     tree: bool = True
     hidden_states: bool = False
+    layers: bool = False
     batch: bool = False
     max_context: int = 8192
     rewinds: Rewinds = "any row"

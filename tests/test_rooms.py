@@ -37,6 +37,7 @@ HEAVY = {
 LATE = (
     "backend.engines.torch.",
     "backend.engines.heads.device",
+    "backend.engines.heads.eagle3",
     "backend.engines.heads.network",
     "backend.training.",
 )

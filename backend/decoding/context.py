@@ -61,8 +61,8 @@ class Context:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the last forward pass, and their hidden states for who reads them."""
         if self._drafter.states is not None:
-            states = self._session.hidden_states()[list(rows)]
-            self._drafter.states.add(self._session.length, states)
+            states = self._session.hidden_states(self._drafter.states.layers)
+            self._drafter.states.add(self._session.length, states[list(rows)])
         self._session.keep(rows)
 
     def commit(self, rows: Sequence[int], tokens: Sequence[int]) -> None:

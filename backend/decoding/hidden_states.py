@@ -2,16 +2,17 @@
 
 import numpy as np
 
-from backend.types import HiddenStates
+from backend.types import LAST_LAYER, HiddenStates, Layers
 
 
 class KnownStates:
     """Of the tokens from `start` up to `end`: a drafter that reads them makes one, and the context
     fills it with those of every token that it keeps. Those of tokens that were in the cache from
-    the outset, a borrowed prefix, are not known.
+    the outset, a borrowed prefix, are not known. `layers`: whose they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Layers = LAST_LAYER) -> None:
+        self.layers = layers
         self.start = self.end = 0
         self._rows = np.zeros((0, 0), dtype=np.float32)  # [capacity, D], filled from the front
 

@@ -45,7 +45,7 @@ class NetworkDrafter(Drafter):
         verifier: Verifier = KEYED,
     ) -> None:
         """`vocab_size`: logits of the target; 0: the network has as many."""
-        self.states = KnownStates() if network.layers else None
+        self.states = KnownStates(network.layers) if network.layers else None
         self.verifier = verifier
         self.decision = UNDECIDED
         self._network = network

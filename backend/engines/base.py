@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from backend.engines.cache import Cache, NewRows, Store
 from backend.text import Tokenizer
-from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec, chain_parents
+from backend.types import (
+    LAST_LAYER,
+    Arrays,
+    Capabilities,
+    HiddenStates,
+    Layers,
+    Logits,
+    ModelSpec,
+    chain_parents,
+)
 
 #: Runs a pass for one sequence of a cache: its index and what it asks for.
 RunPass = Callable[[int, NewRows], Logits]
@@ -49,13 +58,13 @@ class Session:
         """
         return self._run(self._index, NewRows(tokens, parents, rows))
 
-    def hidden_states(self) -> HiddenStates:
-        """The last forward pass's final hidden states, one row a token: a new array.
+    def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
+        """The last forward pass's hidden states of these layers, one row a token: a new array.
 
-        They are what the output projection reads. Raises RuntimeError if the engine does not
-        declare `Capabilities.hidden_states`.
+        The last layer's are what the output projection reads. Raises RuntimeError if the engine
+        does not declare `Capabilities.hidden_states`, or nobody opened a draft that reads these.
         """
-        return self._cache.hidden_states(self._index)
+        return self._cache.hidden_states(self._index, layers)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Make these pending rows (a path from the context down, ascending) part of the context.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backend.engines.rewinding import REWINDING
 from backend.engines.tree import Tree, require_path, tree_of
 from backend.errors import DerbyError
-from backend.types import Arrays, Capabilities, HiddenStates, Logits
+from backend.types import LAST_LAYER, Arrays, Capabilities, HiddenStates, Layers, Logits
 
 #: A compaction costs about as much as this many reads of a hole by one forward pass, plus as many
 #: per cached row.
@@ -100,10 +100,11 @@ class Store(ABC):
         Recurrent states are taken up behind the first `work.held` rows.
         """
 
-    def hidden_states(self) -> HiddenStates:
-        """The last pass's final hidden states [b, n, D], valid until the next pass.
+    def hidden_states(self, layers: Layers) -> HiddenStates:
+        """The last pass's hidden states of these layers [b, n, D], valid until the next pass.
 
-        Needed where Capabilities.hidden_states are declared.
+        Needed where Capabilities.hidden_states are declared; of others than the last layer, where
+        Capabilities.layers are.
         """
         raise RuntimeError("this engine shows no hidden states")
 
@@ -254,13 +255,13 @@ class Cache:
                 f"most {able.max_context}: shorten the prompt or ask for fewer new tokens."
             )
 
-    def hidden_states(self, sequence: int) -> HiddenStates:
-        """The last pass's final hidden states of this sequence's new rows: a new array [n, D].
+    def hidden_states(self, sequence: int, layers: Layers = LAST_LAYER) -> HiddenStates:
+        """The last pass's hidden states of this sequence's new rows: a new array [n, D].
 
         Raises RuntimeError if the engine does not declare `Capabilities.hidden_states`.
         """
         count = len(self._asked[sequence].tokens)
-        return self._opened().hidden_states()[sequence, :count].copy()
+        return self._opened().hidden_states(layers)[sequence, :count].copy()
 
     def keep(self, sequence: int, rows: Sequence[int]) -> None:
         """Make these pending rows of the sequence part of its context; forget its others.

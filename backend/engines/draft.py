@@ -5,7 +5,7 @@ A draft model reads tokens; a trained head reads the target's hidden states, too
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,10 @@ class DraftNetwork(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the cache. Idempotent."""
+
+
+#: Opens a loaded draft for a new text.
+OpenNetwork = Callable[[], DraftNetwork]
 
 
 class ModelNetwork(DraftNetwork):

@@ -18,7 +18,7 @@ from backend.engines.cache import Pass, Store
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
-from backend.types import Arrays, Capabilities, HiddenStates, Logits, ModelSpec
+from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, ModelSpec
 
 CAPABILITIES = Capabilities(max_context=4096, batch=True)
 
@@ -118,7 +118,7 @@ class FakeStore(Store):
                 logits[i, place] = engine.logits(tokens[visible[i, row]].tolist())
         return logits
 
-    def hidden_states(self) -> HiddenStates:
+    def hidden_states(self, layers: Layers) -> HiddenStates:
         """Of each new row its position and its token."""
         return self._hidden
 
@@ -173,7 +173,7 @@ class RecurrentStore(Store):
             raise RuntimeError(f"the state behind {rows} rows is gone; there are {sorted(known)}")
         return known[rows]
 
-    def hidden_states(self) -> HiddenStates:
+    def hidden_states(self, layers: Layers) -> HiddenStates:
         """Of each new row its position and its token."""
         return self._hidden
 

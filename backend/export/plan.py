@@ -75,9 +75,9 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A column's facts, settled. `lacking` is what few libraries have, or none, "" if all is there:
-    the rest is then the nearest to it. `notes` hold everywhere. `pays_up_to` so many requests at
-    once, None if that is unknown or no bound was found; `schedule`: the guesses that are best from
-    so many requests to so many.
+    the rest is then the nearest to it; `trained`: the draft that it needs. `notes` hold everywhere.
+    `pays_up_to` so many requests at once, None if that is unknown or no bound was found;
+    `schedule`: the guesses that are best from so many requests to so many.
     """
 
     request: Request
@@ -88,6 +88,7 @@ class Plan:
     ngram: int = 0
     draft: Model | None = None
     lacking: str = ""
+    trained: str = ""
     cache: bool = True
     reuse: bool = False  # beginnings of earlier texts may be used
     limit: int = 0
@@ -139,8 +140,9 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
 def _with(plain: Plan, equivalent: Equivalent) -> Plan:
     """The plan with what the column amounts to, or with what comes nearest to it."""
     match equivalent:
-        case Nothing(lacking, instead):
-            return replace(_with(plain, instead), lacking=lacking)
+        case Nothing(lacking, instead, draft):
+            trained = _published(draft) if draft else ""
+            return replace(_with(plain, instead), lacking=lacking, trained=trained)
         case Draft(k, draft, note):
             plan = replace(plain, kind="draft", k=k, draft=_model(draft))
         case Lookup(k, ngram, note):

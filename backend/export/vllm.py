@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python
-from backend.strategies.equivalents import SUFFIX_DECODING
+from backend.strategies.equivalents import EAGLE_3, SUFFIX_DECODING
 
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
@@ -61,6 +61,8 @@ def _speculation(plan: Plan) -> str:
         entries.append(f'"num_speculative_tokens_per_batch_size": {ranges}')
     if plan.lacking == SUFFIX_DECODING:
         entries = ['"method": "suffix"', *entries]
+    elif plan.lacking == EAGLE_3:
+        entries = ['"method": "eagle3"', f'"model": {python(plan.trained)}', *entries]
     elif plan.draft:
         draft = _compressed(plan.draft, "draft")
         entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
@@ -93,5 +95,5 @@ VLLM = Library(
     _lines,
     _notes,
     imports=False,
-    has=frozenset({SUFFIX_DECODING}),
+    has=frozenset({SUFFIX_DECODING, EAGLE_3}),
 )

@@ -16,7 +16,6 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.engines.base import Engine, Session
 from backend.engines.draft import DraftNetwork, ModelNetwork
-from backend.engines.heads.draft import HeadNetwork
 from backend.errors import DerbyError
 from backend.events import (
     CostsKnown,
@@ -312,8 +311,8 @@ class _LocalRun:
     ) -> tuple[DraftNetwork | None, str]:
         """The network that drafts, opened; or None, and why there is none if one was wanted."""
         target, loading = self._target, self._loading
-        if (head := loading.head(target, weights)) is not None:
-            return HeadNetwork(head), ""
+        if (trained := loading.head(target, weights)) is not None:
+            return trained(), ""
         engine, missing = loading.draft(target.spec, weights)
         if engine is None:
             return None, missing

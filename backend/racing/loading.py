@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backend.costs.pass_costs import Costs
 from backend.engines.base import Engine
-from backend.engines.heads.draft import Head
+from backend.engines.draft import OpenNetwork
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.strategies.column import Column
@@ -53,8 +53,8 @@ class Loading:
         """What a pass of a model that drafts takes, over one row."""
         return self.models.call_seconds(draft)
 
-    def head(self, target: Engine, weights: Weights) -> Head | None:
-        """The trained head that drafts; None where a model does, or nothing."""
+    def head(self, target: Engine, weights: Weights) -> OpenNetwork | None:
+        """What opens the trained draft; None where a model drafts, or nothing."""
         if not isinstance(weights, Path):
             return None
         return self.models.head(target, weights, self.say)

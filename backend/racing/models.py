@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -18,9 +19,11 @@ from backend.costs.measure_load import measure_load
 from backend.costs.pass_costs import Costs
 from backend.costs.store import keep, keep_load, kept_load
 from backend.engines.base import Engine
-from backend.engines.heads.draft import Head
+from backend.engines.draft import OpenNetwork
+from backend.engines.heads.draft import HeadNetwork
 from backend.engines.heads.file import SHIPPED, read_head
 from backend.engines.heads.opening import open_head, place_for
+from backend.engines.heads.published import read_published
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
@@ -98,7 +101,7 @@ class LoadedModels:
         self._calls: dict[ModelSpec, float] = {}
         self._load: dict[ModelSpec, LoadCosts] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
-        self._heads: dict[tuple[str, str, Path], Head] = {}
+        self._heads: dict[tuple[str, str, Path], OpenNetwork] = {}
 
     @property
     def cold(self) -> int:
@@ -318,8 +321,12 @@ class LoadedModels:
             if isinstance(costs, LearntCosts) and costs.passes:
                 keep(engine, costs)
 
-    def head(self, target: Engine, path: Path, say: Say) -> Head:
-        """The trained head in a file. Raises DerbyError if it is not one, or another model's."""
+    def head(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
+        """What opens the trained draft at `path`: a head's file, or a folder as others publish it.
+        Raises DerbyError if it is not one, or another model's.
+        """
+        if path.is_dir():
+            return self._published(target, path, say)
         key = target.spec.name, place_for(target.spec), path
         if key not in self._heads:
             file = read_head(path)
@@ -328,7 +335,17 @@ class LoadedModels:
                     f"The draft {path.name} was trained for another model than "
                     f"{target.spec.name!r}: train one for it with python -m backend train."
                 )
-            self._heads[key] = open_head(file, target.spec, key[1], say)
+            self._heads[key] = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
+        return self._heads[key]
+
+    def _published(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
+        key = target.spec.name, str(target.spec), path
+        if key not in self._heads:
+            draft = read_published(path)
+            from backend.engines.heads.eagle3 import open_eagle3
+
+            say(f"Loading the EAGLE-3 draft {path.name}...")
+            self._heads[key] = open_eagle3(draft, target).open
         return self._heads[key]
 
     def warm_up(self, steps: int | None = 1, seconds: float = inf) -> bool:

@@ -36,16 +36,18 @@ class Draft:
 
 #: What only some libraries have, as `Nothing.lacking` names it.
 SUFFIX_DECODING = "suffix decoding"
+EAGLE_3 = "EAGLE-3"
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """Few libraries do it, or none: `lacking` is what the others lack ("lookahead (W=5)"),
-    `instead` the nearest thing that they have.
+    `instead` the nearest thing that they have. `draft`: the trained draft that it needs; "": none.
     """
 
     lacking: str
     instead: Lookup
+    draft: str = ""
 
 
 Equivalent = Plain | Lookup | Draft | Nothing

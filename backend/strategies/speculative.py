@@ -10,6 +10,7 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
+from backend.engines.heads.published import is_published
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
@@ -19,7 +20,7 @@ from backend.strategies.declaration import (
     Values,
     Weights,
 )
-from backend.strategies.equivalents import Draft, Equivalent, Lookup
+from backend.strategies.equivalents import EAGLE_3, Draft, Equivalent, Lookup, Nothing
 from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
@@ -35,8 +36,13 @@ USUAL_COPY = "int4"
 
 
 def weights(values: Values, target: Engine) -> Weights:
-    """The head or the model that `draft` stands for. Raises DerbyError where none was trained."""
+    """The trained draft or the model that `draft` stands for. Raises DerbyError where none was
+    trained.
+    """
     draft: str = values["draft"]
+    if is_published(draft):
+        _require_layers(target)
+        return Path(draft).expanduser()
     head = _head(draft, target.spec)
     if head is not None and draft != HYBRID:
         _require_hidden_states(target)
@@ -64,6 +70,14 @@ def _require_hidden_states(target: Engine) -> None:
         raise DerbyError(
             f"{target.spec} does not show its hidden states, which a trained draft reads: choose "
             f"{USUAL_COPY}, or a model with its tokenizer."
+        )
+
+
+def _require_layers(target: Engine) -> None:
+    if not target.capabilities.layers:
+        raise DerbyError(
+            f"{target.spec} does not show the hidden states of its layers, which an EAGLE-3 draft "
+            "reads: choose the torch engine."
         )
 
 
@@ -101,6 +115,8 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     draft, k = values["draft"], values["k"]
+    if is_published(draft):
+        return Nothing(EAGLE_3, Lookup(k, NGRAM), draft)
     if _head(draft, target) is not None or draft == TRAINED:
         beside = " beside prompt lookup" if draft == HYBRID else ""
         return Lookup(
@@ -141,7 +157,7 @@ SPECULATIVE = Strategy(
             "draft",
             "Draft",
             "hybrid: prompt lookup, else the trained draft; trained: that alone; int4 or int8: "
-            "that copy of the target; or a model with its tokenizer.",
+            "that copy of the target; or a model with its tokenizer, or an EAGLE-3 draft's folder.",
             HYBRID,
             (
                 (HYBRID, "lookup, else trained"),

@@ -353,7 +353,7 @@ def test_layers_of_different_shapes_keep_a_growing_cache(monkeypatch: pytest.Mon
 def test_the_built_in_model_writes_the_same_over_fixed_widths() -> None:
     spec = ModelSpec(engine="torch")
     plain = open_torch(spec, print)
-    fixed = TorchEngine(spec, plain._model, plain.tokenizer, 8192, capture=uncaptured)
+    fixed = TorchEngine(spec, plain.model, plain.tokenizer, 8192, capture=uncaptured)
     prompt = plain.tokenizer.encode("Name three colours.", chat=True)
     one, other = plain.open(), fixed.open()
     first, second = feed(one, prompt), feed(other, prompt)

@@ -35,7 +35,7 @@ ENGINE = TorchEngine(
 def reference(text: list[int]) -> Logits:
     """float32 [V] after `text`, computed from nothing by the model itself."""
     with torch.inference_mode():
-        return ENGINE._model(torch.tensor([text]), use_cache=False).logits[0, -1].numpy()
+        return ENGINE.model(torch.tensor([text]), use_cache=False).logits[0, -1].numpy()
 
 
 def assert_close(got: Logits, want: Logits) -> None:
@@ -63,7 +63,7 @@ def test_prefill_in_chunks_equals_prefill_at_once() -> None:
 
 def test_rows_nobody_asks_for_cost_no_vocabulary_product(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    head = ENGINE._model.lm_head
+    head = ENGINE.model.lm_head
     hook = head.register_forward_hook(lambda _m, inputs, _o: seen.append(inputs[0].shape[1]))
     try:
         session = ENGINE.open()
@@ -82,7 +82,7 @@ def test_a_failed_pass_leaves_the_context_as_it_was() -> None:
     def fail(*_: object) -> None:
         raise MemoryError
 
-    hook = ENGINE._model.model.layers[1].register_forward_hook(fail)
+    hook = ENGINE.model.model.layers[1].register_forward_hook(fail)
     try:
         with pytest.raises(MemoryError):
             session.forward([1, 2], [-1, 0], [1])
@@ -94,7 +94,7 @@ def test_a_failed_pass_leaves_the_context_as_it_was() -> None:
 
 def test_a_model_that_is_opened_again_is_tapped_once() -> None:
     """Each opening of a model that had been placed ahead added another hook to its passes."""
-    model = ENGINE._model
+    model = ENGINE.model
     again = TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 512)
     assert len(model.get_decoder()._forward_hooks) == 1
     one, other = ENGINE.open(), again.open()
@@ -128,7 +128,7 @@ def test_the_built_in_model_writes_what_generate_writes() -> None:
     built_in = open_torch(ModelSpec(engine="torch"), lambda _: None)
     prompt = built_in.tokenizer.encode("Name three colours.", chat=True)
     ids = torch.tensor([prompt])
-    want = built_in._model.generate(
+    want = built_in.model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16
     )
     session = built_in.open()

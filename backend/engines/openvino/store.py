@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.cache import Pass, Store
-from backend.types import Arrays, HiddenStates, Logits
+from backend.types import Arrays, HiddenStates, Layers, Logits
 
 
 class OpenVINOStore(Store):
@@ -47,7 +47,7 @@ class OpenVINOStore(Store):
         logits = self._request.get_output_tensor(0).data
         return logits if len(self._beam) > 1 else logits.copy()
 
-    def hidden_states(self) -> HiddenStates:
+    def hidden_states(self, layers: Layers) -> HiddenStates:
         return self._request.get_output_tensor(1).data
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:

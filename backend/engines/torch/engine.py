@@ -15,7 +15,7 @@ from backend.machine import threads
 from backend.models.checkpoint import is_unpacked, loading_error, require_all_weights
 from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
 from backend.text import HfTokenizer, Tokenizer
-from backend.types import PREFILL_CHUNK, ModelSpec
+from backend.types import PREFILL_CHUNK, Layers, ModelSpec
 
 if TYPE_CHECKING:
     from backend.engines.torch.calling import Calling
@@ -48,9 +48,9 @@ class TorchEngine(Engine):
 
     Recurrent layers that we know are computed by passes of ours: see `recurrence`.
 
-    On one CUDA device its passes have fixed widths and are captured as graphs, if the model allows
-    it; `why_growing` says why not. Elsewhere a cache that grows is as fast. `capture` has fixed
-    widths on any device.
+    `model`: transformers' own, in evaluation mode. On one CUDA device its passes have fixed widths
+    and are captured as graphs, if the model allows it; `why_growing` says why not. Elsewhere a
+    cache that grows is as fast. `capture` has fixed widths on any device.
     """
 
     # First passes allocate and, on a GPU, choose kernels or are captured.
@@ -80,7 +80,7 @@ class TorchEngine(Engine):
             rewinds="last pass" if recurrent else "any row",
         )
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-        self._model = model.eval()
+        self.model = model.eval()
         fix_positions(model)
         if not recurrent:
             _require_fit(model)
@@ -99,17 +99,17 @@ class TorchEngine(Engine):
             return None, "only CUDA devices capture passes"
         if self.capabilities.recurrent:
             return None, "it keeps a state of the text"
-        why_not = _not_fixed(self._model, trees=self.capabilities.tree)
+        why_not = _not_fixed(self.model, trees=self.capabilities.tree)
         if why_not:
             return None, why_not
         from backend.engines.torch.graphs import capture_for
         from backend.engines.torch.static import StaticModel, layout_of
 
-        layout = layout_of(self._model, self._calling, self._tap)
+        layout = layout_of(self.model, self._calling, self._tap)
         if layout is None:
             return None, "its layers' caches differ in shape"
         capture = capture or capture_for(device)
-        return StaticModel(self._model, self._calling, self._tap, layout, capture), ""
+        return StaticModel(self.model, self._calling, self._tap, layout, capture), ""
 
     def fixed_widths(self) -> "StaticModel":
         """The model with passes of fixed widths, wherever it runs. Raises DerbyError if it cannot
@@ -124,15 +124,21 @@ class TorchEngine(Engine):
             raise DerbyError(f"{self.spec} has no passes of fixed widths: {why_not}.")
         return made
 
+    def show(self, layers: Layers) -> None:
+        """Have the stores that are opened from now on show the hidden states of these layers, which
+        captured passes do not. Raises DerbyError if the model does not have them.
+        """
+        self._tap.show(self.model, layers)
+
     def store(self, sequences: int) -> Store:
         """See Engine. Several sequences have caches that grow, on CUDA devices too."""
-        if self._static is not None and sequences == 1:
+        if self._static is not None and sequences == 1 and not self._tap.shown:
             return self._static.store()
         from backend.engines.torch.growing import GrowingStore
         from backend.engines.torch.recurrence.store import RecurrentStore
 
         kind = RecurrentStore if self.capabilities.recurrent else GrowingStore
-        return kind(self._model, self._calling, self._tap, sequences)
+        return kind(self.model, self._calling, self._tap, sequences)
 
     @property
     def on_cuda(self) -> bool:

@@ -11,7 +11,7 @@ from transformers.cache_utils import CacheLayerMixin
 from backend.engines.cache import Pass, Store
 from backend.engines.torch.calling import Calling, from_bits, to_bits
 from backend.engines.torch.hidden_states import HiddenStatesTap
-from backend.types import Arrays, HiddenStates, Logits
+from backend.types import Arrays, HiddenStates, Layers, Logits
 
 #: What a cache consists of: of each layer keys and values, [b, kv heads, rows, head dim].
 KINDS = ("key", "value")
@@ -133,7 +133,7 @@ class GrowingStore(Store):
         self._tap = tap
         self._sequences = sequences
         self._cache = self.cache_kind()
-        self._hidden: Any = None  # the last pass's hidden states, a tensor [b, n, D]
+        self._hidden: dict[int, Any] = {}  # the last pass's by layer, tensors [b, n, D]
 
     @torch.inference_mode()
     def run(self, work: Pass) -> Logits:
@@ -175,10 +175,11 @@ class GrowingStore(Store):
         return moved.clamp_(min=torch.finfo(dtype).min)
 
     @torch.inference_mode()
-    def hidden_states(self) -> HiddenStates:
-        if self._hidden is None:
-            raise RuntimeError("no pass has been run yet")
-        return self._hidden.float().cpu().numpy()
+    def hidden_states(self, layers: Layers) -> HiddenStates:
+        if not set(layers) <= self._hidden.keys():
+            raise RuntimeError(f"no pass has shown the hidden states of layers {layers}")
+        # Layers may lie on several devices.
+        return torch.cat([self._hidden[i].float().cpu() for i in layers], -1).numpy()
 
     @torch.inference_mode()
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
@@ -217,4 +218,4 @@ class GrowingStore(Store):
             self._cache.put(index, layer)
 
     def close(self) -> None:
-        self._cache, self._hidden = self.cache_kind(), None
+        self._cache, self._hidden = self.cache_kind(), {}

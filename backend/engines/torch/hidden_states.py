@@ -3,25 +3,60 @@
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from backend.errors import DerbyError
+from backend.types import Layers
+
 
 class HiddenStatesTap:
-    """Sees the hidden states that a model hands to its output projection.
+    """Sees the hidden states that a model hands to its output projection and, once `show` asked for
+    them, those that it hands to some of its layers.
 
     One for a model, however often that is opened; a store takes those of its own pass, so that no
     other store's replace them.
     """
 
     def __init__(self) -> None:
-        self._seen: Any = None
+        self._seen: dict[int, Any] = {}
+        self.shown: set[int] = set()
 
     def note(self, _module: Any, _inputs: Any, output: Any) -> None:
         """A forward hook of the model's decoder."""
-        self._seen = output[0]
+        self._seen[-1] = output[0]
 
-    def take(self) -> Any:
-        """Those of the pass that has just run, a tensor [b, n, D], which is then forgotten here."""
-        seen, self._seen = self._seen, None
+    def show(self, model: Any, layers: Layers) -> None:
+        """See those in front of these layers of the model, too. Raises DerbyError if it has none
+        that we know.
+        """
+        for index in sorted(set(layers) - self.shown - {-1}):
+            self._watch(_layers_of(model)[index], index)
+            self.shown.add(index)
+
+    def _watch(self, layer: Any, index: int) -> None:
+        def note(_module: Any, inputs: Any, named: Any) -> None:
+            self._seen[index] = inputs[0] if inputs else named["hidden_states"]
+
+        layer.register_forward_pre_hook(note, with_kwargs=True)
+
+    def take(self) -> dict[int, Any]:
+        """Those of the pass that has just run by layer, tensors [b, n, D], which are then forgotten
+        here.
+        """
+        seen, self._seen = self._seen, {}
         return seen
+
+
+def _layers_of(model: Any) -> Any:
+    """The model's decoder layers, in their order. Raises DerbyError if it has none that we know."""
+    from torch.nn import ModuleList
+
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for part in model.get_decoder().children():
+        if isinstance(part, ModuleList) and len(part) == count:
+            return part
+    raise DerbyError(
+        f"Models of type {model.config.model_type!r} do not show the hidden states of their layers,"
+        " which this draft reads: choose a draft model with its tokenizer."
+    )
 
 
 _TAPS: WeakKeyDictionary[Any, HiddenStatesTap] = WeakKeyDictionary()

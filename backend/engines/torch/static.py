@@ -31,7 +31,7 @@ from backend.engines.torch.graphs import (
 )
 from backend.engines.torch.growing import KINDS, AttentionCache, GrowingCache
 from backend.engines.torch.hidden_states import HiddenStatesTap
-from backend.types import PREFILL_CHUNK, Arrays, HiddenStates, Logits
+from backend.types import LAST_LAYER, PREFILL_CHUNK, Arrays, HiddenStates, Layers, Logits
 
 #: Rows of the passes that are captured. Wider ones are rare and run as they are.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -69,7 +69,7 @@ def layout_of(model: Any, calling: Calling, tap: HiddenStatesTap) -> Layout | No
     cache, one = GrowingCache(), torch.zeros(1, 1, dtype=torch.int64, device=calling.device)
     with torch.inference_mode():
         logits = model(input_ids=one, position_ids=one, past_key_values=cache, use_cache=True)
-        hidden = tap.take()
+        hidden = tap.take()[-1]
     shapes = {
         tuple((b.shape[1], b.shape[3]) for b in layer.buffers) for layer in cache.rows.values()
     }
@@ -246,7 +246,7 @@ class StaticCache:
             logits_to_keep=slice(0, width if logits else 0),
         ).logits[0]
         logits_out, hidden_out = tensors.outputs
-        hidden_out.copy_(shared.tap.take()[0])
+        hidden_out.copy_(shared.tap.take()[-1][0])
         if logits:
             logits_out.copy_(found)
 
@@ -309,9 +309,9 @@ class StaticStore(Store):
         return found.numpy()
 
     @torch.inference_mode()
-    def hidden_states(self) -> HiddenStates:
-        if self._hidden is None:
-            raise RuntimeError("no pass has been run yet")
+    def hidden_states(self, layers: Layers) -> HiddenStates:
+        if self._hidden is None or layers != LAST_LAYER:
+            raise RuntimeError(f"no pass has shown the hidden states of layers {layers}")
         return self._hidden.float().cpu().numpy()[None]
 
     def reserve(self, rows: int) -> None:

@@ -1,0 +1,278 @@
+"""EAGLE-3 drafts as they are published: their logits, whose states they read, and what is refused.
+
+The folders in `eagle3/` were written by `speculators` 0.9.0 with random weights. The file beside
+each holds what it computes with them: at every place of a text, the logits behind it, and behind
+one and two tokens more that the draft reads its own states for.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from chat_model import VOCABULARY, make
+from families import byte_tokenizer, random_model
+from races import board_after, events_of
+from safetensors.torch import load_file, save_file
+
+from backend.engines.heads.published import is_published, read_published
+from backend.engines.torch.engine import TorchEngine
+from backend.errors import DerbyError
+from backend.kvcache.sources import Visitor
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request, Sampling, chain_parents
+
+PUBLISHED = Path(__file__).parent / "eagle3"
+NAMES = ("llama", "llama-fc-norm", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def target() -> TorchEngine:
+    """One of the size that the published drafts were made for."""
+    model = random_model(
+        "llama",
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=5,
+        num_attention_heads=2,
+    )
+    return TorchEngine(ModelSpec("tiny", "torch"), model, byte_tokenizer(), 512)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_speculators(target: TorchEngine, name: str) -> None:
+    assert_like_speculators(PUBLISHED / name, target, load_file(PUBLISHED / f"{name}.safetensors"))
+
+
+def assert_like_speculators(folder: Path, target: TorchEngine, reference: dict[str, Any]) -> None:
+    from backend.engines.heads.eagle3 import open_eagle3
+
+    tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
+    logits = reference["logits"].numpy()  # [step, place, V']
+    network = open_eagle3(read_published(folder), target).open()
+    held = 0
+    for end in (1, 2, 5, 6, 10):  # read in parts, each after guesses that are forgotten
+        found = network.read(held, tokens[held:end], states[held:end], wanted=True)
+        assert np.abs(found[0] - logits[0, end - 1]).max() < 1e-5
+        for step in (1, 2):
+            found = network.guess(end + step - 1, tokens[end + step - 1])
+            assert np.abs(found[0] - logits[step, end - 1]).max() < 1e-5
+        assert network.rewind(end) == end
+        held = end
+    network.close()
+
+
+def test_a_draft_in_its_authors_format_is_the_same(target: TorchEngine, tmp_path: Path) -> None:
+    """They call the layer otherwise, state the sizes at the top, and leave out the embeddings."""
+    folder = tmp_path / "draft"
+    weights = load_file(PUBLISHED / "llama" / "model.safetensors")
+    config = json.loads((PUBLISHED / "llama" / "config.json").read_text())
+    renamed = {name.replace("layers.0.", "midlayer."): each for name, each in weights.items()}
+    embedding = renamed.pop("embed_tokens.weight")
+    write(
+        folder,
+        config["transformer_layer_config"]
+        | {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": config["draft_vocab_size"],
+            "norm_before_residual": True,
+        },
+        renamed,
+    )
+    with torch.no_grad():
+        target.model.get_input_embeddings().weight.copy_(embedding)
+    assert_like_speculators(folder, target, load_file(PUBLISHED / "llama.safetensors"))
+
+
+def write(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: each.contiguous() for name, each in weights.items()}, folder / "w.safetensors")
+    return folder
+
+
+def test_states_are_those_in_front_of_the_layers(target: TorchEngine) -> None:
+    target.show((1, 3))
+    session, tokens = target.open(), [5, 9, 33, 2, 7]
+    session.forward(tokens[:3], chain_parents(3), ())
+    session.keep(range(3))
+    session.forward(tokens[3:], chain_parents(2), ())
+    with torch.inference_mode():
+        every = target.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    expected = torch.cat([every[1][0], every[3][0]], -1)[3:].numpy()
+    assert np.abs(session.hidden_states((1, 3)) - expected).max() < 1e-5
+    session.close()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model, and a draft for it in the format of the method's authors."""
+    root = tmp_path_factory.mktemp("eagle")
+    model, size, kept = make(root / "model"), 32, 200
+    table = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
+    ids = torch.arange(VOCABULARY)[-kept:]
+    torch.manual_seed(1)
+    weights = {
+        "fc.weight": 0.1 * torch.randn(size, 3 * size),
+        "norm.weight": torch.ones(size),
+        "lm_head.weight": table[ids],
+        "d2t": ids - torch.arange(kept),
+        "midlayer.input_layernorm.weight": torch.ones(size),
+        "midlayer.hidden_norm.weight": torch.ones(size),
+        "midlayer.post_attention_layernorm.weight": torch.ones(size),
+        "midlayer.self_attn.o_proj.weight": 0.05 * torch.randn(size, size),
+        "midlayer.mlp.gate_proj.weight": 0.1 * torch.randn(48, size),
+        "midlayer.mlp.up_proj.weight": 0.1 * torch.randn(48, size),
+        "midlayer.mlp.down_proj.weight": 0.1 * torch.randn(size, 48),
+        **{
+            f"midlayer.self_attn.{part}_proj.weight": 0.1 * torch.randn(rows, 2 * size)
+            for part, rows in (("q", 32), ("k", 16), ("v", 16))
+        },
+    }
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "vocab_size": VOCABULARY,
+        "draft_vocab_size": kept,
+        "hidden_size": size,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+    }
+    return model, write(root / "draft", config, weights)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("more", ["", ",grammar=json"])
+def test_columns_write_what_kv_reuse_writes(
+    folders: tuple[Path, Path], temperature: float, more: str
+) -> None:
+    model, draft = folders
+    texts = ["kv:grammar=json" if more else "kv", f"speculative:draft={draft},auto=off,k=4{more}"]
+    columns = tuple(parse_column(text) for text in texts)
+    request = Request("Say a word.", 40, Sampling(temperature, seed=3))
+    race = Race(request, columns, ModelSpec(str(model), "torch"))
+    models = LoadedModels()
+    plain, drafted = board_after(columns, events_of(race, models)).scores
+    assert plain.message == drafted.message == ""
+    assert drafted.text == plain.text
+    assert drafted.drafted > 0
+
+
+def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, Path]) -> None:
+    """What was in the cache has hidden states that nobody knows any more: the draft reads on
+    behind it.
+    """
+    model, draft = folders
+    columns = tuple(parse_column(t) for t in ("kv", f"speculative:draft={draft},auto=off,k=3"))
+    request, spec = (
+        Request("Say a word.", 16, Sampling(0.8, seed=2)),
+        ModelSpec(str(model), "torch"),
+    )
+    models, scope = LoadedModels(), Visitor("ann")
+    first = board_after(columns, events_of(Race(request, columns, spec, scope=scope), models))
+    earlier = tuple(score.answer_so_far for score in first.scores)
+    on = Race(request, columns, spec, earlier, scope)
+    whole = Race(replace(request, max_new_tokens=32), columns[:1], spec)
+    plain, drafted = board_after(columns, events_of(on, models)).scores
+    (expected,) = board_after(columns[:1], events_of(whole, models)).scores
+    assert plain.message == drafted.message == ""
+    assert drafted.tokens[-16:] == plain.tokens[-16:] == expected.tokens[-16:]
+    assert drafted.drafted > 0
+
+
+def test_every_row_is_read_with_the_states_of_the_token_before_it(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was rejected on the way."""
+    from backend.engines.heads.eagle3 import Eagle3Network
+
+    seen: dict[int, tuple[int, Any]] = {}
+    read = Eagle3Network.read
+
+    def noted(self: Eagle3Network, position: int, tokens: Any, states: Any, *, wanted: bool) -> Any:
+        rows = zip(tokens, states, strict=True)
+        seen.update({position + i: row for i, row in enumerate(rows)})
+        return read(self, position, tokens, states, wanted=wanted)
+
+    model, draft = folders
+    columns = (parse_column(f"speculative:draft={draft},auto=off,k=4"),)
+    models, spec = LoadedModels(), ModelSpec(str(model), "torch")
+    race = Race(Request("Say a word.", 24, Sampling(0.8, seed=1)), columns, spec)
+    models.get(spec, print)
+    monkeypatch.setattr(Eagle3Network, "read", noted)
+    (score,) = board_after(columns, events_of(race, models)).scores
+    assert score.drafted > score.accepted
+    last = max(seen)
+    assert last >= score.prompt_tokens + 20
+    tokens = [seen[position][0] for position in range(1, last + 1)]
+    start = models.get(spec, print).tokenizer.encode("Say a word.", chat=True)[:1]
+    engine: Any = models.get(spec, print)
+    with torch.inference_mode():
+        text = torch.tensor([[*start, *tokens]])
+        every = engine.model(text, output_hidden_states=True).hidden_states
+    expected = torch.cat([every[i][0] for i in (0, 1, 2)], -1).numpy()
+    for position in range(1, last + 1):
+        assert np.abs(seen[position][1] - expected[position - 1]).max() < 1e-3
+
+
+def test_a_distribution_can_be_promised(folders: tuple[Path, Path]) -> None:
+    model, draft = folders
+    columns = (parse_column(f"speculative:draft={draft},promise=distribution,auto=off,k=3"),)
+    race = Race(Request("Say a word.", 30, Sampling(0.8)), columns, ModelSpec(str(model), "torch"))
+    (score,) = board_after(columns, events_of(race)).scores
+    assert not score.message
+    assert score.drafted > 0
+
+
+def refusal(folders: tuple[Path, Path], draft: Path, target: ModelSpec | None = None) -> str:
+    columns = (parse_column(f"speculative:draft={draft}"),)
+    race = Race(Request("Say a word.", 4), columns, target or ModelSpec(str(folders[0]), "torch"))
+    return board_after(columns, events_of(race)).scores[0].message
+
+
+def test_what_no_column_can_draft_with_is_refused_by_name(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    draft = folders[1]
+    config = json.loads((draft / "config.json").read_text())
+    weights = load_file(draft / "w.safetensors")
+
+    def changed(name: str, stated: dict[str, Any], held: dict[str, torch.Tensor]) -> str:
+        return refusal(folders, write(tmp_path / name, stated, held))
+
+    narrow = weights | {"fc.weight": torch.zeros(32, 48)}
+    assert "reads 48 numbers of its target's hidden states, and this target shows 96" in changed(
+        "narrow", config, narrow
+    )
+    far = weights | {"d2t": weights["d2t"] + 7}
+    assert "writes tokens up to 306, and this target has 300" in changed("far", config, far)
+    deep = config | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}
+    assert "layers 1, 2, 3, and this target has 3" in changed("deep", deep, weights)
+    cut = {name: each for name, each in weights.items() if "down_proj" not in name}
+    assert "(layers.0.mlp.down_proj.weight)" in changed("cut", config, cut)
+    other = {"architectures": ["DFlashDraftModel"]}
+    assert "is a DFlash draft" in changed("dflash", other, weights)
+    pickled = shutil.copytree(draft, tmp_path / "pickled")
+    (pickled / "w.safetensors").rename(pickled / "pytorch_model.bin")
+    assert "pickled ones are never loaded" in refusal(folders, pickled)
+    assert "choose the torch engine" in refusal(folders, draft, ModelSpec("fake", "fake"))
+
+
+def test_a_model_is_no_published_draft(folders: tuple[Path, Path]) -> None:
+    model, draft = folders
+    assert is_published(str(draft))
+    assert not is_published(str(model))
+    assert not is_published("int4")
+    with pytest.raises(DerbyError, match="is a model draft"):
+        read_published(model)
