@@ -4,8 +4,14 @@ import json
 from dataclasses import dataclass
 from functools import cache
 
+from backend.records.file import from_bytes
+from backend.records.record import RaceRecord
 from backend.web.assets import asset
 from backend.web.offer import Offer
+
+#: The first example's race as it was recorded, among the assets. `python -m experiments opening`
+#: records it anew.
+OPENING = "opening.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +53,9 @@ def presets() -> tuple[Preset, ...]:
     """All of them, whether they can be run here or not."""
     entries = json.loads(asset("presets.json"))
     return tuple(Preset(**entry | {"lines": tuple(entry["lines"])}) for entry in entries)
+
+
+@cache
+def opening() -> RaceRecord:
+    """The first example's race as it was recorded on the built-in model."""
+    return from_bytes(asset(OPENING).encode())
