@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,19 @@ def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
         found = code_of("speculative", ran({"k": 3}, why=why))
         assert found.note.startswith(f"{why.rstrip('.')}. The trained head")
         assert code_of("lookup", ran({"k": 3}, why=why)).note == f"{why.rstrip('.')}."
+
+
+@pytest.mark.parametrize("name", ["llama", "peagle"])
+def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
+    """Elsewhere prompt lookup comes nearest, and the note says what is missing."""
+    folder = Path(__file__).parents[1] / "engines" / "eagle3" / name
+    column = f"speculative:draft={folder},k=4"
+    found = code_of(column, ran(), "vLLM").code
+    assert f'"method": "eagle3", "model": {str(folder)!r}, "num_speculative_tokens": 4' in found
+    assert ('"parallel_drafting": True' in found) == (name == "peagle")
+    other = code_of(column, ran())
+    assert "prompt_lookup_num_tokens=4" in other.code
+    assert "EAGLE" in other.note
 
 
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup:k=7", "lookup:auto=false"])
