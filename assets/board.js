@@ -3,40 +3,42 @@
 import { card, drawColumn } from "./card.js";
 import { finder, fit, make, put, setData } from "./dom.js";
 import { keepAddress } from "./kept.js";
-import { beginReplay, drawControls, replay, showMoment, startReplay } from "./replay.js";
+import { beginReplay, drawControls, playOnce, replay, showMoment, startReplay } from "./replay.js";
 import { race, sight } from "./rounds.js";
+import { drawScale } from "./track.js";
 import { listenTo, RUNNING, views } from "./stream.js";
 import { drawGlossary, drawWhy, startWhy } from "./why.js";
 
 const find = finder("board");
-const ENDED = ["done", "stopped", "failed"];
+const STILL = 10000; // ms after which the page says why nothing moves
 const ORIGINS = {
-  sampled: "by the target",
-  drafted: "and accepted",
-  bonus: "after a draft",
-  forced: "by the grammar",
+  drafted: "guessed and right",
+  forced: "forced by the grammar",
   fixed: "text of the program",
   earlier: "before Continue",
 };
 let answer = null; // the component, which holds what the server answered
 let about = ""; // what the line-up on show is for
+let stillness = 0; // the timer of what is said when nothing has moved for long
 let undrawn = null; // the newest view, where nobody looks
 
-// The legend tells of what there is to see, where colours tell anything apart.
+// The legend tells of the marks that there are to see.
 function drawLegend() {
   const shown = Object.keys(ORIGINS).filter((origin) => race.seen.has(origin));
-  fit(find(".dd-legend"), shown.length > 1 ? shown : [], (origin) => {
+  fit(find(".dd-legend"), shown, (origin) => {
     const entry = make("li");
-    entry.append(make("span", `dd-${origin}`, origin), ` ${ORIGINS[origin]}`);
+    entry.append(make("span", `dd-${origin}`, ORIGINS[origin]));
     return entry;
   });
 }
 
-// What stands above the board may be taller than the window.
+// From the prompt, beside which there is Stop, to the end of the track.
 function bringToSight(board) {
   document.dispatchEvent(new Event("dd-begun")); // page.js closes the settings
-  const { top, bottom } = find(".dd-columns").getBoundingClientRect();
-  if (top < 0 || bottom > window.innerHeight) board.scrollIntoView({ block: "start" });
+  const first = document.getElementById("bar") ?? board;
+  const { top } = first.getBoundingClientRect();
+  const { bottom } = find(".dd-track").getBoundingClientRect();
+  if (top < 0 || bottom > window.innerHeight) first.scrollIntoView({ block: "start" });
 }
 
 // Run and Stop are one place: whoever has the focus there keeps it.
@@ -46,16 +48,6 @@ function setPhase(board, phase) {
   const kept = document.activeElement?.id === from;
   board.dataset.phase = phase;
   if (kept) document.getElementById(to)?.focus();
-}
-
-// How far the race is, beside Stop.
-function drawNow(view) {
-  if (!RUNNING.includes(view.phase)) return;
-  const meter = document.querySelector(".dd-meter");
-  const shares = race.cards.map((it) => (ENDED.includes(it.column.state) ? 1 : it.column.state === "decoding" ? it.share : 0));
-  if (view.phase === "racing") meter.value = shares.reduce((sum, share) => sum + share, 0) / shares.length;
-  else meter.removeAttribute("value");
-  put(document.querySelector(".dd-left"), view.left);
 }
 
 function drawEnd(view) {
@@ -69,17 +61,19 @@ function begin(board, view) {
   about = view.race ? about : view.status;
   put(find(".dd-alert"), "");
   race.cards = view.columns.map(card);
+  find(".dd-lanes").replaceChildren(...race.cards.map((it) => it.lane.root));
   find(".dd-columns").replaceChildren(...race.cards.map((it) => it.root));
   sight.disconnect();
-  for (const it of race.cards) sight.observe(it.root);
+  for (const it of race.cards) sight.observe(it.strip.svg);
   beginReplay();
 }
 
 // Of a race that was run elsewhere or earlier, and how one came out that was run again here.
-function drawRecorded({ recorded, compared, fragment }) {
+function drawRecorded({ phase, recorded, compared, fragment }) {
   if (fragment) keepAddress(fragment);
   put(find(".dd-recorded span"), recorded ?? "");
   find(".dd-recorded").hidden = !recorded;
+  find(".dd-recorded button").hidden = phase === "opening";
   const box = find(".dd-compared");
   fit(box, compared ?? [], () => make("li"));
   (compared ?? []).forEach((sentence, i) => put(box.children[i], sentence));
@@ -101,6 +95,7 @@ function showPreparation({ preparing }) {
 function showEnd(sentence) {
   const board = find(".dd-board");
   if (!RUNNING.includes(board.dataset.phase)) return;
+  clearTimeout(stillness);
   put(find(".dd-alert"), sentence);
   put(find(".dd-status"), "");
   setPhase(board, "ended");
@@ -123,13 +118,17 @@ function show(view) {
   setData(board, "continues", view.continues ? "yes" : "no"); // a recording or a program does not
   if (begun) bringToSight(board);
   put(find(".dd-status"), view.status);
+  put(find(".dd-left"), view.left);
+  clearTimeout(stillness);
+  if (RUNNING.includes(view.phase)) stillness = setTimeout(() => put(find(".dd-left"), view.still), STILL);
   put(find(".dd-setup"), view.setup);
   drawRecorded(view);
-  view.columns.forEach((column, i) => drawColumn(race.cards[i], column, view.axis));
+  drawScale(view.track);
+  view.columns.forEach((column, i) => drawColumn(race.cards[i], column));
   if (replay.at === null) drawControls();
   else showMoment();
   drawLegend();
-  drawNow(view);
+  if (fresh && view.phase === "opening") playOnce();
   drawEnd(view);
   drawWhy(view);
 }

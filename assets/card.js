@@ -1,26 +1,12 @@
-// One column of the board: its card, and what is drawn in it. All text goes in by textContent.
+// One column of the board: its lane on the track (track.js) and its card, and what is drawn in them.
+// All text goes in by textContent: none of it is markup.
 import { fit, make, put, setData, setStyle } from "./dom.js";
 import { copier, helped } from "./help.js";
 import { addRounds, drawMoment, stripOf } from "./rounds.js";
-
-function bar() {
-  const root = make("div", "dd-bar");
-  const fill = make("div", "dd-fill");
-  root.append(fill);
-  return { root, fill };
-}
-
-function speedOf() {
-  const root = make("p", "dd-speed");
-  const [factor, interval, pace] = ["strong", "span", "span"].map((tag) => make(tag));
-  interval.className = "dd-interval";
-  pace.className = "dd-pace";
-  root.append(factor, interval, pace);
-  return { root, factor, interval, pace };
-}
+import { laneOf } from "./track.js";
 
 // Laid out from its end: what is added is in sight, unless its reader has scrolled back.
-function textOf(title) {
+function textOf({ title, description }) {
   const box = make("div", "dd-text");
   box.tabIndex = 0;
   box.setAttribute("role", "region");
@@ -30,22 +16,24 @@ function textOf(title) {
   flow.lang = "";
   const problem = make("p", "dd-problem");
   const inner = make("div");
-  inner.append(flow, problem);
+  inner.append(flow, make("p", "dd-intro", description), problem);
   box.append(inner);
   return { box, flow, problem };
 }
 
-function detailsOf(column) {
+function detailsOf({ description, setting }) {
   const root = make("details", "dd-details");
-  const summary = make("summary", "", "Details");
-  summary.setAttribute("aria-label", `Details of ${column.title}`);
+  const summary = make("summary");
+  const [line, sentence] = [make("span", "dd-line"), make("span", "dd-sentence")];
+  summary.append(line, " ", sentence);
+  const values = make("p", "dd-values");
   const told = make("div", "dd-told");
   const parts = make("div", "dd-parts");
   const shares = make("p", "dd-shares");
   const figures = make("dl", "dd-figures");
-  const about = make("p", "dd-note", column.description);
-  root.append(summary, told, parts, shares, figures, about, make("code", "", column.setting));
-  return { root, told, parts, shares, figures };
+  const strip = stripOf();
+  root.append(summary, values, told, strip.svg, parts, shares, figures, make("p", "dd-note", description), make("code", "", setting));
+  return { root, line, sentence, values, told, parts, shares, figures, strip };
 }
 
 export function card(column) {
@@ -53,31 +41,17 @@ export function card(column) {
   const header = make("header");
   const state = make("span", "dd-state");
   header.append(make("h3", "", column.title), state);
-  const progress = bar();
-  const speed = speedOf();
-  const leading = make("dl", "dd-leading");
-  const numbers = make("div", "dd-numbers");
-  numbers.append(speed.root, leading);
-  const text = textOf(column.title);
-  const copy = copier(`Copy the text of ${column.title}`, text.flow);
-  const strip = stripOf();
+  const text = textOf(column);
   const body = make("div", "dd-body");
-  body.append(text.box, strip.svg, copy);
-  const intro = make("p", "dd-intro", column.description);
-  const values = make("p", "dd-values");
-  const sentence = make("p", "dd-sentence");
+  body.append(text.box, copier(`Copy the text of ${column.title}`, text.flow));
   const details = detailsOf(column);
-  const head = make("div", "dd-head");
-  head.append(header, progress.root, numbers);
-  const rest = make("div", "dd-rest");
-  rest.append(intro, body, values, sentence, details.root);
-  root.append(head, rest);
+  root.append(header, body, details.root);
   return {
-    root, state, fill: progress.fill, speed, leading, text, strip, values, sentence, details,
-    // What rounds.js knows: how much of the view it has read, the rounds, their nodes, the tokens before each of them; of the strip's
-    // blocks the ms, the clock and the number; how many rounds are shown, or whether always all.
-    read: 0, rounds: [], nodes: [], tokens: [0], took: 0, clock: 0, count: 0, blocks: "", drawn: 0, shown: 0, following: true,
-    visible: false, column,
+    root, lane: laneOf(column), state, text, details, strip: details.strip,
+    // What rounds.js knows: how much of the view it has read, the rounds, their nodes, the tokens and the letters before each of
+    // them; of the strip's blocks the ms, the clock and the number; how many rounds are shown, or whether always all.
+    read: 0, rounds: [], nodes: [], tokens: [0], letters: [0], took: 0, clock: 0, count: 0, blocks: "", drawn: 0, shown: 0, following: true,
+    visible: false, share: 0, column,
   };
 }
 
@@ -114,19 +88,15 @@ function drawDetails(it, { told, figures, parts, shares }) {
   shares.forEach(([, text], i) => put(it.shares.children[i], text));
 }
 
-export function drawColumn(it, column, axis) {
+export function drawColumn(it, column) {
   setData(it.root, "state", column.state);
-  setData(it.root, "pace", column.pace);
   setData(it.root, "same", column.same);
-  Object.assign(it, { column, axis });
-  put(it.speed.factor, column.speed);
-  put(it.speed.interval, column.interval);
-  put(it.speed.pace, column.pace_text);
-  drawPairs(it.leading, column.figures);
+  it.column = column;
   put(it.text.problem, column.message);
   addRounds(it, column.rounds);
   drawMoment(it);
-  put(it.values, column.values);
-  put(it.sentence, column.sentence);
+  put(it.details.line, column.line);
+  put(it.details.sentence, column.sentence);
+  put(it.details.values, column.values);
   if (column.details) drawDetails(it.details, column.details);
 }

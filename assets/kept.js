@@ -85,6 +85,7 @@ export function keepForm(...values) {
   const form = JSON.stringify(values);
   kept.write(FORM, form);
   kept.write(FORM, form, TAB);
+  document.dispatchEvent(new CustomEvent("dd-form", { detail: values }));
   return [];
 }
 

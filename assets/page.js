@@ -25,7 +25,8 @@ function press(id) {
 function startTheme(toggle) {
   const show = (dark) => {
     document.body.classList.toggle("dark", dark);
-    toggle.textContent = dark ? "Light mode" : "Dark mode";
+    toggle.title = dark ? "Light mode" : "Dark mode";
+    toggle.setAttribute("aria-label", toggle.title);
   };
   const chosen = new URLSearchParams(location.search).get("__theme") || kept.read(KEY);
   show(chosen ? chosen === "dark" : document.body.classList.contains("dark"));

@@ -2,6 +2,7 @@
 // shows the rounds that it had by then (rounds.js).
 import { finder, put, setData } from "./dom.js";
 import { race, showUntil } from "./rounds.js";
+import { finishedBy } from "./track.js";
 
 const find = finder("board");
 export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
@@ -15,6 +16,7 @@ const lastPlace = () => Math.max(0, ...race.cards.map((it) => places(it).at(-1) 
 export function showMoment() {
   const on = replay.at !== null;
   setData(find(".dd-board"), "replay", on ? "on" : "off");
+  setData(find(".dd-board"), "finished", on && (byTokens() || !finishedBy(replay.at)) ? "no" : "yes");
   for (const it of race.cards) {
     const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
     it.following = !on;
@@ -104,10 +106,16 @@ function replayKey(event) {
   act();
 }
 
+// Of a page that was just opened: from the beginning, unless its reader wants nothing to move.
+export function playOnce() {
+  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) play();
+}
+
 export function beginReplay() {
   pause();
   replay.at = null;
   setData(find(".dd-board"), "replay", "off");
+  setData(find(".dd-board"), "finished", "yes");
 }
 
 export function startReplay() {

@@ -1,6 +1,7 @@
-// The rounds of a column, a line of JSON each, [clock in ms, tokens, rows, ms, spans]: its text, its bar
-// and the strip of blocks under the text, all of them as they stood after a number of rounds.
-import { make, put, setStyle, shape } from "./dom.js";
+// The rounds of a column, a line of JSON each, [clock in ms, tokens, rows, ms, spans]: its text, its lane
+// and the strip of blocks in its details, all of them as they stood after a number of rounds.
+import { make, put, shape } from "./dom.js";
+import { drawLane } from "./track.js";
 
 // The race on show: its number (views of earlier races come too late), its cards, and the origins of
 // its text.
@@ -31,6 +32,7 @@ export function addRounds(it, text) {
     it.text.flow.append(...nodes);
     it.nodes.push(nodes);
     it.tokens.push(it.tokens[i] + round[TOKENS]);
+    it.letters.push(round[SPANS].reduce((sum, [, piece]) => sum + piece.length, it.letters[i]));
     if (round[TOKENS]) addBlock(it, i);
   }
   if (it.following) it.shown = it.rounds.length;
@@ -45,26 +47,12 @@ export function showUntil(it, n) {
   drawMoment(it);
 }
 
-// Tokens after the shown rounds, and the rate at which those after the first step came; 0: unknown.
-function momentOf(it) {
-  const tokens = it.tokens[it.shown];
-  const first = it.tokens.findIndex((count) => count > 0);
-  if (first < 1 || first >= it.shown) return { tokens, rate: 0 };
-  const ms = it.rounds[it.shown - 1][CLOCK] - it.rounds[first - 1][CLOCK];
-  return { tokens, rate: ms > 0 ? (1000 * (tokens - it.tokens[first])) / ms : 0 };
-}
-
 export function drawMoment(it) {
-  const { tokens, rate } = momentOf(it);
-  const length = it.column.earlier + tokens;
-  const read = it.column.state === "prefill";
-  it.share = read ? it.column.prefill : it.axis && Math.min(1, length / it.axis);
-  setStyle(it.fill, "transform", `translateX(${Math.round(1000 * it.share) / 10 - 100}%)`);
-  const { state, status, figures } = it.column;
+  drawLane(it);
+  const { state, status } = it.column;
+  const tokens = it.tokens[it.shown];
   const counted = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
   put(it.state, state === "decoding" || !it.following ? counted : status);
-  const seenRate = rate ? rate.toFixed(1) : "\u2013";
-  put(it.leading.querySelector("dd"), it.following ? figures[0][1] : seenRate);
   drawStrip(it);
 }
 
@@ -92,23 +80,26 @@ function scaleOf() {
   return TALL * (means[Math.floor(means.length / 2)] || 1);
 }
 
+const lengthOf = (it) => it.column.earlier + it.tokens.at(-1);
+
 // Drawn only where it is in sight.
 function drawStrip(it) {
-  if (!it.visible || !it.axis) return;
+  const axis = Math.max(...race.cards.map(lengthOf));
+  if (!it.visible || !axis) return;
   const { svg, blocks, later } = it.strip;
   const height = scaleOf();
-  const box = `0 ${-height} ${it.axis} ${height}`;
+  const box = `0 ${-height} ${axis} ${height}`;
   if (svg.getAttribute("viewBox") !== box) svg.setAttribute("viewBox", box);
   if (it.drawn !== it.blocks.length) blocks.setAttribute("d", it.blocks);
   it.drawn = it.blocks.length;
-  const from = it.following ? it.axis : it.column.earlier + it.tokens[it.shown];
-  const place = { x: from, y: -height, width: Math.max(0, it.axis - from) };
+  const from = it.following ? axis : it.column.earlier + it.tokens[it.shown];
+  const place = { x: from, y: -height, width: Math.max(0, axis - from) };
   for (const [name, value] of Object.entries(place)) later.setAttribute(name, value);
 }
 
 export const sight = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    const it = race.cards.find((other) => other.root === target);
+    const it = race.cards.find((other) => other.strip.svg === target);
     if (!it) continue;
     it.visible = isIntersecting;
     drawStrip(it);

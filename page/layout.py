@@ -1,7 +1,6 @@
 """The whole page: the prompt, the tabs, the board, and what the buttons do."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -10,17 +9,16 @@ from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.remote.server import named_servers
 from backend.web.api import Api
-from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
-from backend.web.examples import Example, examples
+from backend.web.examples import examples, opening
 from backend.web.feeds import Feeds
 from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
 from backend.web.presence import Presence
-from backend.web.view import View
+from backend.web.view import View, opening_view
 from backend.web.visitors import Visitors
 from page import benchmark, lineup, model, own_grammar, production, races, sampling, save
 from page.api import offer_api
@@ -74,18 +72,18 @@ def build(
         controller = Controller(visitors, offer, feeds)
         header = own("header", script="page.js")
         first = examples()[0]
-        idle = preview(first.lineup(offer), offer, first.about)
-        board = own("board", idle, render=False)
+        board = own("board", opening_view(opening()), render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))
         around = Surroundings(controller, offer, editor, board, fields)
         with gr.Tabs(elem_id="views") as views, gr.Tab("Race"):
-            prompt, picks = _prompt()
-            fields |= prompt
+            picks = own("examples", examples=[[each.label, each.prompt] for each in examples()])
             with gr.Row(elem_id="bar"):
+                fields["prompt"] = gr.Textbox(
+                    first.prompt, lines=1, max_lines=8, elem_id="prompt", **WORDS["prompt"]
+                )
                 run = gr.Button("Run", variant="primary", elem_id="run", min_width=90, scale=0)
                 gr.Button("Stop", variant="stop", elem_id="stop", min_width=90, scale=0)
                 more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
-                gr.HTML(html_template=asset("bar.html"), **BARE)
             board.render()
             races.fill_below(controller)
         with gr.Sidebar(open=False, position="right", width=DRAWER, elem_id="settings"):
@@ -107,28 +105,19 @@ def build(
     return demo, controller, api
 
 
-def _prompt() -> tuple[Fields, list[gr.Button]]:
-    """The prompt, and a button for each example."""
-    with gr.Row(elem_id="examples"):
-        picks = [gr.Button(example.label, size="sm") for example in examples()]
-    prompt = gr.Textbox(
-        examples()[0].prompt, lines=3, max_lines=8, elem_id="prompt", **WORDS["prompt"]
-    )
-    return {"prompt": prompt}, picks
+def _set_examples(picks: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) -> None:
+    """Have the example that is picked set up its race; what was chosen beyond that stays."""
+    known = {example.label: example for example in examples()}
 
-
-def _set_examples(picks: Sequence[gr.Button], fields: Fields, offer: Offer, board: gr.HTML) -> None:
-    """Have each button set up its race; what was chosen beyond that stays."""
-
-    def choose(example: Example) -> tuple[str, dict[str, Any], int, View]:
+    def choose(label: Any) -> tuple[str, dict[str, Any], int, View]:
+        example = known.get(str(label), examples()[0])
         lineup = example.lineup(offer)
         tokens = min(example.tokens, offer.limits.tokens)
         shown = preview(lineup, offer, example.about)
         return example.prompt, editor_state(lineup, offer), tokens, shown
 
     outputs = [*(fields[name] for name in ("prompt", "lineup", "max_new_tokens")), board]
-    for pick, example in zip(picks, examples(), strict=True):
-        pick.click(partial(choose, example), None, outputs, **QUIET)
+    picks.input(choose, picks, outputs, **QUIET)
 
 
 def _wire(

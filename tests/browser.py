@@ -235,7 +235,7 @@ class Card:
 
     @property
     def text(self) -> str:
-        return self.root.locator(".dd-text").text_content() or ""
+        return self.root.locator(".dd-flow").text_content() or ""
 
     def part(self, name: str) -> str:
         return self.root.locator(f".dd-{name}").text_content() or ""

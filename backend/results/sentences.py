@@ -152,6 +152,20 @@ def waiting(ahead: int, most: float) -> str:
     return f"{counted(ahead, 'race')} ahead of yours: {_roundly(ahead * most)} at most."
 
 
+def still(board: Scoreboard, ahead: int) -> str:
+    """Why nothing may have moved for long in a race that has not ended."""
+    if ahead:
+        return "Nothing moves while other races run on this machine."
+    running = [i for i, score in enumerate(board.scores) if score.state not in ENDED]
+    started = any(score.state != "queued" for score in board.scores)
+    if board.preparing or not started or not running:
+        return "This takes long: a model is loading, or the machine is busy."
+    index = min(running, key=lambda i: board.scores[i].seconds)  # whose turn it is
+    reads = board.scores[index].state != "decoding"
+    what = "reading the prompt" if reads else "a step"
+    return f"The machine is busy: {what} of {board.name(index)} takes more than 10 s."
+
+
 def _roundly(seconds: float) -> str:
     """Seconds, in as many of them as anybody waits for."""
     if seconds < 100:

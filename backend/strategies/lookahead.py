@@ -68,6 +68,7 @@ LOOKAHEAD = Strategy(
     "Lookahead",
     "No draft model: spare rows of each forward pass guess W future tokens by Jacobi "
     "iteration, the n-grams they form go to a pool, and G of them are verified at once.",
+    gist="Guesses ahead, needs no draft model",
     settings=(
         Choice(
             "auto",

@@ -37,6 +37,7 @@ LOOKUP = Strategy(
     "Prompt lookup",
     "Speculation without a model: what followed the last occurrence of the text's own "
     "ending is proposed again. Strong where answers quote.",
+    gist="Copies what came next before",
     settings=(
         Flag("auto", "Auto", "Copy only as much as pays here, at most K.", default=True),
         WholeNumber("k", "K", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),

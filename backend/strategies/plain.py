@@ -9,6 +9,7 @@ STATELESS = Strategy(
     "Stateless",
     "No cache: the whole text is computed again for every token. What a server that keeps "
     "nothing between calls would do, and what the cache saves.",
+    gist="Rereads everything for each token",
     keeps_cache=False,
     limit=32,
     verified=("limit=24",),
@@ -19,6 +20,7 @@ KV_REUSE = Strategy(
     "KV reuse",
     "Keys and values of earlier tokens stay in a cache, so a step computes one row. The "
     "baseline that every speed-up refers to.",
+    gist="Keeps its cache, one token per pass",
 )
 
 GRAMMAR = Strategy(
@@ -26,6 +28,7 @@ GRAMMAR = Strategy(
     "Grammar",
     "Only tokens that a grammar allows can be chosen, so the text always parses. Where "
     "one continuation is left, it is proposed instead of waited for.",
+    gist="Writes only what its grammar allows",
     grammar="person",
     verified=(),
 )
@@ -35,6 +38,7 @@ WITHOUT_REUSE = Strategy(
     "Without reuse",
     "KV reuse that forgets its cache before every slot of a program, as if each were a "
     "call of its own. Without slots it is KV reuse.",
+    gist="Forgets its cache before every slot",
     restart=True,
     verified=(),
 )
@@ -44,6 +48,7 @@ ONE_GENERATION = Strategy(
     "One generation",
     "A program's text is not fed but generated, all of it in one go and as long as the "
     "program would be. Without slots it is KV reuse.",
+    gist="Writes the program in one go",
     single=True,
     verified=(),
 )

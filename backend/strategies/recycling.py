@@ -26,6 +26,7 @@ RECYCLING = Strategy(
         Flag("auto", "Auto", "Verify only as many guesses as pay here, at most K.", default=True),
         WholeNumber("k", "K", "Tokens of the tree that is guessed.", 24, 1, 32, fixes=NAMED_SIZE),
     ),
+    gist="Guesses from earlier passes",
     build=build,
     equivalent=equivalent,
     verified=("", "k=12"),

@@ -12,6 +12,7 @@ SERVER = Strategy(
     "Server",
     "An OpenAI-compatible server: what it writes, timed by its own clock where it sends one, else "
     "over the network. It takes no turns.",
+    gist="Another server, on its own clock",
     settings=(
         ServerChoice("at", "Server", "A server that is offered here, or an address.", USUAL),
         TextLine("model", "Model", "What the server calls it; first: the first it has.", ANY_MODEL),

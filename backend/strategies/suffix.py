@@ -26,6 +26,7 @@ SUFFIX = Strategy(
         Flag("auto", "Auto", "Verify only as many guesses as pay here.", default=True),
         WholeNumber("k", "K", "Tokens guessed a round, at most.", 16, 1, 32, fixes=NAMED_SIZE),
     ),
+    gist="Guesses what most often came next",
     build=build,
     equivalent=equivalent,
     verified=("", "k=8"),

@@ -20,7 +20,9 @@ from backend.records.record import board as board_of
 from backend.results.load import load_of, under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
+from backend.results.track import goal_of
 from backend.types import AnswerSoFar
+from backend.web.examples import opening
 from backend.web.export import (
     about,
     compared,
@@ -187,10 +189,12 @@ class Controller:
             return answer | {"note": self._offer.public(explain(error))}
 
     def _opened_on_show(self, visitor: str, asked: Mapping[str, Any]) -> RaceRecord | None:
-        """The record that the visitor opened, if their page shows it; None: their last race is on
-        show. Of a page that does not say what it shows: what came last. Raises DerbyError for a
-        race that is not kept.
+        """The record that the visitor's page shows: one that they opened, or number 0, which it
+        opens with; None: their last race is on show. Of a page that does not say what it shows:
+        what came last. Raises DerbyError for a race that is not kept.
         """
+        if asked.get("race") == 0:
+            return opening()
         number, record = self._opened.get(visitor, (0, None))
         last = self._visitors.number(visitor)
         shown = asked.get("race", max(number, last))
@@ -205,7 +209,7 @@ class Controller:
         record = read_shared(text).published(self._offer.public)
         if not record.events:
             return form_of(record, self._offer), View()
-        shown = recorded_view(board_of(record), record.place)
+        shown = recorded_view(record)
         self._opened[visitor] = shown["race"], record
         self._opened.move_to_end(visitor)
         while len(self._opened) > self._offer.limits.visitors:
@@ -292,7 +296,7 @@ class Controller:
         shown = view(
             frame.board,
             race=frame.number,
-            goal=written + race.request.max_new_tokens,
+            goal=goal_of(race.request, written),
             ahead=frame.ahead,
             most_seconds=self._offer.limits.race_seconds,
             public=self._offer.public,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.errors import DerbyError
-from backend.export.animation import animation
 from backend.export.card import card
 from backend.export.curves import curve
 from backend.export.tables import csv_table, markdown
@@ -63,7 +62,6 @@ FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str]]] = {
     "markdown": ("race.md", "text/markdown", markdown),
     "trace": ("race.trace.json", "application/json", trace),
     "svg": ("race.svg", "image/svg+xml", card),
-    "animation": ("race-animated.svg", "image/svg+xml", animation),
     "curve-svg": ("curve.svg", "image/svg+xml", curve),
 }
 

@@ -51,7 +51,7 @@ def replay_page(record: RaceRecord) -> str:
     """The file's text."""
     title = f"Decode Derby: {record.request.prompt[:80]}"
     made = board(record)
-    shown = {"view": recorded_view(made, record.place), **_inside(made)}
+    shown = {"view": recorded_view(record), **_inside(made)}
     styles = "\n".join(asset(name) for name in ("page.css", "replay.css"))
     return f"""<!doctype html>
 <html lang="en">

@@ -1,8 +1,8 @@
 """A race as plain JSON for the page: every word and figure ready to be shown, nothing live.
 
-Numbers that set the length of a bar are fractions; all else is text. Lists and strings only grow
-while a race runs, so that what travels to the browser is what is new. The page decides nothing:
-which column is faster, how it is said and which figures there are, is said here.
+Numbers are fractions, positions on the track or readings of a clock; all else is text. Lists and
+strings only grow while a race runs, so that what travels to the browser is what is new. The page
+decides nothing: which column is faster, how it is said and which figures there are, is said here.
 """
 
 import json
@@ -13,13 +13,17 @@ from weakref import WeakKeyDictionary
 
 from backend.export.curves import draw_costs, draw_load
 from backend.models.files import model_title
+from backend.records.record import RaceRecord
+from backend.records.record import board as board_of
 from backend.results import sentences
 from backend.results.charts import cost_curve
 from backend.results.figures import (
     NONE,
     TIMES,
+    counted,
     duration,
     factor,
+    figure,
     figures,
     glossary,
     leading,
@@ -28,6 +32,15 @@ from backend.results.figures import (
 from backend.results.load import load_chart
 from backend.results.metrics import Moment, Score
 from backend.results.scoreboard import Sameness, Scoreboard
+from backend.results.track import (
+    BY_DESIGN,
+    PhotoFinish,
+    goal_of,
+    photo_finish,
+    place,
+    position,
+    unit_of,
+)
 from backend.strategies.column import Column
 
 View = dict[str, Any]
@@ -50,22 +63,21 @@ def view(
     most_seconds: float = 0.0,
     public: Callable[[str], str] = str,
 ) -> View:
-    """The whole page. `race` numbers the races, `goal` is the most tokens a column may write,
+    """The whole page. `race` numbers the races, `goal` is where the finish is expected (`goal_of`),
     `ahead` the races that go first, each of which takes `most_seconds` at most; `public` strips
     what visitors must not see from texts.
     """
     phase = "ended" if board.ended else _phase(board, ahead)
-    longest = max((score.length for score in board.scores), default=0)
-    axis = longest if phase == "ended" and longest else goal
-    ended = phase == "ended"
+    ended, finish = phase == "ended", photo_finish(board)
     return {
         "race": race,
         "phase": phase,
         "status": public(_status(board, phase, ahead, most_seconds)),
         "left": sentences.time_left(board, goal) if phase == "racing" else "",
+        "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
-        "axis": axis,
-        "columns": [_column(board, i, public) for i in range(len(board.columns))],
+        "track": _track(board, goal, finish),
+        "columns": [_column(board, i, finish, public) for i in range(len(board.columns))],
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
@@ -79,16 +91,31 @@ def idle(columns: Sequence[Column], about: str = "") -> View:
     show together, and what the figures will mean.
     """
     shown = view(Scoreboard(columns), race=0, goal=0)
-    terms = [*sentences.TERMS.items(), *((title, text) for title, _, text in glossary())]
-    return {**shown, "phase": "idle", "status": about, "glossary": [list(term) for term in terms]}
+    return {**shown, "phase": "idle", "status": about, "glossary": _glossary()}
 
 
-def recorded_view(board: Scoreboard, place: str, public: Callable[[str], str] = str) -> View:
-    """A race that was recorded elsewhere or earlier; `place` says where and when. Its number is
-    that of this moment, so that it is shown instead of any race before.
+def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> View:
+    """A race that was recorded elsewhere or earlier. Its number is that of this moment, so that it
+    is shown instead of any race before.
     """
-    shown = view(board, race=time.time_ns() // 1_000_000, goal=0, public=public)
-    return {**shown, "recorded": public(f"Recorded: {place}.")}
+    number, goal = time.time_ns() // 1_000_000, goal_of(record.request)
+    shown = view(board_of(record), race=number, goal=goal, public=public)
+    return {**shown, "recorded": public(f"Recorded: {record.place}.")}
+
+
+def opening_view(record: RaceRecord) -> View:
+    """The recorded race that a page just opened plays until there is another one: number 0."""
+    board, machine = board_of(record), record.machine
+    where = machine.processor or machine.system
+    shown = view(board, race=0, goal=goal_of(record.request))
+    later = {"doubt": "", "result": None, "costs": None, "load": None, "glossary": _glossary()}
+    told = f"Recorded on {where}, {record.made[:10]}."
+    return {**shown, **later, "phase": "opening", "recorded": told}
+
+
+def _glossary() -> list[list[str]]:
+    terms = [*sentences.TERMS.items(), *((title, text) for title, _, text in glossary())]
+    return [list(term) for term in terms]
 
 
 def alert(sentence: str) -> View:
@@ -144,27 +171,46 @@ def _target(score: Score) -> str:
     return score.model.replace(name, model_title(name), 1) if name else score.model
 
 
-def _column(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:
-    """A column's card. `rounds` are what it showed and when, see `_Rounds`; `earlier` tokens stood
-    there before.
+def _track(board: Scoreboard, goal: int, finish: PhotoFinish | None) -> View:
+    """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
+    first lane has finished, then where that did; `finish` is what its clock read then, in ms.
+    """
+    unit = unit_of(board)
+    longest = max((position(score, unit) for score in board.scores), default=0)
+    flag = finish.length if finish else max(goal, longest)
+    return {
+        "unit": unit,
+        "flag": flag,
+        "end": counted(flag, unit),
+        "finish": round(1e3 * finish.seconds, 1) if finish else None,
+    }
+
+
+def _column(
+    board: Scoreboard, index: int, finish: PhotoFinish | None, public: Callable[[str], str]
+) -> View:
+    """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
+    tokens stood there before.
     """
     column, score = board.columns[index], board.scores[index]
+    known, (speed, _) = board.baseline_index is not None, leading(score)
     return {
         "title": public(board.name(index)),
+        "gist": column.strategy.gist or column.strategy.description,
+        "lane": public(_lane(board, index)),
+        "place": _ordinal(place(board, index, finish)) if finish else "",
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
         "status": _state(board, index),
-        "prefill": score.prefilled / score.prompt_tokens if score.prompt_tokens else 0.0,
         "message": public(score.message),
         "rounds": _rounds_of(board)[index].text(score),
         "earlier": score.earlier,
         "pace": board.pace(index),
-        "speed": _speed(board, index),
-        "interval": span(board.gain(index)).strip(),
-        "pace_text": public(sentences.pace(board, index)),
-        "figures": [[f.title, f.text(score, board.baseline)] for f in leading(score)],
+        "speed": _speed(board, index) if known else speed.text(score, board.baseline),
+        "pace_text": public(sentences.pace(board, index)) if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
+        "line": _line_of(board, index),
         "sentence": public(sentences.brief(board, index)) if board.ended else "",
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "details": _details(board, index, public) if board.ended else None,
@@ -178,6 +224,36 @@ def _state(board: Scoreboard, index: int) -> str:
         return sentences.state(score)
     kept = sentences.kept(board, index)
     return f"{_MARKS[same]}{kept}"
+
+
+def _lane(board: Scoreboard, index: int) -> str:
+    """What a lane says of a column that does not simply move on; "" of others."""
+    score = board.scores[index]
+    if score.reason == BY_DESIGN:
+        return f"stops at {counted(score.written, 'token')} by design"
+    if score.state in ("queued", "decoding", "done"):
+        untold = score.steps and not (score.times or score.fed)
+        return "its server sends no token counts" if untold else ""
+    return sentences.state(score)
+
+
+def _ordinal(number: int) -> str:
+    """1st, 2nd and so on; a dash of 0, which is no place."""
+    if not number:
+        return NONE
+    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _line_of(board: Scoreboard, index: int) -> str:
+    """What a card says of the figure in its lane: its interval, and what it comes from."""
+    score, gain = board.scores[index], board.gain(index)
+    _, cause = leading(score)
+    known = [f for f in (figure("ttft"), cause) if f.value(score, board.baseline) is not None]
+    told = {f.title: f.text(score, board.baseline) for f in known}
+    interval = [f"95 % interval{span(gain)}"] if gain.known else []
+    parts = [*interval, *(f"{title} {text}" for title, text in told.items())]
+    return f"{', '.join(parts)}." if parts else ""
 
 
 def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:

@@ -42,7 +42,7 @@ OFFER = offer_of(["fake"])
 
 def seen(record: RaceRecord) -> bytes:
     """What a page shows of it; its number is that of the moment."""
-    return json.dumps({**recorded_view(board(record), record.place), "race": 0}).encode()
+    return json.dumps({**recorded_view(record), "race": 0}).encode()
 
 
 @pytest.mark.parametrize("name", EVERY.split())

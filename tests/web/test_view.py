@@ -73,20 +73,15 @@ def test_rounds_hold_the_whole_text_and_every_token_with_its_time() -> None:
         assert len(column["rounds"]) < 50 * score.written, "little for each token"
 
 
-def test_bars_are_fractions_and_parts_a_whole(views: list[dict[str, Any]]) -> None:
+def test_parts_are_a_whole_and_details_come_with_the_end(views: list[dict[str, Any]]) -> None:
     for shown in views:
         for column in shown["columns"]:
-            assert 0 <= column["prefill"] <= 1
             assert (column["details"] is not None) == (shown["phase"] == "ended")
     for column in views[-1]["columns"]:
         parts = column["details"]["parts"]
         assert sum(share for _, share, _ in parts) == pytest.approx(1, abs=0.01)
     assert views[0]["phase"] == "preparing"
     assert views[-1]["phase"] == "ended"
-    for shown in views:
-        lengths = [sum(r[1] for r in rounds_of(column)) for column in shown["columns"]]
-        assert max(lengths) <= shown["axis"]
-    assert max(lengths) == shown["axis"], "in the end the longest fills its bar"
 
 
 def test_phases_follow_the_race() -> None:
@@ -102,7 +97,7 @@ def test_phases_follow_the_race() -> None:
     shown = view(board, race=1, goal=8)
     assert shown["phase"] == "racing"
     assert shown["columns"][0]["status"] == "reading the prompt: 64 of 100 tokens"
-    assert shown["columns"][0]["prefill"] == 0.64
+    assert shown["columns"][0]["lane"] == "reading the prompt: 64 of 100 tokens"
 
 
 def test_public_hides_what_it_should_everywhere() -> None:
@@ -131,10 +126,11 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     base, column = shown["columns"]
     assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
-    assert (base["interval"], column["interval"]) == ("", "(1.31\u20131.35)")
     assert (base["status"], column["status"]) == ("", "\u2713 same text")
-    assert column["figures"] == [["tokens/s", "13.3"], ["tokens per forward", "2.00"]]
-    assert base["figures"] == [["tokens/s", "10.0"], ["TTFT", "1.00 s"]]
+    cause = "TTFT 1.00 s, tokens per forward 2.00"
+    assert column["line"] == f"95 % interval (1.31\u20131.35), {cause}."
+    assert base["line"] == "TTFT 1.00 s."
+    assert (base["place"], column["place"]) == ("2nd", "1st")
     assert column["sentence"] == "A forward costs 1.50 plain steps."
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."

@@ -23,7 +23,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column, parse_column
 from backend.types import ModelSpec, Request
 from backend.web.presence import Presence
-from backend.web.view import recorded_view
+from backend.web.view import view
 from backend.web.visitors import BOARDS, GRACE, Frame, Visitors
 from page.identity import session_of, visitor_of
 
@@ -513,7 +513,7 @@ def test_a_race_that_many_others_follow_is_shown_as_it_was() -> None:
             yield Saved(0, "0123456789abcdef")
 
     def seen(board: Scoreboard) -> object:
-        shown = recorded_view(board, "here") | {"race": 0}  # a number of its own each time
+        shown = view(board, race=0, goal=0)
         return shown, board.placed, board.scores[0].snapshot
 
     async def scene() -> None:

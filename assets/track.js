@@ -1,0 +1,79 @@
+// The track: a lane for each column, all of them on one scale. A lane is as long as what its column had
+// written at a reading of its own clock, and stands still from the reading at which the first one had
+// finished: the photo finish. All text goes in by textContent: none of it is markup.
+import { finder, make, put, setData, setStyle } from "./dom.js";
+
+const find = finder("board");
+const CLOCK = 0;
+const STEPS = [1, 2, 5];
+const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
+const NEAR = 0.93;
+let scale = { unit: "token", flag: 0, end: "", finish: null };
+
+export function laneOf(column) {
+  const root = make("li", "dd-lane");
+  const who = make("div", "dd-who");
+  const gist = make("span", "dd-gist");
+  who.title = column.title;
+  who.append(make("strong", "", column.title), gist);
+  const course = make("div", "dd-course");
+  const [rail, fill, runner, count] = ["rail", "fill", "runner", "count"].map((name) => make("div", `dd-${name}`));
+  rail.append(fill);
+  runner.append(count);
+  course.append(rail, runner);
+  const place = make("span", "dd-place");
+  const speed = make("p", "dd-speed");
+  const [factor, pace] = [make("strong"), make("span")];
+  speed.append(factor, pace);
+  root.append(who, course, place, speed);
+  return { root, gist, fill, runner, count, place, factor, pace };
+}
+
+// Round numbers, a few.
+function ticks() {
+  let step = 1;
+  for (let i = 0; scale.flag / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
+  const all = [];
+  for (let at = 0; at < NEAR * scale.flag; at += step) all.push(at);
+  return all;
+}
+
+export const finishedBy = (clock) => scale.finish !== null && clock >= scale.finish;
+
+function tick(name, share, text) {
+  const node = make("span", name, text);
+  node.style.left = `${100 * share}%`;
+  return node;
+}
+
+export function drawScale(now) {
+  const same = scale.flag === now.flag && scale.end === now.end;
+  scale = now;
+  setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
+  if (same) return;
+  const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));
+  find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
+}
+
+// How far the lane is after `n` rounds.
+const lengthAt = (it, n) => (scale.unit === "token" ? it.column.earlier + it.tokens[n] : it.letters[n]);
+
+// The rounds that a lane shows: those up to the photo finish.
+export function drawLane(it) {
+  const { lane, column } = it;
+  let n = it.shown;
+  while (scale.finish !== null && n && it.rounds[n - 1][CLOCK] > scale.finish) n -= 1;
+  const length = lengthAt(it, n);
+  it.share = scale.flag && Math.min(1, length / scale.flag);
+  const percent = Math.round(10000 * it.share) / 100;
+  setStyle(lane.fill, "transform", `translateX(${percent - 100}%)`);
+  setStyle(lane.runner, "transform", `translateX(${percent}%)`);
+  put(lane.count, length ? String(length) : "");
+  setData(lane.root, "state", column.state);
+  setData(lane.root, "pace", column.pace);
+  setData(lane.root, "place", column.place);
+  put(lane.gist, column.lane || column.gist);
+  put(lane.place, column.place);
+  put(lane.factor, column.speed);
+  put(lane.pace, column.pace_text);
+}

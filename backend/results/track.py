@@ -1,0 +1,98 @@
+"""The track: how far each column had come by the time at which the first one finished.
+
+A lane goes by its column's own clock, so the lanes of one moment have had equal compute. Its
+position is how many tokens the answer had by then; of a program, whose columns do not write equally
+many tokens, how many characters of its text.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from backend.programs.parser import Text, is_program, parse_program
+from backend.results.metrics import Moment, Score
+from backend.results.scoreboard import ENDED, Scoreboard
+from backend.types import Request
+
+Unit = Literal["token", "character"]
+
+#: Why a column ended that stops early by its own setting: it never meant to finish.
+BY_DESIGN = "column limit"
+
+
+@dataclass(frozen=True, slots=True)
+class PhotoFinish:
+    """The lane `column` was in the lead when its text ended: `seconds` are of its own clock,
+    `length` is its position then.
+    """
+
+    column: int
+    seconds: float
+    length: int
+
+
+def goal_of(request: Request, earlier: int = 0) -> int:
+    """Where the finish is expected: the most tokens that an answer may have whose `earlier` ones
+    are written; of a program the characters of its fixed text.
+    """
+    if not is_program(request.prompt):
+        return earlier + request.max_new_tokens
+    nodes = parse_program(request.prompt).nodes
+    return sum(len(node.text) for node in nodes if isinstance(node, Text))
+
+
+def unit_of(board: Scoreboard) -> Unit:
+    return "character" if any(score.fed for score in board.scores) else "token"
+
+
+def position(score: Score, unit: Unit, seconds: float = inf) -> int:
+    """How far the column's lane is when its own clock reads `seconds`."""
+    moments = score.moments[: bisect_right(score.moments, seconds, key=_clock)]
+    if unit == "character":
+        return sum(len(text) for moment in moments for _, text in moment.spans)
+    return score.earlier + (moments[-1].start + moments[-1].tokens if moments else 0)
+
+
+def photo_finish(board: Scoreboard) -> PhotoFinish | None:
+    """The first lane that was in the lead when its text ended; None while there is none. A lane
+    whose text ended behind another one's did not finish first: its text is merely shorter.
+    """
+    unit = unit_of(board)
+    racing = [score for score in board.scores if score.state != "failed"]
+    ended = sorted(
+        (score.moments[-1].clock, index)
+        for index, score in enumerate(board.scores)
+        if score.state == "done" and score.reason != BY_DESIGN and score.moments
+    )
+    for seconds, index in ended:
+        length = position(board.scores[index], unit)
+        if length and all(position(score, unit, seconds) <= length for score in racing):
+            return PhotoFinish(index, seconds, length)
+    return None
+
+
+def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
+    """The lane's place at the photo finish, from 1; equal lanes share one. 0: it has none, for it
+    had stopped before, or goes by another clock than the winner.
+    """
+    order = [
+        position(score, unit_of(board), finish.seconds)
+        for i, score in enumerate(board.scores)
+        if _placed(board, i, finish)
+    ]
+    if not _placed(board, index, finish):
+        return 0
+    ours = position(board.scores[index], unit_of(board), finish.seconds)
+    return 1 + sum(theirs > ours for theirs in order)
+
+
+def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
+    score, winner = board.scores[index], board.scores[finish.column]
+    last = score.moments[-1].clock if score.moments else 0.0
+    gone = score.state in ENDED and last < finish.seconds
+    return score.state != "failed" and score.clock == winner.clock and not gone
+
+
+def _clock(moment: Moment) -> float:
+    return moment.clock

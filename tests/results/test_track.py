@@ -1,0 +1,96 @@
+"""The track: where lanes stand at the photo finish, who has which place, and who has none."""
+
+import pytest
+from boards import SINGLE, board_of, started, step, written
+
+from backend.events import Fed, Finished
+from backend.results.scoreboard import Scoreboard
+from backend.results.track import goal_of, photo_finish, place, position, unit_of
+from backend.types import Request
+from backend.web.view import view
+
+#: A first token after one second, and six more of which each pass commits two.
+QUICK = written(1, [[1, 2], [3, 4], [5, 6]], 0.1)
+
+
+def lanes(board: Scoreboard) -> list[int]:
+    """Where the lanes stand at the photo finish."""
+    finish = photo_finish(board)
+    assert finish is not None
+    return [position(score, unit_of(board), finish.seconds) for score in board.scores]
+
+
+def places(board: Scoreboard) -> list[int]:
+    finish = photo_finish(board)
+    assert finish is not None
+    return [place(board, index, finish) for index in range(len(board.columns))]
+
+
+def test_lanes_stand_where_their_own_clocks_read_the_winner_s_time() -> None:
+    """Every bar ended full, and the picture of a race held no result."""
+    board = board_of("kv speculative", *written(0, SINGLE, 0.1), *QUICK)
+    finish = photo_finish(board)
+    assert finish is not None
+    assert (finish.column, finish.length) == (1, 7)
+    assert finish.seconds == pytest.approx(1.3)
+    assert [score.length for score in board.scores] == [7, 7]
+    assert lanes(board) == [4, 7]
+    assert places(board) == [2, 1]
+
+
+def test_the_finish_is_known_as_soon_as_the_winner_is_done_and_does_not_move() -> None:
+    slow = written(0, SINGLE, 0.1)
+    seen = set()
+    for count in range(5, len(slow) + 1):
+        board = board_of("kv speculative", *slow[:count], *QUICK)
+        seen.add(photo_finish(board))
+    assert len(seen) == 1
+    assert None not in seen
+
+
+def test_a_column_that_stops_by_design_does_not_finish_first() -> None:
+    """Stateless writes 32 tokens by its own setting; reaching them is no finish."""
+    short = [started(0), *[step(0, [i], 0.01) for i in range(3)], Finished(0, "column limit", [])]
+    board = board_of("stateless kv", *short, *written(1, SINGLE, 0.1))
+    finish = photo_finish(board)
+    assert finish is not None
+    assert finish.column == 1
+    assert places(board) == [0, 1]
+    assert view(board, race=1, goal=7)["columns"][0]["lane"] == "stops at 3 tokens by design"
+
+
+def test_a_shorter_text_that_ends_behind_the_leader_does_not_finish_the_race() -> None:
+    short = written(0, [[1]], 0.3)  # two tokens after 1.3 s, when the other one has seven
+    board = board_of("grammar kv", *short, *QUICK[:-1])
+    assert photo_finish(board) is None
+    board.add(QUICK[-1])
+    assert lanes(board) == [2, 7]
+
+
+def test_a_race_that_was_stopped_early_has_no_finish_and_keeps_its_scale() -> None:
+    """Bars rescaled: 100 % after nine of 128 tokens."""
+    halves = [*written(0, SINGLE, 0.1)[:4], Finished(0, "stopped", [])]
+    board = board_of("kv", *halves)
+    shown = view(board, race=1, goal=128)
+    assert shown["phase"] == "ended"
+    assert shown["track"] == {"unit": "token", "flag": 128, "end": "128 tokens", "finish": None}
+    assert [column["place"] for column in shown["columns"]] == [""]
+
+
+def test_equal_lanes_share_a_place_and_a_failed_one_has_none() -> None:
+    board = board_of("kv kv kv", *written(0, SINGLE, 0.2), *written(2, SINGLE, 0.2), *QUICK)
+    assert places(board) == [2, 1, 2]
+    board.scores[2].state = "failed"
+    assert places(board) == [2, 1, 0]
+
+
+def test_a_program_s_lanes_are_measured_in_the_characters_of_its_text() -> None:
+    """Its columns feed what others generate, so their tokens do not compare."""
+    prompt = 'Colour: {{select "colour" "red|blue"}}. {{repeat 2}}ab{{end}}'
+    assert goal_of(Request(prompt, 64)) == len("Colour: . abab")
+    assert goal_of(Request("Hello", 64), earlier=10) == 74
+    fixed = [["fixed", "Colour: "]]
+    feeding = [started(0), Fed(0, 3, fixed, 0.1), *written(0, SINGLE, 0.1)[1:]]
+    board = board_of("kv single", *feeding, *written(1, SINGLE, 0.5))
+    assert unit_of(board) == "character"
+    assert lanes(board) == [len("Colour: ") + 7, 2]
