@@ -18,8 +18,6 @@ from backend.grammar.sandbox.parent import Sandbox
 from backend.text import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Seconds within which nothing may be left.
-SOON = 3.0
 
 #: An app whose worker is stuck in native code that no thread of the interpreter can leave, and
 #: whose worker's sandbox has been halted.
@@ -51,7 +49,7 @@ def test_a_killed_app_takes_its_worker_and_its_sandbox_along(tmp_path: Path) -> 
         assert alive(worker)
         assert alive(sandbox)
         app.kill()
-        until(lambda: not alive(worker) and not alive(sandbox), SOON)
+        until(lambda: not alive(worker) and not alive(sandbox))
 
 
 def test_a_sandbox_survives_the_thread_that_wanted_it() -> None:
@@ -66,7 +64,14 @@ def test_a_sandbox_survives_the_thread_that_wanted_it() -> None:
     sandbox.close()
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "end",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.thorough),
+    ],
+)
 def test_an_app_that_is_ended_leaves_nothing_behind(end: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM, by which a service manager or a container ends it, closed nothing in the app."""
     with socket.socket() as probe:
@@ -90,6 +95,6 @@ def test_an_app_that_is_ended_leaves_nothing_behind(end: signal.Signals, tmp_pat
         os.kill(worker, signal.SIGSTOP)
         app.send_signal(end)
         code = app.wait(PATIENCE)
-        until(lambda: not any(map(alive, family)), SOON)
+        until(lambda: not any(map(alive, family)))
         assert code == (-end if end == signal.SIGKILL else 0)
         assert app.stderr.read() == ""

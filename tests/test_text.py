@@ -339,6 +339,7 @@ for act in ("start", "join"):
 """
 
 
+@pytest.mark.thorough
 def test_threads_that_load_tokenizers_first_do_not_fail(tmp_path: Path) -> None:
     """Of the first grammars that a fresh page checked at once, half failed with an ImportError."""
     small_tokenizer(tmp_path)

@@ -313,6 +313,7 @@ def test_ctrl_c_ends_it_with_130_and_no_traceback(endless: subprocess.Popen[byte
     assert b"Traceback" not in err
 
 
+@pytest.mark.thorough
 def test_ctrl_c_in_a_conversion_keeps_nothing_half_written(tmp_path: Path) -> None:
     """Gigabytes of a partial folder stayed until the next start."""
     model, cache = chat_model.make(tmp_path), tmp_path / "cache"

@@ -16,8 +16,6 @@ from typer.testing import CliRunner
 from backend.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: Seconds within which nothing may be left.
-SOON = 3.0
 
 
 def refused(*options: str, key: str = "") -> str:
@@ -89,6 +87,6 @@ def test_it_ends_at_once_and_says_so_to_its_clients(end: signal.Signals, tmp_pat
             *_, error, done = filter(None, lines)
         assert "The app is ending" in error
         assert done == "data: [DONE]"
-        until(lambda: not any(map(alive, family)), SOON)
+        until(lambda: not any(map(alive, family)))
         assert server.wait(PATIENCE) == 0
         assert server.stderr.read() == ""

@@ -69,12 +69,13 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "openvino": partial(loaded, ModelSpec()),
     "torch": partial(loaded, ModelSpec(engine="torch")),
 }
-REAL = ("openvino", "torch")
+#: The tiny models have torch's cache too, so the built-in one on it runs under the mark.
+MARKS = {"openvino": pytest.mark.model, "torch": [pytest.mark.model, pytest.mark.thorough]}
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(n, marks=pytest.mark.model) if n in REAL else n for n in ENGINES],
+    params=[pytest.param(n, marks=MARKS.get(n, ())) for n in ENGINES],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     return ENGINES[request.param]()

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import psutil
+
 from backend.racing.ledger import Ledger
 
 
@@ -15,15 +17,17 @@ def spent(seconds: float) -> None:
 
 
 def test_another_program_is_told_from_the_race_itself() -> None:
-    """The race takes half a second of processor time, the other program a second."""
+    """The race takes half a second of processor time, the other program three times that."""
     other = "import time\nwhile time.process_time() < 1.5: pass\n"
-    ledger = Ledger()
+    ledger, begun = Ledger(), time.monotonic()
     with subprocess.Popen([sys.executable, "-c", other]) as program:
         spent(0.5)
         program.wait()
     found = ledger.conditions()
     assert found.cores > 0
-    assert 0.05 < found.others <= 1
+    assert found.others <= 1
+    # A share of all cores' time: with more cores or a slower machine it is a smaller one.
+    assert found.others * psutil.cpu_count() * (time.monotonic() - begun) > 1
     assert 0 <= found.stolen <= 1
     assert found.page == 0, "no page started this process"
 

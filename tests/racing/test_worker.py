@@ -228,7 +228,7 @@ def test_a_worker_that_dies_takes_its_sandbox_along(host: ProcessHost, tmp_path:
     note = tmp_path / "sandbox"
     ended = run(host, HoldAll(str(note)), lambda: note.exists() and bool(note.read_text()))
     assert ended == STOPPED
-    until(lambda: not alive(int(note.read_text())), 3)
+    until(lambda: not alive(int(note.read_text())))
 
 
 def test_threads_may_begin_races_and_end(host: ProcessHost) -> None:
