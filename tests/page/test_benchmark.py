@@ -77,6 +77,7 @@ def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor)
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> None:
     """A reload reset everything once."""
     page = visitor.page

@@ -96,6 +96,7 @@ def test_two_seconds_offline_lose_nothing(browser: Browser, address: str) -> Non
     visitor.close()
 
 
+@pytest.mark.thorough
 def test_a_stop_that_could_not_be_sent_is_sent_once_it_can(browser: Browser, wire: Proxy) -> None:
     visitor = Visitor(browser, wire.address)
     begin(visitor)

@@ -263,6 +263,7 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         other.close()
 
 
+@pytest.mark.thorough
 def test_a_damaged_link_is_one_sentence(visitor: Visitor) -> None:
     alert = visitor.page.locator(".dd-board .dd-alert")
     for wrong in ("#race=a", "#race=bAAAA", "#race=" + "b" * 70_000):
@@ -306,6 +307,7 @@ def test_the_result_is_a_picture_and_the_curve_where_it_is_known(visitor: Visito
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor: Visitor) -> None:
     """The page asks for a link to keep, 300 ms after a race's end. The first answer was taken for
     that to both, so the picture was saved as SVG; or both were asked for the picture, and nothing
@@ -341,6 +343,7 @@ def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor
     page.wait_for_function(f"{RACES}.length === 2")
 
 
+@pytest.mark.thorough
 def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) -> None:
     """A busy browser may hear of a short race's beginning and end in one: behind another race that
     had ended, it was not kept.
@@ -407,6 +410,7 @@ def test_the_history_lists_compares_and_forgets(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("added", "characters", "kept"), [(60, 10, 50), (8, 900_000, 5)])
 def test_the_newest_races_are_kept_that_there_is_room_for(
     visitor: Visitor, added: int, characters: int, kept: int

@@ -107,6 +107,7 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_what_was_typed_last_is_what_runs(visitor: Visitor) -> None:
     """A click on Run that comes before the editor has read the text."""
     text(visitor).fill("kv\nlookup")
@@ -121,6 +122,7 @@ def test_what_was_typed_last_is_what_runs(visitor: Visitor) -> None:
     assert visitor.states == ["done"]
 
 
+@pytest.mark.thorough
 def test_clicks_in_a_row_each_mean_the_column_they_were_made_on(visitor: Visitor) -> None:
     """A double click removes one column, and a column that is moved keeps focus and settings."""
     visitor.columns("kv", "lookup:k=2", "lookup:k=3", "lookup:k=4")
@@ -154,6 +156,7 @@ def test_a_refused_setting_says_why_and_stays_to_be_corrected(visitor: Visitor) 
     expect(column).not_to_contain_text("no model")
 
 
+@pytest.mark.thorough
 def test_every_question_has_its_line_up(visitor: Visitor) -> None:
     page = visitor.page
     presets = page.locator(".dd-presets button").all_inner_texts()

@@ -101,6 +101,7 @@ def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_load_is_measured_on_demand_and_a_draft_of_ones_own_is_judged_by_it(
     visitor: Visitor,
 ) -> None:
@@ -184,6 +185,7 @@ def test_everything_can_be_reached_by_tab(visitor: Visitor) -> None:
     assert {"Add Prompt lookup", "lineup-text"} <= opened
 
 
+@pytest.mark.thorough
 def test_a_grammar_is_looked_at_while_it_is_written(visitor: Visitor) -> None:
     """From a shipped one, to what is wrong with a change, to how far a text fits."""
     visitor.tab("Own grammar")
@@ -440,6 +442,7 @@ def test_a_program_shows_fixed_text_and_values(visitor: Visitor) -> None:
     assert visitor.page.locator(".dd-card .dd-fixed").count() >= 2
 
 
+@pytest.mark.thorough
 def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     """A point for each width, the same figures as a table, and a disc for each that guessed."""
     page = visitor.page
@@ -469,6 +472,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_text_that_grows_keeps_what_its_reader_selected_and_where_they_read(
     visitor: Visitor,
 ) -> None:
@@ -505,6 +509,7 @@ def test_a_text_that_grows_keeps_what_its_reader_selected_and_where_they_read(
     visitor.wait_phase("ended")
 
 
+@pytest.mark.thorough
 def test_texts_and_code_are_copied_and_columns_are_those_of_the_last_race(
     visitor: Visitor,
 ) -> None:
@@ -548,6 +553,7 @@ def test_texts_and_code_are_copied_and_columns_are_those_of_the_last_race(
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> None:
     """Text, tokens, rate and bar are those of that moment; a strip shows every round as a block."""
     page = visitor.page

@@ -77,6 +77,7 @@ def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
     other.page.wait_for_selector('.dd-board[data-phase="idle"]')
 
 
+@pytest.mark.thorough
 def test_what_was_told_before_the_board_could_draw_is_drawn(visitor: Visitor) -> None:
     """Of a page whose scripts came late nobody drew what the stream had told by then."""
     visitor.columns("kv")
