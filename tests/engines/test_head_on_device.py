@@ -1,6 +1,5 @@
 """The head on a device, its rings there too, drafts what it drafts from a ring on the host."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,10 @@ from backend.engines.heads.file import HeadShape
 from backend.engines.heads.network import TorchHead
 from backend.engines.torch.graphs import uncaptured
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SHAPE = HeadShape(16, 4, 2, 4, 24, 1e-5, 1e4, layers=2, reads=(0, 1), window=11)
 VOCABULARY, KNOWN = 60, np.arange(0, 60, 2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Operations as small as these only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def a_module() -> TorchHead:

@@ -22,6 +22,8 @@ from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
 from experiments.plain_loop import PlainLoop
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SMALL: dict[str, Any] = {
     "vocab_size": 257,
     "hidden_size": 32,
@@ -76,15 +78,6 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def build(model: Any, capture: Capture | None) -> TorchEngine:
     return TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), LONGEST, capture=capture)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    """Operations as small as these only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 MODELS = {kind: random_model(kind, **{**SMALL, **changes}) for kind, changes in KINDS.items()}

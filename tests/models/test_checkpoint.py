@@ -113,6 +113,7 @@ def test_settings_that_are_no_object_are_named(folder: Path, file: str, text: st
     assert file in refusal(folder)
 
 
+@pytest.mark.thorough
 def test_openvino_names_the_engine_that_reads_a_format(folder: Path) -> None:
     """Only where its package is installed: before that, no engine reads it."""
     config = FACTS | {"quantization_config": {"quant_method": "gptq"}}

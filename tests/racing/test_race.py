@@ -285,10 +285,10 @@ def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_stop_at_any_event_of_a_column_alone_releases_its_sessions(name: str) -> None:
     """A session opened for a column was lost if the stop came before its first step."""
-    engines = loaded()
-    whole, _ = raced([default_column(name)], engines)
+    engines, request = loaded(), replace(REQUEST, max_new_tokens=20)
+    whole, _ = raced([default_column(name)], engines, request)
     for stop_after in range(len(whole)):
-        _, board = raced([default_column(name)], engines, stop_after=stop_after)
+        _, board = raced([default_column(name)], engines, request, stop_after)
         assert board.ended
         assert engines.engines["fake"].open_sessions == 0, whole[stop_after - 1]
 

@@ -94,7 +94,7 @@ def test_a_stop_ends_a_race_that_the_worker_has_not_read(
     try:
         if life is deaf:
             until(host._worker.ready.is_set)
-        with no_hanging(10):
+        with no_hanging(PATIENCE):
             assert run(host, Deed(MEGABYTE), after(3)) == STOPPED
             first = host._worker
         if life is deaf:  # whatever it reads next, it is not idle

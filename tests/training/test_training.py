@@ -6,7 +6,7 @@ tokenizer and a chat template, and all but the devices is what the built-in mode
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -35,19 +35,12 @@ from backend.training.targets import OpenVINOTarget, TorchTarget
 from backend.training.train import HEAD, REPORT, Work, recipe_for, train
 from backend.training.whole_files import alone_in, whole
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CAPS = Caps(batch=4, question=6, long_question=9, answer=20, text=400)
 
 #: A head that lacks the middle of its target, and is target_logits fast.
 RECIPE = Recipe(sources=(0, 2), reads=(0, 1), vocabulary=200, batch=700, rate=4e-3, steps=(1, 2))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Operations as small as these only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

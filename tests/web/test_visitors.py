@@ -65,11 +65,6 @@ class SlowHost:
     def close(self) -> None: ...
 
 
-class BrokenHost(SlowHost):
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        raise DerbyError("It is broken.")
-
-
 async def frame_where(frames: AsyncIterator[Frame], test: Callable[[Frame], bool]) -> Frame:
     async for frame in frames:
         if test(frame):
