@@ -1,4 +1,4 @@
-"""python -m experiments NAME: one command an experiment, and `gpu`."""
+"""python -m experiments NAME: one command an experiment, `gpu` and `opening`."""
 
 import json
 import sys
@@ -33,6 +33,7 @@ from experiments.experiment import Experiment, Setup
 from experiments.gpu import gpu
 from experiments.interleaved import INTERLEAVED
 from experiments.masks import MASKS
+from experiments.opening import opening
 from experiments.program import PROGRAM
 from experiments.rollback import ROLLBACK
 from experiments.structure import STRUCTURE
@@ -81,6 +82,7 @@ def command(experiment: Experiment) -> Callable[..., None]:
 for each in EXPERIMENTS:
     app.command(each.name, help=each.help)(command(each))
 app.command("gpu", help="Measure all that a CUDA device can show, the most valuable first.")(gpu)
+app.command("opening", help="Record anew the race that a page just opened plays.")(opening)
 
 
 def main() -> None:

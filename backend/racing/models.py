@@ -344,7 +344,7 @@ class LoadedModels:
             draft = read_published(path)
             from backend.engines.heads.eagle3 import open_eagle3
 
-            say(f"Loading the EAGLE-3 draft {path.name}...")
+            say(f"Loading the {draft.title} draft {path.name}...")
             self._heads[key] = open_eagle3(draft, target).open
         return self._heads[key]
 

@@ -37,6 +37,7 @@ class Draft:
 #: What only some libraries have, as `Nothing.lacking` names it.
 SUFFIX_DECODING = "suffix decoding"
 EAGLE_3 = "EAGLE-3"
+P_EAGLE = "P-EAGLE"
 
 
 @dataclass(frozen=True, slots=True)

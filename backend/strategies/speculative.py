@@ -10,7 +10,7 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
-from backend.engines.heads.published import is_published
+from backend.engines.heads.published import is_published, read_published
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
@@ -20,7 +20,7 @@ from backend.strategies.declaration import (
     Values,
     Weights,
 )
-from backend.strategies.equivalents import EAGLE_3, Draft, Equivalent, Lookup, Nothing
+from backend.strategies.equivalents import EAGLE_3, P_EAGLE, Draft, Equivalent, Lookup, Nothing
 from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
@@ -76,8 +76,8 @@ def _require_hidden_states(target: Engine) -> None:
 def _require_layers(target: Engine) -> None:
     if not target.capabilities.layers:
         raise DerbyError(
-            f"{target.spec} does not show the hidden states of its layers, which an EAGLE-3 draft "
-            "reads: choose the torch engine."
+            f"{target.spec} does not show the hidden states of its layers, which this draft reads: "
+            "choose the torch engine."
         )
 
 
@@ -116,7 +116,8 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     draft, k = values["draft"], values["k"]
     if is_published(draft):
-        return Nothing(EAGLE_3, Lookup(k, NGRAM), draft)
+        parallel = read_published(Path(draft).expanduser()).block > 1
+        return Nothing(P_EAGLE if parallel else EAGLE_3, Lookup(k, NGRAM), draft)
     if _head(draft, target) is not None or draft == TRAINED:
         beside = " beside prompt lookup" if draft == HYBRID else ""
         return Lookup(
@@ -158,7 +159,8 @@ SPECULATIVE = Strategy(
             "draft",
             "Draft",
             "hybrid: prompt lookup, else the trained draft; trained: that alone; int4 or int8: "
-            "that copy of the target; or a model with its tokenizer, or an EAGLE-3 draft's folder.",
+            "that copy of the target; a model with its tokenizer; or the folder of an EAGLE-3 or "
+            "P-EAGLE draft.",
             HYBRID,
             (
                 (HYBRID, "lookup, else trained"),

@@ -6,8 +6,12 @@ from functools import cache
 
 from backend.records.file import from_bytes
 from backend.records.record import RaceRecord
-from backend.web.assets import ASSETS, asset
+from backend.web.assets import asset
 from backend.web.offer import Offer
+
+#: The first example's race as it was recorded, among the assets. `python -m experiments opening`
+#: records it anew.
+OPENING = "opening.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,13 @@ def examples() -> tuple[Example, ...]:
 
 
 @cache
-def opening() -> RaceRecord:
-    """The race that a page plays which was just opened: the first example on the built-in model."""
-    return from_bytes((ASSETS / "opening.json").read_bytes())
-
-
-@cache
 def presets() -> tuple[Preset, ...]:
     """All of them, whether they can be run here or not."""
     entries = json.loads(asset("presets.json"))
     return tuple(Preset(**entry | {"lines": tuple(entry["lines"])}) for entry in entries)
+
+
+@cache
+def opening() -> RaceRecord:
+    """The first example's race as it was recorded on the built-in model."""
+    return from_bytes(asset(OPENING).encode())

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.errors import DerbyError
+from backend.export.animation import animation
 from backend.export.card import card
 from backend.export.curves import curve
 from backend.export.tables import csv_table, markdown
@@ -62,6 +63,7 @@ FILES: Mapping[str, tuple[str, str, Callable[[RaceRecord], str]]] = {
     "markdown": ("race.md", "text/markdown", markdown),
     "trace": ("race.trace.json", "application/json", trace),
     "svg": ("race.svg", "image/svg+xml", card),
+    "animation": ("race-animated.svg", "image/svg+xml", animation),
     "curve-svg": ("curve.svg", "image/svg+xml", curve),
 }
 

@@ -1,4 +1,6 @@
-"""What README.md and CONTRIBUTING.md tell people to type exists: commands, options, columns."""
+"""What README.md and the other pages tell people to type exists: commands, options, columns; and
+the files that they link to.
+"""
 
 import re
 import shlex
@@ -16,7 +18,10 @@ from backend.strategies.column import parse_column
 from experiments.__main__ import app as experiments
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"),
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
 OWN = GrammarSource("regex", "a+", "own")
 BACKEND = typer.main.get_command(backend)
 
@@ -73,6 +78,8 @@ def context_of(command: click.Command, arguments: list[str]) -> click.Context:
     context = click.Context(command)
     if arguments == ["--help"]:
         return context
+    if isinstance(command, click.Group) and command.invoke_without_command and not arguments:
+        return context
     if isinstance(command, click.Group):
         _, inner, rest = command.resolve_command(context, arguments)
         assert inner is not None
@@ -119,6 +126,19 @@ def test_make_has_such_targets_and_variables(line: str, arguments: list[str]) ->
     assert {each for each in arguments if "=" not in each} <= targets
     assert {each.partition("=")[0] for each in arguments if "=" in each} <= variables
     assert set(re.findall(r"^# make (\w+)", makefile, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_and_pictures_lead_to_files_that_are_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not link.startswith(("https:", "http:", "#")):
+            assert ((ROOT / name).parent / link.partition("#")[0]).exists(), link
+
+
+def test_the_readme_is_a_screen_and_a_half() -> None:
+    """It had grown to 5,767 words, and nobody found the two commands to begin with."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1500
 
 
 def test_options_that_stand_alone_are_some_command_s() -> None:

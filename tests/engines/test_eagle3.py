@@ -69,6 +69,25 @@ def assert_like_speculators(folder: Path, target: TorchEngine, reference: dict[s
     network.close()
 
 
+def test_a_parallel_draft_predicts_a_block_as_speculators_does(target: TorchEngine) -> None:
+    """P-EAGLE. The reference has nothing of places behind its text."""
+    from backend.engines.heads.eagle3 import open_eagle3
+
+    reference = load_file(PUBLISHED / "peagle.safetensors")
+    tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
+    logits = reference["logits"].numpy()  # [depth, place, V']
+    network = open_eagle3(read_published(PUBLISHED / "peagle"), target).open()
+    held = 0
+    for end in (1, 2, 5, 6, 9):
+        found = network.read(held, tokens[held:end], states[held:end], wanted=True)
+        assert found.shape == logits[:, end - 1].shape
+        assert np.abs(found - logits[:, end - 1]).max() < 1e-5
+        network.guess(end, tokens[end])
+        assert network.rewind(end) == end
+        held = end
+    network.close()
+
+
 def test_a_draft_in_its_authors_format_is_the_same(target: TorchEngine, tmp_path: Path) -> None:
     """They call the layer otherwise, state the sizes at the top, and leave out the embeddings."""
     folder = tmp_path / "draft"
@@ -112,8 +131,8 @@ def test_states_are_those_in_front_of_the_layers(target: TorchEngine) -> None:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model, and a draft for it in the format of the method's authors."""
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """A model, a draft for it in the format of the method's authors, and a parallel one."""
     root = tmp_path_factory.mktemp("eagle")
     model, size, kept = make(root / "model"), 32, 200
     table = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
@@ -149,15 +168,29 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         "rms_norm_eps": 1e-6,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
     }
-    return model, write(root / "draft", config, weights)
+    parallel = {
+        "speculators_model_type": "peagle",
+        "transformer_layer_config": config,
+        "draft_vocab_size": kept,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+        "mask_token_id": 7,
+        "speculators_config": {"proposal_methods": [{"speculative_tokens": 3}]},
+    }
+    masked = weights | {"mask_hidden": torch.randn(1, 1, 3 * size)}
+    return (
+        model,
+        write(root / "draft", config, weights),
+        write(root / "parallel", parallel, masked),
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("more", ["", ",grammar=json"])
+@pytest.mark.parametrize("kind", [1, 2], ids=["EAGLE-3", "P-EAGLE"])
 def test_columns_write_what_kv_reuse_writes(
-    folders: tuple[Path, Path], temperature: float, more: str
+    folders: tuple[Path, ...], temperature: float, more: str, kind: int
 ) -> None:
-    model, draft = folders
+    model, draft = folders[0], folders[kind]
     texts = ["kv:grammar=json" if more else "kv", f"speculative:draft={draft},auto=off,k=4{more}"]
     columns = tuple(parse_column(text) for text in texts)
     request = Request("Say a word.", 40, Sampling(temperature, seed=3))
@@ -169,11 +202,11 @@ def test_columns_write_what_kv_reuse_writes(
     assert drafted.drafted > 0
 
 
-def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, Path]) -> None:
+def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, ...]) -> None:
     """What was in the cache has hidden states that nobody knows any more: the draft reads on
     behind it.
     """
-    model, draft = folders
+    model, draft, _ = folders
     columns = tuple(parse_column(t) for t in ("kv", f"speculative:draft={draft},auto=off,k=3"))
     request, spec = (
         Request("Say a word.", 16, Sampling(0.8, seed=2)),
@@ -192,7 +225,7 @@ def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, Path]) ->
 
 
 def test_every_row_is_read_with_the_states_of_the_token_before_it(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was rejected on the way."""
     from backend.engines.heads.eagle3 import Eagle3Network
@@ -205,7 +238,7 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
         seen.update({position + i: row for i, row in enumerate(rows)})
         return read(self, position, tokens, states, wanted=wanted)
 
-    model, draft = folders
+    model, draft, _ = folders
     columns = (parse_column(f"speculative:draft={draft},auto=off,k=4"),)
     models, spec = LoadedModels(), ModelSpec(str(model), "torch")
     race = Race(Request("Say a word.", 24, Sampling(0.8, seed=1)), columns, spec)
@@ -226,8 +259,8 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
         assert np.abs(seen[position][1] - expected[position - 1]).max() < 1e-3
 
 
-def test_a_distribution_can_be_promised(folders: tuple[Path, Path]) -> None:
-    model, draft = folders
+def test_a_distribution_can_be_promised(folders: tuple[Path, ...]) -> None:
+    model, draft, _ = folders
     columns = (parse_column(f"speculative:draft={draft},promise=distribution,auto=off,k=3"),)
     race = Race(Request("Say a word.", 30, Sampling(0.8)), columns, ModelSpec(str(model), "torch"))
     (score,) = board_after(columns, events_of(race)).scores
@@ -235,14 +268,14 @@ def test_a_distribution_can_be_promised(folders: tuple[Path, Path]) -> None:
     assert score.drafted > 0
 
 
-def refusal(folders: tuple[Path, Path], draft: Path, target: ModelSpec | None = None) -> str:
+def refusal(folders: tuple[Path, ...], draft: Path, target: ModelSpec | None = None) -> str:
     columns = (parse_column(f"speculative:draft={draft}"),)
     race = Race(Request("Say a word.", 4), columns, target or ModelSpec(str(folders[0]), "torch"))
     return board_after(columns, events_of(race)).scores[0].message
 
 
 def test_what_no_column_can_draft_with_is_refused_by_name(
-    folders: tuple[Path, Path], tmp_path: Path
+    folders: tuple[Path, ...], tmp_path: Path
 ) -> None:
     draft = folders[1]
     config = json.loads((draft / "config.json").read_text())
@@ -269,8 +302,8 @@ def test_what_no_column_can_draft_with_is_refused_by_name(
     assert "choose the torch engine" in refusal(folders, draft, ModelSpec("fake", "fake"))
 
 
-def test_a_model_is_no_published_draft(folders: tuple[Path, Path]) -> None:
-    model, draft = folders
+def test_a_model_is_no_published_draft(folders: tuple[Path, ...]) -> None:
+    model, draft, _ = folders
     assert is_published(str(draft))
     assert not is_published(str(model))
     assert not is_published("int4")

@@ -13,10 +13,12 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.limits import PUBLIC, Limits
 from backend.programs.parser import is_program
 from backend.racing.race import MAX_COLUMNS
+from backend.records.record import board
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec, Request
-from backend.web.examples import Example, examples, presets
+from backend.web.assets import ASSETS
+from backend.web.examples import OPENING, Example, examples, opening, presets
 from backend.web.lineup import MAX_TEXT, Lineup
 from backend.web.lineup_editor import answer, apply, catalogue, editor_state
 from backend.web.offer import Offer, Runtime
@@ -331,6 +333,35 @@ def test_an_example_is_a_whole_race(example: Example) -> None:
     whole = {"restart", "single"} & {column.name for column in columns}
     assert not whole or is_program(example.prompt), "yardsticks for programs alone"
     Request(example.prompt, example.tokens)
+
+
+def test_page_api_and_preset_begin_with_the_same_five_strategies() -> None:
+    """The page opened with prompt lookup in the grammar's place, the API and the preset did not."""
+    five = next(preset for preset in presets() if preset.name == "strategies")
+    assert examples()[0].columns == five.lines == DEFAULT_COLUMNS
+
+
+def test_the_opening_race_is_the_first_examples_and_shows_all_five() -> None:
+    """It was recorded on the built-in model: the texts that must agree do, the JSON is valid, the
+    cache, the drafts and the grammar each gained something, and nothing is missing.
+    """
+    first, record = examples()[0], opening()
+    assert (record.request.prompt, record.request.max_new_tokens) == (first.prompt, first.tokens)
+    assert record.target == TARGET
+    assert tuple(map(str, record.columns)) == first.columns
+    made = board(record)
+    stateless, kv, speculative, lookahead, grammar = made.scores
+    assert {score.state for score in made.scores} == {"done"}
+    assert all(made.sameness(index) == "same" for index in (0, 2, 3))
+    assert grammar.judged is not None
+    assert grammar.judged.verdict == "valid"
+    assert stateless.tpot > kv.tpot
+    assert speculative.accepted
+    assert lookahead.accepted
+    assert grammar.forced
+    assert min(s.tokens_per_forward for s in (speculative, lookahead, grammar)) > 1.2
+    assert made.conditions is not None
+    assert len((ASSETS / OPENING).read_bytes()) < 100_000
 
 
 @pytest.mark.parametrize("most", [1, 3, 5, 12, 1000])

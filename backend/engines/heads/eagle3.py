@@ -1,5 +1,6 @@
 """EAGLE-3 (arXiv 2503.01840): a draft of one decoder layer, or few, that reads the hidden states of
-several of the target's layers. It runs in torch, beside its target and in its precision.
+several of the target's layers; and P-EAGLE (arXiv 2602.01469), which drafts in one pass. It runs in
+torch, beside its target and in its precision.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,6 +55,8 @@ class Eagle3(nn.Module):
         self.fc_norm = nn.ModuleList(_norm(size, eps) for _ in range(reads * draft.fc_norm))
         self.rotary = _rotary(self.config)
         self.embed_tokens, self.lm_head = embedding, output
+        self.block, self.mask = draft.block, draft.mask
+        self.mask_hidden = nn.Parameter(torch.zeros(1, 1, reads * size))
         self._normed = draft.norm_before_residual, draft.norm_output
 
     def fused(self, states: Tensor) -> Tensor:
@@ -68,8 +71,8 @@ class Eagle3(nn.Module):
     def forward(
         self, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: GrowingCache
     ) -> tuple[Tensor, Tensor]:
-        """Run n rows behind those in the cache, which takes them: the last row's logits [1, V'],
-        and what the next guess reads in place of the target's hidden states, [1, 1, D].
+        """Run n rows behind those in the cache, which takes them: logits [block, V'] of the last
+        ones, and what the last one predicts of the target's hidden states, [1, 1, D].
 
         `hidden` [1, n, D]: of the token before each of `tokens` [1, n].
         """
@@ -85,9 +88,9 @@ class Eagle3(nn.Module):
         x = x + first.mlp(first.post_attention_layernorm(x))
         for layer, mask in zip(self.layers[1:], masks[1:], strict=True):
             x = layer(x, attention_mask=mask, position_ids=positions, **given)
-        last = x[:, -1:]
+        last = x[:, -self.block :]
         normed = self.norm(last)
-        return self.lm_head(normed)[0].float(), normed if normed_output else last
+        return self.lm_head(normed)[0].float(), (normed if normed_output else last)[:, -1:]
 
     def _masks(self, n: int, held: int, like: Tensor) -> list[Tensor]:
         """What each layer adds to the scores of n rows behind `held`: [1, 1, n, held + n]."""
@@ -143,12 +146,14 @@ class Eagle3Draft:
         """Raises DerbyError if the draft's files cannot be read, or are for another target."""
         model = target.model
         config = model.config.get_text_config(decoder=True)
-        self.title = f"EAGLE-3 draft {draft.folder.name}"
+        self.name, self.title = draft.title, f"{draft.title} draft {draft.folder.name}"
         self.layers: Layers = draft.layers(config.num_hidden_layers)
         weights, self.vocabulary = _read(draft, config)
         self.module = _loaded(draft, weights, model, self.vocabulary)
         self.states = len(self.layers) * config.hidden_size
         target.show(self.layers)
+        with torch.inference_mode():
+            self.unknown = self.module.fused(self.module.mask_hidden)
         self.seconds = 0.0
         self.seconds = self._measured()
 
@@ -195,6 +200,8 @@ def _read(draft: PublishedDraft, config: Any) -> tuple[dict[str, Tensor], NDArra
     weights = {name: value for name, value in weights.items() if not name.startswith(UNUSED)}
     offsets = weights.pop("d2t", None)
     states = draft.count * config.hidden_size
+    if draft.block == 1:  # nothing is drafted unseen
+        weights["mask_hidden"] = torch.zeros(1, 1, states)
     made_for = weights["fc.weight"].shape[1] if "fc.weight" in weights else states
     if made_for != states:
         raise DerbyError(
@@ -261,18 +268,18 @@ def _mismatched(draft: PublishedDraft, what: str) -> DerbyError:
 
 class Eagle3Network(DraftNetwork):
     """A text's cache in an Eagle3Draft: a row stands for a token and the target's hidden states of
-    the token before it.
+    the token before it. Where the draft predicts several tokens in a pass, rows without either
+    follow, which are forgotten again.
     """
 
-    name = "EAGLE-3"
-
     def __init__(self, draft: Eagle3Draft) -> None:
-        self.title, self.seconds = draft.title, draft.seconds
+        self.name, self.title, self.seconds = draft.name, draft.title, draft.seconds
         self.layers, self.vocabulary = draft.layers, draft.vocabulary
         self._module = draft.module
         self._cache = GrowingCache()
         self._first = self._end = 0  # positions of the cache's first row, and behind its last one
-        self._state = torch.zeros(0)
+        # In place of the target's hidden states: of the last token, and of those not yet drafted.
+        self._state = self._unknown = draft.unknown
 
     @torch.inference_mode()
     def read(
@@ -291,18 +298,24 @@ class Eagle3Network(DraftNetwork):
         return self._pass(self._state, [token])
 
     def _pass(self, hidden: Tensor, tokens: Sequence[int]) -> Logits:
-        n = len(tokens)
-        positions = torch.arange(self._end, self._end + n, device=hidden.device)[None]
-        ids = torch.tensor([tokens], device=hidden.device)
-        logits, self._state = self._module(hidden, ids, positions, self._cache)
-        self._end += n
+        module, more, end = self._module, self._module.block - 1, self._end + len(tokens)
+        ids = torch.tensor([[*tokens, *[module.mask] * more]], device=hidden.device)
+        hidden = torch.cat([hidden, self._unknown.expand(1, more, -1)], 1)
+        positions = torch.arange(self._end, end + more, device=hidden.device)[None]
+        logits, predicted = module(hidden, ids, positions, self._cache)
+        self._state = self._unknown if more else predicted
+        self._end = end
+        self._cut()
         return logits.cpu().numpy()
 
     def rewind(self, length: int) -> int:
         self._end = min(self._end, max(length, self._first))
+        self._cut()
+        return length
+
+    def _cut(self) -> None:
         for layer in self._cache.rows.values():
             layer.length = self._end - self._first
-        return length
 
     def close(self) -> None:
         self._cache = GrowingCache()

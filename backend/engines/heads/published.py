@@ -18,13 +18,13 @@ OTHERS = {
     "eagle": "EAGLE",
     "medusa": "Medusa",
     "mtp": "MTP",
-    "peagle": "P-EAGLE",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedDraft:
-    """An EAGLE-3 draft in `folder` (arXiv 2503.01840).
+    """An EAGLE-3 draft in `folder` (arXiv 2503.01840), or a P-EAGLE draft (arXiv 2602.01469), which
+    predicts `block` tokens in one pass: it reads `mask` in place of those it does not know.
 
     `layer`: the configuration of its decoder layers, of the family `family`; `vocabulary`: logits
     that it gives; `reads`: layers of the target whose hidden states it reads; (): the usual ones.
@@ -40,6 +40,12 @@ class PublishedDraft:
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
+    block: int = 1
+    mask: int = 0
+
+    @property
+    def title(self) -> str:
+        return "P-EAGLE" if self.block > 1 else "EAGLE-3"
 
     @property
     def count(self) -> int:
@@ -68,13 +74,14 @@ def is_published(name: str) -> bool:
 
 
 def read_published(folder: Path) -> PublishedDraft:
-    """What the folder holds. Raises DerbyError if it is no EAGLE-3 draft."""
+    """What the folder holds. Raises DerbyError if it is no EAGLE-3 draft, nor a P-EAGLE one."""
     config = _config(folder)
     kind = _kind(config)
-    if kind != "eagle3":
+    if kind not in ("eagle3", "peagle"):
         raise DerbyError(
             f"The draft {folder.name} is a {OTHERS.get(kind, kind or 'model')} draft, which runs "
-            "nowhere here yet: choose an EAGLE-3 draft, or a draft model with its tokenizer."
+            "nowhere here yet: choose an EAGLE-3 or P-EAGLE draft, or a draft model with its "
+            "tokenizer."
         )
     layer = config.get("transformer_layer_config", config)
     family = layer.get("model_type", "llama")
@@ -91,7 +98,15 @@ def read_published(folder: Path) -> PublishedDraft:
         bool(config.get("norm_before_fc")),
         bool(config.get("fc_norm")),
         bool(config.get("norm_output")),
+        _block(config) if kind == "peagle" else 1,
+        config.get("mask_token_id") or 0,
     )
+
+
+def _block(config: Mapping[str, Any]) -> int:
+    """How many tokens a pass predicts, as the draft was trained to."""
+    methods = (config.get("speculators_config") or {}).get("proposal_methods") or ({},)
+    return methods[0].get("speculative_tokens") or 8
 
 
 def _config(folder: Path) -> dict[str, Any]:

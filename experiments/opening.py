@@ -1,0 +1,55 @@
+"""python -m experiments opening: the race that a page just opened plays, recorded anew."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.bench.quiet import wait_for_quiet
+from backend.cli.console import say
+from backend.cli.options import Wait
+from backend.events import Conditions, Event
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.records.file import require_folder, save
+from backend.records.record import RaceRecord, board, recorded
+from backend.results.sentences import headline, taken_by_others
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request
+from backend.web.assets import ASSETS
+from backend.web.examples import OPENING, examples
+
+
+def opening(
+    file: Annotated[Path, typer.Option(help="Where the record goes.")] = ASSETS / OPENING,
+    tries: Annotated[int, typer.Option(min=1, help="Races; the quietest one is kept.")] = 5,
+    wait: Wait = 30,
+) -> None:
+    """Race the first example on the built-in model; keep the race that others disturbed least."""
+    require_folder(file)
+    models = LoadedModels()
+    record(models)  # the first race loads and learns
+    races: list[RaceRecord] = []
+    for number in range(tries):
+        wait_for_quiet(wait, say)
+        races.append(record(models))
+        made = board(races[-1])
+        told = taken_by_others(made.conditions) if made.conditions else "nothing is known of others"
+        say(f"race {number + 1} of {tries}: {headline(made)} Meanwhile {told}.")
+    save(min(races, key=disturbed), file)
+
+
+def record(models: LoadedModels) -> RaceRecord:
+    """The first example's race, with every event."""
+    first = examples()[0]
+    columns = tuple(map(parse_column, first.columns))
+    race = Race(Request(first.prompt, first.tokens), columns, ModelSpec())
+    events: list[Event] = []
+    race.run(models, events.append, lambda: False)
+    return recorded(race.request, columns, race.target, events)
+
+
+def disturbed(made: RaceRecord) -> float:
+    """The share of the machine that went to others while the race ran."""
+    found = next((e for e in made.events if isinstance(e, Conditions)), None)
+    return found.others + found.stolen if found else 1.0
