@@ -22,9 +22,11 @@ from backend.export.svg import (
     line,
     picture,
     text,
+    wrapped,
 )
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
+from backend.results import sentences
 from backend.results.figures import NONE, counted, figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
@@ -32,8 +34,9 @@ from backend.results.scoreboard import Scoreboard
 WIDTH, MARGIN = 1000, 32
 RIGHT = WIDTH - MARGIN
 
-#: Heights: of what stands above the lanes, of a lane, of what stands below them.
-TOP, LANE, FOOT = 128, 56, 52
+#: Heights: of what stands above the lanes, of a lane, of what stands below them
+#: without its lines but one, of a line of it.
+TOP, LANE, FOOT, LINE = 128, 56, 52, 20
 
 #: Of a lane: where it begins, how long it is, how thick, and the room of the name before it.
 BEGIN, LENGTH, THICK, ASIDE = 250, 530, 22, 210
@@ -60,11 +63,14 @@ def animation(record: RaceRecord) -> str:
         styles += _motion(index, course, end)
         place = 0 if score.message else 1 + sum(_by(s, end) > _by(score, end) for s in made.scores)
         parts += _lane(made, index, course[-1], place, TOP + LANE * (index + 0.5))
-    parts += _foot(record, end, bottom)
+    foot = list(_foot(record, sentences.doubt(made), end, bottom))
+    parts += foot
     said = "A race: " + ", ".join(
         f"{made.name(i)} {counted(_by(score, end), 'token')}" for i, score in enumerate(made.scores)
     )
-    drawn = picture(WIDTH, bottom + FOOT, "Decode Derby: a race", said, parts)
+    drawn = picture(
+        WIDTH, bottom + FOOT + LINE * (len(foot) - 1), "Decode Derby: a race", said, parts
+    )
     first, rest = drawn.split("\n", 1)
     return f"{first}\n<style>\n{''.join(styles)}</style>\n{rest}"
 
@@ -131,7 +137,8 @@ def _head(record: RaceRecord) -> Iterator[str]:
     target = str(replace(record.target, name=model_title(record.target.name)))
     yield text(MARGIN, 44, "Decode Derby", 26, BRAND, bold=True)
     yield text(RIGHT, 44, fitted(target, 640, 18), 18, SOFT, "end")
-    yield text(MARGIN, 80, fitted(record.request.prompt, RIGHT - MARGIN, 20), 20, INK)
+    asked, _, _ = record.request.prompt.strip().partition("\n")
+    yield text(MARGIN, 80, fitted(asked, RIGHT - MARGIN, 20), 20, INK)
 
 
 def _scale(whole: int, bottom: float) -> Iterator[str]:
@@ -165,7 +172,13 @@ def _lane(made: Scoreboard, index: int, finish: Point, place: int, middle: float
     shown = "failed" if score.message else gain if gain != NONE else ""
     yield _moved("r", text(RIGHT, middle + 9, shown, 26, colour, "end", bold=True))
     if place:
-        yield _moved("r", text(BEGIN + LENGTH + 24, middle + 7, f"{place}.", 20, INK, bold=True))
+        yield _moved(
+            "r", text(BEGIN + LENGTH + 24, middle + 7, _ordinal(place), 20, INK, bold=True)
+        )
+
+
+def _ordinal(place: int) -> str:
+    return {1: "1st", 2: "2nd", 3: "3rd"}.get(place, f"{place}th")
 
 
 def _moved(name: str, part: str) -> str:
@@ -173,8 +186,10 @@ def _moved(name: str, part: str) -> str:
     return f'<g class="{name}">\n{part}</g>\n'
 
 
-def _foot(record: RaceRecord, end: float, top: float) -> Iterator[str]:
-    """How fast the picture is beside the race, when and where that was."""
+def _foot(record: RaceRecord, doubt: str, end: float, top: float) -> Iterator[str]:
+    """How fast the picture is beside the race, when and where that was; what leaves the timings in
+    doubt.
+    """
     machine = record.machine
     processor = machine.processor or "unknown processor"
     slower = MOVES / end if end else 1.0
@@ -183,4 +198,8 @@ def _foot(record: RaceRecord, end: float, top: float) -> Iterator[str]:
         f"Lanes stop when the first one finishes. Shown {pace} than recorded on "
         f"{record.made[:10]}, {processor}, {counted(machine.cores, 'core')}."
     )
-    yield text(MARGIN, top + 34, fitted(said, RIGHT - MARGIN, 14), 14)
+    lines = [(words, SOFT) for words in wrapped(said, RIGHT - MARGIN, 14)]
+    if doubt:
+        lines += [(words, COLOURS["slower"]) for words in wrapped(doubt, RIGHT - MARGIN, 14)]
+    for number, (words, colour) in enumerate(lines):
+        yield text(MARGIN, top + 34 + LINE * number, words, 14, colour)
