@@ -294,6 +294,7 @@ def test_the_result_is_a_picture_and_the_curve_where_it_is_known(visitor: Visito
     open_race(race_of("kv lookup"))
     assert picture(saved(visitor, "png")).width == 1200
     assert saved(visitor, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
+    assert "@keyframes" in saved(visitor, "animation").path().read_text(encoding="utf-8")
     curves = visitor.page.locator(".dd-export [data-form^=curve]")
     visitor.page.get_by_role("button", name="Download", exact=True).click()
     assert not any(button.is_visible() for button in curves.all()), "the fake engine has no costs"
