@@ -6,7 +6,6 @@ and plays where scripts do not, as on GitHub. A reader who asked for less motion
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
 
 from backend.export.svg import (
     BRAND,
@@ -30,6 +29,7 @@ from backend.results import sentences
 from backend.results.figures import NONE, counted, figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
+from backend.results.track import Unit, photo_finish, place, position, unit_of
 
 WIDTH, MARGIN = 1000, 32
 RIGHT = WIDTH - MARGIN
@@ -44,6 +44,9 @@ BEGIN, LENGTH, THICK, ASIDE = 250, 530, 22, 210
 #: Seconds that the race takes in the picture, and for which its end stays in sight.
 MOVES, STAYS = 6.0, 5.0
 
+#: The least share of the race's time between two points of a lane's course.
+FINEST = 0.002
+
 #: Between two ticks of the scale there are so many tokens, whichever gives eight ticks at most.
 TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
@@ -53,65 +56,52 @@ def animation(record: RaceRecord) -> str:
     has finished. There all lanes stop, so that the distance between them stays in sight.
     """
     made = board(record)
-    whole = max((len(score.times) for score in made.scores), default=0) or 1
-    end = photo_finish(made.scores)
+    unit, finish = unit_of(made), photo_finish(made)
+    whole = max(*(position(score, unit) for score in made.scores), 1)
+    clocks = [score.moments[-1].clock for score in made.scores if score.moments]
+    end = finish.seconds if finish else max(clocks, default=0.0)
     bottom = TOP + LANE * len(made.scores)
     styles: list[str] = []
-    parts = [*_head(record), *_scale(whole, bottom)]
+    parts = [*_head(record), *_scale(whole, unit, bottom)]
     for index, score in enumerate(made.scores):
-        course = _course(score, end, whole)
-        styles += _motion(index, course, end)
-        place = 0 if score.message else 1 + sum(_by(s, end) > _by(score, end) for s in made.scores)
-        parts += _lane(made, index, course[-1], place, TOP + LANE * (index + 0.5))
+        course = _course(score, unit, end, whole)
+        styles += _motion(index, course)
+        reached = place(made, index, finish) if finish else 0
+        parts += _lane(made, index, course[-1], reached, TOP + LANE * (index + 0.5))
     foot = list(_foot(record, sentences.doubt(made), end, bottom))
     parts += foot
     said = "A race: " + ", ".join(
-        f"{made.name(i)} {counted(_by(score, end), 'token')}" for i, score in enumerate(made.scores)
+        f"{made.name(i)} {counted(position(score, unit, end), unit)}"
+        for i, score in enumerate(made.scores)
     )
-    drawn = picture(
-        WIDTH, bottom + FOOT + LINE * (len(foot) - 1), "Decode Derby: a race", said, parts
-    )
+    height = bottom + FOOT + LINE * (len(foot) - 1)
+    drawn = picture(WIDTH, height, "Decode Derby: a race", said, parts)
     first, rest = drawn.split("\n", 1)
     return f"{first}\n<style>\n{''.join(styles)}</style>\n{rest}"
 
 
-def photo_finish(scores: list[Score]) -> float:
-    """The seconds on a column's own clock at which the first one had written all of its text;
-    where none has, the longest clock. A column that its own limit ended has not finished.
-    """
-    ends = [s.times[-1] for s in scores if s.times and s.state == "done" and not _limited(s)]
-    return min(ends) if ends else max((s.times[-1] for s in scores if s.times), default=0.0)
-
-
-def _limited(score: Score) -> bool:
-    return score.reason == "column limit"
-
-
-def _by(score: Score, end: float) -> int:
-    """How many tokens the column had written by then."""
-    return sum(time <= end for time in score.times)
-
-
-def _course(score: Score, end: float, whole: int) -> list[Point]:
+def _course(score: Score, unit: Unit, end: float, whole: int) -> list[Point]:
     """How far the lane was at which share of the race's time, from (0, 0) on; the last point is
     the photo finish. Between two steps nothing is known, so there the lane moves evenly.
     """
     points: list[Point] = [(0.0, 0.0)]
-    tokens = 0
-    for time, together in groupby(score.times):
-        tokens += len(list(together))
-        share = time / end if end else 1.0
+    characters = 0
+    for moment in score.moments:
+        characters += sum(len(shown) for _, shown in moment.spans)
+        written = score.earlier + moment.start + moment.tokens
+        share = moment.clock / end if end else 1.0
+        done = (written if unit == "token" else characters) / whole
+        before, reached = points[-1]
         if share > 1:
-            (before, done), (width, height) = points[-1], (share, tokens / whole)
-            points.append((1.0, done + (height - done) * (1 - before) / (width - before)))
-            return points
-        points.append((share, tokens / whole))
-    if points[-1][0] < 1:
-        points.append((1.0, points[-1][1]))
-    return points
+            points.append((1.0, reached + (done - reached) * (1 - before) / (share - before)))
+            break
+        if share - before >= FINEST or share == 1:
+            points.append((share, done))
+    last = position(score, unit, end) / whole
+    return points if points[-1][0] >= 1 else [*points, (1.0, last)]
 
 
-def _motion(index: int, course: list[Point], end: float) -> Iterator[str]:
+def _motion(index: int, course: list[Point]) -> Iterator[str]:
     """The rules by which lane `index` moves and what stands beside it comes to sight."""
     share = MOVES / (MOVES + STAYS)
     last = course[-1][1] or 1.0
@@ -141,23 +131,25 @@ def _head(record: RaceRecord) -> Iterator[str]:
     yield text(MARGIN, 80, fitted(asked, RIGHT - MARGIN, 20), 20, INK)
 
 
-def _scale(whole: int, bottom: float) -> Iterator[str]:
-    """Ticks of tokens above the lanes, and the flag where the longest text ends."""
+def _scale(whole: int, unit: Unit, bottom: float) -> Iterator[str]:
+    """Ticks of tokens, or characters, above the lanes, and the flag where the longest text ends."""
     apart = next((each for each in TICKS if whole / each <= 8), whole)
-    for tokens in range(0, whole, apart):
-        x = BEGIN + LENGTH * tokens / whole
+    for count in range(0, whole, apart):
+        x = BEGIN + LENGTH * count / whole
         yield line(((x, TOP - 4), (x, bottom)), RULE)
-        if whole - tokens > apart / 2:
-            yield text(x, TOP - 12, f"{tokens}", 14, SOFT, "middle")
+        if whole - count > apart / 2:
+            yield text(x, TOP - 12, f"{count}", 14, SOFT, "middle")
     x = BEGIN + LENGTH
     yield line(((x, TOP - 20), (x, bottom)), INK, 2)
     for square in range(6):
         colour = INK if (square % 3 + square // 3) % 2 == 0 else PANEL
         yield box(x + square % 3 * 6, TOP - 20 + square // 3 * 6, 6, 6, colour)
-    yield text(x + 24, TOP - 10, counted(whole, "token"), 14)
+    yield text(x + 24, TOP - 10, counted(whole, unit), 14)
 
 
-def _lane(made: Scoreboard, index: int, finish: Point, place: int, middle: float) -> Iterator[str]:
+def _lane(
+    made: Scoreboard, index: int, finish: Point, reached: int, middle: float
+) -> Iterator[str]:
     """A column's name, its lane as it stands at the photo finish, its place there (0: none) and its
     speed-up.
     """
@@ -171,9 +163,9 @@ def _lane(made: Scoreboard, index: int, finish: Point, place: int, middle: float
     gain = figure("speedup").text(score, made.baseline).split(" ")[0]
     shown = "failed" if score.message else gain if gain != NONE else ""
     yield _moved("r", text(RIGHT, middle + 9, shown, 26, colour, "end", bold=True))
-    if place:
+    if reached:
         yield _moved(
-            "r", text(BEGIN + LENGTH + 24, middle + 7, _ordinal(place), 20, INK, bold=True)
+            "r", text(BEGIN + LENGTH + 24, middle + 7, _ordinal(reached), 20, INK, bold=True)
         )
 
 

@@ -4,12 +4,14 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
+import pytest
 from hypothesis import given
 from recordings import RECORDS, race_of
 
-from backend.export.animation import BEGIN, LENGTH, animation, photo_finish
+from backend.export.animation import BEGIN, LENGTH, animation
 from backend.export.svg import RULE
 from backend.records.record import RaceRecord, board
+from backend.results.track import photo_finish, position
 from backend.web.examples import opening
 
 HOSTILE = '</style><script>alert("x")</script>&amp; } * {display:none} ]]> \x00 https://a.b'
@@ -51,23 +53,25 @@ def test_lanes_stand_where_they_were_when_the_first_had_finished() -> None:
     """Every lane of the card's bars ends full, so a picture of the end shows no race."""
     record = opening()
     made = board(record)
-    end = photo_finish(made.scores)
+    finish = photo_finish(made)
+    assert finish is not None
     whole = max(len(score.tokens) for score in made.scores)
     drawn = lanes(animation(record))
-    assert len(drawn) == len(made.scores)
     for score, length in zip(made.scores, drawn, strict=True):
-        done = sum(time <= end for time in score.times)
-        after = done < len(score.times)  # a lane between two steps moves evenly
-        assert done - 0.01 <= length / LENGTH * whole <= done + after * 12
+        done = position(score, "token", finish.seconds)
+        step = max(moment.tokens for moment in score.moments)
+        # A lane between two steps moves evenly.
+        assert done - 0.1 <= length / LENGTH * whole <= done + step + 0.1
+    assert drawn[finish.column] == max(drawn)
     assert sorted(drawn)[-2] < max(drawn)
     assert [last_frame(animation(record), lane) for lane in range(len(drawn))] == [1.0] * len(drawn)
 
 
-def test_what_a_columns_own_limit_ended_has_not_finished() -> None:
-    """A stateless column stops at 32 tokens; it may well be the first to write its last one."""
-    record = race_of("stateless:limit=2 kv", 24)
-    stateless, kv = board(record).scores
-    assert photo_finish([stateless, kv]) == kv.times[-1] > stateless.times[-1]
+@pytest.mark.parametrize("columns", ["stateless:limit=2 kv", "kv"])
+def test_a_race_that_one_or_nobody_finished_is_drawn(columns: str) -> None:
+    """A column that its own limit ended has not finished, so the other one's end is the end."""
+    record = race_of(columns, 24)
+    assert max(lanes(animation(record))) == LENGTH
 
 
 def test_words_of_others_stay_words() -> None:
