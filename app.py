@@ -45,43 +45,45 @@ TIDY = 60
 
 
 def main(
-    host: str = typer.Option("127.0.0.1", help="The address to serve at."),
-    port: int = typer.Option(7860, help="The port to serve at; 0: any free one."),
+    host: str = typer.Option("127.0.0.1", help="The address to listen on."),
+    port: int = typer.Option(7860, help="The port to listen on; 0: any free one."),
     *,
     share: bool = False,
     fake: bool = False,
-    model: list[str] = typer.Option([], help="Offer a folder or Hub id too; repeatable."),  # noqa: B008
-    limit: list[str] = typer.Option([], help="Set a limit, NAME=VALUE; repeatable."),  # noqa: B008
+    model: list[str] = typer.Option(  # noqa: B008
+        [], help="Also offer this folder, GGUF file or Hub id. Repeatable."
+    ),
+    limit: list[str] = typer.Option([], help="Set a limit, as NAME=VALUE. Repeatable."),  # noqa: B008
     public_host: list[str] = typer.Option(  # noqa: B008
         [],
         envvar="DECODE_DERBY_PUBLIC_HOST",
-        help="A name that visitors reach the page by, as behind a proxy; repeatable.",
+        help="A host name under which visitors reach the page, such as a proxy's. Repeatable.",
     ),
     proxy: list[str] = typer.Option(  # noqa: B008
         [],
         envvar="DECODE_DERBY_PROXY",
-        help="The address or network of a proxy that sends X-Forwarded-For: each visitor's address "
-        "then has a limit of its own; repeatable.",
+        help="The address or network of a proxy that sends X-Forwarded-For, so that each visitor's "
+        "address has its own limit. Repeatable.",
     ),
     metrics: int = typer.Option(
         0,
-        help="Serve Prometheus figures at this port, to this machine.",
+        help="Serve Prometheus metrics on this port, for this machine only.",
         min=0,
         max=65535,
     ),
     mcp: bool = False,
     servers: Path | None = typer.Option(  # noqa: B008
-        None, help="A TOML file of servers that columns may name: see docs/servers.md."
+        None, help="A TOML file of servers that columns may use; see docs/servers.md."
     ),
     cluster: str = typer.Option(
-        "", help="Race on a Ray cluster: auto, or its head's address: see docs/deploy.md."
+        "", help="Race on a Ray cluster: auto, or the address of its head; see docs/deploy.md."
     ),
     snapshots: Path | None = typer.Option(  # noqa: B008
-        None, envvar=SNAPSHOTS, help="The folder of snapshots, which a cluster's machines share."
+        None, envvar=SNAPSHOTS, help="The folder for snapshots; a cluster's machines share it."
     ),
 ) -> None:
-    """Serve the page. --fake offers an engine without a model, --share opens a public link, --mcp
-    tools for agents at /mcp.
+    """Serve the page. --fake adds an engine without a model, --share opens a public link, --mcp
+    offers tools for agents at /mcp.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:

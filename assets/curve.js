@@ -23,6 +23,6 @@ export function drawCosts(costs) {
   put(find(".dd-costs-note"), costs.note);
   showDrawing(find(".dd-costs-plot"), costs.svg);
   showMarks(find(".dd-costs .dd-marks"), costs.marks);
-  const caption = "What a forward pass costs here";
+  const caption = "Time of a pass";
   find(".dd-costs-table").replaceChildren(table(["Rows", "Milliseconds", "Plain steps"], costs.cells, { caption }));
 }

@@ -28,7 +28,7 @@ function draw() {
   const found = kept.races().filter((race) => JSON.stringify(race).toLowerCase().includes(wanted));
   const list = find(".dd-races");
   list.replaceChildren(...found.map(entry));
-  if (!found.length) list.append(make("li", "dd-note", wanted ? "No race says that." : "No race yet."));
+  if (!found.length) list.append(make("li", "dd-note", wanted ? "No race matches." : "No race yet."));
 }
 
 const ACTS = {

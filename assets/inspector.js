@@ -83,7 +83,7 @@ function tree({ shape, proposed, chosen }) {
   );
   const grid = make("div", "dd-tree-grid");
   grid.setAttribute("role", "img");
-  grid.setAttribute("aria-label", `A tree of proposed tokens, ${Math.max(...depths)} deep: the next table lists them.`);
+  grid.setAttribute("aria-label", `A tree of guessed tokens, ${Math.max(...depths)} deep; the next table lists them.`);
   grid.tabIndex = 0; // a wide one scrolls
   grid.append(make("span", "dd-tree-root"), ...nodes.flatMap(branch));
   const figure = make("figure", "dd-tree");

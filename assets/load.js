@@ -50,7 +50,7 @@ export function drawLoad(view) {
   put(find(".dd-load-note"), load.note);
   showDrawing(find(".dd-load-plot"), load.svg);
   showMarks(find(".dd-load-marks"), load.marks);
-  const caption = "Predicted tokens a second, of all requests together";
+  const caption = "Predicted tokens per second of all requests together";
   find(".dd-load-table").replaceChildren(table(load.heads, load.cells, { caption }));
   drawDraft();
   return true;

@@ -5,7 +5,7 @@
 const SILENCE = 45000; // ms after which a stream that says nothing is broken; it speaks every 15 s
 const AGAIN = 1000; // ms after which what failed is tried again
 const PRESENT = 60000; // ms after which the page says that it is open
-const LOST = "The connection is lost. What runs goes on; the page tries again every second.";
+const LOST = "The connection is lost. The race goes on, and the page reconnects every second.";
 export const RUNNING = ["waiting", "preparing", "racing"];
 export const views = {}; // the newest ones by name, for who comes later than the news
 let source = null;

@@ -80,12 +80,12 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"The memory ran out: use fewer columns, a smaller model or a shorter text ({kind}"
     if isinstance(error, RecursionError):
-        return f"Something in the input is nested too deeply to be read: make it flatter ({kind}"
+        return f"Something in the input is nested too deeply: make it flatter ({kind}"
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"The disk is full where this runs: its operator must make room ({kind}"
+        return f"The server's disk is full: its operator must make room ({kind}"
     if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
         return (
-            "A file may not be read or written where this runs: its operator finds in the log "
-            f"which, and must allow it ({kind}"
+            "The server may not read or write a file: its operator finds the file in the log "
+            f"and must allow it ({kind}"
         )
-    return f"Something broke here, not in your input ({kind}"
+    return f"An error in this program, not in your input ({kind}"

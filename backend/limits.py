@@ -1,4 +1,4 @@
-"""What one visitor may take of a server: limits that its operator can set."""
+"""Limits for visitors of a server, which its operator can set."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -32,33 +32,29 @@ class Limits:
     """
 
     columns: int = _limit(12, "columns of one race")
-    tokens: int = _limit(8192, "tokens that a column may write")
+    tokens: int = _limit(8192, "new tokens of one column")
     prompt_characters: int = _limit(65_536, "characters of a prompt")
-    races_per_hour: int = _limit(100_000, "races that a visitor may begin in an hour")
-    waiting: int = _limit(32, "races that may wait for their turn, of all visitors")
-    waiting_per_address: int = _limit(
-        4, "races of one address that may wait, where --proxy names a proxy"
-    )
+    races_per_hour: int = _limit(100_000, "races of one visitor in an hour")
+    waiting: int = _limit(32, "waiting races of all visitors")
+    waiting_per_address: int = _limit(4, "waiting races of one address, if --proxy is set")
     race_seconds: int = _limit(3600, "seconds after which a race ends if others wait")
-    absence_seconds: int = _limit(600, "seconds for which a visitor without a connection is kept")
-    visitors: int = _limit(200, "visitors whose last race is kept")
-    benchmark_races: int = _limit(1000, "prompts times repeats of a benchmark; 0: none", 0)
+    absence_seconds: int = _limit(600, "seconds before a visitor without a connection is removed")
+    visitors: int = _limit(200, "visitors whose last race is kept in memory")
+    benchmark_races: int = _limit(1000, "prompts times repeats of a benchmark; 0: no benchmarks", 0)
     server_addresses: int = _limit(
-        1, "1: columns may name any server's address; 0: only servers that are offered", 0
+        1, "1: columns may use any server's address; 0: only listed servers", 0
     )
-    models: int = _limit(8, "models of one race, drafts not counted")
-    hub_bytes: int = _limit(
-        200 * GIB, "bytes of disk for models of the Hub; 0: races fetch none", 0
-    )
-    prefix_bytes: int = _limit(GIB, "bytes of memory for all visitors' prefixes", 0)
-    visitor_prefix_bytes: int = _limit(GIB, "bytes of them that one visitor may hold", 0)
-    snapshots: int = _limit(1000, "snapshots of one visitor; 0: visitors save none", 0)
+    models: int = _limit(8, "models of one race, without drafts")
+    hub_bytes: int = _limit(200 * GIB, "bytes of disk for models from the Hub; 0: no downloads", 0)
+    prefix_bytes: int = _limit(GIB, "bytes of memory for all cached prefixes", 0)
+    visitor_prefix_bytes: int = _limit(GIB, "bytes of memory for one visitor's cached prefixes", 0)
+    snapshots: int = _limit(1000, "snapshots of one visitor; 0: no snapshots", 0)
     snapshot_bytes: int = _limit(20 * GIB, "bytes of disk for all snapshots", 0)
     snapshot_hours: int = _limit(24 * 365, "hours after which a snapshot is removed")
     request_bytes: int = _limit(2**20, "bytes of one request's body", 2**17)
 
     def changed(self, texts: Iterable[str]) -> "Limits":
-        """These limits with some of them set anew, each text NAME=VALUE. Raises DerbyError."""
+        """These limits with some of them changed, each text NAME=VALUE. Raises DerbyError."""
         declared, values = DECLARED, dict[str, int]()
         for text in filter(None, (text.strip() for text in texts)):
             name, _, value = (part.strip() for part in text.partition("="))

@@ -22,7 +22,7 @@ PASSAGE = (
     "In the evening the crews meet at the lamp. One of them says a single word about the day: "
 )
 TEXT = "{{repeat 10}}" + PASSAGE + '{{gen "word" max_tokens=4}}\n{{end}}'
-COLUMNS = ("kv", "restart", "single")
+COLUMNS = ("kv", "no_reuse", "single")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ MOST_CALLS = 8
 
 _ABOUT = (
     "Races decoding strategies for language models (KV reuse, speculative decoding, lookahead, "
-    "prompt lookup, grammars) on this machine: which is faster, by how much, why, and whether the "
-    "text changes. Call explain first if a name is unknown."
+    "prompt lookup, grammars) on this machine: which is fastest, by how much, why, and whether the "
+    "text changes. Call explain first if you do not know a name."
 )
 
 
@@ -45,8 +45,8 @@ class Message(Untrusted):
 class BenchmarkCall(Untrusted):
     """What an agent may say of a benchmark."""
 
-    prompts: list[str] = Field(description="Four or more.")
-    max_new_tokens: Whole = Field(96, description="Tokens that each column writes at most.")
+    prompts: list[str] = Field(description="The prompts; at least four.")
+    max_new_tokens: Whole = Field(96, description="The most tokens per column.")
 
 
 class ExplainCall(Untrusted):
@@ -60,22 +60,22 @@ TOOLS: Mapping[str, tuple[type[Untrusted], str]] = {
     "race": (
         RaceCall,
         (
-            "Race decoding strategies on one prompt, and tell who is faster, by how much, why, and "
-            "whether the text changed."
+            "Race decoding strategies on one prompt: which is fastest, by how much, why, and "
+            "whether the text changes."
         ),
     ),
     "benchmark": (
         BenchmarkCall,
         (
-            "Find the strategy to use on prompts like these: each that may pay runs alone on every "
+            "Find the fastest strategy for prompts like these. Each candidate runs alone on every "
             "prompt. Takes minutes."
         ),
     ),
     "explain": (
         ExplainCall,
         (
-            "Explain a recorded race: who was faster, by how much and why. Without one: the "
-            "strategies, their settings, and figures."
+            "Explain a recorded race: which strategy was fastest, by how much and why. Without a "
+            "race: explain the strategies, their settings and the figures."
         ),
     ),
 }
@@ -125,7 +125,7 @@ class Agents:
         """One more call from an address. Raises RefusedError if that has enough of them."""
         if self._open[address] >= MOST_CALLS:
             raise RefusedError(
-                f"{MOST_CALLS} calls from your address are open: call again when one has ended.",
+                f"Your address has {MOST_CALLS} open calls: call again when one has ended.",
                 429,
             )
         self._open[address] += 1

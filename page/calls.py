@@ -49,7 +49,7 @@ def read_call(
 
 
 def named_session(name: object) -> str:
-    """The name that a browser gave its session. Raises DerbyError if it is none."""
+    """The name that a browser gave its session. Raises DerbyError for anything else."""
     return read_as(Session, name, "The session's name")
 
 

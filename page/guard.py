@@ -111,8 +111,8 @@ class Guard:
         host = request.headers.get("host", "")
         if not self._site.serves(host):
             raise RefusedError(
-                f"This page is not served as {host!r:.80}: if that is its name, its operator "
-                "starts it with --public-host NAME.",
+                f"This page does not answer to the name {host!r:.80}: its operator can allow it "
+                "with --public-host NAME.",
                 421,
             )
         origin = request.headers.get("origin")
@@ -120,8 +120,8 @@ class Guard:
         foreign = api and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign or (origin is not None and not self._site.trusts(origin, host)):
             raise RefusedError(
-                f"A page of {origin or 'another site'!r:.80} may not use this one: if it is this "
-                "page behind a proxy, its operator starts it with --public-host NAME.",
+                f"A page of {origin or 'another site'!r:.80} may not use this one: if it is a "
+                f"proxy of this page, its operator can allow it with --public-host NAME.",
                 403,
             )
         if request.scope["path"] == AGENTS and self._agents and request.method != "POST":

@@ -1,4 +1,4 @@
-"""The tab "Own grammar": a grammar, whether it is sound while written, and a text to try on it."""
+"""The tab "Own grammar": a grammar, whether it works, and a text to try on it."""
 
 import asyncio
 from typing import Any

@@ -26,7 +26,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         own = gr.Dropdown([], elem_id="own-snapshots", **WORDS["own snapshots"])
         snapshot = gr.Textbox(max_lines=1, elem_id="snapshot", **WORDS["snapshot"])
     with gr.Row():
-        load = gr.Button("Load and go on", elem_id="load", min_width=100)
+        load = gr.Button("Load and continue", elem_id="load", min_width=100)
         delete = gr.Button("Delete", elem_id="delete", min_width=100)
     answer = gr.Textbox(interactive=False, show_label=False, container=False, elem_id="told")
 

@@ -23,7 +23,7 @@ HERE = "/derby/here"
 RETRY = 1000
 
 #: What "end" says, for a page that still shows something running.
-GONE = "Your race is not kept any more: run it again."
+GONE = "Your race is no longer in memory: run it again."
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 

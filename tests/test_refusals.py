@@ -126,11 +126,11 @@ CHATS: list[tuple[Any, str]] = [
     ),
     (
         [{"role": "user", "content": ""}],
-        "The last message must be the user's and have a text: that is what is answered.",
+        "The last message must be from the user and must have a text.",
     ),
     (
         [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}],
-        "The last message must be the user's and have a text: that is what is answered.",
+        "The last message must be from the user and must have a text.",
     ),
     (
         [{"role": "user", "content": "x" * 70_000}],
@@ -172,7 +172,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"top": 11}, "most probable tokens is 11; it must lie between 0 and 10."),
     (
         {"lineup": "kv:cache=../../etc/passwd"},
-        "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer alone), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",
+        "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer only), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",
     ),
     (
         {"stop": "x" * 201},
@@ -187,12 +187,12 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
         {"lineup": "kv\n\nnothing"},
-        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
+        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
     ),
     ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
     (
         {"lineup": "kv\ud800"},
-        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
+        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
     ),
     (
         {"lineup": "kv@fake"},
@@ -219,19 +219,19 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"model": "9"}, "There is no model '9' on this page; choose one from the list."),
     (
         {"lineup": "speculative:k=17"},
-        "Line 1 of the line-up: Speculative: K is 17; it must lie between 1 and 16.",
+        "Line 1 of the line-up: Speculative: k is 17; it must lie between 1 and 16.",
     ),
     (
         {"lineup": "lookahead:seeded=maybe"},
-        "Line 1 of the line-up: Lookahead: Seed the pool is 'maybe'; it must be true or false.",
+        "Line 1 of the line-up: Lookahead: Seeded is 'maybe'; it must be true or false.",
     ),
     (
         {"lineup": "stateless:limit=0"},
-        "Line 1 of the line-up: Stateless: Token limit is 0; it must lie between 1 and 4096.",
+        "Line 1 of the line-up: Stateless: Limit is 0; it must lie between 1 and 4096.",
     ),
     (
         {"lineup": "grammar:grammar=own"},
-        "The grammar is empty: write one or pick one of those that ship.",
+        "The grammar is empty: write one or choose a ready-made one.",
     ),
     (
         {"lineup": "kv:grammar=own", "grammar__kind": "exe"},
@@ -255,7 +255,7 @@ LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
     (
         {"models": 1},
         {"lineup": "kv\nkv@int8"},
-        "The columns run on 2 models, each of another name, engine, precision or device; a race may have 1 here: remove some.",
+        "The columns run on 2 models, which differ in name, engine, precision or device; a race may have 1 here: remove some.",
     ),
     (
         {"hub_bytes": 0},
@@ -280,12 +280,12 @@ ACTIONS: list[tuple[Any, str]] = [
     ({}, "The action is none that is known."),
     (
         {"op": "add", "strategy": "nothing"},
-        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
+        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
     ),
     ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
     (
         {"op": "add", "strategy": "kv\nkv"},
-        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, restart, single, server.",
+        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
@@ -409,8 +409,8 @@ def test_lookahead_is_refused_on_a_model_with_recurrent_state() -> None:
     board = Scoreboard([column])
     Race(Request("x"), (column,), target).run(LoadedModels(), board.add, lambda: False)
     assert board.scores[0].message == (
-        "fake-recurrent on fake fp32 (CPU) keeps recurrent state: it takes chains alone, so "
-        "lookahead's window cannot run. Choose prompt lookup or speculative."
+        "Lookahead cannot run on fake-recurrent on fake fp32 (CPU), which keeps recurrent state: "
+        "choose prompt lookup or speculative."
     )
 
 
@@ -464,15 +464,15 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     ),
     "its own code": (
         stating("config.json", model_type="mystery", auto_map={"AutoConfig": "mystery.Config"}),
-        "The model '{0}' needs code of its own repository, and Decode Derby runs none: choose a model of a standard architecture.",
+        "The model '{0}' needs code from its own repository, which Decode Derby does not run: choose a model of a standard architecture.",
     ),
     "unknown format": (
         stating("config.json", quantization_config={"quant_method": "modelopt"}),
-        "The weights of '{0}' are quantised as modelopt, which nothing here reads: choose the model's plain weights.",
+        "The weights of '{0}' are quantised as modelopt, which no engine here can read: choose the model's plain weights.",
     ),
     "package is missing": (
         stating("config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
-        "The weights of '{0}' are quantised as gptq, which nothing here reads: install the package gptqmodel for the torch engine, or choose the model's plain weights.",
+        "The weights of '{0}' are quantised as gptq, which no engine here can read: install the package gptqmodel for the torch engine, or choose the model's plain weights.",
     ),
 }
 

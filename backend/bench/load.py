@@ -103,7 +103,7 @@ class Alone:
         """Raises DerbyError if no answer has such steps."""
         steps = [step for run in runs for step in run.steps[1:]]
         if not steps:
-            raise DerbyError("Every answer is a single step long: choose other prompts.")
+            raise DerbyError("Every answer was only one step long: choose other prompts.")
         self.tokens = {run.prompt: run.score.tokens for run in runs}
         self.widths = Counter(step.rows for step in steps)
         self.committed = mean(len(step.tokens) for step in steps)
@@ -182,11 +182,12 @@ def load(plan: Plan, models: LoadedModels, say: Say) -> list[LoadResult]:
     (target,) = plan.targets
     for column in plan.columns:
         if column.strategy.lane is not None:
-            raise DerbyError(f"{column.label} runs elsewhere: what load costs is measured here.")
-        if column.target(target) != target:
             raise DerbyError(
-                f"{column.label} has a model of its own: name it for all with --model."
+                f"{column.label} runs on another machine, and load is measured on "
+                f"this one: choose another column."
             )
+        if column.target(target) != target:
+            raise DerbyError(f"{column.label} names its own model: use --model for all columns.")
     loading = Loading(models, say)
     loading.prepare(plan.columns, target)
     engine = loading.engine(target)

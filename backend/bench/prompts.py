@@ -66,7 +66,7 @@ def questions_in(text: str, where: str) -> tuple[Prompt, ...]:
             found = _question(line, f"{where}, line {number}")
             prompts.append(Prompt(found.category, found.turns[0]))
     if not prompts:
-        raise DerbyError(f"{where} holds no questions.")
+        raise DerbyError(f"{where} has no questions.")
     return tuple(prompts)
 
 
@@ -85,7 +85,7 @@ def prompts_in(text: str, where: str) -> tuple[Prompt, ...]:
         return questions_in(text, where)
     lines = tuple(Prompt("own", line.strip()) for line in text.split("\n") if line.strip())
     if not lines:
-        raise DerbyError(f"{where} holds no prompts: write one a line, or JSON Lines.")
+        raise DerbyError(f"{where} has no prompts: write one per line, or JSON Lines.")
     return lines
 
 

@@ -30,6 +30,9 @@ def wait_for_quiet(
         if found.others + found.stolen <= QUIET:
             return
         if not number:
-            say(f"Waiting for quiet, {seconds} s at most: {taken_by_others(found)}.")
+            say(
+                f"Waiting until the machine is quiet, {seconds} s at most: "
+                f"{taken_by_others(found)}."
+            )
     if seconds:
-        say("The machine did not become quiet: trust ratios alone.")
+        say("The machine did not become quiet: only ratios can be trusted.")

@@ -144,12 +144,12 @@ def rows_in(text: str, plan: Plan) -> list[Row]:
         try:
             row: Row = read_json(Row, line.encode(errors="replace")[:LONGEST], "it", MOST_VALUES)
         except UntrustedError as error:
-            clause = f"line {number} is no row of a benchmark: {error.clause}"
+            clause = f"line {number} is not a benchmark result: {error.clause}"
             raise DerbyError(clause) from error
         if row.of != plan.identity:
-            raise OtherPlanError(f"line {number} is of another benchmark")
+            raise OtherPlanError(f"line {number} belongs to another benchmark")
         if row.job >= len(plan.jobs) or len(row.columns) != len(plan.columns):
-            raise DerbyError(f"line {number} is of a prompt or a column that is not there")
+            raise DerbyError(f"line {number} names a prompt or a column that does not exist")
         rows[row.job] = row
     return list(rows.values())
 
@@ -162,11 +162,11 @@ class RowFile:
     """A file of rows, to which each new one is added; None: they are kept in memory alone."""
 
     def __init__(self, path: Path | None, plan: Plan) -> None:
-        """Raises DerbyError if the file is of another benchmark, or cannot be read or written."""
+        """Raises DerbyError if the file belongs to another benchmark or cannot be used."""
         self._path = path
         self.rows: list[Row] = []
         if path is not None and not path.parent.is_dir():
-            raise DerbyError(f"There is no folder {str(path.parent)!r} for results: make it.")
+            raise DerbyError(f"There is no folder {str(path.parent)!r} for results: create it.")
         if path is not None and path.exists():
             self._read(path, plan)
 
@@ -178,8 +178,8 @@ class RowFile:
                 path.write_text(whole + "\n" if whole else "", encoding="utf-8")
         except OtherPlanError as error:
             raise DerbyError(
-                f"The results in {path} are of another benchmark, machine or version: name another "
-                "file."
+                f"The results in {path} belong to another benchmark, machine or version: name "
+                f"another file."
             ) from error
         except (OSError, UnicodeDecodeError, DerbyError) as error:
             raise DerbyError(f"The results in {path} cannot be read: {error}.") from error

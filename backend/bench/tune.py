@@ -96,7 +96,7 @@ def tune(
     costs = loading.costs(engine)
     chat = _chats(engine)
     if not chat:
-        say("The model has no chat template: the prompts are sent raw.")
+        say("The model has no chat template, so prompts are sent as they are.")
     runs = _Runs(target, prompts, tokens, models, say, chat)
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}

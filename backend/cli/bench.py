@@ -43,9 +43,11 @@ def bench(
     target: Target,
     column: Columns = default_columns(),  # noqa: B008 (typer copies it)
     repeats: Annotated[
-        int, typer.Option(help="Use every prompt so many times, one after all others.", min=1)
+        int, typer.Option(help="How often to run the whole set of prompts.", min=1)
     ] = 1,
-    also_model: Annotated[list[str], typer.Option(help="Measure this model too; repeatable.")] = [],  # noqa: B006 (typer copies it)
+    also_model: Annotated[
+        list[str], typer.Option(help="Also measure this model. Repeatable.")
+    ] = [],  # noqa: B006 (typer copies it)
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -53,12 +55,15 @@ def bench(
     wait: Wait = 30,
     cluster: Annotated[
         str,
-        typer.Option(help="Spread the prompts over a Ray cluster: auto, or its head's address."),
+        typer.Option(
+            help="Spread the prompts over a Ray cluster: auto, or the address of its head."
+        ),
     ] = "",
     rows: Annotated[
         Path | None,
         typer.Option(
-            "--results", help="A file of JSON Lines that results are kept in, to go on from."
+            "--results",
+            help="A JSON Lines file for the results; an interrupted run continues from it.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -11,7 +11,7 @@ from backend.grammar.sources import grammar_from_file
 
 def grammar(
     file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
-    text: Annotated[str, typer.Option(help="See how far this is accepted.")] = "",
+    text: Annotated[str, typer.Option(help="Show how much of this text the grammar accepts.")] = "",
 ) -> None:
     from backend.grammar.sandbox.parent import Sandbox
     from backend.web.editor import SOUND, fit, page_tokenizer

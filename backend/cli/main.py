@@ -19,22 +19,22 @@ from backend.errors import DerbyError, explain
 
 #: What each command is for, by its name.
 COMMANDS = {
-    "setup": "Fetch and convert everything that the app needs, once.",
-    "race": "Run one prompt through several strategies at once.",
-    "serve": "Answer as an OpenAI-compatible server, the column in the model's name, one request "
-    "at a time; clients count as one user, whose answers share their KV caches.",
-    "replay": "Draw a recorded race again, or print it as a table, a trace or a link.",
-    "grammar": "Check a grammar, and how far a text fits it.",
-    "verify": "Check that every lossless column writes what KV reuse writes; exit code 1 if one "
+    "setup": "Download and convert everything that the app needs, once.",
+    "race": "Race several strategies on one prompt.",
+    "serve": "Run an OpenAI-compatible server. The model's name holds the column. One request runs "
+    "at a time; all clients share KV caches, as one user.",
+    "replay": "Show a recorded race again, or print it as a table, a trace or a link.",
+    "grammar": "Check a grammar, and how much of a text it accepts.",
+    "verify": "Check that every lossless column writes the text of KV reuse; exit code 1 if one "
     "does not.",
-    "bench": "Measure every column alone and warmed up, prompt by prompt; goes on if interrupted.",
-    "load": "Measure many requests at once, run in lockstep, and what was predicted of them.",
-    "tune": "Find the settings to use here: pass costs, predicted and measured speed-ups "
+    "bench": "Measure every column alone, warmed up, on a set of prompts. Can be continued.",
+    "load": "Measure many requests at once, and compare with the prediction.",
+    "tune": "Find the fastest settings here: pass times, predicted and measured speed-ups "
     "(minutes).",
-    "train": "Train a draft for a model on conversations that the model writes; goes on if "
+    "train": "Train a draft for a model on conversations that the model writes; continues if "
     "interrupted.",
-    "models": "Models fetched from the Hub: what is here, and removing it.",
-    "snapshot": "Columns saved to disk, and resumed exactly.",
+    "models": "List or remove models that were downloaded from the Hub.",
+    "snapshot": "Save a column to disk and continue it exactly.",
 }
 
 

@@ -12,7 +12,7 @@ from backend.cli.console import out
 from backend.cli.options import AsJson
 from backend.models.hub_quota import fetched_models, remove_fetched
 
-app = typer.Typer(help="Models fetched from the Hub.", add_completion=False)
+app = typer.Typer(help="Models that were downloaded from the Hub.", add_completion=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -24,14 +24,14 @@ def alone(context: typer.Context) -> None:
 
 @app.command(name="list")
 def list_all(as_json: AsJson = False) -> None:
-    """List the models, the one used last first; the sizes include what was made of them."""
+    """List the models, the last used first. Sizes include converted copies."""
     models = fetched_models()
     if as_json:
         found = [{"name": m.name, "bytes": m.size, "used": m.used} for m in models]
         print(json.dumps(found))
         return
     if not models:
-        out.print("No model was fetched from the Hub.")
+        out.print("No model was downloaded from the Hub.")
         return
     table = Table(TableColumn("model", no_wrap=True), "MB", "last used")
     for model in models:
@@ -41,8 +41,10 @@ def list_all(as_json: AsJson = False) -> None:
 
 
 @app.command(name="rm")
-def remove(names: Annotated[list[str], typer.Argument(help="Models' Hub ids.")]) -> None:
-    """Remove models and what was made of them."""
+def remove(names: Annotated[list[str], typer.Argument(help="Hub ids of models.")]) -> None:
+    """Remove models and their converted copies."""
     for name in names:
         freed = remove_fetched(name)
-        out.print(f"{name} is removed: {freed / 1e6:,.1f} MB.", highlight=False, markup=False)
+        out.print(
+            f"Removed {name}: {freed / 1e6:,.1f} MB are free again.", highlight=False, markup=False
+        )

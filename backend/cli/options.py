@@ -25,7 +25,7 @@ Columns = Annotated[
     typer.Option(
         "--column",
         "-c",
-        help="A column, name[@engine/precision/device][:setting=value,...]; repeat for more. "
+        help="A column: name[@engine/precision/device][:setting=value,...]. Repeatable. "
         "Names: " + ", ".join(strategies()),
     ),
 ]
@@ -34,26 +34,26 @@ Precision = Annotated[
     str,
     typer.Option(
         help=precision_help()
-        + " Default: each one's first, of own models with more than 1 GB of weights the second."
+        + " Default: the engine's first; the second for own models of more than 1 GB."
     ),
 ]
 Device = Annotated[str, typer.Option(help=device_help())]
-MaxNewTokens = Annotated[int, typer.Option(help="Tokens to generate, at most.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-Seed = Annotated[int, typer.Option(help="Noise is keyed by seed and position.")]
-Raw = Annotated[bool, typer.Option("--raw", help="No chat template.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+MaxNewTokens = Annotated[int, typer.Option(help="The most tokens to generate.")]
+Temperature = Annotated[float, typer.Option(help="0: always the most likely token.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same text.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 Model = Annotated[
     str, typer.Option(help="built-in, a folder or GGUF file (/..., ./..., ~/...), or a Hub id.")
 ]
 Wait = Annotated[
-    int, typer.Option(help="Wait so many seconds at most for the machine to be quiet.", min=0)
+    int, typer.Option(help="The most seconds to wait until the machine is quiet.", min=0)
 ]
 
 Limit = Annotated[
     int,
     typer.Option(
-        help="Use so many prompts, spread over the file; 0: all.", min=0, max=MOST_PROMPTS
+        help="How many prompts to use, spread over the file; 0: all.", min=0, max=MOST_PROMPTS
     ),
 ]
 
@@ -81,7 +81,9 @@ class PromptSet:
 
     prompts: Annotated[
         Path | None,
-        typer.Option(help="JSON Lines with category and turns; default: six of our own."),
+        typer.Option(
+            help="A JSON Lines file with category and turns. Default: six built-in prompts."
+        ),
     ] = None
     limit: Limit = 0
 

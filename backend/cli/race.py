@@ -45,21 +45,28 @@ def race(
     top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
     seed: Seed = 0,
     raw: Raw = False,
-    stop: Annotated[list[str], typer.Option(help="End the text before this string.")] = [],  # noqa: B006
-    context: Annotated[int, typer.Option(help="Positions to use; 0: all the model has.")] = 0,
+    stop: Annotated[list[str], typer.Option(help="Stop before this string. Repeatable.")] = [],  # noqa: B006
+    context: Annotated[
+        int, typer.Option(help="The most tokens of context; 0: as many as the model allows.")
+    ] = 0,
     shift: Annotated[
-        bool, typer.Option("--shift", help="Drop old tokens when the context is full, and go on.")
+        bool,
+        typer.Option("--shift", help="Drop old tokens when the context is full, and continue."),
     ] = False,
     grammar: Annotated[
         Path | None,
-        typer.Option(help="A .lark, .schema.json, .regex or .gbnf file: grammar=own in columns."),
+        typer.Option(
+            help="A .lark, .schema.json, .regex or .gbnf file, for columns with grammar=own."
+        ),
     ] = None,
     top: Annotated[
         int,
-        typer.Option(help="Record so many of the most probable tokens in each place, for --json."),
+        typer.Option(
+            help="How many of the most likely tokens to record at each position, for --json."
+        ),
     ] = 0,
     record: Annotated[
-        Path | None, typer.Option(help="Write all that happens to this file, for replay.")
+        Path | None, typer.Option(help="Record the race in this file, for replay.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

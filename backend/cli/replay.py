@@ -28,23 +28,23 @@ FORMS = (*FILES, "link")
 
 #: What is said of a link that does not hold all.
 HOLDS: dict[Held, str] = {
-    "all but details": "the race without what was proposed at each step",
-    "settings": "the settings alone, for the race is too long",
+    "all but details": "the race without the guesses of each step",
+    "settings": "only the settings, because the race is too long",
 }
 
 
 def replay(
-    file: Annotated[str, typer.Argument(help="A file of race --record, or a link to a race.")],
+    file: Annotated[str, typer.Argument(help="A file from race --record, or a link to a race.")],
     speed: Annotated[
         float,
-        typer.Option(help="Times as fast as the columns' own clocks; 0: at once."),
+        typer.Option(help="Speed compared with the columns' own clocks; 0: at once."),
     ] = 0.0,
     form: Annotated[
         str,
         typer.Option(
             "--as",
             help="Print it as a page, the record itself, a table, a trace for Perfetto, a picture "
-            "of the result or of the curve of what passes cost, or a link: "
+            "of the result or of the times of passes, or a link: "
             f"{', '.join(FORMS)}.",
         ),
     ] = "",
@@ -73,7 +73,7 @@ def _linked(record: RaceRecord) -> str:
     """What to put behind a page's address; a line on stderr says what did not fit."""
     made = link(record)
     if made.holds != "all":
-        say(f"The link holds {HOLDS[made.holds]}; the file holds all.")
+        say(f"The link holds {HOLDS[made.holds]}; the file holds everything.")
     return made.fragment
 
 

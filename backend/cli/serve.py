@@ -31,28 +31,26 @@ LONGEST_KEY = 4096
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to serve at; 0: any free one.")] = 8080,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.")] = 8080,
     model: Annotated[
-        list[str], typer.Option(help="Offer a folder or Hub id too; repeatable.")
+        list[str], typer.Option(help="Also offer this folder, GGUF file or Hub id. Repeatable.")
     ] = [],  # noqa: B006 (typer copies it)
     engine: EngineName = "openvino",
     precision: Precision = "",
     device: Device = "CPU",
     api_key_file: Annotated[
         Path | None,
-        typer.Option(
-            help=f"A file that holds the key which clients must send; {VARIABLE} may hold it too."
-        ),
+        typer.Option(help=f"A file with the key that clients must send; or set {VARIABLE}."),
     ] = None,
-    limit: Annotated[list[str], typer.Option(help="Set a limit, NAME=VALUE; repeatable.")] = [],  # noqa: B006
+    limit: Annotated[list[str], typer.Option(help="Set a limit, as NAME=VALUE. Repeatable.")] = [],  # noqa: B006
 ) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     key = api_key(api_key_file)
     if host.strip("[]") not in LOOPBACK and not key:
         raise DerbyError(
-            f"Whoever reaches {host} could use this server: give it a key with --api-key-file FILE "
-            f"or in {VARIABLE}, or serve at 127.0.0.1."
+            f"Anyone who reaches {host} could use this server: set a key with --api-key-file FILE "
+            f"or {VARIABLE}, or use --host 127.0.0.1."
         )
     limits = limits_of(limit, public=host.strip("[]") not in LOOPBACK)
     demo = engine_named(engine).demo

@@ -6,4 +6,4 @@ from backend.racing.preparation import prepare_all
 
 def setup() -> None:
     prepare_all(say)
-    say("Everything is prepared.")
+    say("Everything is ready.")

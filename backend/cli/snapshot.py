@@ -32,7 +32,9 @@ from backend.strategies.column import Column, parse_column
 from backend.types import AnswerSoFar, Request, Sampling
 
 app = typer.Typer(
-    help="Columns saved to disk, and resumed exactly.", no_args_is_help=True, add_completion=False
+    help="Save a column to disk and continue it exactly.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 #: Whose caches one command keeps in memory: its own.
@@ -53,7 +55,7 @@ def save(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one column and save it where it stops."""
+    """Run one column and save it at its end."""
     request = Request(as_utf8(prompt), max_new_tokens, Sampling(temperature, seed=seed), not raw)
     _run(Race(request, (parse_column(column),), target.spec), as_json=as_json, save=True)
 
@@ -61,11 +63,11 @@ def save(
 @app.command()
 def load(
     name: Id,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens to go on for.")] = 32,
-    save: Annotated[bool, typer.Option("--save", help="Save it again where it stops.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="The most new tokens.")] = 32,
+    save: Annotated[bool, typer.Option("--save", help="Save it again at its end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on from exactly where a column was saved."""
+    """Continue a saved column exactly where it stopped."""
     request, column, target = read_record(default_folder().info(name).record)
     request = replace(request, max_new_tokens=max_new_tokens)
     race = Race(request, (column.limited(max_new_tokens),), target, (AnswerSoFar(snapshot=name),))
@@ -74,7 +76,7 @@ def load(
 
 @app.command()
 def info(name: Id) -> None:
-    """Print what a snapshot holds, as JSON."""
+    """Print the contents of a snapshot as JSON."""
     print(json.dumps(asdict(default_folder().info(name)), indent=1))
 
 

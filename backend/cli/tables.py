@@ -28,7 +28,7 @@ STYLES = {
 
 
 def show(board: Scoreboard, events: Iterable[Event]) -> None:
-    """Add the events, with the table as it stands meanwhile."""
+    """Add the events, and show the table meanwhile."""
     with Live(console=out, refresh_per_second=8, transient=True) as live:
         for event in events:
             board.add(event)
@@ -58,11 +58,11 @@ def summary(board: Scoreboard) -> Table:
 
 
 def _clocks(board: Scoreboard) -> str:
-    """Whose clocks the table's times are of."""
+    """Which clocks the times are from."""
     of: dict[str, list[str]] = {}
     for column, score in zip(board.columns, board.scores, strict=True):
         of.setdefault(score.clock, []).append(column.label)
-    said = ["own clocks, interleaved"] if "own" in of else []
+    said = ["Each column on its own clock, in turns"] if "own" in of else []
     for clock, whose in (("server", "by its own clock"), ("network", "over the network")):
         said += [f"{label} {whose}" for label in of.get(clock, ())]
     return "; ".join(said)
@@ -75,9 +75,7 @@ def _state(score: Score) -> str:
 
 
 def texts(board: Scoreboard) -> Group:
-    """Every column's text under its name and what is to be said of it; a program's values by name
-    below, as JSON.
-    """
+    """Every column's text below its name and its sentences; a program's values below, as JSON."""
     parts: list[Text] = []
     for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
         outcome = score.message or verdict(board, index)
@@ -97,18 +95,18 @@ def texts(board: Scoreboard) -> Group:
 
 
 def curve(costs: PassCosts, draft_steps: Mapping[str, float]) -> Table:
-    """What a forward over k rows costs, with a bar for each width."""
-    table = Table(title="T(k): a forward pass over k rows", box=box.SIMPLE_HEAD)
-    for name in ("k", "ms", "plain steps"):
+    """The time of a pass over k rows, with a bar for each width."""
+    table = Table(title="Time of a pass over k rows", box=box.SIMPLE_HEAD)
+    for name in ("k", "ms", "times as long"):
         table.add_column(name, justify="right")
     table.add_column("")
     longest = costs.seconds[-1]
     for rows, seconds in zip(costs.widths, costs.seconds, strict=True):
         bar = "\N{FULL BLOCK}" * round(40 * seconds / longest)
         table.add_row(str(rows), f"{seconds * 1e3:.1f}", f"{costs.relative(rows):.2f}", bar)
-    notes = [f"another width than before: +{costs.width_change * 1e3:.1f} ms"]
+    notes = [f"after a pass of another width: +{costs.width_change * 1e3:.1f} ms"]
     notes += [
-        f"{name}: {seconds * 1e3:.2f} ms a draft call" for name, seconds in draft_steps.items()
+        f"{name}: {seconds * 1e3:.2f} ms per draft call" for name, seconds in draft_steps.items()
     ]
     table.caption = "; ".join(notes)
     return table

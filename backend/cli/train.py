@@ -14,18 +14,18 @@ from backend.models.files import BUILT_IN
 
 def train(
     folder: Annotated[
-        Path, typer.Argument(help="Where data and head are kept; about 1.2 kB a token.")
+        Path, typer.Argument(help="The folder for data and draft; about 1.2 kB per token.")
     ],
     answer_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of answers to synthesise, at least.")
+        int, typer.Option(min=1, help="The least tokens of answers to generate.")
     ] = 12_000_000,
-    minutes: Annotated[float, typer.Option(help="How long to fit.")] = 240.0,
+    minutes: Annotated[float, typer.Option(help="How many minutes to train.")] = 240.0,
     model: Annotated[
         str, typer.Option(help="The target: built-in, a folder, or a Hub id.")
     ] = BUILT_IN,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Fit on from the folder's head, not from the target.")
+        bool, typer.Option("--resume", help="Continue from the draft in the folder.")
     ] = False,
 ) -> None:
     check_range("minutes", minutes, 0.01, 60 * 24 * 365)

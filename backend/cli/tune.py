@@ -31,5 +31,5 @@ def tune(
     out.print(curve(tuning.costs, tuning.draft_steps))
     out.print(results_table(f"tune: {spec}, {max_new_tokens} new tokens, greedy", tuning.rows))
     if not any(row.interval for row in tuning.rows):
-        say(f"Fewer than {LEAST} prompts show of no setting that it is faster: raise --limit.")
+        say(f"With fewer than {LEAST} prompts no setting can be shown to be faster: raise --limit.")
     out.print(f"Use: -c {tuning.best}", highlight=False)

@@ -16,9 +16,9 @@ COMPARED = [name for name, each in engines().items() if each.folders and not eac
 
 
 def verify(
-    engine: Annotated[list[str], typer.Option(help="Repeat for more.")] = COMPARED,
+    engine: Annotated[list[str], typer.Option(help="An engine to check. Repeatable.")] = COMPARED,
     prompts: Annotated[
-        int, typer.Option(help="How many of the six prompts.", min=1, max=len(PROMPTS))
+        int, typer.Option(help="How many of the six prompts to use.", min=1, max=len(PROMPTS))
     ] = len(PROMPTS),
     max_new_tokens: MaxNewTokens = 96,
 ) -> None:
@@ -43,5 +43,5 @@ def verify(
         for name, sentence in result.verdicts:
             if sentence != "equal":
                 out.print(f"    {name}: {sentence}", highlight=False)
-    out.print(f"{len(chosen) - unequal} of {len(chosen)} cases equal in every column")
+    out.print(f"{len(chosen) - unequal} of {len(chosen)} cases: all columns equal")
     raise typer.Exit(1 if unequal else 0)

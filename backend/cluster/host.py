@@ -138,7 +138,7 @@ class ClusterHost:
         note = ""
         if homes and asked.goes_on and home != machine.key:
             why = "cannot run this" if there else "is gone"
-            note = f"{homes[-1].name} {why}, and what it held of yours is computed anew."
+            note = f"{homes[-1].name} {why}; its caches are computed again."
         return _Held(partial(self._run, machine, note), partial(self._release, machine))
 
     def _remember(self, asked: Wanted, machine: Machine) -> None:

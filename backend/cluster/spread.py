@@ -47,7 +47,7 @@ def spread(machines: Machines, plan: Plan, done: Sequence[Row], say: Say) -> Ite
                         f"{TRIES} machines were lost at prompt {job.place + 1}: leave it out."
                     )
                 else:
-                    say(f"A machine was lost: prompt {job.place + 1} goes to another one.")
+                    say(f"A machine was lost: prompt {job.place + 1} runs on another one.")
                     waiting.append((job, tries + 1))
             time.sleep(POLL)
 

@@ -71,7 +71,7 @@ HOPE = 0.5
 ENOUGH = 8
 
 #: What passes take where nothing was measured: seconds that the first pass will correct, and for
-#: each further row a twentieth of a plain step, which lies between what CPUs and GPUs show.
+#: each further row a twentieth of a one-token pass, which lies between what CPUs and GPUs show.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 ASSUMED = PassCosts(
     WIDTHS, tuple(0.02 * (1 + (k - 1) / 20) for k in WIDTHS), width_change=1e-3, assumed=True

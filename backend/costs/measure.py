@@ -64,13 +64,16 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
     known = known_costs(engine)
     if not isinstance(known, LearntCosts) or not (remeasure or known.prior.assumed):
         return known
-    say(f"Measuring what passes of {engine.spec} cost...")
+    say(f"Measuring the times of passes of {engine.spec}...")
     try:
         measured = measure(engine)
     except Exception as error:
         log.warning("the costs of %s could not be measured", engine.spec, exc_info=True)
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        say(f"Measuring failed ({reason}): what passes of {engine.spec} cost is learnt in races.")
+        say(
+            f"Measuring failed ({reason}): the times of passes of {engine.spec} are learnt "
+            f"during races."
+        )
         return known
     if len(measured.widths) == 1:
         return measured  # no room for a wider pass, so there is nothing to choose

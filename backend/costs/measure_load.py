@@ -43,7 +43,7 @@ def measure_load(
     """
     if not engine.capabilities.batch:
         raise DerbyError(
-            f"{engine.spec} computes one request a pass: what load costs it cannot be measured."
+            f"{engine.spec} computes one request per pass, so load cannot be measured."
         )
     requests, rounds = requests or REQUESTS, rounds or LOAD_ROUNDS
     fitting = [b for b in requests if b == 1 or b * _bytes_of(engine) <= _free()]
@@ -59,7 +59,7 @@ def measure_load(
             if not curves:
                 reason = str(error).strip().partition("\n")[0].rstrip(".")
                 raise DerbyError(
-                    f"What load costs {engine.spec} could not be measured ({reason})."
+                    f"Load on {engine.spec} could not be measured ({reason})."
                 ) from error
             say(f"Passes for {b} requests do not fit: {len(curves)} loads are known.")
             break

@@ -83,7 +83,7 @@ class PassCosts:
         return self.seconds[0]
 
     def relative(self, rows: int) -> float:
-        """T(rows) / T(1): how many plain steps such a pass costs."""
+        """T(rows) / T(1): how many times as long as a one-token pass such a pass takes."""
         return self(rows) / self.one_row
 
 

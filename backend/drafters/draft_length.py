@@ -180,11 +180,11 @@ class _Account:
             return UNDECIDED
         predicted = speedup(self._passes, costs, draft) if costs.known else 0.0
         if not self._rounds:
-            declined = ("no guess promised to pay",)
+            declined = ("no guess was worth its time",)
             return Decision({}, predicted, "plain decoding", declined, plain=True)
         k = max(1, round(self._depth / self._rounds))
         times = f"in {self._rounds} of {len(self._passes)} passes"
-        why = f"K={k} is what auto drafted here on average, {times}"
+        why = f"auto drafted k={k} tokens on average, {times}"
         return Decision({"k": k}, predicted, why)
 
 

@@ -1,4 +1,4 @@
-"""Which W, N and G lookahead runs with here, what that promises, and whether it keeps it."""
+"""Which window, level and guesses lookahead runs with here, and whether that pays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ class Sizes:
         return {"window": self.window, "level": self.level, "guesses": self.guesses}
 
     def __str__(self) -> str:
-        return f"W={self.window}, N={self.level}, G={self.guesses}"
+        return f"window={self.window}, level={self.level}, guesses={self.guesses}"
 
 
-#: Tokens per forward at each of these sizes, from narrow to wide, with a seeded pool, in the median
+#: Tokens per pass at each of these sizes, from narrow to wide, with a seeded pool, in the median
 #: of the answers that the model MEASURED gave to the six prompts of `python -m backend bench`,
 #: greedy. Those of other models are assumed to be the same until they have run.
 YIELDS: Mapping[Sizes, float] = {
@@ -55,6 +55,8 @@ USUAL = LADDER[1]
 #: What lookahead must promise to be tried: its yield differs much from text to text.
 MARGIN = 1.1
 
+TIMES = "\N{MULTIPLICATION SIGN}"
+
 #: Steps after which the running sizes are judged by what they really yield.
 TRIAL = 24
 
@@ -67,7 +69,7 @@ def predicted(sizes: Sizes, costs: PassCosts) -> float:
 
 
 def _plain_steps(sizes: Sizes, costs: PassCosts) -> float:
-    """How many plain steps a full pass costs, at the context that costs are quoted at."""
+    """The time of a full pass in one-token passes, at the context that costs are quoted at."""
     return (costs(sizes.rows, CONTEXT) + costs.width_change) / costs(1, CONTEXT)
 
 
@@ -77,17 +79,18 @@ def choose_sizes(costs: PassCosts, auto: Auto, model: str) -> tuple[Sizes, Decis
     """
     if not costs.known:
         sizes = LADDER[-1] if auto == "largest" else USUAL
-        return sizes, Decision(sizes.values, why=f"{sizes}: what passes cost is unknown here")
+        return sizes, Decision(sizes.values, why=f"{sizes}, as the time of a pass is unknown here")
     best = max(LADDER, key=lambda sizes: predicted(sizes, costs))
     sizes = LADDER[-1] if auto == "largest" else best
     gain, measured = predicted(sizes, costs), model == MEASURED
     promise = _promise(sizes, costs, measured=measured)
     pays = gain > MARGIN
     if auto == "decline" and not pays:
-        return sizes, Decision({}, 1.0, "plain decoding", (f"lookahead: {promise}",), plain=True)
+        declined = f"lookahead would not be faster: {promise}"
+        return sizes, Decision({}, 1.0, "plain decoding", (declined,), plain=True)
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
-    against = f"auto=decline would decline: {gain:.2f} times plain decoding's speed is {source}"
+    against = f"auto=decline would not guess: the {source} speed-up is {gain:.2f}{TIMES}"
     return sizes, Decision(
         sizes.values,
         gain if measured else 0.0,
@@ -100,9 +103,9 @@ def _promise(sizes: Sizes, costs: PassCosts, *, measured: bool) -> str:
     tokens = f"{YIELDS[sizes]:.1f} tokens"
     yields = f"yields about {tokens}"
     if not measured:
-        yields = f"is assumed to yield the {tokens} that were measured on {MEASURED}"
-    steps = f"{_plain_steps(sizes, costs):.2f} plain steps"
-    return f"its {sizes.rows}-row forward costs {steps} here and {yields}"
+        yields = f"is assumed to yield {tokens}, as on {MEASURED}"
+    cost = f"{_plain_steps(sizes, costs):.2f}{TIMES} as long"
+    return f"a pass over {sizes.rows} rows takes {cost} here and {yields}"
 
 
 def plan_lookahead(
@@ -165,7 +168,7 @@ class PlannedLookahead(Drafter):
             self._lost_after = self._lost_after or len(self._passes)
         if self._gives_up and self._lost_after:
             self._runs = False
-            gone = f"lookahead with {self._sizes}, given up: {self._account}"
+            gone = f"lookahead with {self._sizes} was stopped: {self._account}"
             self.decision = Decision({}, 1.0, "plain decoding", (gone,), plain=True)
         elif len(self._passes) == TRIAL:
             self._correct()
@@ -179,7 +182,7 @@ class PlannedLookahead(Drafter):
         gain = self._speedup if self._costs.now.known else 0.0
         why, declined = f"{self._sizes}: {self._account}", self._planned.declined
         if self._lost_after and not declined:
-            declined = (f"auto=decline would give up after {self._lost_after} steps",)
+            declined = (f"auto=decline would stop guessing after {self._lost_after} passes",)
         self.decision = Decision(self._sizes.values, gain, why, declined)
 
     @property
@@ -190,7 +193,7 @@ class PlannedLookahead(Drafter):
     @property
     def _account(self) -> str:
         yielded = sum(made.tokens for made in self._passes) / len(self._passes)
-        gain = f"in {len(self._passes)} steps a forward yielded {yielded:.2f} tokens"
+        gain = f"{len(self._passes)} passes wrote {yielded:.2f} tokens each"
         if not self._costs.now.known:
-            return f"{gain}; what it costs is unknown here"
-        return f"{gain} and cost {yielded / self._speedup:.2f} plain steps"
+            return f"{gain}; the time of a pass is unknown here"
+        return f"{gain} and took {yielded / self._speedup:.2f}{TIMES} as long"

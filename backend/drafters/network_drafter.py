@@ -112,7 +112,7 @@ class NetworkDrafter(Drafter):
         limit, title = self._network.positions, self._network.title
         if length > limit and not self._declined:
             self._declined = (
-                f"the {title} reads at most {limit:,} tokens and drafts nothing behind them",
+                f"the {title} reads at most {limit:,} tokens and drafts nothing after that",
             )
             self.decision = Decision(declined=self._declined)
         return limit + 1 - length

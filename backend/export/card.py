@@ -40,8 +40,8 @@ _ARROWS = "\N{BLACK UP-POINTING TRIANGLE}\N{BLACK DOWN-POINTING TRIANGLE} "
 
 
 def card(record: RaceRecord) -> str:
-    """As SVG: who was how fast, by what interval, and whether the text stayed, a line a column;
-    and what was asked of which model on what machine.
+    """As SVG: prompt, model and machine, and a line per column with its speed, interval and whether
+    the text stayed the same.
     """
     made = board(record)
     said = sentences.headline(made)
@@ -80,14 +80,15 @@ def _column(made: Scoreboard, index: int, middle: float) -> Iterator[str]:
         said = fitted(f"failed: {score.message}", RIGHT - BAR, 26)
         yield text(BAR, middle + 9, said, 26, BAD)
         return
-    length = LONGEST * _quickness(score) / (max(map(_quickness, made.scores)) or 1)
+    length = LONGEST * _bar(score) / (max(map(_bar, made.scores)) or 1)
     yield box(BAR, middle - 16, max(length, 2), 32, colour, 4)
     speed, _ = leading(score)  # of a program, how long it took
     rate = speed.text(score, made.baseline)
     unit = "" if rate == NONE or score.fed else f" {speed.unit.name}"
     yield text(BAR + length + 12, middle + 9, f"{rate}{unit}", 26, INK)
-    gain = figure("speedup").text(score, made.baseline)
-    yield text(RIGHT, middle - 4, gain, 28, colour, "end", bold=True)
+    if not (score.fed or made.noisy):
+        gain = figure("speedup").text(score, made.baseline)
+        yield text(RIGHT, middle - 4, gain, 28, colour, "end", bold=True)
     pace = sentences.pace(made, index).lstrip(_ARROWS)
     yield text(RIGHT, middle + 25, pace, 24, colour, "end")
 
@@ -105,7 +106,8 @@ def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:
         yield text(MARGIN, top + 36 + LINE * number, words, 20, colour)
 
 
-def _quickness(score: Score) -> float:
-    """What bars are as long as; 0 while unknown."""
-    seconds = score.seconds if score.fed else score.tpot
-    return 1 / max(seconds, 1e-9) if seconds else 0.0
+def _bar(score: Score) -> float:
+    """The length of a column's bar, in the unit written beside it: seconds of a program, else
+    tokens per second; 0 while unknown.
+    """
+    return score.seconds if score.fed else score.tokens_per_second

@@ -27,7 +27,7 @@ from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results.charts import cost_curve
 
-COSTS = "What a forward pass costs, by the number of its rows"
+COSTS = "The time of a pass by the number of its rows"
 LOAD = "Acceptance at which guesses break even, by the number of requests at once"
 
 RADIUS = 9
@@ -98,7 +98,7 @@ def curve(record: RaceRecord) -> str:
     costs = cost_curve(board(record))
     if costs is None:
         raise DerbyError(
-            "What passes cost was not known in this race, so there is no curve: run `tune`, and "
+            "The times of passes were not known in this race, so there is no curve: run `tune`, "
             "then the race again."
         )
     target = record.target
@@ -112,7 +112,7 @@ def draw_costs(costs: Mapping[str, Any], of: str = "") -> str:
     widest = max(rows for rows, *_ in [*points, *([m["rows"]] for m in marks)])
     most = max([*(steps for _, steps, _ in points), *(max(m["tokens"], m["steps"]) for m in marks)])
     plot = Plot(widest, 1.08 * most)
-    titles = ("rows in a pass (log scale)", "plain steps")
+    titles = ("rows in a pass (log scale)", "times as long")
     doubling = [2**n for n in range(int(log2(max(widest, 1))) + 1)]
     parts = [*plot.axes(doubling, _ticks(plot.most), titles), *_curve(plot, points)]
     caption = fitted(of, WIDTH - 20, 11)

@@ -46,7 +46,7 @@ def _lines(plan: Plan) -> list[str]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     if plan.kind != "plain" and plan.model.precision == AS_IT_IS:
-        yield "Wider passes round otherwise there: speculation may change the text."
+        yield "Wider passes round differently there, so speculation may change the text."
     if plan.kind == "lookup":
         yield f"Only endings of exactly {plan.ngram} tokens are looked up, no shorter ones."
     if plan.pays_up_to:

@@ -115,10 +115,10 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
     """
     target, strategy = column.target(default), column.strategy
     if strategy.lane is not None:
-        raise DerbyError(f"{column.label} already runs elsewhere: choose another column.")
+        raise DerbyError(f"{column.label} already runs on a server: choose another column.")
     notes: list[str] = []
     if strategy.restart or strategy.single:
-        notes.append("A program's slots are Decode Derby's own: this writes one text.")
+        notes.append("Other libraries have no slots: this code writes one text.")
     if request.sampling.temperature >= COLDEST:
         notes.append("At this temperature the library draws other tokens with the same seed.")
     plain = Plan(
@@ -166,7 +166,9 @@ def _published(name: str) -> str:
     except UnicodeEncodeError:
         possible = False
     if not possible:
-        raise DerbyError(f"The model name {name!r} has characters that no file's can: correct it.")
+        raise DerbyError(
+            f"The model name {name!r} has characters that no file name can have: correct it."
+        )
     # Path's own would take "./" off, and fail for a user that this machine does not have.
     return os.path.expanduser(name)  # noqa: PTH111
 
@@ -202,7 +204,7 @@ class Library:
 
     def _missing(self, plan: Plan) -> str:
         if plan.model.packed and not self.packed:
-            return f"{self.name} computes a GGUF file otherwise, if at all: use llama.cpp."
+            return f"{self.name} computes GGUF files differently or not at all: use llama.cpp."
         if plan.lacking and plan.lacking not in self.has:
             setting = f"{self.lookup}{plan.k}"
             return f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."

@@ -45,7 +45,7 @@ class Vetting:
     def vet(
         self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
     ) -> str:
-        """The definition of a grammar that compiles in bounds and whose every text can end.
+        """The definition of a grammar that compiles within bounds and whose texts can all end.
 
         Raises DerbyError for another, StoppedError once `stopped()` is true. What ships is trusted,
         and linked here.

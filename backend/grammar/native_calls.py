@@ -1,4 +1,4 @@
-"""How calls of the grammar engine's native code are made: bounded in time, some beside a pass."""
+"""Calls to the grammar engine's native code: bounded in time, some in parallel to a pass."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ class NativeCalls:
             if type(error).__name__ != "PanicException":
                 raise
             raise DerbyError(
-                "The grammar made the grammar engine crash: simplify it or pick one that ships."
+                "The grammar made the grammar engine crash: simplify it or choose a ready-made one."
             ) from error
         finally:
             if arm:

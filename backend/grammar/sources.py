@@ -54,7 +54,7 @@ class GrammarSource:
                 f"The grammar kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}."
             )
         if not self.text.strip():
-            raise DerbyError("The grammar is empty: write one or pick one of those that ship.")
+            raise DerbyError("The grammar is empty: write one or choose a ready-made one.")
         try:
             size = len(self.text.encode())
         except UnicodeEncodeError as error:

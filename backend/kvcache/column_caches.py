@@ -137,7 +137,7 @@ class Caches:
         prefix = self.prefixes.find(self.scope, model_key(engine), known)
         if prefix.length < max(1, least):
             raise DerbyError(
-                "The cache of this column is no longer held: run it again, then save it."
+                "The cache of this column is no longer in memory: run it again, then save it."
             )
         return StoredCache(binding_of(engine), prefix.length, prefix.arrays)
 

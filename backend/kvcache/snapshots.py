@@ -104,7 +104,7 @@ def require_fit(what: str, stored: Binding, present: Binding) -> None:
         if old != new:
             raise DerbyError(
                 f"The {what} cache was stored for {name} {old!r}, and this is {new!r}: "
-                "load what it was stored with, or start afresh without it."
+                "load what it was stored with, or start without it."
             )
 
 
@@ -221,7 +221,7 @@ class SnapshotFolder:
         """Delete a snapshot that this owner saved. Raises DerbyError if there is none."""
         if not any(file.id == name and file.owner == owner for file in self._files()):
             raise DerbyError(
-                f"You saved no snapshot {str(name)[:40]!r} in this browser: choose one of your own."
+                f"Snapshot {str(name)[:40]!r} was not saved in this browser: choose one that was."
             )
         self.remove(name)
 
@@ -282,7 +282,7 @@ class SnapshotFolder:
         except (ValueError, TypeError, KeyError) as error:
             # A name in a forged file may be megabytes long.
             raise DerbyError(
-                f"Snapshot {name} cannot be used: {str(error)[:300]}; remove it and save it anew."
+                f"Snapshot {name} cannot be used: {str(error)[:300]}; remove it and save it again."
             ) from error
 
 

@@ -84,7 +84,7 @@ def _require_reader(config: Mapping[str, Any], name: str) -> None:
         return
     install = f"install the package {package} for the torch engine, or " if package else ""
     raise DerbyError(
-        f"The weights of {name!r} are quantised as {method:.40}, which nothing here reads: "
+        f"The weights of {name!r} are quantised as {method:.40}, which no engine here can read: "
         f"{install}choose the model's plain weights."
     )
 
@@ -119,8 +119,8 @@ def require_convertible(folder: Path, name: str) -> None:
     method = quantised_as(stated)
     if method and not is_unpacked(stated):
         raise DerbyError(
-            f"The weights of {name!r} are quantised as {method:.40}, of which OpenVINO's converter "
-            "makes nothing: choose the torch engine, or the model's plain weights."
+            f"The weights of {name!r} are quantised as {method:.40}, which OpenVINO's converter "
+            f"cannot read: choose the torch engine, or the model's plain weights."
         )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -175,8 +175,8 @@ def loading_error(name: str, what: str, error: Exception) -> DerbyError:
     log.info("%s: %s", what, error, exc_info=error)
     if _FOREIGN_CODE.search(str(error)):
         return DerbyError(
-            f"The model {name!r} needs code of its own repository, and Decode Derby runs none: "
-            "choose a model of a standard architecture."
+            f"The model {name!r} needs code from its own repository, which Decode Derby does not "
+            f"run: choose a model of a standard architecture."
         )
     said = " ".join(f"{type(error).__name__}: {error}".split())
     return DerbyError(f"{what} ({said:.200}): choose another model, or fetch its files again.")

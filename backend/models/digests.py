@@ -1,4 +1,4 @@
-"""SHA-256 of files, computed anew only where they may have changed."""
+"""SHA-256 of files, computed again only if they may have changed."""
 
 import hashlib
 import logging

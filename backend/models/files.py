@@ -78,8 +78,8 @@ class ModelFiles:
         if self.long_factors:
             return f"Opened with its factors for long texts, up to {self.max_context:,} tokens."
         return (
-            f"Opened with its factors for texts of up to {self.original_context:,} tokens: a "
-            "context limit beyond that opens it with those for longer ones."
+            f"Opened with its factors for texts of up to {self.original_context:,} tokens: set a "
+            f"higher context limit for longer texts."
         )
 
 
@@ -112,8 +112,8 @@ def gguf_file(name: str, say: Say) -> Path:
     file = place if place.is_file() else gguf_in(place, name)
     if file is None or file.suffix != SUFFIX:
         raise DerbyError(
-            f"{name!r} has no GGUF file, which is all that llama.cpp reads: name one, or choose "
-            "another engine."
+            f"{name!r} has no GGUF file, and llama.cpp reads only those: name one, or choose "
+            f"another engine."
         )
     return file
 

@@ -78,7 +78,7 @@ def remove_fetched(name: str) -> int:
     models = {model.name: model for model in fetched_models()}
     if name not in models:
         names = ", ".join(models) or "none"
-        raise DerbyError(f"No Hub model {name!r:.200} was fetched; there are: {names}.")
+        raise DerbyError(f"No Hub model {name!r:.200} was downloaded; there are: {names}.")
     for folder in reversed(models[name].folders):
         remove_prepared(folder)
     return models[name].size
@@ -99,8 +99,8 @@ class HubQuota:
         if HUB_ID.fullmatch(name):
             if not self.limit and not is_fetched(name) and fetched_by_others(name) is None:
                 raise DerbyError(
-                    f"The Hub model {name!r} is not here, and none is fetched from the Hub (the "
-                    "limit hub_bytes is 0): choose a model that is offered."
+                    f"The Hub model {name!r} is not here, and downloads from the Hub are off "
+                    f"(the limit hub_bytes is 0): choose an offered model."
                 )
             hub_folder(name, say, lambda download: self._make_room(download, {name, *needed}))
 

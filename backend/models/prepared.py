@@ -131,7 +131,7 @@ def remove_prepared(folder: Path) -> None:
             _remove(folder)
     except Timeout as error:
         raise DerbyError(
-            f"{folder.name!r} is just being prepared: try again once it is."
+            f"{folder.name!r} is being prepared right now: try again later."
         ) from error
     except OSError as error:
         raise _forbidden(error) from error
@@ -155,12 +155,12 @@ def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            say(f"Waiting for another process, which is preparing {folder.name!r}...")
+            say(f"Waiting for another process that is preparing {folder.name!r}...")
             lock.acquire()
     except (FileExistsError, NotADirectoryError) as error:
         raise DerbyError(
-            "The cache folder cannot be made, for a file stands in its place or above it: remove "
-            "that, or set DECODE_DERBY_CACHE to a folder.",
+            "The cache folder cannot be created because a file is in its place: remove the file, "
+            "or set DECODE_DERBY_CACHE to a folder.",
             folder.parent,
         ) from error
     except OSError as error:
@@ -203,7 +203,7 @@ def _says_full(error: BaseException) -> bool:
 def _full(name: str, needs: int) -> DerbyError:
     wanted = f"{needs / 1e6:,.0f} MB" if needs else "more than there is"
     return DerbyError(
-        f"The disk is full, or limits this user: {name!r} needs {wanted}, and {_free() / 1e6:,.0f} "
+        f"The disk or this user's quota is full: {name!r} needs {wanted}, and {_free() / 1e6:,.0f} "
         "MB are free in the cache folder; make room there, or set DECODE_DERBY_CACHE to a folder "
         "on a larger disk.",
         cache_dir(),

@@ -186,7 +186,7 @@ class _Parser:
         options = text.split("|")
         given = f"{len(options):,} options are given; it must be 2 to {MAX_CHOICES}, split at |"
         self._check(2 <= len(options) <= MAX_CHOICES, at, given)
-        self._check("" not in options, at, "an option is empty: remove the | that is too many")
+        self._check("" not in options, at, "an option is empty: remove the extra |")
         for i, option in enumerate(options):
             twice = f"the option {option!r:.60} is given twice: remove one"
             self._check(option not in options[:i], at, twice)

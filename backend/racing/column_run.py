@@ -75,9 +75,7 @@ class ColumnRun:
 
     def _other_lane(self, factory: LaneFactory) -> Lane:
         if is_program(self.request.prompt):
-            raise DerbyError(
-                f"{self.column.title} writes one text, and runs no program: remove it."
-            )
+            raise DerbyError(f"{self.column.title} cannot run programs: remove it.")
         return factory(self.index, self.request, self.column.settings())
 
     def save(self, loading: Loading, owner: str = "") -> Saved:
@@ -239,7 +237,7 @@ class _LocalRun:
             max(SINK, self._system(program)),
         )
         if bounds.room(prompt) < 1:
-            ahead = f", of which {scratch_depth} serve to look ahead" if scratch_depth else ""
+            ahead = f" ({scratch_depth} of them for lookahead)" if scratch_depth else ""
             raise DerbyError(
                 f"The prompt has {prompt:,} tokens; the context holds {bounds.positions:,}{ahead}. "
                 "Shorten the prompt or raise the context limit."

@@ -57,8 +57,8 @@ class SaveColumn:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Find out anew what passes cost on the models of these columns, or, if `load`, what those cost
-    that serve several requests.
+    """Measure the times of passes on the models of these columns, or, if `load`, of passes that
+    serve several requests.
     """
 
     columns: tuple[Column, ...]

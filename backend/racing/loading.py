@@ -1,4 +1,4 @@
-"""What a race needs of models: each loaded once, off every clock, and an error told every time."""
+"""Loads the models of a race: each once, while no clock runs; every column gets its error."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -41,6 +41,6 @@ def read_record(record: dict[str, Any]) -> tuple[Request, Column, ModelSpec]:
         read: _Record = read_as(_Record, record, "it")
     except UntrustedError as error:
         raise DerbyError(
-            f"The snapshot's record cannot be read ({error.clause}): save it anew."
+            f"The snapshot's record cannot be read ({error.clause}): save it again."
         ) from error
     return read.request, default_column(read.strategy).with_settings(read.settings), read.target

@@ -1,4 +1,4 @@
-"""What is told while a model is made ready: sentences, and how far it has come since the last."""
+"""Progress sentences while a model is prepared."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ class Progress:
         said = f"{size(written)} of about {size(total)} written ({written / total:.0%})"
         if written == before:
             return said
-        return f"{said}, some {(total - written) * (now - began) / (written - before):.0f} s left"
+        return f"{said}, about {(total - written) * (now - began) / (written - before):.0f} s left"
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def read_document(data: bytes) -> RaceRecord:
 
 def refusal(why: str) -> DerbyError:
     """What to raise for anything that is no record."""
-    return DerbyError(f"This is no record of a race: {why}; copy or save it anew.")
+    return DerbyError(f"This is not a record of a race: {why}; copy or save it again.")
 
 
 def schema() -> str:

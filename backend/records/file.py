@@ -40,7 +40,7 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
     rest = data[check.end() :]
     if crc32(rest) != int(check[1], 16):
         raise DerbyError(
-            "The record was changed or damaged since it was saved: take the file as it was."
+            "The record was changed or damaged after it was saved: use the original file."
         )
     return read_document(b"{" + rest)
 

@@ -91,9 +91,9 @@ def decode(text: str) -> RaceRecord:
         )
     found = _LINK.fullmatch(text.strip())
     if found is None:
-        raise DerbyError("This is no link to a race: copy the whole of it, from # to its end.")
+        raise DerbyError("This is not a link to a race: copy all of it, from # to the end.")
     if found[1].startswith(_EARLIER):
-        raise DerbyError("This link is of an earlier version, which alone reads it: race again.")
+        raise DerbyError("Only an earlier version can read this link: run the race again.")
     return read_document(_unpacked(found[1]))
 
 

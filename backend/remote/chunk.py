@@ -138,9 +138,7 @@ def printable(text: str) -> str:
 
 
 def _strange() -> DerbyError:
-    return DerbyError(
-        "The server answers otherwise than an OpenAI-compatible one: check its address."
-    )
+    return DerbyError("The server is not OpenAI-compatible: check its address.")
 
 
 def _table(value: Any) -> Mapping[str, Any]:

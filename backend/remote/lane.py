@@ -55,10 +55,10 @@ _REASONS: Mapping[str, Reason] = {"length": "token limit", "stop string": "stop 
 
 #: What to do about a server's refusal, by its status.
 _REFUSALS = {
-    401: "wants a key, or another one: name it in the file of servers",
-    403: "does not let this key in: name another in the file of servers",
+    401: "needs another key: set it in the file of servers",
+    403: "refuses this key: set another in the file of servers",
     404: "has no such path or model: check the address and the model",
-    429: "takes no more requests now: try again later",
+    429: "accepts no more requests now: try again later",
     503: "is not ready: try again later",
 }
 
@@ -274,7 +274,7 @@ class Answer:
         if self._size > _TOKEN_BYTES * self._most + _SPARE_BYTES:
             raise DerbyError(
                 f"The server has written {self._size:,} bytes, although it was asked for "
-                f"{self._most} tokens: it is at fault."
+                f"{self._most} tokens: the server has a bug."
             )
         if not self._steps:
             by_server = chunk.timings is not None

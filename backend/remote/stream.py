@@ -54,13 +54,17 @@ def _message(data: bytes) -> dict[str, Any]:
     try:
         message = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise DerbyError("The server sent bytes that are no UTF-8: it is at fault.") from error
+        raise DerbyError(
+            "The server sent bytes that are not UTF-8: the server has a bug."
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise DerbyError("The server sent an event that is no JSON: is it a server of text?") from (
-            error
-        )
+        raise DerbyError(
+            "The server sent an event that is not JSON: check that it is a server for text."
+        ) from (error)
     if not isinstance(message, dict):
-        raise DerbyError("The server sent an event that is no JSON object: it is at fault.")
+        raise DerbyError(
+            "The server sent an event that is not a JSON object: the server has a bug."
+        )
     return message
 
 

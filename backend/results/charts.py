@@ -1,9 +1,9 @@
-"""What forward passes cost here, as the page draws it: the curve, and where the columns lie."""
+"""How long passes take here, as the page draws it: the curve, and the columns on it."""
 
 from typing import Any
 
 from backend.costs.pass_costs import PassCosts
-from backend.results.figures import counted
+from backend.results.figures import TIMES, counted, factor
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import pass_cost
@@ -11,9 +11,9 @@ from backend.results.sentences import pass_cost
 
 def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
     """The baseline's curve, or the first that is known, with the columns on the same model; None
-    while nothing is known. "points": of each measured width its rows, its plain steps and
-    a line of words; "cells": the same as a table; "marks": one for each column whose guesses were
-    verified, see `_mark`; "note": what else there is to know.
+    while nothing is known. "points": of each measured width its rows, its time in one-token passes
+    and a sentence; "cells": the same as a table; "marks": one for each column whose guesses were
+    checked, see `_mark`; "note": what else there is to know.
     """
     known = [score for score in (board.baseline, *board.scores) if score.costs.known]
     if not known:
@@ -25,7 +25,11 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
     ]
     return {
         "points": [
-            [k, round(costs.relative(k), 3), f"{counted(k, 'row')}: {ms} ms, {steps} plain steps"]
+            [
+                k,
+                round(costs.relative(k), 3),
+                f"{counted(k, 'row')}: {ms} ms, {steps}{TIMES} as long",
+            ]
             for k, (_, ms, steps) in zip(costs.widths, cells, strict=True)
         ],
         "cells": cells,
@@ -34,37 +38,38 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
             for i, score in enumerate(board.scores)
             if score.spec == spec and board.columns[i].strategy.keeps_cache and _guesses(score)
         ],
-        "note": f"A plain step takes {costs.one_row * 1e3:.1f} ms here; a pass over another number "
-        f"of rows than the one before takes {costs.width_change * 1e3:.1f} ms more. What "
-        "drafting costs comes on top of the curve.",
+        "note": f"A one-token pass takes {costs.one_row * 1e3:.1f} ms here. A pass takes "
+        f"{costs.width_change * 1e3:.1f} ms more if the pass before it had another number of "
+        "rows. The curve does not include drafting.",
     }
 
 
 def _guesses(score: Score) -> bool:
-    """True of columns whose passes are wide because drafts or forced tokens are verified, not
+    """True if the column's passes are wide because guesses or forced tokens are checked, not
     because a program's own text is read.
     """
     return bool((score.drafted or score.forced) and score.passes and not score.fed)
 
 
 def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
-    """Where a column lies: the rows of its average pass, the tokens that come out of it, what it
-    costs in plain steps, whether that is shown to pay, and a sentence. The cost is what the column
-    took in this race, as on its card; without a baseline, what the curve says.
+    """A column's place: the rows of its average pass, the tokens gained by it, its time in
+    one-token passes, whether that is shown to pay, and a sentence. The time is that of this race,
+    as on the card; without a baseline, that of the curve.
     """
     score = board.scores[index]
     rows, tokens = score.mean_rows, score.tokens_per_forward
     measured = pass_cost(board, index)
     steps, pace = measured or costs.average(rows) / costs.one_row, board.pace(index)
-    cost = f"{'cost' if measured else 'should cost'} {steps:.2f} plain steps"
-    verdict = {"faster": "it pays", "slower": "it does not pay"}.get(pace, "no clear difference")
+    cost = f"{'took' if measured else 'should take'} {factor(steps)} as long"
+    unclear = "too noisy to tell" if board.noisy else "no clear difference"
+    verdict = {"faster": "faster", "slower": "slower"}.get(pace, unclear)
     if not measured:
-        verdict = "it should pay" if tokens > steps else "it should not pay"
+        verdict = "it should be faster" if tokens > steps else "it should be slower"
     return {
         "name": board.name(index),
         "rows": round(rows, 2),
         "tokens": round(tokens, 3),
         "steps": round(steps, 3),
         "pace": pace,
-        "sentence": f"{tokens:.2f} tokens from {rows:.1f} rows that {cost}: {verdict}",
+        "sentence": f"{tokens:.2f} tokens per pass over {rows:.1f} rows, which {cost}: {verdict}",
     }

@@ -21,9 +21,7 @@ Place = Literal["card", "table", "summary"]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a figure is counted in. `text` writes a value to be read alone, `cell` one of many
-    below a heading that names the unit.
-    """
+    """A unit. `text` writes a value with it, `cell` a value below a heading that names it."""
 
     name: str
     text: Callable[[float], str]
@@ -31,7 +29,7 @@ class Unit:
 
 
 def no_interval(_score: Score, _baseline: Score) -> Ratio:
-    """Of a figure that is no ratio of two columns."""
+    """The interval of a figure that is not a ratio of two columns."""
     return UNKNOWN
 
 
@@ -51,11 +49,11 @@ class Figure:
 
     @property
     def heading(self) -> str:
-        """The title, and the unit that `cell` leaves out."""
+        """The title, with the unit that `cell` leaves out."""
         return f"{self.title}, {self.unit.name}" if self.unit is MILLISECONDS else self.title
 
     def text(self, score: Score, baseline: Score) -> str:
-        """The value with its unit, to be read alone."""
+        """The value with its unit."""
         return self._written(self.unit.text, score, baseline)
 
     def cell(self, score: Score, baseline: Score) -> str:
@@ -68,7 +66,7 @@ class Figure:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them."""
+    """Seconds, in a unit that fits: 2.80 s, 45.1 ms."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     if seconds >= 0.1:
@@ -77,18 +75,19 @@ def duration(seconds: float) -> str:
 
 
 def rate(tokens_per_second: float) -> str:
-    """Tokens a second, in as many digits as mean something."""
+    """Tokens a second, with as many digits as mean something."""
     return f"{tokens_per_second:,.0f}" if tokens_per_second >= 1000 else f"{tokens_per_second:.1f}"
 
 
 def counted(number: float, noun: str) -> str:
-    """So many of what `noun` names: 1 core, 1.5 cores, 1,200 tokens."""
+    """A number and what it counts: 1 core, 1.5 cores, 1,200 tokens."""
     written = f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
-    return f"{written} {noun}" if number == 1 else f"{written} {noun}s"
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{written} {noun if number == 1 else plural}"
 
 
 def factor(ratio: float) -> str:
-    """How many times as much."""
+    """A factor: 1.33 with a multiplication sign."""
     return f"{ratio:.2f}{TIMES}"
 
 
@@ -98,7 +97,7 @@ def span(ratio: Ratio) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Milliseconds in three digits, or in all where there are more."""
+    """Milliseconds with three digits, or with all if there are more."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
@@ -108,11 +107,11 @@ RATIO = Unit(TIMES, factor, factor)
 MEAN = Unit("tokens", "{:.2f}".format, "{:.2f}".format)
 SHARE = Unit("%", "{:.0%}".format, "{:.0%}".format)
 TOKENS = Unit("tokens", "{:,.0f}".format, "{:,.0f}".format)
-ROWS = Unit("token rows", "{:,.0f}".format, "{:,.0f}".format)
+ROWS = Unit("rows", "{:,.0f}".format, "{:,.0f}".format)
 
 
 def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float | None]:
-    """A value of which 0 means unknown, or that there is nothing to say."""
+    """A value where 0 means that it is unknown."""
     return lambda score, _: value(score) or None
 
 
@@ -121,14 +120,12 @@ FIGURES = (
         "speedup",
         "speed-up",
         RATIO,
-        "Tokens that the column wrote over those that KV reuse wrote, while both were decoding: "
-        "the machine was in the same state for both. Of columns that run alone, and of short "
-        "runs, decode time of KV reuse over that of the column, for the same tokens of the answer; "
-        "of a program, the whole times. It is the tokens per forward, divided by how many times as "
-        "long as a plain step such a forward pass takes. In brackets the 95 % interval, for which "
-        "slices of the time in which both ran are drawn anew: it is of this text on this machine; "
-        "the bench, which draws prompts, tells of others. Only what has an interval without 1 is "
-        "called faster or slower.",
+        "How many times as fast as KV reuse the column decodes, while both run. It equals tokens "
+        "per pass, divided by how many times as long as a one-token pass each pass takes. Example: "
+        "2 tokens per pass that takes 1.5 times as long: 1.33. In brackets the 95 % interval for "
+        "this text on this machine (block bootstrap over slices of the race). A column is called "
+        "faster or slower only if its interval does not contain 1. For short races, programs, and "
+        "columns that ran alone, it is the ratio of the times.",
         lambda score, baseline: score.gain_over(baseline).value or None,
         ("table", "summary"),
         Score.gain_over,
@@ -137,8 +134,8 @@ FIGURES = (
         "ttft",
         "TTFT",
         MILLISECONDS,
-        "Time to first token: reading the prompt, by the target and by a draft, and choosing the "
-        "first token; compiling a grammar included.",
+        "Time to first token: reading the prompt, compiling a grammar if there is one, and "
+        "choosing the first token. Example: 300 tokens at 1 ms each: 300 ms.",
         lambda score, _: score.ttft * 1e3 if score.steps else None,
         ("card", "table", "summary"),
     ),
@@ -146,7 +143,8 @@ FIGURES = (
         "tpot",
         "TPOT",
         MILLISECONDS,
-        "Time per output token after those of the first step, over all that the column wrote.",
+        "Time per output token after the first pass, on average. Example: 100 tokens in 2 s: "
+        "20 ms.",
         _positive(lambda score: score.tpot * 1e3),
         ("card", "table", "summary"),
     ),
@@ -154,16 +152,16 @@ FIGURES = (
         "rate",
         "tokens/s",
         RATE,
-        "Tokens a second after those of the first step: the inverse of TPOT.",
+        "Tokens a second after the first pass: 1 / TPOT. Example: a TPOT of 20 ms: 50 tokens/s.",
         _positive(lambda score: score.tokens_per_second),
         ("card", "table", "summary"),
     ),
     Figure(
         "tokens_per_forward",
-        "tokens per forward",
+        "tokens per pass",
         MEAN,
-        "Tokens committed in one forward pass of the target, on average over those after the "
-        "first step.",
+        "Tokens written in one pass of the model, on average, after the first pass. KV reuse "
+        "writes 1. Example: 4 guesses of which 2 are right, and the model's own token: 3.",
         _positive(lambda score: score.tokens_per_forward),
         ("card", "table", "summary"),
     ),
@@ -171,25 +169,24 @@ FIGURES = (
         "predicted",
         "predicted",
         RATIO,
-        "The speed-up over plain decoding on the same model that the measured costs of forward "
-        "passes promise for the rows and the draft calls that there were.",
+        "The speed-up over KV reuse on the same model, computed from the measured times of passes "
+        "and drafts. Example: 2 tokens per pass of 15 ms, one-token passes of 10 ms: 1.33.",
         _positive(lambda score: score.predicted),
     ),
     Figure(
         "drafted",
         "drafted",
         TOKENS,
-        "Tokens that a drafter proposed and the target verified; those that a grammar forces are "
-        "none of them.",
+        "Guessed tokens that the model checked; tokens that a grammar forced are not counted. "
+        "Example: 20 passes with 4 guesses each: 80.",
         _positive(lambda score: score.drafted),
     ),
     Figure(
         "accepted",
         "accepted",
         SHARE,
-        "Share of the drafted tokens that the target confirmed: the acceptance rate. With total "
-        "variation distance TV between draft and target, keeping the text accepts "
-        "(1 - TV) / (1 + TV) of a draft's first tokens, keeping the distribution alone 1 - TV.",
+        "The acceptance rate: the share of guessed tokens that were right. Example: 60 of 80: "
+        "75 %.",
         lambda score, _: score.acceptance if score.drafted else None,
         ("card", "table", "summary"),
     ),
@@ -197,15 +194,15 @@ FIGURES = (
         "drafting",
         "drafting",
         SHARE,
-        "Share of the column's time that went into drafting.",
+        "Share of the column's time that guessing took. Example: 0.5 s of 5 s: 10 %.",
         _positive(lambda score: score.parts.get("draft", 0.0) / (score.seconds or 1)),
     ),
     Figure(
         "mask_compute",
         "mask compute",
         MILLISECONDS,
-        "Time to find out which tokens a grammar allows, on average for each mask. Most of it runs "
-        "while the forward pass does.",
+        "Time to find the tokens that a grammar allows, on average per mask. Most of it overlaps "
+        "with the pass. Example: 0.1 ms beside a pass of 20 ms.",
         lambda score, _: mean(score.masks) * 1e3 if score.masks else None,
         ("card", "table", "summary"),
     ),
@@ -213,7 +210,8 @@ FIGURES = (
         "mask_wait",
         "mask wait",
         MILLISECONDS,
-        "Time that a step waits for the grammar, on average: what the forward pass did not hide.",
+        "Time that a pass waits for the grammar's mask, on average. Example: 0.02 ms, when the "
+        "rest of the mask overlapped with the pass.",
         lambda score, _: score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None,
         ("card", "table", "summary"),
     ),
@@ -221,29 +219,32 @@ FIGURES = (
         "forced",
         "forced",
         TOKENS,
-        "Tokens that a grammar left no choice about.",
+        "Tokens for which the grammar allowed only one choice. Example: the name and the colon of "
+        "a JSON field.",
         lambda score, _: float(score.forced) if score.masks else None,
     ),
     Figure(
         "reused",
         "reused",
         TOKENS,
-        "First tokens of the prompt, and of an answer that goes on, whose keys and values an "
-        "earlier answer of yours, or a snapshot, held already. Nobody else's are ever used.",
+        "First tokens of the prompt that were already in a cache of your earlier answers or a "
+        "snapshot. Other users' caches are never used. Example: the same document with a new "
+        "question.",
         _positive(lambda score: score.reused),
     ),
     Figure(
         "rows",
         "rows",
         ROWS,
-        "Token rows that the target computed in all, the prompt and rejected guesses included.",
+        "Tokens that the model computed in all, with the prompt and wrong guesses. Example: a "
+        "prompt of 50 tokens and 10 passes over 5 rows: 100.",
         _positive(lambda score: score.rows),
     ),
     Figure(
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written in this run; those from before a Continue are not counted.",
+        "Tokens written in this run. Example: after Continue, only the new ones count.",
         _positive(lambda score: score.written),
         ("table", "summary"),
     ),
@@ -251,7 +252,7 @@ FIGURES = (
         "time",
         "time",
         MILLISECONDS,
-        "The column's own time in this run.",
+        "The column's time on its own clock in this run. Example: 2.8 s in a race of 14 s.",
         _positive(lambda score: score.seconds * 1e3),
         ("table",),
     ),
@@ -264,10 +265,10 @@ def figures(place: Place) -> tuple[Figure, ...]:
 
 
 def leading(score: Score) -> tuple[Figure, ...]:
-    """The two figures that say most of a column, beside its speed-up."""
+    """The two figures that say most about a column, beside its speed-up."""
     speed = "time" if score.fed else "rate"
     cause = "ttft"
-    if score.drafted or score.forced:  # a server tells of drafts, and not of passes
+    if score.drafted or score.forced:  # a server sends counts of drafts, not of passes
         cause = "tokens_per_forward" if score.clock == "own" else "accepted"
     return figure(speed), figure(cause)
 
@@ -278,5 +279,5 @@ def figure(name: str) -> Figure:
 
 
 def glossary() -> list[tuple[str, str, str]]:
-    """Title, unit and line of help of every figure."""
+    """Title, unit and help of every figure."""
     return [(entry.title, entry.unit.name, entry.help) for entry in FIGURES]

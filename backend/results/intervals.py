@@ -1,4 +1,4 @@
-"""How sure a ratio of speeds is: 95 % intervals by drawing anew from what was measured.
+"""How sure a ratio of speeds is: 95 % intervals by resampling what was measured.
 
 Columns of a race take turns, so at equal readings of their own clocks the machine was in the same
 state for both of them. The time in which both ran is cut into slices, and slices are drawn with

@@ -1,4 +1,4 @@
-"""Up to how many requests at once does a column pay? What its race and T(k, b) say together."""
+"""Up to how many requests at once a column is faster: predicted from its race and T(k, b)."""
 
 import itertools
 from collections.abc import Sequence
@@ -61,24 +61,23 @@ class UnderLoad:
 
     @property
     def sentence(self) -> str:
-        """Up to which load it pays, and what it costs beyond that."""
+        """Up to which load it is faster, and how slow it is beyond that."""
         load, limit = self.load, self.limit
-        alone = f"{self.gain(1):.2f} times KV reuse's speed"
+        alone = f"{self.gain(1):.2f} times as fast as KV reuse for one request"
         if limit == 0:
-            return f"does not pay even for one request: {alone} is predicted"
+            return f"not faster even for one request: predicted {alone}"
         if limit == load.most:
-            at_most = f"{self.gain(limit):.2f} times at {limit} requests"
-            return f"pays at every load measured: {alone} alone, {at_most}"
+            return f"faster at every load: {alone}, {self.gain(limit):.2f} times for {limit}"
         beyond = next(b for b in load.requests if b > limit)
         shown = max([beyond, *(b for b in load.requests if b <= 3 * limit)])
-        slower = f"takes {1 / self.gain(shown):.2f} times as long at {shown}"
+        slower = f"{1 / self.gain(shown):.2f} times as long for {shown}"
         if self.gain(shown) >= 1:
-            slower = f"gains nothing at {shown}"
-        return f"pays up to {counted(limit, 'request')} at once here ({alone} alone), and {slower}"
+            slower = f"no gain for {shown}"
+        return f"faster up to {counted(limit, 'request')} at once: {alone}, {slower}"
 
 
 def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
-    """The column as load sees it; None of one that verifies no guesses, or feeds fixed text."""
+    """The column's figures under load; None if it checks no guesses, or feeds fixed text."""
     if not (load.known and score.drafted and score.passes) or score.fed or score.mean_rows <= 1:
         return None
     drafting = score.parts.get("draft", 0.0) / max(score.steps, 1)
@@ -87,7 +86,7 @@ def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
 
 
 def load_of(board: Scoreboard, index: int) -> LoadCosts:
-    """What load costs on this column's model, whichever column of it was told."""
+    """The costs of load on this column's model, whichever of its columns has them."""
     score = board.scores[index]
     known = (other.load for other in board.scores if other.spec == score.spec)
     return next((load for load in known if load.known), score.load)
@@ -126,11 +125,10 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         ],
         "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in chains)],
         "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
-        "note": f"Of {load.most} requests at once and up to {rows[-1]} rows of each, measured "
-        f"behind {context} tokens; in tokens a second of all requests together. The sentences "
-        "suppose that a column goes on guessing as it did alone, where auto guesses less. Each "
-        "request's draft is counted on its own, as it runs here; a server may draft for all at "
-        "once.",
+        "note": f"Tokens a second of all requests together, from passes measured here with up to "
+        f"{load.most} requests and {rows[-1]} rows each, after {context} tokens of context. The "
+        "sentences assume that a column guesses as much as it did alone; with auto it would guess "
+        "less. Drafts run one request after another; a server may run them together.",
     }
 
 

@@ -352,7 +352,7 @@ class Score:
 
     @property
     def wobble(self) -> tuple[float, float, float]:
-        """The quartiles of a plain step's seconds, from the lower to the upper; zeros if there are
+        """The quartiles of the seconds of one-token passes, lowest first; zeros if there are
         few, or other ones too.
         """
         steps = np.diff(self.times[max(self.first_block, 1) - 1 :])

@@ -14,6 +14,9 @@ from backend.strategies.registry import BASELINE
 
 ENDED = ("done", "stopped", "failed")
 
+#: Share of the machine that others may use before no column is called faster or slower.
+NOISY = 0.5
+
 #: Of a column: the baseline, shown to be faster or slower, a control, or nothing shown.
 Pace = Literal["base", "faster", "slower", "control", ""]
 
@@ -26,8 +29,8 @@ Sameness = Literal["same", "differs", "allowed", ""]
 class Difference:
     """The first token at which a column departs from its reference.
 
-    `gap` is the distance between the reference's two best scores there: near zero means a numeric
-    tie, anything else a real difference; infinite: unknown.
+    `gap` is the distance between the reference's two best scores there: near zero means that
+    rounding decided, anything else a real difference; infinite: unknown.
     """
 
     index: int
@@ -87,7 +90,7 @@ class Scoreboard:
 
     @property
     def baseline(self) -> Score:
-        """The score of the column that all are compared with; an empty one if there is none."""
+        """The score of the column that others are compared with; an empty one if there is none."""
         index = self.baseline_index
         return Score() if index is None else self.scores[index]
 
@@ -110,7 +113,7 @@ class Scoreboard:
         return bool(spec) and spec == self.scores[other].spec
 
     def by_text(self, index: int) -> bool:
-        """True if the column's text must stand for its tokens, whose ids mean nothing here."""
+        """True if texts are compared, not tokens, because the ids of the column are unknown."""
         reference, score = self.reference(index), self.scores[index]
         return reference is not None and score.clock != "own" and not score.tokenizer
 
@@ -166,7 +169,7 @@ class Scoreboard:
         return bool(shifted) or not self.must_match(index)
 
     def sameness(self, index: int) -> Sameness:
-        """What became of the column's text beside its reference's."""
+        """How the column's text compares with its reference's."""
         if not self.compared(index):
             return ""
         if self.difference(index) is None:
@@ -201,13 +204,21 @@ class Scoreboard:
         idle = column.plain or (score.decision.plain and not score.drafted)
         return idle and self._same_weights(index, base)
 
+    @property
+    def noisy(self) -> bool:
+        """True if others used so much of the machine that the race shows no speeds. The page's own
+        share is not theirs.
+        """
+        found = self.conditions
+        return found is not None and found.others + found.stolen > NOISY
+
     def pace(self, index: int) -> Pace:
-        """Whether the column is shown to be faster or slower than the baseline; of a control
-        neither is said.
+        """Whether the column is shown to be faster or slower than the baseline: neither for one
+        that did the baseline's work, nor in a noisy race.
         """
         if index == self.baseline_index:
             return "base"
         if self.control(index):
             return "control"
-        gain = self.gain(index)
+        gain = UNKNOWN if self.noisy else self.gain(index)
         return "faster" if gain.above else "slower" if gain.below else ""

@@ -14,54 +14,56 @@ from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 
-#: Tokens per forward above which more than plain decoding has come out.
+#: Tokens per pass above which a column did more than plain decoding.
 PLAIN = 1.03
 
-#: Shares of the machine that others may take, and by which a quarter of the plain steps may exceed
-#: the middle one, before a race's timings are called spoiled.
+#: Timings are doubted when others and the page use more than SPOILED of the machine, or when a
+#: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.15, 0.25
 
-#: More tokens than that would not be waited for.
+#: Nobody would wait for more tokens than this.
 FAR = 10_000
 
 _NO_LONGER_LENT = (
-    "The race ended early because the GPU was lent for no longer: ask for fewer tokens or columns."
+    "The race ended early because the GPU time was used up: ask for fewer tokens or columns."
 )
 
-#: What is said of a race before anything of it is settled.
-TURNS = "The columns take turns, so the lead is real."
+#: The status of a race before any result is known.
+TURNS = "Columns take turns; each is timed on its own clock."
 
-#: What the page explains besides the figures.
+_NOISY = "too noisy to tell"
+
+#: The glossary's entries besides the figures.
 TERMS = {
-    "Own clock": "Wall time of the column's own steps, with the device synchronised, and of "
-    "nothing else. The columns run interleaved on one device and one copy of the weights; figures "
-    "of a solo run may differ a little.",
-    "Identical": "The column's token ids equal those of KV reuse. A difference where the two best "
-    "scores lie almost nothing apart is a numeric tie. Columns on the same weights do not differ "
-    "in fp32, int4-exact and int8-exact; with quantised or half-precision arithmetic such ties are "
-    "common. Between fp32 and the exact ones one may fall otherwise: other kernels add up in "
-    "another order.",
-    "Two promises": "Same text: every column draws the same random numbers at the same position, "
-    "and a drafted token passes where the target's own choice equals it. Whatever is drafted, the "
-    "text is that of KV reuse; so the draft must hit one given token, which it does with "
-    "(1 - TV) / (1 + TV) at least, TV being the total variation distance of draft and target. Same "
-    "distribution: a drafted token passes with probability min(1, p / q) (speculative sampling), "
-    "which comes to 1 - TV and depends on the draft: another text, just as probable. At TV = 0.3 "
-    "that is 0.54 against 0.70. The noise does better than it must: with the trained draft at "
-    "temperature 0.7 it was 0.39 against 0.42. At temperature 0 there is no difference.",
+    "Pass": "One run of the model. It can check several guessed tokens at once, and then takes "
+    "longer. Example: a pass over 5 rows checks 4 guesses and takes 1.3 times as long as a "
+    "one-token pass.",
+    "Own clock": "Each column is timed only while it computes. Columns take turns on one machine "
+    "and share one copy of the weights. Example: in a race of 60 s, a column's own clock may show "
+    "12 s.",
+    "Identical": "The column wrote exactly the same tokens as KV reuse. With fp32, int4-exact and "
+    "int8-exact weights this always holds. With bf16, int8 or int4 arithmetic, rounding may decide "
+    "between two tokens with nearly equal scores. Example: the scores 17.31 and 17.30 may swap.",
+    "Same text": "All columns use the same random number at the same position, and a guess is kept "
+    "only if the model itself would have chosen it. So the text is that of KV reuse, at any "
+    "temperature. At least (1 - TV) / (1 + TV) of the guesses are kept, where TV is the total "
+    "variation distance between draft and target. Example: TV = 0.3 keeps 54 %.",
+    "Same distribution": "Speculative sampling: a guess is kept with probability min(1, p / q). "
+    "The text differs from that of KV reuse but is just as likely, and 1 - TV of the guesses are "
+    "kept. Example: TV = 0.3 keeps 70 %. At temperature 0 both promises are the same.",
 }
 
-#: By whose clock a server's column is timed.
+#: Which clock times a server's column.
 _CLOCKS = {"server": "by the server's own clock", "network": "over the network"}
 
 _PACES = {
     "base": "the baseline",
     "faster": "\N{BLACK UP-POINTING TRIANGLE} faster",
     "slower": "\N{BLACK DOWN-POINTING TRIANGLE} slower",
-    "control": "a control",
+    "control": "same work",
 }
 
-#: How another target shows, by the part of its spec.
+#: What is said of another target, by the part of its spec that differs.
 _OWN_TARGET = {
     "name": "its model is {}",
     "precision": "its weights are {}",
@@ -71,8 +73,8 @@ _OWN_TARGET = {
 
 
 def pass_cost(board: Scoreboard, index: int) -> float:
-    """How many times as long as the baseline's this column's forward pass takes, drafting and masks
-    included; 0 while unknown. Speed-up = tokens per forward / this.
+    """How many times as long as a pass of the baseline this column's pass takes, with drafting and
+    masks; 0 while unknown. Speed-up = tokens per pass / this.
     """
     speedup = board.speedup(index)
     return board.scores[index].tokens_per_forward / speedup if speedup else 0.0
@@ -86,7 +88,7 @@ def headline(board: Scoreboard) -> str:
     states = [score.state for score in board.scores]
     if set(states) == {"failed"}:
         return "No column finished: each card says why."
-    speed = _speed(board) or "Too few tokens were written to compare speeds."
+    speed = _speed(board) or "The columns wrote too few tokens to compare speeds."
     failed = _failures(board)
     parts = [speed, _kept_texts(board), _other_weights(board), _recurrent(board), failed]
     if "stopped" in states:
@@ -96,16 +98,16 @@ def headline(board: Scoreboard) -> str:
 
 
 def live(board: Scoreboard) -> str:
-    """What is settled while a race runs: who is shown to be faster or slower, and who has ended.
-    It changes with these alone, not with every token.
+    """What is known while a race runs: which columns are faster or slower, and which have ended.
+    It changes only when one of these changes, not with every token.
     """
     base, parts = board.baseline_index, []
-    sound = [i for i, score in enumerate(board.scores) if score.state != "failed"]
+    running = [i for i, score in enumerate(board.scores) if score.state != "failed"]
     for shown in ("faster", "slower"):
-        names = [board.name(i) for i in sound if board.pace(i) == shown]
+        names = [board.name(i) for i in running if board.pace(i) == shown]
         if names:
             parts.append(f"{_listed(names)} {_are(names)} {shown} than {board.name(base or 0)}")
-    done = [board.name(i) for i in sound if board.scores[i].state in ENDED]
+    done = [board.name(i) for i in running if board.scores[i].state in ENDED]
     if done:
         parts.append(f"{_listed(done)} {_are(done)} done")
     settled = f"So far {'; '.join(parts)}." if parts else ""
@@ -147,9 +149,11 @@ def time_left(board: Scoreboard, goal: int) -> str:
     return f"about {_roundly(total)} left"
 
 
-def waiting(ahead: int, most: float) -> str:
-    """How many races go first, each of which may take `most` seconds."""
-    return f"{counted(ahead, 'race')} ahead of yours: {_roundly(ahead * most)} at most."
+def waiting(ahead: int) -> str:
+    """How many races go first."""
+    if ahead == 1:
+        return "One race is ahead of yours; yours starts when it ends."
+    return f"{_number(ahead).capitalize()} races are ahead of yours; yours starts when they end."
 
 
 def still(board: Scoreboard, ahead: int) -> str:
@@ -167,7 +171,7 @@ def still(board: Scoreboard, ahead: int) -> str:
 
 
 def _roundly(seconds: float) -> str:
-    """Seconds, in as many of them as anybody waits for."""
+    """A time to wait, rounded."""
     if seconds < 100:
         return f"{max(5, 5 * round(seconds / 5))} s"
     if seconds < 3600:
@@ -176,7 +180,9 @@ def _roundly(seconds: float) -> str:
 
 
 def _speed(board: Scoreboard) -> str:
-    """Who is fastest of those that keep the text, and whether another one is faster still."""
+    """Which column with the same text is fastest, and whether one with another text is faster."""
+    if board.noisy:
+        return f"Too noisy to tell: {_taken(board)}. Run again."
     if any(score.fed for score in board.scores):
         return _program(board)
     known = [i for i in range(len(board.scores)) if _ordered(board, i)]
@@ -185,42 +191,42 @@ def _speed(board: Scoreboard) -> str:
     known.sort(key=lambda i: _quickness(board, i), reverse=True)
     keeping, fastest = [i for i in known if board.keeps_text(i)], known[0]
     best = (keeping or known)[0]
-    sentence = _best(board, best, alone=len(keeping) == 1)
-    if fastest in (best, *keeping) or board.pace(fastest) != "faster":
+    other = fastest not in (best, *keeping) and board.pace(fastest) == "faster"
+    sentence = _best(board, best, alone=len(keeping) == 1, other=other)
+    if not other:
         return sentence
     gain = f"{board.speedup(fastest):.2f} times as fast"
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
 def _ordered(board: Scoreboard, index: int) -> bool:
-    """True of columns that can be ordered: by the same tokens as the baseline if there is one."""
+    """True if the column's speed can be compared: over the baseline's tokens if there is one."""
     score = board.scores[index]
     compared = not board.baseline.tpot or score.speedup_over(board.baseline) > 0
     return score.state != "failed" and score.tpot > 0 and compared and not board.control(index)
 
 
 def _quickness(board: Scoreboard, index: int) -> tuple[bool, float, float]:
-    """What columns are ordered by: those that are shown to be faster go first."""
+    """The order of columns: those that are shown to be faster come first."""
     faster = board.pace(index) == "faster"
     return faster, board.speedup(index), board.scores[index].tokens_per_second
 
 
 def _program(board: Scoreboard) -> str:
-    """How long each column took for a program's slots."""
-    base = board.baseline_index
-    done = [i for i, score in enumerate(board.scores) if score.state == "done"]
-    took = {i: board.scores[i].seconds for i in done}
-    if base is None or not took.get(base):
-        return " ".join(f"{board.name(i)} took {seconds:.2f} s." for i, seconds in took.items())
-    whole = took.pop(base)
-    others = ", ".join(
-        f"{board.name(i)} takes {seconds / whole:.2f} times as long" for i, seconds in took.items()
+    """How long each column took for a program, the fastest first."""
+    took = sorted(
+        (score.seconds, board.name(i))
+        for i, score in enumerate(board.scores)
+        if score.state == "done"
     )
-    plain = f"{board.name(base)} ran the program in {whole:.2f} s"
-    return f"{plain}; {others}." if others else f"{plain}."
+    times = ", ".join(f"{name} {duration(seconds)}" for seconds, name in took)
+    return f"{times}." if times else ""
 
 
-def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
+def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
+    """What to say of the fastest column with the same text. `alone`: there is no other such column.
+    `other`: one with another text is faster.
+    """
     base, name = board.baseline_index, board.name(best)
     if base is None or not board.scores[base].tpot:
         speed = rate(board.scores[best].tokens_per_second)
@@ -229,23 +235,27 @@ def _best(board: Scoreboard, best: int, *, alone: bool) -> str:
     if alone:
         return f"{plain} writes {rate(board.scores[base].tokens_per_second)} tokens a second."
     if board.pace(best) != "faster":
-        return f"No column with the same text is clearly faster than {plain}."
+        which = "No strategy with the same text" if other else "No strategy"
+        return f"{which} was measurably faster than {plain}."
     return f"{name} is {board.speedup(best):.2f} times as fast as {plain}."
 
 
 def doubts(board: Scoreboard, index: int) -> str:
-    """How many more tokens would tell whether a column is faster or slower; "" where that is shown,
-    cannot be told, or would take too many.
+    """How many more tokens would show whether a column is faster or slower; "" if that is known,
+    cannot be known, or would take too many.
     """
     gain, written = board.gain(index), board.scores[index].written
     more = (gain.needed - 1) * written
-    if board.pace(index) or not written or more > FAR:
+    if board.pace(index) or board.noisy or not written or more > FAR:
         return ""
-    return f"some {max(float(f'{more:.1g}'), 10):,.0f} more tokens would show which is faster"
+    return f"about {max(float(f'{more:.1g}'), 10):,.0f} more tokens would show which is faster"
 
 
 def _own_text(board: Scoreboard, index: int) -> str:
-    """What sets a column apart that is faster than those which keep the text."""
+    """How the text of a column with another text differs from the others."""
+    base, column = board.baseline_index, board.columns[index]
+    if base is not None and column.grammar and column.grammar != board.columns[base].grammar:
+        return "which follows a grammar"
     if not board.scores[index].keeps_text and board.draws_alike(index):
         return "which draws a different text from the same distribution"
     if not board.lossless(index):
@@ -255,7 +265,7 @@ def _own_text(board: Scoreboard, index: int) -> str:
 
 
 def _kept_texts(board: Scoreboard) -> str:
-    """Whether the columns that must agree do."""
+    """Whether the texts that must be identical are."""
     others = [
         i
         for i, score in enumerate(board.scores)
@@ -270,9 +280,12 @@ def _kept_texts(board: Scoreboard) -> str:
         reference = board.name(board.reference(others[0]) or 0)
         return f"{board.name(others[0])} wrote the same text as {reference}."
     references = {board.reference(index) for index in others}
-    if len(references) == 1:
-        return f"All {_number(len(others) + 1)} texts are identical."
-    return f"All {_number(len(others))} texts are the same as those they must match."
+    same = sorted({*others, *(i for i in references if i is not None)})
+    if len(references) > 1:
+        return f"All {_number(len(others))} texts are the same as those they must match."
+    if len(same) == len(board.columns):
+        return f"All {_number(len(same))} texts are identical."
+    return f"{_listed([board.name(i) for i in same])} wrote the same text."
 
 
 def _number(count: int) -> str:
@@ -282,7 +295,7 @@ def _number(count: int) -> str:
 
 
 def _other_weights(board: Scoreboard) -> str:
-    """What other weights did to the text, column by column."""
+    """How other weights changed the text, column by column."""
     clauses: list[str] = []
     for index in range(len(board.columns)):
         if not board.lossless(index) or board.keeps_text(index) or board.must_match(index):
@@ -290,21 +303,21 @@ def _other_weights(board: Scoreboard) -> str:
         name, plain = board.name(index), board.name(board.reference(index) or 0)
         difference = board.difference(index)
         if difference is not None:
-            clauses.append(f"{name} leaves {plain} at token {difference.index + 1}")
+            clauses.append(f"{name} differs from {plain} from token {difference.index + 1}")
         elif board.compared(index):
             clauses.append(f"{name} wrote the same text as {plain}")
     return f"With other weights, {', '.join(clauses)}." if clauses else ""
 
 
 def _recurrent(board: Scoreboard) -> str:
-    """What columns whose models keep recurrent state do otherwise."""
+    """What is different for columns whose models keep recurrent state."""
     names = [board.name(i) for i, score in enumerate(board.scores) if score.recurrent]
     if not names:
         return ""
     whose = "" if len(names) == len(board.scores) else f" of {_listed(names)}"
     return (
-        f"The model{whose} keeps recurrent state: its drafts are chains, and an earlier text's "
-        "cache serves only texts that begin with all of it."
+        f"The model{whose} keeps recurrent state: it checks one chain of guesses at a time, and "
+        "reuses a cache only if the new text begins with all of the old one."
     )
 
 
@@ -318,58 +331,70 @@ def place(board: Scoreboard) -> str:
 
 
 def ledger(board: Scoreboard) -> str:
-    """What else the machine did during the race, in a line; whether that spoils its timings; "" of
-    a race in which no column ran.
+    """What else the machine did during the race, and whether that spoils its timings; "" of a race
+    in which no column ran.
     """
     found = board.conditions
     if found is None or not any(score.steps for score in board.scores):
         return ""
-    line = f"During the race {taken_by_others(found)}"
+    parts = [f"During the race {taken_by_others(found)}."]
     low, middle, high = board.baseline.wobble
     if middle:
-        half = f"{duration(low)} to {duration(high)}"
-        line += f"; a plain step took {duration(middle)}, half of them {half}"
-    advice = " The timings are unreliable: race again when the machine is less busy."
+        half = f"{duration(low)} and {duration(high)}"
+        parts.append(f"A one-token pass took {duration(middle)}; half took between {half}.")
     reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
-    caches = f"{_listed(reused)} began from a reused cache" if reused else "no cache was reused"
-    parts = [line, _warmth(found), caches, *_controls(board)]
-    return f"{'; '.join(parts)}.{advice if doubt(board) else ''}"
+    caches = f"{_listed(reused)} began from a reused cache." if reused else "No cache was reused."
+    parts += [_warmth(found), caches, *_controls(board)]
+    if doubt(board):
+        parts.append("The timings are unreliable: run again when the machine is less busy.")
+    return " ".join(parts)
 
 
 def _controls(board: Scoreboard) -> list[str]:
-    """How far chance alone went: what came of columns that do what the baseline does."""
+    """How far chance alone went: the speed-up of columns that did what the baseline does."""
     return [
-        f"{board.name(i)} is a control: it worked like {board.name(board.baseline_index or 0)} "
-        f"and reached {factor(board.speedup(i))}{span(board.gain(i))}"
+        f"{board.name(i)} worked like {board.name(board.baseline_index or 0)}, so chance alone "
+        f"made its {factor(board.speedup(i))}{span(board.gain(i))}."
         for i in range(len(board.columns))
         if board.control(i) and board.speedup(i)
     ]
 
 
 def doubt(board: Scoreboard) -> str:
-    """What leaves a race's timings in doubt, in few words; "" where nothing does."""
+    """Why a race's timings are in doubt, in few words; "" if they are not."""
     found = board.conditions
     if found is None:
         return ""
-    if (taken := found.others + found.page + found.stolen) > SPOILED:
-        return f"The timings are unreliable: others took {taken:.0%} of the machine."
+    if board.noisy:
+        return f"Too noisy to tell: {_taken(board)}."
+    if found.others + found.page + found.stolen > SPOILED:
+        return f"The timings are unreliable: {_taken(board)}."
     _, middle, high = board.baseline.wobble
     changed = "The timings are unreliable: the machine's speed changed during the race."
     return changed if high > middle * (1 + SPREAD) else ""
 
 
+def _taken(board: Scoreboard) -> str:
+    """How much of the machine others used, and this page, each by itself."""
+    found = board.conditions or Conditions(0, 0, 0, 0)
+    page = f" and this page {found.page:.0%}" if found.page >= 0.005 else ""
+    return f"other programs used {found.others + found.stolen:.0%} of the machine{page}"
+
+
 def _warmth(found: Conditions) -> str:
     """Whether the models had computed before."""
-    loaded = f"{counted(found.loaded, 'model')} loaded for it"
-    warm = "not all widths warmed up" if found.cold else "all widths warmed up"
-    return f"{loaded if found.loaded else 'models loaded before'}, {warm}"
+    loaded = f"{counted(found.loaded, 'model')} had to be loaded" if found.loaded else ""
+    cold = "some pass widths were not warmed up" if found.cold else ""
+    said = " and ".join(filter(None, (loaded, cold)))
+    return as_sentence(said or "all models were loaded and warmed up before")
 
 
 def taken_by_others(found: Conditions) -> str:
-    """How much of how many cores others took."""
+    """How much of how many cores others used."""
     return (
-        f"other programs took {found.others:.0%} of {counted(found.cores, 'core')}, this page "
-        f"{found.page:.0%}, other guests of the host {found.stolen:.0%}"
+        f"other programs, a browser here included, used {found.others:.0%} of "
+        f"{counted(found.cores, 'core')}, this page's server {found.page:.0%}, and other virtual "
+        f"machines {found.stolen:.0%}"
     )
 
 
@@ -385,13 +410,13 @@ def state(score: Score) -> str:
 
 
 def ending(score: Score) -> str:
-    """How many tokens a column wrote in this run, in what time of its own, and why it ended; ""
-    before there is a clock to read.
+    """How many tokens a column wrote in this run, how long it took, and why it ended; "" before its
+    clock has started.
     """
     if not score.seconds:
         return ""
     earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
-    reason = f"; it ended at: {score.reason}" if score.reason else ""
+    reason = f"; it stopped at: {score.reason}" if score.reason else ""
     return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
 
 
@@ -401,27 +426,29 @@ def pace(board: Scoreboard, index: int) -> str:
         return _PACES[shown]
     # Why it is called neither faster nor slower; "" while it may still be.
     score = board.scores[index]
+    if board.speedup(index) and score.clock != board.baseline.clock:
+        return "another clock"
+    if board.noisy:
+        return _NOISY
+    if score.fed and board.speedup(index):  # a program runs once: two times, and no interval
+        return f"{factor(1 / board.speedup(index))} as long"
     if board.gain(index).known:
         return "no clear difference"
-    if not board.speedup(index):
-        return ""
-    if score.clock != board.baseline.clock:
-        return "another clock"
-    return "too short to tell" if score.state in ENDED else ""
+    return "too short to tell" if board.speedup(index) and score.state in ENDED else ""
 
 
 def kept(board: Scoreboard, index: int) -> str:
-    """What became of a column's text, in two words; "" of what is compared with nothing."""
+    """How a column's text compares, in two words; "" if there is nothing to compare it with."""
     score = board.scores[index]
     if score.judged and score.judged.verdict == "invalid":
         return "not valid"
-    words = {"same": "same text", "differs": "another text", "allowed": "own text"}
+    words = {"same": "same text", "differs": "text changed", "allowed": "another text"}
     return words.get(board.sameness(index), "")
 
 
 def brief(board: Scoreboard, index: int) -> str:
-    """The one sentence on a column that has ended: what its text must not be, or else why it is as
-    fast as it is.
+    """The one sentence on a column that has ended: what is wrong with its text, or else why it is
+    as fast as it is.
     """
     score = board.scores[index]
     if score.state == "failed":
@@ -431,12 +458,12 @@ def brief(board: Scoreboard, index: int) -> str:
         return as_sentence(verdict(board, index))
     if judged and index == board.baseline_index:
         return as_sentence(validity(score))
-    return as_sentence(_exception(board, index) or _price(board, index) or served(score))
+    return as_sentence(_exception(board, index) or _factors(board, index) or served(score))
 
 
 def reason(board: Scoreboard, index: int) -> str:
-    """Why a column is as fast as it is: tokens per forward over what a forward costs, beside what
-    was predicted, and what was declined; "" while unknown and for the baseline itself.
+    """Why a column is as fast as it is: tokens per pass and the time of a pass, the prediction, and
+    what was declined; "" while unknown and for the baseline itself.
     """
     score, exception = board.scores[index], _exception(board, index)
     if score.fed or board.control(index):
@@ -444,21 +471,19 @@ def reason(board: Scoreboard, index: int) -> str:
     factors = exception or _factors(board, index) or served(score)
     if not factors:
         return ""
-    unclear = "no clear difference here: " if board.gain(index).known else ""
-    opening = {"faster": "", "slower": "slower here: "}.get(board.pace(index), unclear)
-    parts = [opening + factors]
+    parts = [factors]
     if drafting := _drafting(board, score):
-        parts.append(f"drafting takes {drafting:.2f} of them")
-    # A prediction is over plain decoding on the column's own model. What was declined is told with
-    # the prediction of then, which costs of passes as measured since would contradict.
+        parts.append(f"drafting takes {factor(drafting)} of that")
+    # A prediction is over plain decoding on the column's own model. What was declined states the
+    # prediction of that moment, which costs of passes as measured since would contradict.
     foretold = score.decision.declined or score.spec != board.baseline.spec
     if score.drafted and score.predicted and not foretold:
-        parts.append(f"predicted {factor(score.predicted)}")
+        parts.append(f"predicted speed-up {factor(score.predicted)}")
     return "; ".join(parts if exception else [*parts, *score.decision.declined])
 
 
 def served(score: Score) -> str:
-    """By whose clock a server's column is timed, and what it does not tell; "" of others."""
+    """Which clock times a server's column, and what the server does not send; "" of others."""
     if score.clock not in _CLOCKS:
         return ""
     clock = f"timed {_CLOCKS[score.clock]}; round trip {duration(score.round_trip)}"
@@ -468,58 +493,56 @@ def served(score: Score) -> str:
 
 
 def _counted(told: Served | None) -> str:
-    """What a server's counters tell of drafts, and of whose requests."""
+    """What a server's counters show of drafts, and of whose requests."""
     if told is None or not (told.rounds or told.per_pass):
         return ""
     if not told.rounds:
-        return f"; lately a pass of the server wrote {told.per_pass:.2f} tokens, for all its users"
-    written = f"{1 + told.accepted / told.rounds:.2f} tokens a round"
+        return f"; the server's passes wrote {told.per_pass:.2f} tokens lately, for all its users"
+    written = f"{1 + told.accepted / told.rounds:.2f} tokens per pass"
     shares = ", ".join(f"{accepted / told.rounds:.0%}" for accepted in told.places)
     if shares:
-        written += f", accepted by place {shares}"
+        written += f", guesses accepted by position {shares}"
     if not told.others:
-        return f"; by its counters {written}"
+        return f"; its counters show {written}"
     drafted = f"{told.accepted:,} of {told.drafted:,} drafted tokens accepted"
     return f"; others used it too, and its counters include them: {drafted}, {written}"
 
 
 def _exception(board: Scoreboard, index: int) -> str:
-    """What there is to say of a program's column, and of one that declined to guess."""
+    """The sentence on a program's column, and on one that declined to guess."""
     score = board.scores[index]
     decision = score.decision
     if index == board.baseline_index or not board.speedup(index):
         return ""
     if score.fed:
-        return f"{score.steps} sampling passes, {score.rows:,} rows, {duration(score.seconds)}"
+        return f"{counted(score.steps, 'pass')} over {counted(score.rows, 'row')} in all"
     declined = ""
     if decision.plain and not score.drafted:
         declined = "; ".join(decision.declined) or decision.why
     if board.control(index):
         same = f"it worked like {board.name(board.baseline_index or 0)}"
-        return f"{declined}: {same}" if declined else same
+        return f"{declined}, so {same}" if declined else same
     return declined
 
 
 def _factors(board: Scoreboard, index: int) -> str:
-    """The two factors of a speed-up."""
-    score, price = board.scores[index], _price(board, index)
-    if not price or (not score.drafted and score.tokens_per_forward <= PLAIN):
-        return price
-    joint = "but" if board.pace(index) == "slower" else "and"
-    return f"{score.tokens_per_forward:.2f} tokens per forward, {joint} {price}"
-
-
-def _price(board: Scoreboard, index: int) -> str:
-    """What a forward pass of a column costs; "" while unknown and for the baseline itself."""
-    score, cost = board.scores[index], pass_cost(board, index)
+    """Tokens per pass, the time of a pass, and what both come to; "" while unknown and for the
+    baseline itself.
+    """
+    score, cost, pace = board.scores[index], pass_cost(board, index), board.pace(index)
     if not cost or index == board.baseline_index:
         return ""
-    rows = f" of {score.mean_rows:.0f} rows" if score.drafted and score.mean_rows >= 1.5 else ""
-    return f"a forward{rows} costs {cost:.2f} plain steps"
+    price = f"each pass takes {factor(cost)} as long"
+    if score.drafted or score.tokens_per_forward > PLAIN:
+        joint = "but" if pace == "slower" else "and"
+        price = f"{score.tokens_per_forward:.2f} tokens per pass, {joint} {price}"
+    unclear = "no clear difference" if board.gain(index).known else ""
+    shown = pace or (_NOISY if board.noisy else unclear)
+    return f"{price}: {shown}" if shown else price
 
 
 def _drafting(board: Scoreboard, score: Score) -> float:
-    """Plain steps that drafting takes in a round; 0 below a twentieth."""
+    """One-token passes of the baseline that drafting takes per pass; 0 below a twentieth."""
     plain = board.baseline.tpot
     if not plain or not score.passes:
         return 0.0
@@ -528,7 +551,7 @@ def _drafting(board: Scoreboard, score: Score) -> float:
 
 
 def outcome(board: Scoreboard, index: int) -> str:
-    """What became of a column, for the last cell of its line in a table; "" while unknown."""
+    """A column's result, for the last cell of its line in a table; "" while unknown."""
     if board.scores[index].message:
         return "failed"
     role = "the baseline" if index == board.baseline_index else ""
@@ -536,28 +559,28 @@ def outcome(board: Scoreboard, index: int) -> str:
 
 
 def verdict(board: Scoreboard, index: int) -> str:
-    """Whether column `index` wrote what it should have; "" while that is unknown."""
+    """Whether column `index` wrote what it must; "" while unknown."""
     return "; ".join(filter(None, (_comparison(board, index), validity(board.scores[index]))))
 
 
 def validity(score: Score) -> str:
-    """What an independent validator says of a text that its grammar let end; "" of any other."""
+    """What an independent validator says of a text that its grammar let end; "" of others."""
     judged = score.judged
     if judged is None:
         return ""
-    later = ", ".join(judged.later)
+    later = " and ".join(judged.later)
     if judged.verdict == "valid":
-        return f"valid against its schema{f', {later} checked afterwards' if later else ''}"
+        return f"valid against its schema{f' ({later} checked at the end)' if later else ''}"
     if judged.verdict == "unchecked":
         return f"not checked against its schema: {judged.why}"
     place = f" at {judged.pointer}" if judged.pointer else ""
-    left = f"the grammar left {later} to this check"
-    blame = "the grammar engine let it through" if judged.forbidden else left
+    left = f"the grammar cannot hold {later}, so only this check does"
+    blame = "the grammar engine should have prevented it" if judged.forbidden else left
     return f"not valid against its schema{place}: {judged.why}; {blame}"
 
 
 def _comparison(board: Scoreboard, index: int) -> str:
-    """What became of a column's text beside its reference's."""
+    """How a column's text compares with its reference's."""
     reference, score = board.reference(index), board.scores[index]
     if reference is None or not (score.steps and board.scores[reference].steps):
         return ""
@@ -568,19 +591,19 @@ def _comparison(board: Scoreboard, index: int) -> str:
         return f"not compared with {name}: {why}"
     difference = board.difference(index)
     if not (score.keeps_text or score.shifts) and board.draws_alike(index):
-        text = f"a different text from token {difference.index + 1} on" if difference else ""
-        return f"same distribution as {name}, {text or 'so far the same text'}"
+        text = f"but another text from token {difference.index + 1}" if difference else ""
+        return f"same distribution as {name}, {text or 'and so far the same text'}"
     if difference is None:
         return _identical(board, index, reference)
     place = f"{name} at token {difference.index + 1}"
     if not board.may_differ(index):
-        apart = f", where the two best scores lay {difference.gap:.2g} apart"
+        apart = f", where the two best scores are {difference.gap:.2g} apart"
         return f"differs from {place}{apart if isfinite(difference.gap) else ''}"
-    gap = f" (gap {difference.gap:.2g})" if isfinite(difference.gap) else ""
+    gap = f" (scores {difference.gap:.2g} apart)" if isfinite(difference.gap) else ""
     demand = _demand(board, index, reference)
     targets = _own_target(score, base)
     because = f", {'; '.join([demand, *targets])}" if demand else f"{gap}: {' and '.join(targets)}"
-    return f"leaves {place}{because}"
+    return f"differs from {place}{because}"
 
 
 def _identical(board: Scoreboard, index: int, reference: int) -> str:
@@ -590,26 +613,30 @@ def _identical(board: Scoreboard, index: int, reference: int) -> str:
     if not score.state == base.state == "done":
         return f"identical to {name} so far ({tokens})"
     if compared < len(board.sides(index)[1]):
-        return f"identical to {name} as far as it went ({tokens})"
+        return f"identical to {name} up to its end ({tokens})"
     return f"identical to {name} ({tokens})"
 
 
 def _demand(board: Scoreboard, index: int, reference: int) -> str:
-    """What makes a column leave its reference on the same weights."""
+    """Why a column differs from its reference on the same weights."""
     column = board.columns[index]
     if board.scores[index].shifts:
-        return "after its context was shifted"
+        return "because its context was shifted"
     if column.strategy.single:
-        return "as its text is generated, not fed"
+        return "because it generates the program's own text too"
     if not board.scores[index].keeps_text:
-        return "as it promises a distribution, not a text"
-    return "as its grammar demands" if column.grammar != board.columns[reference].grammar else ""
+        return "because it keeps the distribution, not the text"
+    return (
+        "because its grammar is different"
+        if column.grammar != board.columns[reference].grammar
+        else ""
+    )
 
 
 def _own_target(score: Score, base: Score) -> list[str]:
-    """In what a column's target is another than its reference's, a clause each."""
+    """How a column's target differs from its reference's, a clause each."""
     if not score.spec or not base.spec:
-        return ["what it runs on is not known"]
+        return ["its model is not known"]
     return [
         clause.format(score.spec.get(part, "unknown"))
         for part, clause in _OWN_TARGET.items()
@@ -618,9 +645,7 @@ def _own_target(score: Score, base: Score) -> list[str]:
 
 
 def remark(score: Score) -> str:
-    """What was decided for the column, what a grammar cost, what a cache spared, what became of the
-    context.
-    """
+    """The column's decision, the cost of its grammar, the reused tokens, and a shifted context."""
     why = "" if score.decision.plain else as_sentence(score.decision.why)
     parts = [why, _promise(score), _grammar(score)]
     if score.expected:
@@ -630,34 +655,35 @@ def remark(score: Score) -> str:
     if score.shifts:
         dropped = sum(shift.dropped for shift in score.shifts)
         parts.append(
-            f"The context was full after {score.shifts[0].at} tokens: {dropped} older tokens were "
-            "dropped, and from there on the text is no longer that of the whole context. Dropped "
+            f"The context was full after {score.shifts[0].at} tokens, so {dropped} older tokens "
+            "were dropped. The text after that depends only on the tokens that were left. Dropped "
             f"last: {shortened(score.shifts[-1].text)}"
         )
     return " ".join(filter(None, parts))
 
 
 def _promise(score: Score) -> str:
-    """What either rule of verification accepts of the draft, where both distributions were seen."""
+    """The share of guesses that either promise accepts, where both distributions are known."""
     if not score.overlaps:
         return ""
     drawn, keyed = mean(score.overlaps), mean(same / (2 - same) for same in score.overlaps)
     return (
-        f"A drawn token agreed with the target to 1 - TV = {drawn:.2f} on average, which is what "
-        f"rejection sampling accepts; keeping the text accepts {keyed:.2f} at least."
+        f"Draft and target overlapped by 1 - TV = {drawn:.2f} on average. Same distribution "
+        f"accepts that share of the guesses; same text accepts at least {keyed:.2f}."
     )
 
 
 def _grammar(score: Score) -> str:
-    """What the grammar's masks took, how much of it showed, and how many tokens it forced."""
+    """How long the grammar's masks took, how much of that was waited for, and forced tokens."""
     if not score.masks or not score.seconds:
         return ""
     p50, p99 = (duration(float(value)) for value in np.percentile(score.masks, (50, 99)))
     return (
-        f"Grammar: compiled in {duration(score.compiled)}; {len(score.masks)} masks, "
-        f"{duration(mean(score.masks))} on average (p50 {p50}, p99 {p99}, longest "
-        f"{duration(max(score.masks))}), {score.parts.get('mask', 0.0) / score.seconds:.1%} of the "
-        f"time not hidden behind the passes; {score.forced} of {score.written} tokens forced."
+        f"The grammar was compiled in {duration(score.compiled)}. Its {len(score.masks)} masks "
+        f"took {duration(mean(score.masks))} on average (p50 {p50}, p99 {p99}, longest "
+        f"{duration(max(score.masks))}); the column waited for them "
+        f"{score.parts.get('mask', 0.0) / score.seconds:.1%} of its time. "
+        f"{score.forced} of {score.written} tokens were forced."
     )
 
 

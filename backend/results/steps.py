@@ -1,6 +1,6 @@
-"""What there is to see inside one step of a column, in plain JSON values and sentences.
+"""The inside of one step of a column, as plain JSON values and sentences.
 
-A page's inspector shows them as they are: every word is made here.
+The page's inspector shows them unchanged: every word is made here.
 """
 
 from bisect import bisect_right
@@ -15,8 +15,8 @@ from backend.results.scoreboard import Scoreboard
 
 View = dict[str, Any]
 
-#: What became of a proposed token: committed; not what the target chose in its place; behind one
-#: that was rejected, or behind the end of the text; ruled out by a grammar before the pass.
+#: The fate of a proposed token: committed; not what the target chose; after a rejected one, or
+#: after the end of the text; ruled out by a grammar before the pass.
 Fate = Literal["accepted", "rejected", "not reached", "cut"]
 
 #: Entries of a list that are shown: a recording may hold many more.
@@ -25,9 +25,9 @@ MOST = 400
 #: What a moment is that was no step, by the origin of its text.
 _OTHER = {
     "earlier": "Text of an earlier run",
-    "fixed": "Fixed text of the program, whose next slot was made ready",
+    "fixed": "Fixed text of the program",
 }
-_HELD = "Text that had been held back"
+_HELD = "Text that was held back until it could not be a stop string"
 
 
 def step_view(board: Scoreboard, column: int, index: int) -> View:
@@ -51,7 +51,7 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
         "column": board.name(column),
         "moment": index,
         "title": _title(score, index),
-        "clock": f"{duration(moment.clock)} on its clock",
+        "clock": f"at {duration(moment.clock)} on its own clock",
         "tokens": _tokens(score, index, seen)[:MOST],
         "proposed": guesses[:MOST],
         "chosen": {"text": seen.chosen, "parent": _last(seen)} if seen.chosen else None,
@@ -222,28 +222,27 @@ def _masks(step: Step | None, seen: Proposed) -> list[View]:
 
 
 def _offer(guesses: Sequence[View], seen: Proposed) -> str:
-    """Who proposed how many tokens, and what became of them."""
+    """How many tokens were guessed, by what, and how many were accepted."""
     if not guesses:
         return ""
     names = list(dict.fromkeys(guess["by"] for guess in guesses))
     offers = [f"{name} {sum(guess['by'] == name for guess in guesses)}" for name in names]
-    verb = "was" if len(guesses) == 1 else "were"
-    offer = f"{counted(len(guesses), 'token')} {verb} proposed ({', '.join(offers)})"
-    cut = f", {seen.cut} ruled out by a grammar before the pass" if seen.cut else ""
+    offer = f"{counted(len(guesses), 'token')} guessed ({', '.join(offers)})"
+    cut = f", {seen.cut} not allowed by the grammar" if seen.cut else ""
     return f"{offer}, {len(seen.path)} accepted{cut}."
 
 
 def _choice(step: Step | None, seen: Proposed, guesses: Sequence[View]) -> str:
-    """What the target chose at the end, and instead of what."""
+    """What the target chose at the end, and which guess it rejected."""
     if step is None or not seen.chosen:
         return ""
     wrong = [guess["text"] for guess in guesses if guess["parent"] == _last(seen)]
     if not wrong:
-        return f"The target added {_quoted(seen.chosen)}." if guesses else ""
+        return f"The model added {_quoted(seen.chosen)}." if guesses else ""
     gap = step.gaps[-1] if step.gaps else float("inf")
-    apart = f": the two best scores lay {gap:.2g} apart" if isfinite(gap) else ""
+    apart = f"; the two best scores are {gap:.2g} apart" if isfinite(gap) else ""
     instead = " or ".join(map(_quoted, wrong[:MOST]))
-    return f"The target chose {_quoted(seen.chosen)} instead of {instead}{apart}."
+    return f"The model chose {_quoted(seen.chosen)}, not {instead}{apart}."
 
 
 def _lookahead(seen: Proposed) -> str:
@@ -251,35 +250,34 @@ def _lookahead(seen: Proposed) -> str:
         return ""
     rows = sum(map(len, seen.window))
     hits = counted(_leaves(seen), "n-gram")
-    return f"The pool had {hits} to try; a window of {rows} rows looked for new ones."
+    return f"The pool offered {hits}; {counted(rows, 'row')} of the window searched for new ones."
 
 
 def _cost(score: Score, index: int, expected: float | None) -> str:
-    """What the pass took beside what it should have."""
+    """The time of the pass, and the time that was predicted."""
     step = score.step_at.get(index)
     if step is None:
         return ""
-    took = f"It took {duration(step.seconds['total'])}"
+    took = f"The step took {duration(step.seconds['total'])}"
     if not step.rows:
         return f"{took}."
     took += f" for {counted(step.rows, 'row')}"
     if expected is not None:
-        return f"{took}; the measured costs predict {duration(expected)}."
+        return f"{took}; predicted were {duration(expected)}."
     if score.moments[index].step == 1:
-        return f"{took}, those of the prompt that were computed with it included."
-    return f"{took}; what passes cost is not known here."
+        return f"{took}, with rows of the prompt."
+    return f"{took}; the costs of passes are not known here."
 
 
 def _constrained(seen: Proposed) -> str:
-    """How much of the vocabulary was left where the step began."""
+    """How many tokens the grammar allowed where the step began."""
     if not seen.allowed:
         return ""
-    first = seen.allowed[0]
-    return f"{counted(first, 'token')} {'was' if first == 1 else 'were'} allowed to begin with."
+    return f"The grammar allowed {counted(seen.allowed[0], 'token')} first."
 
 
 def _departure(board: Scoreboard, column: int, index: int) -> str:
-    """That the column leaves its reference here, and what that wrote."""
+    """That the column differs from its reference from here on, and what that wrote."""
     difference, reference = board.difference(column), board.reference(column)
     if difference is None or reference is None:
         return ""

@@ -49,8 +49,8 @@ def require_entry(request: Request, key: str) -> None:
     host = request.headers.get("host", "")
     if host_name(host) not in LOOPBACK:
         raise RefusedError(
-            f"This server is not served as {host!r:.80}: ask for it as 127.0.0.1, or have its "
-            "operator start it with an API key.",
+            f"This server does not answer to the name {host!r:.80}: use 127.0.0.1, or ask its "
+            "operator to start it with an API key.",
             421,
         )
 

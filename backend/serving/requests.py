@@ -185,7 +185,7 @@ class ChatCall(Call):
         *turns, (role, prompt) = (message.turn for message in self.messages)
         if role != "user" or not prompt.strip():
             raise RefusedError(
-                "The last message must be the user's and have a text: that is what is answered.",
+                "The last message must be from the user and must have a text.",
                 param="messages",
             )
         return tuple(turns), prompt

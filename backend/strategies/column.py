@@ -11,7 +11,7 @@ from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
 from backend.kvcache.sources import THIS_ANSWER, CacheSource
 from backend.strategies.declaration import Strategy
-from backend.strategies.registry import strategies
+from backend.strategies.registry import RENAMED, strategies
 from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     CACHE,
@@ -32,7 +32,7 @@ MAX_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class OwnModel:
-    """What a column runs on instead of the race's target; "" stands for the race's choice."""
+    """What a column runs on instead of the race's target; "" means the race's choice."""
 
     name: str = ""
     engine: str = ""
@@ -84,7 +84,7 @@ class Column:
         return f"{self.title} ({shown})" if shown else self.title
 
     def __str__(self) -> str:
-        """The column in the command line's words; `parse_column` makes the same of it."""
+        """The column as the command line takes it; `parse_column` reads it back."""
         changed = self.changed()
         if self.name == SERVER.name:
             rest = ",".join(f"{name}={text}" for name, text in changed.items() if name != "at")
@@ -136,8 +136,8 @@ class Column:
         """This column on that model. Raises DerbyError for a column that runs elsewhere."""
         if self.strategy.lane is not None and model != RACE_MODEL:
             raise DerbyError(
-                f"{self.title} runs elsewhere: it takes no engine, precision or device "
-                f"({model.place or model.name!r:.60}); remove it."
+                f"{self.title} runs on another machine: remove its engine, precision or device "
+                f"({model.place or model.name!r:.60})."
             )
         return replace(self, model=model)
 
@@ -147,7 +147,7 @@ class Column:
 
     @property
     def drafts(self) -> dict[str, str]:
-        """The models that settings name, by setting; a copy of the column's own model is none."""
+        """The models that settings name, by setting, without copies of the column's own model."""
         fields, copies = settings_of(self.strategy), all_precisions()
         return {
             name: value
@@ -222,13 +222,13 @@ def settings_of(strategy: Strategy) -> dict[str, Setting]:
 
 
 def _limit(strategy: Strategy) -> Setting:
-    text = "The column stops there: without a cache, every token costs more."
-    return WholeNumber("limit", "Token limit", text, strategy.limit, 1, MAX_LIMIT)
+    text = "The column stops after this many tokens, because each one takes longer."
+    return WholeNumber("limit", "Limit", text, strategy.limit, 1, MAX_LIMIT)
 
 
 def default_column(name: str) -> Column:
-    """The column of a strategy as it stands. Raises DerbyError for an unknown name."""
-    known = strategies()
+    """A strategy's column with its default settings. Raises DerbyError for an unknown name."""
+    known, name = strategies(), RENAMED.get(name, name)
     if name not in known:
         raise DerbyError(f"There is no column {name!r:.60}; choose from {', '.join(known)}.")
     fields = settings_of(known[name])
@@ -255,7 +255,7 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
         key, equals, value = part.partition("=")
         if not equals:
             raise DerbyError(
-                f"{part!r:.60} in column {text!r:.80} is not of the form setting=value."
+                f"{part!r:.60} in column {text!r:.80} is not a setting: write setting=value."
             )
         values[key.strip()] = value.strip()
     model = _place(place, text) if at else RACE_MODEL
@@ -266,7 +266,7 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
         values.setdefault("grammar", OWN)
     if values.get("grammar") == OWN:
         if own is None:
-            raise DerbyError(f"{text!r:.80} asks for a grammar of your own: name its file.")
+            raise DerbyError(f"{text!r:.80} needs your own grammar: name its file.")
         values["grammar"] = own
     return column.with_settings(values).on(model)
 
@@ -278,7 +278,7 @@ def _spelled_out(text: str) -> str:
 
 
 def _place(text: str, column: str) -> OwnModel:
-    """What stands behind "@": engine, precision, device, each at most once, in this order."""
+    """The part after "@": engine, precision, device, each at most once, in this order."""
     engine = precision = device = ""
     for part in map(str.strip, text.split("/")):
         if part in engines() and not (engine or precision or device):

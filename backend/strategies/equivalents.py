@@ -1,4 +1,4 @@
-"""What a column amounts to elsewhere, independent of any one library."""
+"""What a column is called in other libraries."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from backend.types import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Plain decoding. `note` says what is lost by that; "" if nothing."""
+    """Plain decoding. `note` says what is lost; "" if nothing."""
 
     note: str = ""
 
 
-#: Of a column whose run decided for it.
-NOTHING_DRAFTED = Plain("Plain decoding won here, so this is plain decoding.")
+#: Of a column that decided not to guess.
+NOTHING_DRAFTED = Plain("No guesses paid here, so this is plain decoding.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ P_EAGLE = "P-EAGLE"
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Few libraries do it, or none: `lacking` is what the others lack ("lookahead (W=5)"),
-    `instead` the nearest thing that they have. `draft`: the trained draft that it needs; "": none.
+    """Something that few libraries have, or none. `lacking` names it ("suffix decoding"); `instead`
+    is the nearest thing that they have. `draft`: the trained draft that it needs; "": none.
     """
 
     lacking: str

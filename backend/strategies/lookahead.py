@@ -28,12 +28,13 @@ def build(inputs: DrafterInputs) -> Drafter:
     able = inputs.target.capabilities
     if able.recurrent:
         raise DerbyError(
-            f"{inputs.target.spec} keeps recurrent state: it takes chains alone, so lookahead's "
-            "window cannot run. Choose prompt lookup or speculative."
+            f"Lookahead cannot run on {inputs.target.spec}, which keeps recurrent state: choose "
+            "prompt lookup or speculative."
         )
     if not able.tree:
         raise DerbyError(
-            f"Lookahead needs tree attention, which {inputs.target.spec} does not have."
+            f"Lookahead needs tree attention, which {inputs.target.spec} does not have: choose "
+            "prompt lookup or speculative."
         )
     values, seed = inputs.values, inputs.sampler.sampling.seed
 
@@ -48,7 +49,7 @@ def build(inputs: DrafterInputs) -> Drafter:
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
     level = values["level"]
-    shape = f"W={values['window']}, N={level}, G={values['guesses']}"
+    shape = f"window={values['window']}, level={level}, guesses={values['guesses']}"
     return Nothing(f"lookahead ({shape})", Lookup(level - 1, level - 1))
 
 
@@ -66,15 +67,15 @@ def _candidates() -> tuple[Candidate, ...]:
 LOOKAHEAD = Strategy(
     "lookahead",
     "Lookahead",
-    "No draft model: spare rows of each forward pass guess W future tokens by Jacobi "
-    "iteration, the n-grams they form go to a pool, and G of them are verified at once.",
+    "Guesses several future tokens in the same pass, remembers the phrases, checks the likely "
+    "ones. No draft model.",
     gist="Guesses ahead, needs no draft model",
     settings=(
         Choice(
             "auto",
             "Auto",
-            "Which W, N and G to use: those that pay most by what passes cost here, the same "
-            "unless plain decoding would be faster, the largest, or those set below.",
+            "How window, level and guesses are chosen: the fastest here, the same but no guessing "
+            "where that would be slower, the largest, or as set below.",
             BEST,
             (
                 (BEST, "the best here"),
@@ -87,8 +88,8 @@ LOOKAHEAD = Strategy(
         ),
         WholeNumber(
             "window",
-            "Window W",
-            "Columns of the lookahead branch: guesses made at once.",
+            "Window",
+            "Future tokens guessed in each pass (W).",
             5,
             2,
             32,
@@ -96,8 +97,8 @@ LOOKAHEAD = Strategy(
         ),
         WholeNumber(
             "level",
-            "Level N",
-            "Length of the n-grams: N - 1 tokens are guessed.",
+            "Level",
+            "Length of the remembered n-grams (N): each guess has one token less.",
             3,
             2,
             8,
@@ -105,8 +106,8 @@ LOOKAHEAD = Strategy(
         ),
         WholeNumber(
             "guesses",
-            "Guess set G",
-            "n-grams verified in each forward pass.",
+            "Guesses",
+            "n-grams checked in each pass (G).",
             5,
             1,
             32,
@@ -114,8 +115,8 @@ LOOKAHEAD = Strategy(
         ),
         Flag(
             "seeded",
-            "Seed the pool",
-            "Also collect n-grams of the prompt and the output.",
+            "Seeded",
+            "Also remember the n-grams of the prompt and the answer.",
             default=True,
         ),
     ),

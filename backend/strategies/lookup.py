@@ -35,17 +35,16 @@ def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
 LOOKUP = Strategy(
     "lookup",
     "Prompt lookup",
-    "Speculation without a model: what followed the last occurrence of the text's own "
-    "ending is proposed again. Strong where answers quote.",
+    "Finds the last few words earlier in the text and guesses what came next.",
     gist="Copies what came next before",
     settings=(
-        Flag("auto", "Auto", "Copy only as much as pays here, at most K.", default=True),
-        WholeNumber("k", "K", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),
+        Flag("auto", "Auto", "Copy only as many tokens as pay here, at most k.", default=True),
+        WholeNumber("k", "k", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),
         WholeNumber(
-            "ngram", "n-gram", "Longest ending that is looked up; shorter ones follow.", NGRAM, 1, 8
+            "ngram", "n-gram", "Last tokens to look up, at most; fewer are tried too.", NGRAM, 1, 8
         ),
         WholeNumber(
-            "branches", "Branches", "Occurrences whose continuations are tried.", BRANCHES, 1, 4
+            "branches", "Branches", "Earlier occurrences that are tried at once.", BRANCHES, 1, 4
         ),
     ),
     build=build,

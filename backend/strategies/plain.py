@@ -1,5 +1,5 @@
-"""Strategies that propose nothing: the baseline, its opposite, a grammar's plain column, and two
-that show what KV reuse saves between the slots of a program.
+"""Strategies that guess nothing: the baseline, the one without a cache, the plain one under a
+grammar, and two that show what KV reuse saves between the slots of a program.
 """
 
 from backend.strategies.declaration import Strategy
@@ -7,8 +7,7 @@ from backend.strategies.declaration import Strategy
 STATELESS = Strategy(
     "stateless",
     "Stateless",
-    "No cache: the whole text is computed again for every token. What a server that keeps "
-    "nothing between calls would do, and what the cache saves.",
+    "Computes the whole text again for every token, without a cache. Shows what the cache saves.",
     gist="Rereads everything for each token",
     keeps_cache=False,
     limit=32,
@@ -18,36 +17,35 @@ STATELESS = Strategy(
 KV_REUSE = Strategy(
     "kv",
     "KV reuse",
-    "Keys and values of earlier tokens stay in a cache, so a step computes one row. The "
-    "baseline that every speed-up refers to.",
+    "Keeps the keys and values of earlier tokens in a cache, so each pass computes one token. The "
+    "baseline of every speed-up.",
     gist="Keeps its cache, one token per pass",
 )
 
 GRAMMAR = Strategy(
     "grammar",
     "Grammar",
-    "Only tokens that a grammar allows can be chosen, so the text always parses. Where "
-    "one continuation is left, it is proposed instead of waited for.",
+    "Chooses only tokens that a grammar allows, so the text always parses. If the grammar allows "
+    "only one continuation, that is filled in.",
     gist="Writes only what its grammar allows",
     grammar="person",
     verified=(),
 )
 
-WITHOUT_REUSE = Strategy(
-    "restart",
-    "Without reuse",
-    "KV reuse that forgets its cache before every slot of a program, as if each were a "
-    "call of its own. Without slots it is KV reuse.",
+NO_REUSE = Strategy(
+    "no_reuse",
+    "No reuse",
+    "KV reuse that empties its cache before every slot of a program, like separate calls. Without "
+    "slots it is KV reuse.",
     gist="Forgets its cache before every slot",
     restart=True,
     verified=(),
 )
 
-ONE_GENERATION = Strategy(
+SINGLE = Strategy(
     "single",
-    "One generation",
-    "A program's text is not fed but generated, all of it in one go and as long as the "
-    "program would be. Without slots it is KV reuse.",
+    "Single generation",
+    "Generates a whole program at once, its fixed text included. Without slots it is KV reuse.",
     gist="Writes the program in one go",
     single=True,
     verified=(),

@@ -20,11 +20,11 @@ def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
 RECYCLING = Strategy(
     "recycling",
     "Token recycling",
-    "Each pass computes the most probable next tokens of every row. This strategy remembers them "
-    "and guesses from them, so it needs no draft model.",
+    "Remembers which tokens the model found likely after each token, and guesses from them. No "
+    "draft model.",
     settings=(
-        Flag("auto", "Auto", "Verify only as many guesses as pay here, at most K.", default=True),
-        WholeNumber("k", "K", "Tokens of the tree that is guessed.", 24, 1, 32, fixes=NAMED_SIZE),
+        Flag("auto", "Auto", "Check only as many guesses as pay here, at most k.", default=True),
+        WholeNumber("k", "k", "Tokens guessed per pass, as a tree.", 24, 1, 32, fixes=NAMED_SIZE),
     ),
     gist="Guesses from earlier passes",
     build=build,

@@ -1,4 +1,4 @@
-"""All strategies: ours, and those that other packages bring."""
+"""All strategies: ours, and those of other packages."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -11,9 +11,9 @@ from backend.strategies.lookup import LOOKUP
 from backend.strategies.plain import (
     GRAMMAR,
     KV_REUSE,
-    ONE_GENERATION,
+    NO_REUSE,
+    SINGLE,
     STATELESS,
-    WITHOUT_REUSE,
 )
 from backend.strategies.recycling import RECYCLING
 from backend.strategies.server import SERVER
@@ -31,10 +31,13 @@ OURS = (
     LOOKUP,
     SUFFIX,
     RECYCLING,
-    WITHOUT_REUSE,
-    ONE_GENERATION,
+    NO_REUSE,
+    SINGLE,
     SERVER,
 )
+
+#: What earlier versions called a strategy, in records, links and line-ups.
+RENAMED = {"restart": NO_REUSE.name}
 
 GROUP = "decode_derby.strategies"
 

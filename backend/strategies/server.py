@@ -10,17 +10,19 @@ USUAL = "http://127.0.0.1:8080"
 SERVER = Strategy(
     "server",
     "Server",
-    "An OpenAI-compatible server: what it writes, timed by its own clock where it sends one, else "
-    "over the network. It takes no turns.",
+    "An OpenAI-compatible server, timed by its own clock if it sends one, else over the network. "
+    "It takes no turns with other columns.",
     gist="Another server, on its own clock",
     settings=(
-        ServerChoice("at", "Server", "A server that is offered here, or an address.", USUAL),
-        TextLine("model", "Model", "What the server calls it; first: the first it has.", ANY_MODEL),
+        ServerChoice("at", "Server", "A server of this page's list, or an address.", USUAL),
+        TextLine(
+            "model", "Model", "The model's name on the server; first: its first one.", ANY_MODEL
+        ),
         Flag(
             "gaps",
             "Gaps",
-            "Ask for log-probabilities: they tell tokens apart and how near a tie was; some "
-            "servers take longer then.",
+            "Ask for log-probabilities, to compare texts token by token. Some servers are slower "
+            "then.",
             default=False,
         ),
     ),

@@ -130,7 +130,7 @@ class GrammarChoice(Setting):
         known = shipped()
         if not isinstance(value, str) or value not in known:
             raise DerbyError(
-                f"There is no grammar {value!r:.60}; choose {NO_GRAMMAR} or a shipped one: "
+                f"There is no grammar {value!r:.60}; choose {NO_GRAMMAR} or one of "
                 f"{', '.join(known)}."
             )
         return known[value]
@@ -144,9 +144,9 @@ class GrammarChoice(Setting):
 #: What a column does about parts of its JSON Schema that the grammar engine cannot hold.
 RELAX = Flag(
     "relax",
-    "Relax the schema",
-    "What a JSON Schema asks beyond any grammar (uniqueItems, if, not, some formats) is left out, "
-    "and checked once the text has ended; off: it is refused.",
+    "Relax",
+    "Accept JSON Schemas with parts that no grammar can hold (uniqueItems, if, not, some formats). "
+    "Those parts are checked when the text has ended.",
     default=False,
 )
 
@@ -165,7 +165,7 @@ class CacheChoice(Setting):
         if is_snapshot_id(value):
             return SnapshotFile(value)
         raise DerbyError(
-            f"{title}: cache is {value!r:.60}; it must be call (this answer alone), session (your "
+            f"{title}: cache is {value!r:.60}; it must be call (this answer only), session (your "
             "earlier answers too) or a snapshot's id of 16 hexadecimal digits."
         )
 
@@ -178,7 +178,7 @@ class CacheChoice(Setting):
 CACHE = CacheChoice(
     "cache",
     "Cache",
-    "Whose keys and values to begin from; or a snapshot's id.",
+    "The cached keys and values to begin from; or a snapshot's id.",
     THIS_ANSWER,
     (("call", "this answer"), ("session", "my earlier answers too")),
 )
@@ -186,5 +186,5 @@ CACHE = CacheChoice(
 
 def grammar_choice(default: GrammarSource | None) -> GrammarChoice:
     """A column's setting, with the grammar that it usually has."""
-    text = "What the text must be; yours is in its own tab."
+    text = "The grammar that the text must follow. Write your own in the Grammar tab."
     return GrammarChoice("grammar", "Grammar", text, default)

@@ -50,8 +50,8 @@ def weights(values: Values, target: Engine) -> Weights:
         return head
     if draft == TRAINED:
         raise DerbyError(
-            f"No draft was trained for {target.spec.name!r}: choose {HYBRID}, {USUAL_COPY}, or a "
-            "model with its tokenizer."
+            f"There is no trained draft for {target.spec.name!r}: choose {HYBRID}, {USUAL_COPY}, "
+            "or a model with its tokenizer."
         )
     if draft == HYBRID or draft in all_precisions():
         copy = USUAL_COPY if draft == HYBRID else draft
@@ -68,7 +68,7 @@ def _head(draft: str, target: ModelSpec) -> Path | None:
 def _require_hidden_states(target: Engine) -> None:
     if not target.capabilities.hidden_states:
         raise DerbyError(
-            f"{target.spec} does not show its hidden states, which a trained draft reads: choose "
+            f"A trained draft reads hidden states, and {target.spec} does not give them: choose "
             f"{USUAL_COPY}, or a model with its tokenizer."
         )
 
@@ -86,7 +86,7 @@ def build(inputs: DrafterInputs) -> Drafter:
     if inputs.draft is None:
         # A copy of the target that cannot be had: prompt lookup needs none.
         reason = inputs.missing.rstrip(".")
-        alone = f"It drafts by prompt lookup alone, for there is no such copy here: {reason}."
+        alone = f"It drafts by prompt lookup alone, because this copy is not here: {reason}."
         return lookup_of(inputs, length, declined=(alone,))
     drafter = NetworkDrafter(
         inputs.draft,
@@ -123,15 +123,14 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
         return Lookup(
             k,
             NGRAM,
-            f"The trained head{beside} is Decode Derby's own and no library loads it: this is "
-            "prompt lookup alone, and an int4 copy as the draft comes nearer.",
+            f"No library loads Decode Derby's trained draft{beside}: this code uses prompt lookup "
+            "alone. With an int4 copy as the draft it would come nearer.",
         )
     if draft == HYBRID:
         return Draft(
             k,
             replace(target, precision=USUAL_COPY),
-            "Decode Derby looks the text up first and asks the copy elsewhere: no library does "
-            "both.",
+            "Decode Derby tries prompt lookup first and then the int4 copy. No library does both.",
         )
     if draft in all_precisions():
         return Draft(k, replace(target, precision=draft))
@@ -141,15 +140,15 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
 SPECULATIVE = Strategy(
     "speculative",
     "Speculative",
-    "A cheap draft writes up to K tokens ahead; the target checks them all in one forward "
-    "pass and keeps those it would have written itself.",
+    "A small draft guesses up to k tokens; the model checks them all in one pass and keeps those "
+    "that it would have written itself.",
     gist="A draft guesses, one pass checks",
     settings=(
-        Flag("auto", "Auto", "Draft only as much as pays here, at most K.", default=True),
+        Flag("auto", "Auto", "Draft only as many tokens as pay here, at most k.", default=True),
         WholeNumber(
             "k",
-            "K",
-            "Tokens drafted a round; more pay only while most are accepted.",
+            "k",
+            "Tokens drafted per pass. More pay only while most are accepted.",
             8,
             1,
             16,
@@ -158,12 +157,12 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "hybrid: prompt lookup, else the trained draft; trained: that alone; int4 or int8: "
-            "that copy of the target; a model with its tokenizer; or the folder of an EAGLE-3 or "
-            "P-EAGLE draft.",
+            "What drafts: hybrid is prompt lookup, else the trained draft; int4 and int8 are "
+            "copies of the model. Or another model with the same tokenizer, or the folder of an "
+            "EAGLE-3 or P-EAGLE draft.",
             HYBRID,
             (
-                (HYBRID, "lookup, else trained"),
+                (HYBRID, "hybrid"),
                 (TRAINED, "trained"),
                 ("int4", "int4 copy"),
                 ("int8", "int8 copy"),
@@ -172,9 +171,8 @@ SPECULATIVE = Strategy(
         Choice(
             "promise",
             "Promise",
-            "same text: token for token that of KV reuse; same distribution: another text that is "
-            "as probable, and more of the draft is accepted. At temperature 0 there is no "
-            "difference.",
+            "Same text: exactly the text of KV reuse. Same distribution: another text, just as "
+            "likely, and more guesses are accepted. No difference at temperature 0.",
             TEXT,
             ((TEXT, "same text"), (DISTRIBUTION, "same distribution")),
             {"same text": TEXT, "same distribution": DISTRIBUTION},

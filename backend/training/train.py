@@ -129,7 +129,7 @@ def _started(
     if file.shape != head.shape:
         raise DerbyError(
             f"{path.name} in {str(folder)!r} was trained by another recipe ({file.shape}): "
-            "start anew, without resuming, or use its recipe."
+            "start again without --resume, or use its recipe."
         )
     return _placed(_as_shipped(head, path)), file.tokens
 

@@ -29,35 +29,33 @@ Report = dict[str, Any]
 
 
 class RaceCall(Untrusted):
-    """What a program may say of a race; the page's first model, engine, precision or device stands
-    for "".
-    """
+    """A program's request for a race; "" means the first model, engine, ... of the page."""
 
-    prompt: str = Field(description="What to answer.")
+    prompt: str = Field(description="The prompt.")
     columns: Annotated[list[str], Strict(strict=False)] = Field(
         list(DEFAULT_COLUMNS),
-        description="One column each, as strategy@engine/precision/device:setting=value,...; all "
-        "but the strategy may be left out. kv is the baseline.",
+        description="One column per text: strategy@engine/precision/device:setting=value,... Only "
+        "the strategy is required. kv is the baseline.",
     )
-    max_new_tokens: Whole = Field(128, description="Tokens that each column writes at most.")
-    temperature: float = Field(0.0, description="0 is greedy.")
-    top_p: float = Field(1.0, description="1 is off.")
-    top_k: Whole = Field(0, description="0 is off.")
+    max_new_tokens: Whole = Field(128, description="The most tokens per column.")
+    temperature: float = Field(0.0, description="0: always the most likely token.")
+    top_p: float = Field(1.0, description="1: off.")
+    top_k: Whole = Field(0, description="0: off.")
     seed: Whole = Field(0, description="The same seed gives the same text.")
-    stop: list[str] = Field([], description="Strings that end a text.")
-    chat: bool = Field(
-        default=True, description="Whether the prompt is put into the model's chat template."
+    stop: list[str] = Field([], description="Strings at which a text ends.")
+    chat: bool = Field(default=True, description="Whether to use the model's chat template.")
+    model: str = Field("", description="One of the page's models; empty: the first.")
+    engine: str = Field("", description="The engine; empty: the page's first.")
+    precision: str = Field(
+        "", description="The precision of the weights; empty: the engine's first."
     )
-    model: str = Field("", description="A model that this page offers; empty: its first.")
-    engine: str = Field("", description="What computes; empty: the page's first.")
-    precision: str = Field("", description="Of the weights; empty: the engine's first.")
-    device: str = Field("", description="Where it computes; empty: the engine's first.")
+    device: str = Field("", description="The device; empty: the engine's first.")
     grammar_kind: Kind = Field("lark", description="lark, json_schema, regex or gbnf.")
-    grammar: str = Field("", description="The grammar of columns with grammar=own.")
+    grammar: str = Field("", description="The grammar for columns with grammar=own.")
     top: Whole = Field(
         0,
-        description="For each token that is written, tell so many of the most probable ones in its "
-        "place with their probabilities, 10 at most.",
+        description="How many of the most likely tokens to return at each position, with their "
+        "probabilities; at most 10.",
     )
 
     def form(self, offer: Offer) -> Values:
@@ -201,7 +199,8 @@ def _column(board: Scoreboard, index: int, offer: Offer) -> Report:
         "top": [best for seen in score.proposed_at.values() for best in seen.top],
         "verdict": offer.public(sentences.verdict(board, index)),
         "reason": offer.public(sentences.reason(board, index)),
-        "pace": board.pace(index) or "no difference shown",
+        "pace": board.pace(index)
+        or ("too noisy to tell" if board.noisy else "no difference shown"),
         "interval": gain.interval,
         "figures": {
             figure.name: value
@@ -212,7 +211,7 @@ def _column(board: Scoreboard, index: int, offer: Offer) -> Report:
 
 
 def explained(report: Report) -> str:
-    """A race's report as text, for whoever reads no JSON."""
+    """A race's report as text."""
     lines = [report["headline"]]
     for column in report["columns"]:
         said = "; ".join(filter(None, (column["reason"], column["verdict"], column["message"])))
@@ -222,14 +221,14 @@ def explained(report: Report) -> str:
 
 def summed_up(report: Report) -> str:
     """The last report of a benchmark as text."""
-    best = f" Best here: {report['best']}." if report["best"] else " No best one is known."
+    best = f" Best here: {report['best']}." if report["best"] else " Which is best is not known."
     lines = [f"{report['status']}{best}"]
     for each in report["settings"]:
         low, high = each["interval"] or (None, None)
         sure = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
         ratio, tokens = each["speedup"], each["tokens_per_forward"]
         speed = f"{ratio:.2f} times as fast as KV reuse{sure}" if ratio else "too short to tell"
-        passes = f", {tokens:.2f} tokens per forward" if tokens else ""
+        passes = f", {tokens:.2f} tokens per pass" if tokens else ""
         lines.append(
             f"- {each['column']}: {speed}{passes}, text equal on {each['equal']} of "
             f"{each['prompts']} prompts."
@@ -238,8 +237,8 @@ def summed_up(report: Report) -> str:
 
 
 def terms() -> str:
-    """What can be raced, and what the figures mean."""
-    lines = ["Strategies, each a column's name:"]
+    """The strategies, their settings, and the meaning of the figures."""
+    lines = ["Strategies (the name is what a column begins with):"]
     for name, strategy in strategies().items():
         lines.append(f"- {name} ({strategy.title}): {strategy.description}")
         lines += [f"  - {setting.name}: {setting.help}" for setting in strategy.settings]

@@ -81,12 +81,12 @@ class Standing:
             case "ended":
                 return f"{total} of {total} prompts measured, every column alone."
             case "stopped":
-                return f"Stopped after {done} of {total} prompts: Resume goes on."
+                return f"Stopped after {done} of {total} prompts: Resume continues."
             case "warming up":
                 return "Warming up: the first prompt runs once and is not counted."
         left = sum(row.seconds for row in self.rows) / max(done, 1) * (total - done)
-        minutes = f", some {max(1, round(left / 60))} min left" if left >= 60 else ""
-        seconds = f", some {max(1, round(left))} s left" if 0 < left < 60 else ""
+        minutes = f", about {max(1, round(left / 60))} min left" if left >= 60 else ""
+        seconds = f", about {max(1, round(left))} s left" if 0 < left < 60 else ""
         return f"Prompt {done + 1} of {total}{minutes or seconds}."
 
 
@@ -164,14 +164,14 @@ def _go_on(plan: Plan, text: Any) -> list[Row]:
     """The rows that a browser kept of this benchmark. Raises DerbyError for anything else, and if
     nothing is left to be measured.
     """
-    nothing = DerbyError("There is no benchmark to go on with: start one.")
+    nothing = DerbyError("There is no benchmark to continue: start one.")
     if not isinstance(text, str) or len(text) > MOST_KEPT:
         raise nothing
     try:
         rows = rows_in(text, plan)
     except OtherPlanError as error:
         raise DerbyError(
-            "What was measured is of another line-up, prompt set, machine or version: start a new "
+            "The results belong to another line-up, prompt set, machine or version: start a new "
             "benchmark."
         ) from error
     except DerbyError as error:

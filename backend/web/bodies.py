@@ -1,4 +1,4 @@
-"""A request's body, of which no more is kept than is allowed."""
+"""A request's body, read up to the allowed size."""
 
 import asyncio
 

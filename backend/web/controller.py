@@ -91,7 +91,7 @@ class Controller:
             race, board = self._visitors.last(visitor)
             more = read_tokens(tokens, self._offer)
             if is_program(race.request.prompt):
-                raise DerbyError("A program runs to its end: there is nothing to go on with.")
+                raise DerbyError("A program always runs to its end, so it cannot be continued.")
             request = replace(race.request, max_new_tokens=more)
             columns = tuple(column.limited(more) for column in race.columns)
             answers = tuple(score.answer_so_far for score in board.scores)
@@ -169,7 +169,7 @@ class Controller:
             made = snippet(column, score, race.request, target, library, found)
         except Exception as error:
             return Snippet("", "python", "", public(explain(error)))
-        folder = "Put your own path in the place of the model's name." if moved else ""
+        folder = "Replace the model's name with your own path." if moved else ""
         return replace(made, note=f"{folder} {made.note}".strip())
 
     def export(self, visitor: str, asked: Any) -> View:
@@ -199,7 +199,7 @@ class Controller:
         last = self._visitors.number(visitor)
         shown = asked.get("race", max(number, last))
         if shown not in (number, last):
-            raise DerbyError("This race is not kept any more: run it again, or open it anew.")
+            raise DerbyError("This race is no longer in memory: run it again, or open it again.")
         return record if shown == number else None
 
     def open(self, visitor: str, text: Any) -> tuple[Values, View]:
@@ -298,7 +298,6 @@ class Controller:
             race=frame.number,
             goal=goal_of(race.request, written),
             ahead=frame.ahead,
-            most_seconds=self._offer.limits.race_seconds,
             public=self._offer.public,
         )
         status = f"{frame.note} {shown['status']}".strip()
@@ -320,7 +319,7 @@ def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:
         counts = [len(score.moments) for score in board.scores]
         if 0 <= column < len(counts) and 0 <= index < counts[column]:
             return column, index
-    raise DerbyError("There is no such step in the race on show: choose a token of a text.")
+    raise DerbyError("There is no such step in this race: choose a token of a text.")
 
 
 def _line(info: Info) -> str:

@@ -1,4 +1,4 @@
-"""The page's grammar editor: is a grammar sound, and how far does a text fit it?"""
+"""The page's grammar editor: does a grammar work, and how much of a text does it accept?"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ PLACES = 3
 #: Seconds without use after which a child ends.
 IDLE = 120.0
 
-SOUND = "Sound: it compiles, and every text of it can end."
+SOUND = "It works: it compiles, and every text can end."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _next(explored: Explored) -> str:
 
 
 def page_tokenizer(models: Sequence[str] = (BUILT_IN,)) -> Tokenizer:
-    """The vocabulary that continuations are told in: the built-in model's if offered, or bytes."""
+    """The vocabulary of the shown continuations: the built-in model's if offered, else bytes."""
     if BUILT_IN not in models:
         return ByteTokenizer()
     files = model_files(BUILT_IN, lambda _: None)

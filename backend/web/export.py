@@ -36,8 +36,9 @@ MOST_PROMPT, MOST_BESIDE = 120, 6
 #: What a link holds, as its reader should know.
 _HOLDS: dict[Held, str] = {
     "all": "It holds the whole race.",
-    "all but details": "It holds the race without the inside of its steps.",
-    "settings": "It holds the settings alone, for the race is too long: save a file for all of it.",
+    "all but details": "It holds the race without the details of its steps.",
+    "settings": "It holds only the settings, because the race is too long: download a file for "
+    "all of it.",
 }
 
 
@@ -86,7 +87,7 @@ def link_of(record: RaceRecord) -> tuple[str, str]:
     made = link(record)
     length = len(made.text)
     where = (
-        "It can be pasted nearly anywhere."
+        "It is short enough for most chats."
         if length <= PASTED
         else f"With {length:,} characters it is longer than the {PASTED:,} that some chats take."
     )

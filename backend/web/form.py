@@ -91,7 +91,7 @@ def read_race(values: Values, offer: Offer) -> Race:
 
 
 def wants_measuring(values: Values) -> bool:
-    """Whether pass costs are to be measured anew before the race. Raises DerbyError if unclear."""
+    """Whether to measure the times of passes before the race. Raises DerbyError if unclear."""
     return _form(values).measure
 
 
@@ -107,7 +107,7 @@ def read_tokens(value: Any, offer: Offer) -> int:
 
 
 def read_whole(name: str, value: Any) -> int:
-    """A whole number that a browser or a program sent. Raises DerbyError if it is none."""
+    """A whole number that a browser or a program sent. Raises DerbyError for anything else."""
     return read_as(Whole, value, name)
 
 
@@ -127,7 +127,7 @@ def require_allowed(request: Request, column: Column, target: ModelSpec, offer: 
 
 
 def read_grammar(kind: Any, text: Any) -> GrammarSource:
-    """A visitor's own grammar. Raises DerbyError if it is none."""
+    """A visitor's own grammar. Raises DerbyError for anything else."""
     own: _OwnGrammar = read_as(_OwnGrammar, {"kind": kind, "text": text})
     return GrammarSource(own.kind, own.text, "my own")
 

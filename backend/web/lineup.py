@@ -67,8 +67,8 @@ class Lineup:
         models = {column.target(target) for column in columns if column.strategy.lane is None}
         if len(models) > offer.limits.models:
             raise DerbyError(
-                f"The columns run on {len(models)} models, each of another name, engine, precision "
-                f"or device; a race may have {offer.limits.models} here: remove some."
+                f"The columns run on {len(models)} models, which differ in name, engine, "
+                f"precision or device; a race may have {offer.limits.models} here: remove some."
             )
         return tuple(columns)
 

@@ -22,7 +22,8 @@ class Quota:
         if len(recent) >= self._most:
             seconds = recent[-self._most] + HOUR - now
             raise DerbyError(
-                f"You have begun {len(recent)} races within an hour, and {self._most} are allowed: "
+                f"You have started {len(recent)} races within an hour, and {self._most} are "
+                f"allowed: "
                 f"the next one is possible in {_in_words(seconds)}."
             )
 

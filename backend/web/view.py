@@ -31,7 +31,7 @@ from backend.results.figures import (
 )
 from backend.results.load import load_chart
 from backend.results.metrics import Moment, Score
-from backend.results.scoreboard import Sameness, Scoreboard
+from backend.results.scoreboard import ENDED, Sameness, Scoreboard
 from backend.results.track import (
     BY_DESIGN,
     PhotoFinish,
@@ -60,19 +60,17 @@ def view(
     race: int,
     goal: int,
     ahead: int = 0,
-    most_seconds: float = 0.0,
     public: Callable[[str], str] = str,
 ) -> View:
     """The whole page. `race` numbers the races, `goal` is where the finish is expected (`goal_of`),
-    `ahead` the races that go first, each of which takes `most_seconds` at most; `public` strips
-    what visitors must not see from texts.
+    `ahead` the races that go first; `public` strips from texts what visitors must not see.
     """
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
     return {
         "race": race,
         "phase": phase,
-        "status": public(_status(board, phase, ahead, most_seconds)),
+        "status": public(_status(board, phase, ahead)),
         "left": sentences.time_left(board, goal) if phase == "racing" else "",
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
@@ -140,10 +138,10 @@ def _phase(board: Scoreboard, ahead: int) -> str:
     return "preparing" if board.preparing or not started else "racing"
 
 
-def _status(board: Scoreboard, phase: str, ahead: int, most_seconds: float) -> str:
+def _status(board: Scoreboard, phase: str, ahead: int) -> str:
     match phase:
         case "waiting":
-            return sentences.waiting(ahead, most_seconds)
+            return sentences.waiting(ahead)
         case "preparing":
             return board.preparing or "Getting ready..."
         case "racing":
@@ -251,7 +249,7 @@ def _line_of(board: Scoreboard, index: int) -> str:
     _, cause = leading(score)
     known = [f for f in (figure("ttft"), cause) if f.value(score, board.baseline) is not None]
     told = {f.title: f.text(score, board.baseline) for f in known}
-    interval = [f"95 % interval{span(gain)}"] if gain.known else []
+    interval = [f"95 % interval{span(gain)}"] if gain.known and not board.noisy else []
     parts = [*interval, *(f"{title} {text}" for title, text in told.items())]
     return f"{', '.join(parts)}." if parts else ""
 
@@ -283,10 +281,13 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
 
 
 def _speed(board: Scoreboard, index: int) -> str:
-    """The speed-up as a card writes it."""
+    """The one figure of a card: the speed-up, of a program the time."""
+    score = board.scores[index]
+    if score.fed and score.state in ENDED:
+        return duration(score.seconds)
     if index == board.baseline_index:
         return f"1{TIMES}"
-    speedup = board.speedup(index)
+    speedup = 0.0 if board.noisy else board.speedup(index)
     return factor(speedup) if speedup else NONE
 
 

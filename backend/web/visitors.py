@@ -57,12 +57,16 @@ _UNRECORDED = (Placed, Saved)
 SWEEP = 1.0
 
 OUT_OF_LINE = (
-    f"This race left the line: its page had no connection for {GRACE:.0f} s. Run it again."
+    f"This race was removed from the queue because its page had no connection for {GRACE:.0f} s. "
+    f"Run it again."
 )
-GAVE_WAY = "This race left the line, which is full: its page never had a connection. Run it again."
+GAVE_WAY = (
+    "This race was removed from the full queue because its page never had a connection. "
+    "Run it again."
+)
 UNWATCHED = (
-    f"This race was ended: its page had no connection for {GRACE:.0f} s, and others wait. What it "
-    "wrote is kept."
+    f"This race was stopped because its page had no connection for {GRACE:.0f} s and others "
+    f"wait. Its results are kept."
 )
 
 
@@ -190,7 +194,7 @@ class Visitors:
         with self._lock:
             packed = self._last[visitor].run.record
         if not packed:
-            raise DerbyError("This race has no record, yet or at all: ask again in a moment.")
+            raise DerbyError("This race has no record yet: try again in a moment.")
         return from_bytes(zlib.decompress(packed))
 
     def leave(self, visitor: str) -> None:
@@ -308,7 +312,7 @@ class Visitors:
         with self._lock:
             kept = self._last.get(visitor)
         if kept is None:
-            raise DerbyError("Your race is not kept any more: run it again.")
+            raise DerbyError("Your race is no longer in memory: run it again.")
         return kept
 
     async def follow(self, visitor: str) -> AsyncIterator[Frame]:
@@ -358,8 +362,8 @@ class Visitors:
             self._put_out(
                 run,
                 "time",
-                f"This race was ended after {seconds} s, as others wait. What it wrote is kept: "
-                "Continue goes on from there.",
+                f"This race was stopped after {seconds} s because others wait. Continue goes on "
+                f"from there.",
             )
 
     def _absence(self, run: _Run) -> float:

@@ -104,12 +104,12 @@ def test_what_is_measured_already_is_not_measured_again(tmp_path: Path) -> None:
     assert [each.request.prompt for each in races] == [PROMPTS[2].text] * 2
     assert len(RowFile(file, given).rows) == len(kept.rows) == 3
     assert list(run(given, kept.rows, race, lambda _: None)) == []
-    with pytest.raises(DerbyError, match="of another benchmark, machine or version"):
+    with pytest.raises(DerbyError, match="belong to another benchmark, machine or version"):
         RowFile(file, plan("lookup:k=3"))
     with pytest.raises(DerbyError, match="There is no folder"):
         RowFile(tmp_path / "none" / "rows.jsonl", given)
     file.write_text("[\n", encoding="utf-8")
-    with pytest.raises(DerbyError, match="cannot be read: line 1 is no row"):
+    with pytest.raises(DerbyError, match="cannot be read: line 1 is not a benchmark result"):
         RowFile(file, given)
 
 

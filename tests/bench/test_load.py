@@ -55,7 +55,7 @@ def test_requests_in_lockstep_write_what_they_do_alone(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("column", "said"),
-    [("@http://127.0.0.1:9", "runs elsewhere"), ("lookup@torch", "a model of its own")],
+    [("@http://127.0.0.1:9", "runs on another machine"), ("lookup@torch", "its own model")],
 )
 def test_load_is_of_columns_that_run_here_on_one_model(column: str, said: str) -> None:
     with pytest.raises(DerbyError, match=said):

@@ -86,7 +86,7 @@ def test_a_model_without_a_chat_template_is_tuned_on_raw_prompts(
     said: list[str] = []
     found = tune(ModelSpec("fake-loop", "fake"), PROMPTS[:1], 40, LoadedModels(), said.append)
     assert found.rows
-    assert "The model has no chat template: the prompts are sent raw." in said
+    assert "The model has no chat template, so prompts are sent as they are." in said
 
 
 def test_where_no_family_runs_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

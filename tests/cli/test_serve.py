@@ -33,7 +33,7 @@ def refused(*options: str, key: str = "") -> str:
 def test_others_may_not_use_it_without_a_key(host: str) -> None:
     said = refused("--host", host)
     assert said.count("\n") == 1
-    assert f"Whoever reaches {host} could use this server: give it a key" in said
+    assert f"Anyone who reaches {host} could use this server: set a key" in said
 
 
 @pytest.mark.parametrize("text", ["", "two words", "two\nlines", "\x00", "é", "x" * 5000])

@@ -123,7 +123,7 @@ def test_a_machine_that_cannot_go_on_is_not_called_gone() -> None:
     until(lambda: len(host.machines) == 2)
     placed = next(iter(held(host, mine).stream(mine, never)))
     assert isinstance(placed, Placed)
-    assert placed.note == "node b cannot run this, and what it held of yours is computed anew."
+    assert placed.note == "node b cannot run this; its caches are computed again."
 
 
 def test_a_lost_machine_ends_its_race_alone_and_what_had_ended_stays() -> None:

@@ -85,7 +85,7 @@ def test_it_can_be_stopped_and_needs_batches() -> None:
     assert measure_load(FakeEngine(), print, lambda: True) is UNKNOWN_LOAD
     assert not UNKNOWN_LOAD.known
     engine = FakeEngine(capabilities=Capabilities(batch=False))
-    with pytest.raises(DerbyError, match="one request a pass"):
+    with pytest.raises(DerbyError, match="one request per pass"):
         measure_load(engine, print)
 
 

@@ -199,7 +199,7 @@ def test_saving_what_is_no_longer_held_says_so() -> None:
     engines = LoadedModels()
     score = play(race, engines).scores[0]
     engines.prefixes.forget(Visitor("me"))
-    assert "no longer held" in save(race, score, engines).message
+    assert "no longer in memory" in save(race, score, engines).message
 
 
 def test_a_full_context_ends_the_answer_and_says_so() -> None:
@@ -285,7 +285,7 @@ def _new(data: st.DataObject) -> Race:
 def _saved(race: Race, score: Score, engines: LoadedModels) -> AnswerSoFar:
     """Where the column stands on disk; in memory still, if its cache was evicted."""
     saved = save(race, score, engines)
-    assert saved.snapshot or "no longer held" in saved.message
+    assert saved.snapshot or "no longer in memory" in saved.message
     return AnswerSoFar(snapshot=saved.snapshot) if saved.snapshot else score.answer_so_far
 
 

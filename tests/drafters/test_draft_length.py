@@ -190,7 +190,7 @@ def test_what_auto_drafted_is_summed_up() -> None:
     rounds(draft_length, [outcome(4, 2, 4), outcome(1, 1, 1), outcome(0, 0), outcome(4, 4, 4)])
     decision = draft_length.summary()
     assert decision.settings == {"k": 3}
-    assert decision.why == "K=3 is what auto drafted here on average, in 3 of 4 passes"
+    assert decision.why == "auto drafted k=3 tokens on average, in 3 of 4 passes"
     assert decision.declined == ()
     # Four passes over 5, 2, 1 and 5 rows, of which all but the first changed the width.
     spent = 2 * CURVE(5) + CURVE(2) + CURVE(1) + 9 * 0.5
@@ -221,7 +221,7 @@ def test_auto_that_never_drafted_says_so_and_a_fixed_length_decides_nothing() ->
     rounds(draft_length, [outcome(0, 0)] * 9)
     decision = draft_length.summary()
     assert (decision.settings, decision.predicted) == ({}, 1.0)
-    assert decision.declined == ("no guess promised to pay",)
+    assert decision.declined == ("no guess was worth its time",)
     unknown = AdaptiveDraftLength(UNKNOWN_COSTS, 0.0, 8)
     rounds(unknown, [outcome(4, 4)])
     assert (unknown.summary().settings, unknown.summary().predicted) == ({"k": 4}, 0.0)

@@ -67,7 +67,7 @@ def test_the_best_setting_is_the_one_that_costs_promise_most_of() -> None:
         assert predicted(setting, costs) == max(predicted(other, costs) for other in LADDER)
         assert decision.settings == setting.values
         assert decision.predicted == predicted(setting, costs)
-        assert f"{setting.rows}-row forward costs" in decision.why
+        assert f"a pass over {setting.rows} rows takes" in decision.why
     assert choose_sizes(FLAT, "best", MEASURED)[0] == max(LADDER, key=YIELDS.__getitem__)
 
 
@@ -86,14 +86,16 @@ def test_declining_is_a_choice_and_the_default_says_what_it_would_have_come_to(
     else:
         assert (declining.settings, len(declining.declined)) == ({}, 1)
         (sentence,) = best.declined
-        assert sentence.startswith(f"auto=decline would decline: {best.predicted:.2f} times")
+        assert sentence.startswith(
+            f"auto=decline would not guess: the predicted speed-up is {best.predicted:.2f}"
+        )
 
 
 def test_a_declined_lookahead_proposes_nothing() -> None:
     lookahead = plan_lookahead(STEEP, "decline", MEASURED, made)
     assert steps(lookahead, [[1]] * 3) == [Proposal()] * 3
     lookahead.conclude()
-    assert "lookahead: its" in lookahead.decision.declined[0]
+    assert "lookahead would not be faster: a pass over" in lookahead.decision.declined[0]
 
 
 @pytest.mark.parametrize("auto", ["best", "decline", "largest"])
@@ -104,11 +106,11 @@ def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
     assert (ours, known.settings) == (theirs, assumed.settings)
     assert (known.predicted > 1, assumed.predicted) == (True, 0.0)
     assert "assumed" not in known.why
-    assert f"assumed to yield the 1.8 tokens that were measured on {MEASURED}" in assumed.why
+    assert f"assumed to yield 1.8 tokens, as on {MEASURED}" in assumed.why
     lookahead = plan_lookahead(FLAT, auto, "another", made)
     steps(lookahead, [[1, 2], [3]] * (TRIAL // 2))
     assert lookahead.decision.predicted == pytest.approx(1.5), "its own steps tell"
-    assert "yielded 1.50 tokens and cost 1.00 plain steps" in lookahead.decision.why
+    assert "wrote 1.50 tokens each and took 1.00\u00d7 as long" in lookahead.decision.why
 
 
 def test_where_costs_are_unknown_nothing_is_promised() -> None:
@@ -120,7 +122,7 @@ def test_where_costs_are_unknown_nothing_is_promised() -> None:
     assert all(proposal.tokens for proposal in steps(lookahead, [[1]] * 3 * TRIAL))
     lookahead.conclude()
     assert lookahead.decision.predicted == 0.0
-    assert "what it costs is unknown here" in lookahead.decision.why
+    assert "the time of a pass is unknown here" in lookahead.decision.why
 
 
 def trial(costs: PassCosts, auto: Auto = "decline") -> PlannedLookahead:
@@ -139,7 +141,7 @@ def test_lookahead_that_does_not_pay_ends_and_says_so() -> None:
     assert not any(proposal.tokens for proposal in proposals[TRIAL:])
     assert lookahead.decision.settings == {}
     (sentence,) = lookahead.decision.declined
-    assert f"given up: in {TRIAL} steps a forward yielded 1.00 tokens and cost" in sentence
+    assert f"was stopped: {TRIAL} passes wrote 1.00 tokens each and took" in sentence
     lookahead.conclude()
     assert lookahead.decision.declined == (sentence,)
 
@@ -151,7 +153,7 @@ def test_by_default_it_goes_on_and_says_that_it_would_have_ended() -> None:
     decision = lookahead.decision
     assert decision.settings == Sizes(5, 3, 5).values
     assert 0 < decision.predicted < 1
-    assert decision.declined == (f"auto=decline would give up after {TRIAL} steps",)
+    assert decision.declined == (f"auto=decline would stop guessing after {TRIAL} passes",)
 
 
 def test_a_change_of_width_and_the_context_are_paid_for() -> None:
@@ -178,7 +180,7 @@ def test_forced_tokens_are_none_of_its_merits() -> None:
     lookahead = trial(CURVE)
     proposals = steps(lookahead, [[1]] * 3 * TRIAL, forced=9)
     assert not any(proposal.tokens for proposal in proposals[TRIAL:])
-    assert "yielded 1.00 tokens" in lookahead.decision.declined[0]
+    assert "wrote 1.00 tokens each" in lookahead.decision.declined[0]
 
 
 def test_the_column_tells_of_its_decision_as_it_changes() -> None:

@@ -190,7 +190,7 @@ def test_a_draft_with_fewer_positions_stops_drafting_and_the_text_goes_on(
     assert found.tokens == run(engine, request, bounds=bounds).tokens
     assert found.tokens == naive(engine, PROMPT, request) or shift
     told = [event for event in found.events if isinstance(event, Decided)]
-    said = f"the draft short reads at most {positions} tokens and drafts nothing behind them"
+    said = f"the draft short reads at most {positions} tokens and drafts nothing after that"
     assert (said in told[-1].declined) == (positions < 96 or not shift)
     if positions > len(PROMPT):
         assert found.score.drafted > 0

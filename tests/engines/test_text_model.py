@@ -65,5 +65,5 @@ def test_weights_that_read_images_are_not_kept(tmp_path: Path, name: str) -> Non
 
 
 def test_a_model_that_does_not_go_on_with_a_text_is_refused() -> None:
-    with pytest.raises(DerbyError, match="Models of type 't5' do not go on with a text"):
+    with pytest.raises(DerbyError, match="Models of type 't5' do not continue a text"):
         text_model(AutoConfig.for_model("t5"))

@@ -144,7 +144,7 @@ def test_a_model_that_does_not_go_by_what_it_is_given_is_refused(kind: str) -> N
     """GPT-1, which has no cache, wrote another text than generate(); BART "kept state"."""
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2} if kind == "openai-gpt" else {"d_model": 32}
     model = random_model(kind, vocab_size=VOCABULARY, **sizes)
-    with pytest.raises(DerbyError, match=f"Models of type '{kind}' do not go by the positions"):
+    with pytest.raises(DerbyError, match=f"Models of type '{kind}' ignore the positions"):
         TorchEngine(ModelSpec(engine="torch"), model, ByteTokenizer(), 64)
 
 

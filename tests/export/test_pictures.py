@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
@@ -9,12 +10,12 @@ from itertools import combinations
 from xml.etree import ElementTree as ET
 
 import pytest
-from boards import LONG, LONG_PAIRS, priced, started, written
+from boards import LONG, LONG_PAIRS, priced, started, step, written
 from hypothesis import given
 from recordings import EVERY, RECORDS, race_of
 
 from backend.errors import DerbyError
-from backend.events import Conditions, Failed, Fed, LoadKnown
+from backend.events import Conditions, Failed, Fed, Finished, LoadKnown
 from backend.export.card import card
 from backend.export.curves import curve, draw_load
 from backend.export.svg import COLOURS, fitted, text
@@ -146,15 +147,15 @@ def test_what_is_shown_to_be_faster_has_its_colour_and_what_failed_its_reason() 
 
 def test_the_foot_holds_its_sentences_whole() -> None:
     """They shared a line, and each was cut in its middle: The timings are unreliable: others
-    too...93% of the machine.
+    too...43% of the machine.
     """
-    events = [*written(0, LONG, 0.1), Conditions(2, 0.93, 0.0, 0.0)]
+    events = [*written(0, LONG, 0.1), Conditions(2, 0.43, 0.0, 0.0)]
     record = replace(race_of("kv"), columns=(parse_column("kv"),), events=tuple(events))
     machine = replace(record.machine, processor="A processor with quite a long name @ 2.20GHz")
     picture = card(replace(record, machine=machine))
     *_, where, doubt = words(picture)
     assert machine.processor in where
-    assert doubt == "The timings are unreliable: others took 93% of the machine."
+    assert doubt == "The timings are unreliable: other programs used 43% of the machine."
     require_legible(picture)
 
 
@@ -199,3 +200,16 @@ def test_words_are_cut_in_any_script() -> None:
         assert made.isprintable()
     assert fitted("short", 200, 20) == "short"
     assert "&lt;b&gt;" in text(0, 0, "<b>", 10)
+
+
+def test_a_program_s_bars_are_as_long_as_its_times() -> None:
+    """ "Fill a form" had its longest bar at 9.35 s and its shortest at 44.53 s."""
+    fed = [Fed(column, 3, [["fixed", "Say: "]], 0.5) for column in range(2)]
+    steps = [step(0, [0], 15.0), step(1, [0], 62.2)]
+    ends = [Finished(column, "end of program", []) for column in range(2)]
+    events = (*map(started, range(2)), *fed, *steps, *ends)
+    columns = tuple(map(parse_column, ("kv", "no_reuse")))
+    picture = card(replace(race_of("kv"), columns=columns, events=events))
+    bars = [float(width) for width in re.findall(r'width="([\d.]+)" height="32"', picture)]
+    assert bars[0] / bars[1] == pytest.approx(15.5 / 62.7, abs=0.01)
+    assert {"15.50 s", "62.70 s", "4.05\u00d7 as long"} <= set(words(picture))

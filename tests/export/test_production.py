@@ -50,9 +50,9 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
 
 
 def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
-    for why in ("K=3 is what auto drafted here on average", "K=3 paid."):
+    for why in ("auto drafted k=3 tokens on average", "K=3 paid."):
         found = code_of("speculative", ran({"k": 3}, why=why))
-        assert found.note.startswith(f"{why.rstrip('.')}. The trained head")
+        assert found.note.startswith(f"{why.rstrip('.')}. No library loads")
         assert code_of("lookup", ran({"k": 3}, why=why)).note == f"{why.rstrip('.')}."
 
 

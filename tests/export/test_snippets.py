@@ -42,9 +42,9 @@ hostile = st.one_of(
     st.text("'\"\\\n\r\u2028$`{}#", max_size=30),
 ).map(lambda text: f"{text}?{text}")
 names = hostile.filter(lambda text: not re.search("[\0\ud800-\udfff]", text)).map("./{}".format)
-COLUMNS = """kv lookup stateless lookahead restart single kv:cache=session lookup:grammar=arithmetic
-    speculative:draft=int4 speculative:draft=int8 speculative:draft=./model grammar
-    grammar:grammar=list grammar:grammar=date"""
+COLUMNS = """kv lookup stateless lookahead no_reuse single kv:cache=session
+    lookup:grammar=arithmetic speculative:draft=int4 speculative:draft=int8
+    speculative:draft=./model grammar grammar:grammar=list grammar:grammar=date"""
 columns = st.sampled_from(COLUMNS.split()).map(parse_column)
 requests = st.builds(
     Request,
@@ -184,7 +184,7 @@ def test_what_cannot_be_written_at_all_is_refused() -> None:
 
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
     lacking: dict[str, tuple[str, ...]] = {
-        **dict.fromkeys(("kv", "lookup", "speculative:draft=int4", "restart", "single"), ()),
+        **dict.fromkeys(("kv", "lookup", "speculative:draft=int4", "no_reuse", "single"), ()),
         "stateless": LIBRARIES[1:],
         "lookahead": LIBRARIES,
         "grammar": LIBRARIES[:1],
@@ -209,10 +209,10 @@ def test_the_settings_in_force_are_written_and_else_the_columns_own() -> None:
     for column in ("lookup:k=9", "speculative:k=9,draft=int4"):
         assert all("9" in found and "11" not in found for found in numbers(column, {}))
         assert all("11" in found and "9" not in found for found in numbers(column, {"k": 11}))
-    assert all("(W=5, N=3, G=5)" in s.note for s in written("lookahead").values())
+    assert all("(window=5, level=3, guesses=5)" in s.note for s in written("lookahead").values())
     chosen = {"window": 7, "level": 4, "guesses": 6}
     for made in written("lookahead", decided=chosen).values():
-        assert "(W=7, N=4, G=6)" in made.note
+        assert "(window=7, level=4, guesses=6)" in made.note
         assert "3" in re.findall(r"\d+", made.note.partition(")")[2])
 
 
@@ -226,7 +226,7 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str, more
     for library in LIBRARIES:
         assert made[library].code == plain[library].code
         if made[library].code:
-            assert "Plain decoding won here" in made[library].note
+            assert "No guesses paid here" in made[library].note
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -256,7 +256,7 @@ def test_drafts_of_our_own_become_prompt_lookup_and_the_loss_is_told(draft: str)
     lookup = written("lookup", decided={"k": 4})
     for library in LIBRARIES:
         assert ours[library].code == lookup[library].code
-        assert "Decode Derby's own" in ours[library].note
+        assert "Decode Derby's trained draft" in ours[library].note
 
 
 def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> None:
@@ -464,7 +464,7 @@ def test_a_hybrid_draft_is_told_by_what_there_is_for_the_target() -> None:
     ours = written("speculative")["transformers"]
     theirs = written("speculative", target=ModelSpec("owner/model"))["transformers"]
     assert "prompt_lookup_num_tokens" in ours.code
-    assert "trained head" in ours.note
+    assert "trained draft" in ours.note
     assert "assistant_model" in theirs.code
-    assert "trained head" not in theirs.note
-    assert "no library does both" in theirs.note
+    assert "trained draft" not in theirs.note
+    assert "No library does both" in theirs.note

@@ -268,7 +268,7 @@ class TestQuota:
         assert [info.id for info in folder.list(MINE)] == [mine]
         assert {info.id for info in folder.list()} == {mine, theirs, nobodys}
         for name in (theirs, nobodys, "0" * 16, "../x", None):
-            with pytest.raises(DerbyError, match="You saved no snapshot"):
+            with pytest.raises(DerbyError, match="was not saved in this browser"):
                 folder.remove_own(name, MINE)  # type: ignore[arg-type]
         assert same(example(), folder.load(theirs))
         folder.remove_own(mine, MINE)
@@ -384,7 +384,7 @@ def test_other_files_are_named_for_what_they_are(
 ) -> None:
     name = folder.save(example())
     file_of(folder, name).write_bytes(data)
-    refused(folder, name, f"cannot be used: .*{match}.*; remove it and save it anew")
+    refused(folder, name, f"cannot be used: .*{match}.*; remove it and save it again")
 
 
 def test_a_sparse_file_takes_no_memory(

@@ -95,7 +95,7 @@ def test_a_format_is_found_wherever_it_is_stated(
 ) -> None:
     """transformers skips a format that it does not know, and draws the weights at random."""
     (folder / "config.json").write_text(json.dumps(FACTS | config))
-    assert f"quantised as {method}, which nothing here reads" in refusal(folder)
+    assert f"quantised as {method}, which no engine here can read" in refusal(folder)
 
 
 @pytest.mark.parametrize("method", UNPACKED)

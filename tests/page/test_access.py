@@ -40,7 +40,7 @@ def test_a_race_breaks_no_rule_idle_running_ended_or_opened(visitor: Visitor) ->
     assert violations(visitor) == set()
     visitor.columns("kv", "speculative", "grammar:grammar=own", "stateless")
     visitor.tab("Own grammar")
-    page.get_by_label("My own grammar").fill("start: (")
+    page.get_by_label("Your grammar").fill("start: (")
     visitor.ask(LONG, tokens=24, model="fake-slow")
     visitor.wait_decoding()
     assert violations(visitor) == set()

@@ -56,7 +56,7 @@ def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor)
     visitor.tab("Benchmark")
     expect(status).to_contain_text(re.compile("Prompt [3-7] of 8"))
     page.get_by_role("button", name="Stop", exact=True).click()
-    stopped = re.compile("Stopped after [2-7] of 8 prompts: Resume goes on.")
+    stopped = re.compile("Stopped after [2-7] of 8 prompts: Resume continues.")
     expect(status).to_have_text(stopped)
     visitor.columns("kv", "stateless")
     page.reload()
@@ -73,7 +73,7 @@ def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor)
     visitor.tab("Benchmark")
     page.get_by_role("button", name="Resume", exact=True).click()
     alert = page.locator(".dd-benchmark .dd-alert")
-    expect(alert).to_have_text("There is no benchmark to go on with: start one.")
+    expect(alert).to_have_text("There is no benchmark to continue: start one.")
     assert visitor.complaints == []
 
 

@@ -86,7 +86,7 @@ def test_a_replay_shows_what_was_there_at_each_moment(ended: Visitor) -> None:
         expect(page.locator(".dd-replay-at")).to_have_text(f"{count} tokens")
     page.get_by_role("button", name="One step back").click()
     assert len(page.locator(".dd-flow").first.inner_text()) == 2
-    page.get_by_role("button", name="As it stands").click()
+    page.get_by_role("button", name="Back to the result").click()
     assert texts(ended) == whole
     page.get_by_label("Speed of the replay").select_option("8")
     page.get_by_role("button", name="Replay", exact=True).click()
@@ -112,7 +112,7 @@ def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
         "(n) => document.querySelectorAll('.dd-flow')[1].textContent.length > n", arg=before
     )
     assert len(shown.inner_text()) == 3
-    page.get_by_role("button", name="As it stands").click()
+    page.get_by_role("button", name="Back to the result").click()
     assert len(shown.inner_text()) > before
     visitor.stop()
     visitor.wait_phase("ended")
@@ -375,7 +375,7 @@ def test_a_replay_page_opens_from_disk_without_a_network(
     page.get_by_label("Moment of the race").focus()
     page.keyboard.press("Home")
     assert page.locator(".dd-flow").first.inner_text() == ""
-    page.get_by_role("button", name="As it stands").click()
+    page.get_by_role("button", name="Back to the result").click()
     page.locator('.dd-flow [data-round="12"]').nth(1).click()
     expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step 13")
     expect(page.locator(".dd-tree-grid .dd-tree-node")).to_have_count(16)

@@ -87,7 +87,7 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     wrong = "kv\nlookup:k=99,ngram=2"
     text(visitor).fill(wrong)
     expect(problem).to_have_text(
-        "Line 2 of the line-up: Prompt lookup: K is 99; it must lie between 1 and 32."
+        "Line 2 of the line-up: Prompt lookup: k is 99; it must lie between 1 and 32."
     )
     expect(column.get_by_label("K", exact=True)).to_have_value("3")
     press(visitor, "Remove KV reuse")

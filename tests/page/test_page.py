@@ -190,10 +190,10 @@ def test_a_grammar_is_looked_at_while_it_is_written(visitor: Visitor) -> None:
     """From a shipped one, to what is wrong with a change, to how far a text fits."""
     visitor.tab("Own grammar")
     visitor.choose("Start from", "date")
-    own, tried = (visitor.page.get_by_label(f"{name}") for name in ("My own grammar", "Try a text"))
+    own, tried = (visitor.page.get_by_label(f"{name}") for name in ("Your grammar", "Try a text"))
     sound, fits = (visitor.page.locator(f"#{name} textarea") for name in ("sound", "fits"))
     expect(own).to_have_value(shipped()["date"].text)
-    expect(sound).to_have_value(re.compile("^Sound"))
+    expect(sound).to_have_value(re.compile("^It works"))
     tried.fill("2024-0x")
     expect(fits).to_have_value(re.compile("^Accepted up to character 6 of 7; 'x' cannot follow"))
     own.fill("(a|b")
@@ -227,7 +227,9 @@ def test_two_visitors_wait_in_line_and_keep_their_own_texts(enter: Enter) -> Non
     first.endless()
     first.wait_decoding()
     second.ask("Another prompt", tokens=24)
-    expect(second.page.locator(".dd-status")).to_have_text("1 race ahead of yours: 1 h at most.")
+    expect(second.page.locator(".dd-status")).to_have_text(
+        "One race is ahead of yours; yours starts when it ends."
+    )
     assert set(second.states) == {"queued"}
     first.stop()
     second.wait_phase("ended")
@@ -278,7 +280,7 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
     visitor.columns("kv", "grammar:grammar=own")
     visitor.tab("Own grammar")
     visitor.page.get_by_label("regex").check()
-    own = visitor.page.get_by_label("My own grammar")
+    own = visitor.page.get_by_label("Your grammar")
     own.fill(re.escape(HOSTILE))
     visitor.ask(HOSTILE, tokens=len(HOSTILE))
     visitor.wait_phase("ended")
@@ -428,7 +430,7 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     for route in held:
         route.continue_()
     visitor.page.unroute("**/run/predict*", hold)
-    expect(told).to_have_value(re.compile("You saved no snapshot"))
+    expect(told).to_have_value(re.compile("was not saved in this browser"))
     assert visitor.complaints == []
 
 
@@ -462,7 +464,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
         assert box
         assert 0 < box["x"] < box["x"] + box["width"] <= width
     expect(curve.locator(".dd-marks strong")).to_have_text(["Prompt lookup", "Lookahead"])
-    assert "1 row: 1.0 ms, 1.00 plain steps" in points.first.inner_html()
+    assert "1 row: 1.0 ms, 1.00\u00d7 as long" in points.first.inner_html()
     rows = curve.locator("tbody tr").all()
     assert [int(row.locator("td").first.inner_text()) for row in rows] == list(STEEP_PASSES)
     assert place.aria_snapshot().count("img") == 1
@@ -576,7 +578,7 @@ def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> No
 
     def shown(n: int | None) -> tuple[str, str, float]:
         if n is None:
-            page.get_by_role("button", name="As it stands").click()
+            page.get_by_role("button", name="Back to the result").click()
         else:
             written = sum(length for number, length in pieces if number < n)
             page.locator(".dd-replay-place").evaluate(
@@ -699,7 +701,7 @@ def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(
     page.wait_for_selector('.dd-board[data-phase="opening"][data-replay="on"]')
     page.wait_for_selector('.dd-board[data-phase="opening"][data-finished="yes"]', timeout=60_000)
     expect(page.locator(".dd-place", has_text="1st")).to_be_visible()
-    page.get_by_role("button", name="As it stands").click()
+    page.get_by_role("button", name="Back to the result").click()
     assert page.locator(".dd-flow").all_inner_texts() == whole
     page.locator("#run").click()
     visitor.wait_phase("ended")

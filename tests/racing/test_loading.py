@@ -124,10 +124,10 @@ SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
     ("features", "draft", "said"),
     [
         (True, "theirs.safetensors", "trained for another model than 'fake'"),
-        (True, "missing.safetensors", "missing.safetensors is not a trained head"),
-        (True, "text.safetensors", "text.safetensors is not a trained head"),
-        (False, "theirs.safetensors", "does not show its hidden states"),
-        (True, "trained", "No draft was trained for 'fake'"),
+        (True, "missing.safetensors", "missing.safetensors is not a trained draft"),
+        (True, "text.safetensors", "text.safetensors is not a trained draft"),
+        (False, "theirs.safetensors", "A trained draft reads hidden states"),
+        (True, "trained", "There is no trained draft for 'fake'"),
     ],
 )
 def test_a_head_that_cannot_draft_here_is_refused(

@@ -140,7 +140,7 @@ def test_a_column_that_needs_more_room_says_how_much() -> None:
     request = Request(LONG, max_new_tokens=60)
     _, board = raced(columns, loaded(max_context=LENGTH + scratch_depth), request)
     assert board.scores[0].state == "done"
-    assert f"of which {scratch_depth} serve to look ahead" in board.scores[1].message
+    assert f"({scratch_depth} of them for lookahead)" in board.scores[1].message
     _, board = raced(columns, loaded(max_context=LENGTH + scratch_depth + 1), request)
     assert board.scores[1].state == "done"
 

@@ -159,7 +159,7 @@ def test_a_program_s_slots_are_filled_alike_and_cut_behind_stop_strings(tiny: Ti
     (free,) = tiny.race(["kv"], asked(prompt=f"{begun}}}}}"))
     stop = str(free.values["a"])[6:9]
     program = f'{begun} stop="{stop}"}}}} and {{{{gen "b" max_tokens=5}}}}'
-    plain, *others = tiny.race(("kv", "restart", *DRAFTED), asked(prompt=program))
+    plain, *others = tiny.race(("kv", "no_reuse", *DRAFTED), asked(prompt=program))
     assert plain.values["a"] == str(free.values["a"]).partition(stop)[0]
     for other in others:
         assert (other.values, other.tokens) == (plain.values, plain.tokens)

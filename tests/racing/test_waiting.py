@@ -42,7 +42,7 @@ def test_what_is_written_has_a_share_and_then_a_time_that_is_left() -> None:
         told.look(10.0 * now, (Building(written, 4_000_000_000),))
     assert said[1:] == [
         "Converting it... 1.0 GB of about 4.0 GB written (25%)",
-        "Converting it... 2.0 GB of about 4.0 GB written (50%), some 40 s left",
+        "Converting it... 2.0 GB of about 4.0 GB written (50%), about 40 s left",
         "Converting it... 5.0 GB written",
     ]
     told.say("Loading it...")

@@ -282,7 +282,7 @@ def test_a_worker_that_cannot_live_is_not_started_again_and_again(
                 said = sentence(run(host, Deed()))
                 assert "SIGABRT" in said
                 if life is aborting:
-                    assert "dies at its start" in said
+                    assert "fails to start" in said
                 until(lambda races=races: host.facts().restarts["crashed"] > 2 * races)
             assert host.facts().restarts["crashed"] <= 2 * 2 + 1
             assert pauses == list(range(1, len(pauses) + 1)), "each longer than the one before"

@@ -85,7 +85,7 @@ def test_a_limit_that_continuing_set_is_read() -> None:
     assert read_document(json.dumps(said).encode()).columns == (column,)
     for wrong in ("0", str(MAX_NEW_TOKENS + 1), "many"):
         said["columns"][0]["settings"]["limit"] = wrong
-        assert "no record of a race" in refusal(said)
+        assert "not a record of a race" in refusal(said)
 
 
 def refusal(document: Any) -> str:
@@ -139,7 +139,7 @@ def test_anything_else_is_refused(what: str) -> None:
 
 def test_what_is_no_document_is_refused() -> None:
     for value in (None, [], 7, "decode-derby-race", {"format": []}, {"a": 1}):
-        assert "no record of a race" in refusal(value)
+        assert "not a record of a race" in refusal(value)
     later = document_of(race_of("kv")) | {"version": 2}
     assert "version 2; this program reads 1: update" in refusal(later)
 
@@ -198,3 +198,12 @@ def test_what_version_1_wrote_is_read() -> None:
     assert [score.state for score in made.scores] == ["done", "done", "done", "failed"]
     assert made.scores[0].text == made.scores[1].text == "W\\Ly9Ta }Zj(P{&4j:R7x=bF"
     assert made.difference(1) is None
+
+
+def test_what_a_strategy_was_called_before_is_read() -> None:
+    """`restart` became `no_reuse`: records, links and line-ups with the old name still open."""
+    record = race_of("kv no_reuse")
+    older = write_document(record).replace(b'"no_reuse"', b'"restart"')
+    assert b'"restart"' in older
+    assert read_document(older) == record
+    assert str(default_column("restart")) == "no_reuse"

@@ -60,7 +60,7 @@ def test_it_is_read_out_of_an_address() -> None:
     "text", ["", "a", "race.json", "/srv/a", "#", "#race=", "cQk0", TEXT + "=", f"#{TEXT}#", "a\0b"]
 )
 def test_what_is_no_link_is_refused(text: str) -> None:
-    assert "no link to a race: copy the whole of it" in refusal(text)
+    assert "not a link to a race: copy all of it" in refusal(text)
     assert not is_link(text)
 
 
@@ -94,7 +94,7 @@ def test_what_would_inflate_beyond_all_bounds_is_refused() -> None:
     assert len(bomb) < MAX_BYTES // 500
     assert f"more than {MAX_BYTES:,} bytes" in refusal(text_of(bomb))
     assert "characters" in refusal("b" * (MAX_CHARACTERS + 1))
-    assert "of an earlier version" in refusal("a" + TEXT[1:])
+    assert "Only an earlier version" in refusal("a" + TEXT[1:])
 
 
 def text_of(packed: bytes) -> str:

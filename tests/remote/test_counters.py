@@ -81,7 +81,7 @@ def test_what_a_server_counted_around_a_request_is_the_requests() -> None:
     score, script, _ = served_with(one_after_another(vllm(BEFORE), vllm(AFTER)))
     assert (score.drafted, score.accepted) == (6, 2)
     assert served(score).endswith(
-        "; by its counters 2.00 tokens a round, accepted by place 100%, 0%, 0%"
+        "; its counters show 2.00 tokens per pass, guesses accepted by position 100%, 0%, 0%"
     )
     assert asked_for_metrics(script) == 2
     assert [each.name for each in leading(score)] == ["rate", "accepted"]
@@ -97,7 +97,7 @@ def test_what_others_used_too_is_the_servers(after: Counters) -> None:
     score, *_ = served_with(one_after_another(vllm(BEFORE), vllm(after)))
     assert (score.drafted, score.accepted) == (0, 0), "nobody knows which of them are its own"
     assert "others used it too" in served(score)
-    assert "2 of 6 drafted tokens accepted, 2.00 tokens a round" in served(score)
+    assert "2 of 6 drafted tokens accepted, 2.00 tokens per pass" in served(score)
 
 
 def test_engines_are_added_up() -> None:
@@ -124,7 +124,7 @@ def test_sglangs_average_is_nobodys() -> None:
     before, after = text.format(3.1), text.format(2.9)
     score, *_ = served_with(one_after_another(before, after))
     assert (score.drafted, score.accepted) == (0, 0)
-    assert "lately a pass of the server wrote 2.90 tokens, for all its users" in served(score)
+    assert "the server's passes wrote 2.90 tokens lately, for all its users" in served(score)
 
 
 def test_a_server_that_started_anew_tells_nothing() -> None:

@@ -184,7 +184,9 @@ def test_texts_are_compared_where_ids_mean_nothing() -> None:
     for at in (0, length // 2, length - 1):
         other = [chat(text[:at] + "\N{SNOWMAN}" + text[at + 1 :]), chat("", "length")]
         _, board, _ = served_by(other)
-        assert f"leaves KV reuse at token {board.baseline.token_at(at) + 1}" in verdict(board, 1)
+        assert f"differs from KV reuse at token {board.baseline.token_at(at) + 1}" in verdict(
+            board, 1
+        )
         assert board.sameness(1) == "allowed", "nothing is known of what it runs on"
     assert board.baseline.token_at(0) == 0
     assert board.baseline.token_at(len(text) - 1) <= length - 1
@@ -284,20 +286,20 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "ends without a reason": ({"pieces": said(*PLAIN[:3])}, "broke off after 7 bytes"),
     "half a character": (
         {"pieces": [b'data: {"choices": [{"delta": {"content": "\xe2\x82"}}]}\n\n']},
-        "no UTF-8",
+        "not UTF-8",
     ),
     "ten megabytes": ({"pieces": [b"data: " + b"x" * (10 << 20)]}, "more than 1,048,576 bytes"),
     "a page": ({"pieces": [b"<html>"], "kind": "text/html"}, "'text/html' instead of a stream"),
-    "no key": ({"status": 401, "pieces": [b"key sk-hush"]}, "wants a key.*status 401"),
+    "no key": ({"status": 401, "pieces": [b"key sk-hush"]}, "needs another key.*status 401"),
     "too many": ({"status": 429}, "try again later .status 429"),
     "not ready": ({"status": 503}, "is not ready"),
     "elsewhere": ({"status": 302}, "status 302"),
     "a flaw": ({"status": 500, "pieces": [b"out\nof \x00memory"]}, "refused.*: out of memory"),
     "an error": ({"pieces": said({"error": {"message": "no room"}})}, "says: no room"),
-    "no answer": ({"pieces": said({"choices": 3})}, "otherwise than an OpenAI-compatible"),
+    "no answer": ({"pieces": said({"choices": 3})}, "is not OpenAI-compatible"),
     "no text": (
         {"pieces": said({"choices": [{"text": 3}]})},
-        "otherwise than an OpenAI-compatible",
+        "is not OpenAI-compatible",
     ),
     "too much": (
         {"pieces": said(*[chat("x" * 2000)] * 50)},
@@ -339,7 +341,7 @@ def test_a_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch)
 def test_a_program_is_refused() -> None:
     with scripted(Script(said(*PLAIN))) as address:
         _, board = raced("kv", f"@{address}", request=Request("A {{gen 'word'}} b"))
-    assert "runs no program" in board.scores[1].message
+    assert "cannot run programs" in board.scores[1].message
 
 
 @pytest.fixture

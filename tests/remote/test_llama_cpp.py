@@ -71,6 +71,6 @@ def test_a_server_races_beside_local_columns(address: str) -> None:
     assert min(told.gaps) >= 0
     assert "no token counts" in served(plain)
     for index in (2, 3):
-        assert verdict(board, index).startswith(("identical to KV reuse", "leaves KV reuse"))
+        assert verdict(board, index).startswith(("identical to KV reuse", "differs from KV reuse"))
     assert plain.text[:20] == board.baseline.text[:20], "8-bit activations change a text late"
     assert summary(board).row_count == 4

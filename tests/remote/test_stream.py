@@ -49,10 +49,10 @@ def test_nothing_behind_the_end_is_read() -> None:
 @pytest.mark.parametrize(
     ("pieces", "reason"),
     [
-        ([b"data: {\n\n"], "no JSON"),
-        ([b"data: [1]\n\n"], "no JSON object"),
-        ([b"data: " + b"[" * 5000 + b"\n\n"], "no JSON"),
-        ([b'data: {"a": "\xe2\x82"}\n\n'], "no UTF-8"),
+        ([b"data: {\n\n"], "not JSON"),
+        ([b"data: [1]\n\n"], "not a JSON object"),
+        ([b"data: " + b"[" * 5000 + b"\n\n"], "not JSON"),
+        ([b'data: {"a": "\xe2\x82"}\n\n'], "not UTF-8"),
         ([b"data: " + b"x" * (MOST_EVENT + 1)], "more than 1,048,576 bytes"),
         ([b"data: x\n"] * MOST_EVENT, "more than 1,048,576 bytes"),
         ([b"x" * (10 << 20)], "more than 1,048,576 bytes"),

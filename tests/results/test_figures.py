@@ -15,9 +15,10 @@ def test_names_and_titles_tell_figures_apart_and_each_has_its_line_of_help() -> 
     assert len({entry.name for entry in FIGURES}) == len({entry.title for entry in FIGURES})
     assert len({entry.name for entry in FIGURES}) == len(FIGURES)
     assert all(entry.help.endswith(".") and entry.unit.name for entry in FIGURES)
+    assert all("Example: " in entry.help for entry in FIGURES), "one each"
     assert [title for title, _, _ in glossary()] == [entry.title for entry in FIGURES]
     assert json.loads(json.dumps(glossary()))
-    assert {"tokens per forward", "mask compute", "mask wait"} <= {f.title for f in FIGURES}
+    assert {"tokens per pass", "mask compute", "mask wait"} <= {f.title for f in FIGURES}
     assert all(set(figures(place)) <= set(FIGURES) for place in ("card", "table", "summary"))
 
 

@@ -65,15 +65,15 @@ def test_a_column_pays_up_to_the_load_at_which_its_rows_cost_what_they_yield() -
         cost = load_of(made, 0)(5, b) / load_of(made, 0)(1, b)
         assert found.gain(b) == pytest.approx(3.0 / cost)
     assert found.gain(found.limit) > 1 > found.gain(found.limit + 1) - 0.02
-    assert f"pays up to {found.limit} requests at once here (3.00 times" in found.sentence
-    assert "as long at 8" in found.sentence
+    assert f"faster up to {found.limit} requests at once: 3.00 times" in found.sentence
+    assert "as long for 8" in found.sentence
 
 
 def test_what_pays_never_and_what_pays_always_say_so() -> None:
     never, always = under(loaded(drafting=0.1)), under(loaded(tokens=5))
     assert (never.limit, always.limit) == (0, 8)
-    assert never.sentence.startswith("does not pay even for one request: 0.5")
-    assert always.sentence.startswith("pays at every load measured: 5.00 times")
+    assert never.sentence.startswith("not faster even for one request: predicted 0.5")
+    assert always.sentence.startswith("faster at every load: 5.00 times")
 
 
 def test_a_column_that_guesses_nothing_is_no_matter_of_load() -> None:
@@ -106,7 +106,7 @@ def test_lookahead_has_no_chain_of_guesses_to_draw() -> None:
     assert chart is not None
     assert chart["marks"][0]["acceptance"] is None
     assert chart["heads"] == ["Requests", "KV reuse"], "no number of its guesses is the best"
-    assert "pays up to" in chart["marks"][0]["sentence"]
+    assert "faster up to" in chart["marks"][0]["sentence"]
 
 
 def test_production_carries_the_load_over() -> None:

@@ -50,7 +50,7 @@ def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
     write(board, 2, [1])
     end(board, 0, 1, 2)
     assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
-    assert verdict(board, 2) == "identical to KV reuse as far as it went (1 token)"
+    assert verdict(board, 2) == "identical to KV reuse up to its end (1 token)"
     assert verdict(board, 0) == "", "the baseline is not compared with itself"
     assert board.difference(1) is None
     board.add(Finished(0, "stopped", []))
@@ -64,7 +64,7 @@ def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
     end(board, 0, 1)
     assert board.difference(0) == Difference(2, 0.001234)
     assert verdict(board, 0) == (
-        "differs from KV reuse at token 3, where the two best scores lay 0.0012 apart"
+        "differs from KV reuse at token 3, where the two best scores are 0.0012 apart"
     )
 
 
@@ -108,7 +108,7 @@ def test_columns_with_one_grammar_are_compared_with_the_plain_one_among_them() -
     write(board, 1, [1, 5, 7])
     assert verdict(board, 1).startswith("differs from Grammar (grammar=date) at token 3")
     assert not board.may_differ(1)
-    assert verdict(board, 2) == "leaves KV reuse at token 2, as its grammar demands"
+    assert verdict(board, 2) == "differs from KV reuse at token 2, because its grammar is different"
     board.add(Failed(2, "It broke."))
     assert board.reference(1) == 0
     assert board.may_differ(1)
@@ -145,7 +145,8 @@ def test_columns_on_other_weights_may_differ_and_the_sentence_says_what_is_other
     write(board, 2, [1, 2, 9, 8], spec=INT8)
     assert not board.must_match(1)
     assert board.sameness(1) == "allowed"
-    assert verdict(board, 1) == "leaves KV reuse at token 3 (gap 1): its weights are int8"
+    said = "differs from KV reuse at token 3 (scores 1 apart): its weights are int8"
+    assert verdict(board, 1) == said
     assert board.reference(2) == 1, "the plain column on the same weights"
     assert board.must_match(2)
     assert board.sameness(2) == "differs"
@@ -177,15 +178,15 @@ def test_without_a_common_tokenizer_no_token_is_compared(tokenizer: str, why: st
     assert (board.difference(1), board.sameness(1)) == (None, "")
 
 
-@pytest.mark.parametrize(("gap", "told"), [(inf, ""), (1.0, " (gap 1)")])
+@pytest.mark.parametrize(("gap", "told"), [(inf, ""), (1.0, " (scores 1 apart)")])
 def test_what_is_not_known_of_a_difference_is_not_told(gap: float, told: str) -> None:
     board = Scoreboard([KV, LOOKUP])
     write(board, 0, [1, 2], [gap, gap])
     write(board, 1, [1, 5])
-    apart = ", where the two best scores lay 1 apart" if told else ""
+    apart = ", where the two best scores are 1 apart" if told else ""
     assert verdict(board, 1) == f"differs from KV reuse at token 2{apart}"
     board.add(Started(1, 5, "a recording", "one tokenizer"))
-    assert verdict(board, 1) == f"leaves KV reuse at token 2{told}: what it runs on is not known"
+    assert verdict(board, 1) == f"differs from KV reuse at token 2{told}: its model is not known"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from backend.events import (
     Decided,
     Event,
     Failed,
+    Fed,
     Finished,
     Judged,
     Prepared,
@@ -31,7 +32,7 @@ from backend.events import (
     Started,
     Step,
 )
-from backend.results.figures import figure
+from backend.results.figures import NONE, figure
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED
 from backend.results.sentences import (
@@ -40,6 +41,7 @@ from backend.results.sentences import (
     doubts,
     ending,
     headline,
+    kept,
     ledger,
     live,
     pace,
@@ -49,18 +51,21 @@ from backend.results.sentences import (
     verdict,
     waiting,
 )
+from backend.web.view import view
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 SINGLES = [[t] for t in range(61)]
 OTHER = [[9], *LONG[1:]]
 INT8 = {"precision": "int8"}
+ENGINE = "the grammar engine should have prevented it"
+CHECK = "the grammar cannot hold /a, so only this check does"
 
 
 def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    assert reason(board, 1) == "2.00 tokens per forward, and a forward costs 1.50 plain steps"
-    assert brief(board, 1) == "A forward costs 1.50 plain steps."
+    said = "2.00 tokens per pass, and each pass takes 1.50\u00d7 as long: faster"
+    assert (reason(board, 1), brief(board, 1)) == (said, f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
         "Speculative is 1.33 times as fast as KV reuse. "
@@ -70,7 +75,7 @@ def test_a_speedup_is_told_by_its_two_factors() -> None:
 
 def test_the_headline_admits_that_nothing_is_faster_and_names_a_changed_text() -> None:
     plain = written(0, LONG, 0.1)
-    nothing = "No column with the same text is clearly faster than KV reuse."
+    nothing = "No strategy was measurably faster than KV reuse."
     same = board_of("kv lookup", *plain, *written(1, LONG, 0.11))
     assert headline(same) == f"{nothing} Prompt lookup wrote the same text as KV reuse."
     changed = board_of("kv lookup", *plain, *written(1, OTHER, 0.1))
@@ -78,7 +83,7 @@ def test_the_headline_admits_that_nothing_is_faster_and_names_a_changed_text() -
     other = board_of("kv grammar", *plain, *written(1, OTHER, 0.05))
     assert headline(other) == (
         "KV reuse writes 10.0 tokens a second. "
-        "Grammar, which writes a different text, is 2.00 times as fast."
+        "Grammar, which follows a grammar, is 2.00 times as fast."
     )
 
 
@@ -98,7 +103,7 @@ def test_the_headline_names_failures_and_stops() -> None:
     stopped = board_of("kv", *written(0, SINGLE, 0.1)[:-1], Finished(0, "stopped", []))
     assert headline(stopped).startswith("Stopped early.")
     nothing = board_of("kv", Finished(0, "stopped", []))
-    assert headline(nothing) == "Stopped early. Too few tokens were written to compare speeds."
+    assert headline(nothing) == "Stopped early. The columns wrote too few tokens to compare speeds."
 
 
 def priced(column: int, steps: Sequence[Sequence[int]], rows: int, seconds: float) -> list[Event]:
@@ -119,13 +124,13 @@ def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: f
 def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
-        "3.00 tokens per forward, and a forward of 4 rows costs 1.50 plain steps; "
-        "predicted 2.50\u00d7"
+        "3.00 tokens per pass, and each pass takes 1.50\u00d7 as long: faster; "
+        "predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
-        "slower here: 3.00 tokens per forward, but a forward of 4 rows costs"
+        "3.00 tokens per pass, but each pass takes 4.50\u00d7 as long: slower; "
     )
-    assert reason_of("lookup", blocks, 4, 30.0).startswith("no clear difference here: ")
+    assert "\u00d7 as long: no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
 
 
 def test_a_prediction_over_another_models_plain_decoding_is_not_put_beside_the_speedup() -> None:
@@ -146,7 +151,7 @@ def test_a_sentence_has_one_prediction() -> None:
     before = "auto=decline would decline: 0.81 times plain decoding's speed is predicted"
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
     said = reason(board_of("kv lookahead", *events), 1)
-    assert said.endswith(f"a forward of 4 rows costs 1.50 plain steps; {before}")
+    assert said.endswith(f"each pass takes 1.50\u00d7 as long: faster; {before}")
 
 
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
@@ -157,11 +162,11 @@ def test_a_column_that_declines_says_why() -> None:
     """In the words of what decided it, not of what a reader of the counts makes up."""
     why = decided("plain decoding", "lookahead would not pay enough", plain=True)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), why, *written(1, LONG, 0.1))
-    assert reason(board, 1) == "lookahead would not pay enough: it worked like KV reuse"
-    assert brief(board, 1) == "Lookahead would not pay enough: it worked like KV reuse."
+    assert reason(board, 1) == "lookahead would not pay enough, so it worked like KV reuse"
+    assert brief(board, 1) == "Lookahead would not pay enough, so it worked like KV reuse."
     idle = decided("no guess promised to pay", plain=True)
     board = board_of("kv@int8 lookup", *written(0, LONG, 0.1), idle, *written(1, LONG, 0.2, INT8))
-    assert reason(board, 1) == "slower here: no guess promised to pay"
+    assert reason(board, 1) == "no guess promised to pay"
     assert remark(board.scores[1]) == ""
 
 
@@ -175,11 +180,11 @@ def test_a_column_that_declined_is_a_control_and_never_slower() -> None:
         events = [*written(0, LONG, 0.1), why, *written(1, LONG, seconds), quiet]
         board = board_of("kv lookahead", *events)
         assert board.pace(1) == "control"
-        assert pace(board, 1) == "a control"
+        assert pace(board, 1) == "same work"
         told = " ".join((headline(board), live(board), reason(board, 1), brief(board, 1)))
         assert not re.search("faster|slower|times as fast", told)
         assert headline(board).startswith("KV reuse writes 10.0 tokens a second.")
-        assert f"reached {figure('speedup').text(board.scores[1], board.baseline)}" in ledger(board)
+        assert f"its {figure('speedup').text(board.scores[1], board.baseline)}" in ledger(board)
     guessed = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert guessed.pace(1) == "slower", "it had guessed, and that was slower"
     other = board_of("kv lookahead@int8", *written(0, LONG, 0.1), *written(1, LONG, 0.2, INT8), why)
@@ -226,8 +231,8 @@ def test_how_long_a_race_may_take_is_told_roundly() -> None:
     assert time_left(board, 31) == "about 10 s left"
     short = board_of("stateless:limit=12", started(0), *[step(0, [t], 9.0) for t in range(11)])
     assert time_left(short, 8192) == "about 10 s left"
-    assert waiting(1, 120) == "1 race ahead of yours: 2 min at most."
-    assert waiting(3, 3600) == "3 races ahead of yours: 3 h at most."
+    assert waiting(1) == "One race is ahead of yours; yours starts when it ends."
+    assert waiting(3) == "Three races are ahead of yours; yours starts when they end."
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -235,8 +240,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     why = decided("the largest setting that the costs allow", "lookahead with W=5", plain=plain)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
-        "slower here: 2.00 tokens per forward, but a forward costs 4.00 plain steps; "
-        "lookahead with W=5"
+        "2.00 tokens per pass, but each pass takes 4.00\u00d7 as long: slower; lookahead with W=5"
     )
     said = "" if plain else "The largest setting that the costs allow."
     assert remark(board.scores[1]) == said
@@ -248,7 +252,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
-    assert reason(board, 1) == "slower here: a forward costs 5.00 plain steps"
+    assert reason(board, 1) == "each pass takes 5.00\u00d7 as long: slower"
 
 
 def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
@@ -257,7 +261,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "a forward costs 2.50 plain steps"
+    assert reason(board, 1) == "each pass takes 2.50\u00d7 as long"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
@@ -273,7 +277,7 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
         "text may differ, is 2.50 times as fast. "
         "Speculative wrote the same text as KV reuse. "
         "With other weights, KV reuse (int8) wrote the same text as KV reuse, KV reuse (int4) "
-        "leaves KV reuse at token 2."
+        "differs from KV reuse from token 2."
     )
 
 
@@ -282,9 +286,9 @@ def test_a_column_that_promises_a_distribution_is_never_said_to_differ() -> None
     other = [[i + 90, i + 91] for i in range(1, 61, 2)]
     events = [replace(started(1), keeps_text=False), *written(1, other, 0.1)[1:]]
     alone = board_of(names, *written(0, LONG, 0.1), *events[:2])
-    assert verdict(alone, 1) == "same distribution as KV reuse, so far the same text"
+    assert verdict(alone, 1) == "same distribution as KV reuse, and so far the same text"
     board = board_of(names, *written(0, LONG, 0.1), *events)
-    assert verdict(board, 1) == "same distribution as KV reuse, a different text from token 2 on"
+    assert verdict(board, 1) == "same distribution as KV reuse, but another text from token 2"
     assert board.sameness(1) == "allowed"
     assert "text changed" not in headline(board)
     assert "Speculative, which draws a different text from the same distribution, is " in headline(
@@ -296,15 +300,16 @@ def test_a_column_that_promises_a_distribution_is_never_said_to_differ() -> None
     # On other weights the distribution is another one too.
     weights = [replace(events[0], spec=SPEC | INT8), *events[1:]]
     apart = verdict(board_of(names, *written(0, LONG, 0.1), *weights), 1)
-    assert apart.startswith("leaves KV reuse at token 2, as it promises a distribution, not a text")
+    said = "differs from KV reuse at token 2, because it keeps the distribution, not the text"
+    assert apart.startswith(said)
     assert "its weights are int8" in apart
 
 
 def test_both_rules_acceptances_are_told_where_they_were_seen() -> None:
     seen = (step(0, [1, 2], 0.1, 1, overlaps=[0.5, 0.8]), step(0, [3], 0.1, overlaps=[0.2]))
     assert remark(board_of("kv", *seen).scores[0]) == (
-        "A drawn token agreed with the target to 1 - TV = 0.50 on average, which is what rejection "
-        "sampling accepts; keeping the text accepts 0.37 at least."
+        "Draft and target overlapped by 1 - TV = 0.50 on average. Same distribution accepts that "
+        "share of the guesses; same text accepts at least 0.37."
     )
 
 
@@ -314,7 +319,7 @@ def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None
     resumed = board_of("kv", Resumed(0, list(range(128)), [], [], 0.3), *steps)
     assert ending(resumed.scores[0]) == "4 tokens in 2.30 s, after 128 earlier ones"
     fresh = board_of("kv", steps[0], Finished(0, "end of text", []))
-    assert ending(fresh.scores[0]) == "1 token in 500 ms; it ended at: end of text"
+    assert ending(fresh.scores[0]) == "1 token in 500 ms; it stopped at: end of text"
     assert ending(Score()) == ""
 
 
@@ -359,7 +364,7 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
     end = Finished(0, "token limit", [], "'}'")
     board = board_of("grammar", started(0), Prepared(0, 4, 0.2, 0.01), masked, end)
     sentence = remark(board.scores[0])
-    for part in ("compiled in 10.0 ms", "2 masks, 2.0 ms on average", "expects '}'", "4 of 5"):
+    for part in ("compiled in 10.0 ms", "2 masks took 2.0 ms on average", "expects '}'", "4 of 5"):
         assert part in sentence
 
 
@@ -369,15 +374,15 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
         (Judged(0, "valid", "", ""), "valid against its schema"),
         (
             Judged(0, "valid", "", "", ["/items/uniqueItems"]),
-            "valid against its schema, /items/uniqueItems checked afterwards",
+            "valid against its schema (/items/uniqueItems checked at the end)",
         ),
         (
             Judged(0, "invalid", "/a/0", "3 is less", forbidden=True),
-            "not valid against its schema at /a/0: 3 is less; the grammar engine let it through",
+            f"not valid against its schema at /a/0: 3 is less; {ENGINE}",
         ),
         (
             Judged(0, "invalid", "", "[1,1] is bad", ["/a"]),
-            "not valid against its schema: [1,1] is bad; the grammar left /a to this check",
+            f"not valid against its schema: [1,1] is bad; {CHECK}",
         ),
         (
             Judged(0, "unchecked", "", "it is too deep"),
@@ -401,21 +406,25 @@ def test_a_validator_s_word_stands_beside_the_comparison() -> None:
 def test_the_ledger_says_what_else_the_machine_did() -> None:
     quiet = board_of("kv", *written(0, LONG, 0.125), Conditions(1.5, 0.02, 0.03, 0.0))
     assert ledger(quiet) == (
-        "During the race other programs took 2% of 1.5 cores, this page 3%, other guests of the "
-        "host 0%; a plain step took 125 ms, half of them 125 ms to 125 ms; models loaded before, "
-        "all widths warmed up; no cache was reused."
+        "During the race other programs, a browser here included, used 2% of 1.5 cores, this "
+        "page's server 3%, and other virtual machines 0%. A one-token pass took 125 ms; half took "
+        "between 125 ms and 125 ms. All models were loaded and warmed up before. No cache was "
+        "reused."
     )
     assert not doubt(quiet)
     busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
     assert ledger(busy).endswith(
-        "The timings are unreliable: race again when the machine is less busy."
+        "The timings are unreliable: run again when the machine is less busy."
     )
-    assert doubt(busy) == "The timings are unreliable: others took 16% of the machine."
+    assert doubt(busy) == (
+        "The timings are unreliable: other programs used 11% of the machine and this page 5%."
+    )
     assert ledger(board_of("kv")) == ""
     first = Conditions(2, 0, 0, 0, loaded=1, cold=1)
     board = board_of("kv", Prepared(0, 40, 0.01), *written(0, LONG, 0.125), first)
     assert ledger(board).endswith(
-        "; 1 model loaded for it, not all widths warmed up; KV reuse began from a reused cache."
+        " 1 model had to be loaded and some pass widths were not warmed up. KV reuse began from a "
+        "reused cache."
     )
     assert not doubt(board_of("kv"))
 
@@ -423,10 +432,10 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
 def test_a_machine_that_wobbles_by_itself_spoils_timings_too() -> None:
     steps = [step(0, [t], 0.125 if t % 3 else 0.25) for t in range(1, 61)]
     board = board_of("kv", started(0), step(0, [0], 1.0), *steps, Conditions(2, 0, 0, 0))
-    assert "half of them 125 ms to 250 ms; " in ledger(board)
+    assert "half took between 125 ms and 250 ms. " in ledger(board)
     assert doubt(board)
     pairs = board_of("kv speculative", *written(1, LONG_PAIRS, 0.125), Conditions(2, 0, 0, 0))
-    assert "plain step" not in ledger(pairs)
+    assert "one-token pass" not in ledger(pairs)
 
 
 def test_recurrent_state_is_named_with_what_it_changes() -> None:
@@ -439,8 +448,8 @@ def test_recurrent_state_is_named_with_what_it_changes() -> None:
         return headline(board_of("kv lookup", *events))
 
     sentence = (
-        "keeps recurrent state: its drafts are chains, and an earlier text's cache serves only "
-        "texts that begin with all of it."
+        "keeps recurrent state: it checks one chain of guesses at a time, and reuses a cache only "
+        "if the new text begins with all of the old one."
     )
     assert "recurrent" not in said(False, False)
     assert f"The model {sentence}" in said(True, True)
@@ -453,3 +462,51 @@ def test_a_column_that_failed_before_its_first_token_is_not_promised_an_answer()
     """
     board = board_of("kv lookup", *written(0, LONG, 0.1), Failed(1, "the server does not answer"))
     assert doubts(board, 1) == ""
+
+
+@pytest.mark.parametrize(("others", "page"), [(0.51, 0.0), (0.4, 0.6)])
+def test_a_machine_that_others_use_by_half_shows_nobody_faster(others: float, page: float) -> None:
+    """Races on a busy machine had a green "faster" beside "timings are in doubt". The page's own
+    share is not that of others: it spoils timings, but they may be told.
+    """
+    events = [*written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.1), Conditions(2, others, page, 0)]
+    board = board_of("kv speculative", *events)
+    said = " ".join((headline(board), pace(board, 1), reason(board, 1), brief(board, 1)))
+    assert board.noisy == (others > 0.5)
+    assert bool(re.search("faster|slower|times as fast", said)) == (not board.noisy)
+    if board.noisy:
+        assert headline(board).startswith(
+            "Too noisy to tell: other programs used 51% of the machine. Run again."
+        )
+        assert (board.pace(1), pace(board, 1)) == ("", "too noisy to tell")
+        assert view(board, race=1, goal=61)["columns"][1]["speed"] == NONE
+    else:
+        assert doubt(board).endswith("other programs used 40% of the machine and this page 60%.")
+
+
+def test_a_column_under_a_grammar_is_not_said_to_write_a_text_of_its_own() -> None:
+    """The headline said "Prompt lookup, which writes a text of its own", and its card "same text":
+    the card compares it with the plain column under the same grammar.
+    """
+    names = "kv grammar lookup:grammar=person"
+    events = [*written(0, LONG, 0.1), *written(1, OTHER, 0.1)]
+    pairs = [[9], *([t, t + 1] for t in range(2, 60, 2)), [60]]
+    board = board_of(names, *events, *written(2, pairs, 0.1))
+    assert kept(board, 2) == "same text"
+    said = headline(board)
+    assert said.startswith("KV reuse writes 10.0 tokens a second. Prompt lookup, which follows a ")
+    assert said.endswith(" times as fast. Grammar and Prompt lookup wrote the same text.")
+
+
+def test_a_program_is_told_by_its_times_alone() -> None:
+    """ "Classify ten": a card said "0.25x, too short to tell" of 62.7 s against 15.5 s, and the
+    headline 4.05 times as long.
+    """
+    fed = [Fed(column, 3, [["fixed", "Say: "]], 0.5) for column in range(2)]
+    steps = [step(0, [0], 15.0), step(1, [0], 62.2)]
+    ends = [Finished(column, "end of program", []) for column in range(2)]
+    board = board_of("kv no_reuse", *map(started, range(2)), *fed, *steps, *ends)
+    assert headline(board).startswith("KV reuse 15.50 s, No reuse 62.70 s.")
+    assert pace(board, 1) == "4.05\u00d7 as long"
+    card = view(board, race=1, goal=9)["columns"][1]
+    assert (card["speed"], card["pace"]) == ("62.70 s", "")

@@ -35,8 +35,8 @@ TREE = Proposed(
 )
 KNOWN = ("proposed", "shape", "window", "hits", "parts", "expected", "masks")
 OFFER = (
-    "7 tokens were proposed (grammar 1, prompt lookup 2, Prompt lookup 4), 2 accepted, 1 ruled out "
-    "by a grammar before the pass."
+    "7 tokens guessed (grammar 1, prompt lookup 2, Prompt lookup 4), 2 accepted, 1 not allowed by "
+    "the grammar."
 )
 FATES = ["accepted", "rejected", "not reached", "accepted", "rejected", "rejected", "cut"]
 COSTS = CostsKnown(0, [1, 8], [0.02, 0.034], 0.001, 0.002)
@@ -77,10 +77,10 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert [mask["allowed"] for mask in view["masks"]] == TREE.allowed
     assert view["sentences"] == [
         OFFER,
-        'The target chose " x" instead of "e": the two best scores lay 0.12 apart.',
+        'The model chose " x", not "e"; the two best scores are 0.12 apart.',
         # T(8) is 34 ms at the contexts that costs are quoted at, a change of width 1, two calls 4.
-        "It took 30.0 ms for 8 rows; the measured costs predict 39.0 ms.",
-        "1 token was allowed to begin with.",
+        "The step took 30.0 ms for 8 rows; predicted were 39.0 ms.",
+        "The grammar allowed 1 token first.",
     ]
 
 
@@ -93,7 +93,7 @@ def test_behind_the_end_of_the_text_nothing_was_rejected() -> None:
     assert fates == [*FATES[:4], "not reached", *FATES[5:]]
     assert view["chosen"] is None
     assert len(view["tokens"]) == 2
-    assert not any("target" in sentence for sentence in view["sentences"])
+    assert not any("The model" in sentence for sentence in view["sentences"])
 
 
 def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
@@ -102,13 +102,13 @@ def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
     assert view["shape"] == "chain"
     guesses = [(guess["parent"], guess["fate"]) for guess in view["proposed"]]
     assert guesses == [(-1, "accepted"), (0, "accepted")]
-    offer = "2 tokens were proposed (prompt lookup 2), 2 accepted."
-    assert view["sentences"][:2] == [offer, 'The target added "c".']
+    offer = "2 tokens guessed (prompt lookup 2), 2 accepted."
+    assert view["sentences"][:2] == [offer, 'The model added "c".']
     by, window = [["n-gram pool", 3]], [["p"], ["q", "r"]]
     seen = Proposed(0, ["a", "b", "c"], [-1, 0, 0], by, [], "x", window=window)
     view = step_view(board_with(step(0, [1], 0.02, rows=7, drafted=3), seen), 0, 1)
     assert (view["window"], view["hits"]) == (window, 2)
-    said = "The pool had 2 n-grams to try; a window of 3 rows looked for new ones."
+    said = "The pool offered 2 n-grams; 3 rows of the window searched for new ones."
     assert said in view["sentences"]
 
 
@@ -124,14 +124,12 @@ def test_moments_that_are_no_steps_have_a_view_too() -> None:
     views = [step_view(board, 0, index) for index in range(4)]
     assert [view["title"] for view in views] == [
         "Text of an earlier run",
-        "Fixed text of the program, whose next slot was made ready",
+        "Fixed text of the program",
         "Step 1 of 1: 1 token",
-        "Text that had been held back",
+        "Text that was held back until it could not be a stop string",
     ]
     assert [bool(view["tokens"]) for view in views] == [False, False, True, False]
-    assert views[2]["sentences"] == [
-        "It took 1.00 s for 1 row, those of the prompt that were computed with it included."
-    ]
+    assert views[2]["sentences"] == ["The step took 1.00 s for 1 row, with rows of the prompt."]
     assert [moment_of(board.scores[0], token) for token in range(3)] == [0, 0, 2]
     for wrong in (-1, 4):
         with pytest.raises(IndexError, match=f"4 moments, not one numbered {wrong}"):
@@ -146,7 +144,7 @@ def test_what_is_not_known_is_left_out() -> None:
     bare = replace(bare, seconds={"total": 0.5})
     view = step_view(board_of("kv", Started(0, 9, "remote"), bare), 0, 0)
     assert view["tokens"] == [{"text": "a", "origin": "sampled", "gap": None, "top": []}]
-    assert view["sentences"] == ["It took 500 ms."]
+    assert view["sentences"] == ["The step took 500 ms."]
     assert not any(view[key] for key in KNOWN)
 
 
@@ -160,7 +158,7 @@ def test_of_a_recording_that_holds_anything_some_entries_are_shown() -> None:
     for seen, took in ((chain, long), (wide, step(0, [1, 2], 0.02, rows=7, drafted=many))):
         view = step_view(board_with(took, seen), 0, 1)
         assert len(json.dumps(view)) < 200_000
-        assert view["sentences"][0].startswith("6,000 tokens were proposed")
+        assert view["sentences"][0].startswith("6,000 tokens guessed")
 
 
 def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
@@ -174,7 +172,7 @@ def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
     assert step_view(board, 1, 2)["sentences"][-1] == (
         'From token 5 on it differs from KV reuse, which wrote "e".'
     )
-    assert not any("leaves" in s for s in step_view(board, 1, 1)["sentences"])
+    assert not any("differs" in s for s in step_view(board, 1, 1)["sentences"])
     assert moment_of(board.scores[0], 4) == 4
 
 

@@ -24,7 +24,7 @@ from soak.server import Server, private_cache
 STOPPED, ENDED = 2.0, 60.0
 
 #: What a person cannot do anything with.
-INTERNAL = "Something broke here"
+INTERNAL = "An error in this program"
 
 
 def _pieces(words: str, *others: str) -> tuple[str, ...]:

@@ -147,11 +147,13 @@ def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
 
 
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
-    with pytest.raises(DerbyError, match="No draft was trained for 'owner/model': choose hybrid"):
+    with pytest.raises(
+        DerbyError, match="There is no trained draft for 'owner/model': choose hybrid"
+    ):
         wanted("trained", Target("owner/model"))
-    with pytest.raises(DerbyError, match="does not show its hidden states"):
+    with pytest.raises(DerbyError, match="A trained draft reads hidden states"):
         wanted("trained", Target("built-in", hidden_states=False))
-    with pytest.raises(DerbyError, match="does not show its hidden states"):
+    with pytest.raises(DerbyError, match="A trained draft reads hidden states"):
         wanted("mine.safetensors", Target("owner/model", hidden_states=False))
     ours = wanted("mine.safetensors", Target("owner/model"))
     assert ours == Path("mine.safetensors")

@@ -175,7 +175,7 @@ def test_a_head_comes_back_from_its_file_within_a_rounding_to_int8_or_damage_is_
     assert len(whole_file) < 1.5 * sum(value.size for value in weights.values())
     for kept in (0, 100, -1):
         (tmp_path / HEAD).write_bytes(whole_file[:kept])
-        with pytest.raises(DerbyError, match="not a trained head"):
+        with pytest.raises(DerbyError, match="not a trained draft"):
             read_head(tmp_path / HEAD)
 
 

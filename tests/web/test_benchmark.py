@@ -101,7 +101,7 @@ def test_a_stop_between_two_prompts_is_heard() -> None:
                 visitors.stop("v")
         return views
 
-    assert played(scene)[-1]["status"] == "Stopped after 1 of 3 prompts: Resume goes on."
+    assert played(scene)[-1]["status"] == "Stopped after 1 of 3 prompts: Resume continues."
 
 
 def gone_on(before: Any, prompts: str = PROMPTS, form: Any = FORM) -> list[View]:
@@ -119,7 +119,7 @@ def test_a_stopped_benchmark_goes_on_with_the_prompt_it_was_stopped_at() -> None
     assert before[-1]["phase"] == "stopped"
     assert before[-1]["files"] is not None
     assert before[-1]["left"] == before[-1]["status"]
-    assert before[-2]["left"] == "Stopped after 2 of 3 prompts: Resume goes on."
+    assert before[-2]["left"] == "Stopped after 2 of 3 prompts: Resume continues."
     text = before[-1]["kept"]
     assert "fake" not in text
     assert "KV reuse" not in text
@@ -141,12 +141,12 @@ def test_nothing_goes_on_from_another_benchmark() -> None:
     other = PROMPTS.replace("Two", "Ten")
     for prompts, form in ((other, FORM), (PROMPTS, {**FORM, "lineup": "lookup"})):
         (view,) = gone_on(text, prompts, form)
-        assert "of another line-up, prompt set, machine or version" in view["alert"]
+        assert "belong to another line-up, prompt set, machine or version" in view["alert"]
 
 
 @pytest.mark.parametrize("before", [None, "[", "null", "[" * 100_000, "{}", '"a"', "x" * 5_000_000])
 def test_what_is_no_benchmark_is_one_sentence(before: Any) -> None:
-    assert gone_on(before) == [{"alert": "There is no benchmark to go on with: start one."}]
+    assert gone_on(before) == [{"alert": "There is no benchmark to continue: start one."}]
 
 
 @pytest.mark.parametrize("speedups", [[1.0], [1.0, 1.0], [1.0, 2.0], [0.5]])

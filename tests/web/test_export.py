@@ -66,9 +66,9 @@ def test_a_replay_page_holds_little_beside_its_record() -> None:
 def test_a_link_says_what_it_holds_and_where_it_fits() -> None:
     fragment, note = link_of(race_of("kv", 12))  # the digits of its times vary
     assert fragment.startswith("#race=")
-    assert note == "It holds the whole race. It can be pasted nearly anywhere."
+    assert note == "It holds the whole race. It is short enough for most chats."
     _, note = link_of(race_of("kv stateless lookup grammar speculative lookahead", 800))
-    assert note.startswith("It holds the settings alone, for the race is too long")
+    assert note.startswith("It holds only the settings, because the race is too long")
 
 
 def test_the_form_asks_for_the_very_same_race_again() -> None:
@@ -139,7 +139,7 @@ def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
         other_tab = controller.export("v", {"ask": "json", "race": there["race"]})
         assert read_shared(other_tab["file"][2]) == record
         gone = controller.inspect("v", {"column": 0, "index": 0, "race": 7})
-        assert gone["note"].startswith("This race is not kept any more")
+        assert gone["note"].startswith("This race is no longer in memory")
         return nothing, there, *opened, later, missing
 
     nothing, there, opened, step, later, missing = asyncio.run(scene())

@@ -193,7 +193,7 @@ def test_the_page_names_no_path() -> None:
     ("text", "sentence"),
     [
         ("kv\n\nnothing", "Line 3 of the line-up: There is no column 'nothing'"),
-        ("kv\nlookup:k=99", "Line 2 of the line-up: Prompt lookup: K is 99"),
+        ("kv\nlookup:k=99", "Line 2 of the line-up: Prompt lookup: k is 99"),
         ("lookup:k", "Line 1 of the line-up: 'k' in column"),
         ("kv@elsewhere", "Line 1 of the line-up: There is no device 'elsewhere' here"),
         (
@@ -330,7 +330,7 @@ def test_an_example_is_a_whole_race(example: Example) -> None:
     assert example.about.endswith((".", "?"))
     grammars = {column.grammar.name for column in columns if column.grammar}
     assert grammars == ({"person"} if "JSON" in example.prompt else set())
-    whole = {"restart", "single"} & {column.name for column in columns}
+    whole = {"no_reuse", "single"} & {column.name for column in columns}
     assert not whole or is_program(example.prompt), "yardsticks for programs alone"
     Request(example.prompt, example.tokens)
 

@@ -50,7 +50,7 @@ def test_a_visitor_sees_and_deletes_only_what_they_saved(cache: Path) -> None:
     assert (listed, more) == (name, [])
     assert "kv, " in line
     assert controller.saved("hash-of-bob") == []
-    assert "You saved no snapshot" in controller.delete("hash-of-bob", name)
+    assert "was not saved in this browser" in controller.delete("hash-of-bob", name)
     restoring = controller.restore("hash-of-bob", name, 5)
     loaded = asyncio.run(shown(controller, "hash-of-bob", restoring))
     assert "alert" not in loaded
@@ -58,7 +58,7 @@ def test_a_visitor_sees_and_deletes_only_what_they_saved(cache: Path) -> None:
     assert controller.saved("hash-of-ann") == []
     assert list(cache.iterdir()) == []
     for rubbish in (name, None, 5, "../x", "/etc/passwd"):
-        assert "You saved no snapshot" in controller.delete("hash-of-ann", rubbish)
+        assert "was not saved in this browser" in controller.delete("hash-of-ann", rubbish)
 
 
 def test_a_file_does_not_tell_whose_it_is(cache: Path) -> None:

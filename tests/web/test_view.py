@@ -86,9 +86,9 @@ def test_parts_are_a_whole_and_details_come_with_the_end(views: list[dict[str, A
 
 def test_phases_follow_the_race() -> None:
     board = board_of("kv")
-    shown = view(board, race=1, goal=8, ahead=2, most_seconds=120)
+    shown = view(board, race=1, goal=8, ahead=2)
     assert shown["phase"] == "waiting"
-    assert shown["status"] == "2 races ahead of yours: 4 min at most."
+    assert shown["status"] == "Two races are ahead of yours; yours starts when they end."
     board.add(Preparing("Loading /x/y..."))
     shown = view(board, race=1, goal=8, public=lambda text: text.replace("/x/y", "y"))
     assert (shown["phase"], shown["status"]) == ("preparing", "Loading y...")
@@ -127,14 +127,15 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
     assert (base["status"], column["status"]) == ("", "\u2713 same text")
-    cause = "TTFT 1.00 s, tokens per forward 2.00"
+    cause = "TTFT 1.00 s, tokens per pass 2.00"
     assert column["line"] == f"95 % interval (1.31\u20131.35), {cause}."
     assert base["line"] == "TTFT 1.00 s."
     assert (base["place"], column["place"]) == ("2nd", "1st")
-    assert column["sentence"] == "A forward costs 1.50 plain steps."
+    said = "2.00 tokens per pass, and each pass takes 1.50\u00d7 as long: faster."
+    assert column["sentence"] == said
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."
-    assert "61 tokens in 5.50 s; it ended at: token limit." in details["told"]
+    assert "61 tokens in 5.50 s; it stopped at: token limit." in details["told"]
     assert details["shares"] == [["forward", "forward 100%"]]
     result = shown["result"]
     assert result["headings"][:2] == ["column", "text"]
@@ -196,7 +197,8 @@ def test_the_curve_comes_with_the_end() -> None:
 def test_a_finished_text_s_verdict_is_on_the_card_in_the_table_and_on_the_command_line() -> None:
     """Of the baseline, too, whose text is compared with nobody's."""
     broken = Judged(0, "invalid", "/a", "3 is less than 5", forbidden=True)
-    said = "not valid against its schema at /a: 3 is less than 5; the grammar engine let it through"
+    blame = "the grammar engine should have prevented it"
+    said = f"not valid against its schema at /a: 3 is less than 5; {blame}"
     board = board_of("kv", started(0), step(0, [1], 1.0), broken, Finished(0, "end of text", []))
     shown = view(board, race=1, goal=1)
     [column] = shown["columns"]

@@ -229,7 +229,7 @@ def test_a_running_race_without_a_connection_ends_only_if_others_wait() -> None:
         street.wait(0)
         reason, note = await end(running)
         assert reason == "stopped"
-        assert "no connection for 10 s, and others wait" in note
+        assert "no connection for 10 s and others wait" in note
         street.host.release.set()
         assert await end(other) == ("end of text", "")
         street.wait(GRACE)
@@ -250,7 +250,7 @@ def test_a_long_race_ends_once_others_wait_and_says_what_is_kept() -> None:
         street.wait(0)
         reason, note = await end(running)
         assert reason == "stopped"
-        assert "ended after 120 s, as others wait" in note
+        assert "stopped after 120 s because others wait" in note
         street.host.release.set()
         assert await end(other) == ("end of text", "")
         assert street.visitors.last("a")[0].request == RACE.request
@@ -267,7 +267,7 @@ def test_a_full_line_has_room_for_whoever_has_a_page() -> None:
         early, late = await street.race("x"), await street.race("y")
         second, third = await street.race("b"), await street.race("c")
         for frames in (late, early):
-            assert "left the line, which is full" in (await end(frames))[1]
+            assert "removed from the full queue" in (await end(frames))[1]
         with pytest.raises(DerbyError, match="2 races are waiting"):
             await anext(street.visitors.watch("d", RACE))
         street.host.release.set()

@@ -125,7 +125,7 @@ def read_head(path: Path) -> HeadFile:
             tokens = arrays.pop("tokens").astype(np.int64)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DerbyError(
-            f"{path.name} is not a trained head ({error}): restore it, or train one anew."
+            f"{path.name} is not a trained draft ({error}): restore it, or train one again."
         ) from error
     weights = {
         name: value.astype(np.float32) * arrays[f"{name}.scale"] if value.ndim == 2 else value

@@ -84,17 +84,15 @@ class LlamaCppEngine(Engine):
         """Raise DerbyError for a model that does not go on with a text."""
         ask = self.library
         if ask.llama_model_has_encoder(self._model) or ask.llama_model_is_diffusion(self._model):
-            raise DerbyError(
-                f"{self.spec.name!r:.100} is no causal language model: choose one that is."
-            )
+            raise DerbyError(f"{self.spec.name!r:.100} is not a causal language model: choose one.")
 
     def _abilities(self, max_context: int) -> Capabilities:
         ask = self.library
         if ask.llama_model_is_recurrent(self._model) or ask.llama_model_is_hybrid(self._model):
             if not self.copies:
                 raise DerbyError(
-                    f"{self.spec.name!r:.100} has recurrent state beside sliding windows, whose "
-                    "caches llama.cpp does not copy whole: choose another model."
+                    f"{self.spec.name!r:.100} has recurrent state and sliding windows, and "
+                    f"llama.cpp cannot copy such caches: choose another model."
                 )
             return Capabilities(tree=False, rewinds="last pass", max_context=max_context)
         return replace(CAPABILITIES, max_context=max_context)
@@ -152,8 +150,8 @@ class LlamaCppEngine(Engine):
         """How its caches are written. Raises DerbyError for caches that cannot be copied."""
         if not self.copies:
             raise DerbyError(
-                f"{self.spec.name!r:.100} has layers with a sliding window, whose caches llama.cpp "
-                "does not write whole: they are not kept."
+                f"{self.spec.name!r:.100} has layers with a sliding window, and llama.cpp cannot "
+                f"save such caches: they are not kept."
             )
         if isinstance(self._layout, ValueError):
             raise DerbyError(

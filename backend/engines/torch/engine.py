@@ -340,8 +340,8 @@ def _require_fit(model: Any) -> None:
     stateful = getattr(model, "_is_stateful", False)
     if config.model_type in UNFIT or (counts and not stateful and not _counts_positions(config)):
         raise DerbyError(
-            f"Models of type {config.model_type!r} do not go by the positions, masks and KV cache "
-            "that they are given, which decoding needs here: choose a model of another family."
+            f"Models of type {config.model_type!r} ignore the positions, masks or KV cache that "
+            f"decoding sets: choose a model of another family."
         )
 
 

@@ -49,8 +49,8 @@ def text_model(config: Any) -> TextModel:
     whole: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     if type(config) not in whole:
         raise DerbyError(
-            f"Models of type {config.model_type!r} do not go on with a text: choose a causal "
-            "language model."
+            f"Models of type {config.model_type!r} do not continue a text: choose a causal "
+            f"language model."
         )
     return TextModel(AutoModelForImageTextToText, whole[type(config)], config, whole=True)
 

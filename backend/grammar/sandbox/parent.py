@@ -224,7 +224,7 @@ class Sandbox:
             if failed := reply.get("failed"):
                 raise SandboxFailedError(
                     f"The sandbox for grammars did not start ({failed}): try again; if that does "
-                    "not help, choose another model, or install the app's requirements anew."
+                    "not help, choose another model, or install the app's requirements again."
                 )
             self._loaded.add(name)
         return name
@@ -283,8 +283,8 @@ class Sandbox:
             return self._too_large()
         if died.code == -getattr(signal, "SIGKILL", 0):  # no native code's own doing
             return SandboxFailedError(
-                "The sandbox for grammars was killed from outside, perhaps for want of memory: try "
-                "again when less is running."
+                "The sandbox for grammars was killed from outside, perhaps because memory ran "
+                "out: try again when less is running."
             )
         return _crash()
 
@@ -304,7 +304,7 @@ class _DiedError(Exception):
 
 def _crash() -> DerbyError:
     return TooMuchError(
-        "The grammar made the grammar engine crash: simplify it or pick one that ships."
+        "The grammar made the grammar engine crash: simplify it or choose a ready-made one."
     )
 
 
@@ -316,7 +316,7 @@ def _wait(talk: threading.Thread, patience: float, stopped: Callable[[], bool]) 
     talk.join(LOOK)
     while talk.is_alive():
         if stopped():
-            raise StoppedError("The grammar was not examined to its end: the race was stopped.")
+            raise StoppedError("The grammar was not checked completely: the race was stopped.")
         if time.monotonic() > deadline:
             raise SandboxFailedError(
                 f"The sandbox for grammars gave no answer within {patience:g} s: the machine is "

@@ -1,4 +1,4 @@
-"""Whether a finished text is valid under its JSON Schema, told by a validator that is not ours.
+"""Whether a finished text is valid under its JSON Schema, by an independent validator.
 
 For the sandbox's child: a schema's patterns may take any time, and the validator is native code.
 """

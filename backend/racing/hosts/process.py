@@ -148,8 +148,8 @@ class ProcessHost:
                 raise DerbyError(ENDING, cause="worker")
             if self._stillborn - stillborn >= TRIES:
                 raise DerbyError(
-                    f"The worker process dies at its start ({self._vain} times in a row, the last "
-                    f"time of {self._why}): see the app's log for the cause, or run the race "
+                    f"The worker process fails to start ({self._vain} times in a row, last: "
+                    f"{self._why}): see the app's log for the cause, or run the race "
                     "later.",
                     cause="worker",
                 )

@@ -99,8 +99,8 @@ def death_by(exitcode: int | None) -> Death:
     if exitcode == -signal.SIGKILL:
         return Death(
             "killed",
-            "SIGKILL: most likely the memory ran out, of which fewer columns, fewer tokens or a "
-            "smaller model take less",
+            "SIGKILL: most likely the memory ran out; use fewer columns, fewer tokens or a "
+            "smaller model",
         )
     name = f"signal {-exitcode}"
     with contextlib.suppress(ValueError):
