@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -74,10 +73,7 @@ def test_a_sandbox_survives_the_thread_that_wanted_it() -> None:
 )
 def test_an_app_that_is_ended_leaves_nothing_behind(end: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM, by which a service manager or a container ends it, closed nothing in the app."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "app.py", "--fake", "--port", str(port)]
+    command = [sys.executable, "app.py", "--fake", "--port", "0"]
     environment = os.environ | {"DECODE_DERBY_CACHE": str(tmp_path)}
     with subprocess.Popen(
         command,

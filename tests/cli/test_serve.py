@@ -54,7 +54,9 @@ def test_what_cannot_be_offered_is_one_sentence() -> None:
     assert "There is no host" in refused("--host", "no.such.host.invalid", key="x")
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "end", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
+)
 def test_it_ends_at_once_and_says_so_to_its_clients(end: signal.Signals, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("s3cret\n", encoding="utf-8")

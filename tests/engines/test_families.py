@@ -3,7 +3,7 @@ the architecture; each family is a tiny random model.
 """
 
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -60,9 +60,6 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=3)]
 
 #: Those that always run: plain, factors by length, layers that share, no trees, a recurrent state.
 QUICK = ("llama", "phi3 longrope", "gemma4", "bloom", "qwen3_5")
-
-#: The one that always runs on OpenVINO too: its exporter's stated range ends before it.
-QUICK_ON_OPENVINO = ("gemma3",)
 
 #: Why: the export, or the graph.
 NOT_ON_OPENVINO = {
@@ -158,9 +155,9 @@ def assert_columns_agree(engine: Engine, prompt: Sequence[int], drafts: Sequence
             assert write(engine, prompt, sampling, drafter) == want, drafter
 
 
-def marked(names: Iterable[str], quick: Collection[str] = QUICK) -> list[Any]:
+def marked(names: Iterable[str]) -> list[Any]:
     """All but the quick families run under the mark."""
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.thorough) for n in names]
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in names]
 
 
 @pytest.mark.parametrize("length", PROMPTS)
@@ -188,7 +185,8 @@ def test_auto_columns_run_where_the_cache_takes_no_trees(models: Models, name: s
     models do not take: 15 of 27 such columns failed. Here a change of width costs so much that
     padding would pay in every round.
     """
-    loaded, target = LoadedModels(), ModelSpec(str(models.folder(name)), "torch")
+    loaded = LoadedModels(idle_warm_up=True)
+    target = ModelSpec(str(models.folder(name)), "torch")
     names = ("kv", "lookup", "speculative", "suffix", "recycling", "lookahead")
     columns = tuple(map(parse_column, names))
     costs = PassCosts((1, 2, 4, 8, 16), (1e-3, 1.1e-3, 1.2e-3, 1.4e-3, 2e-3), width_change=1e-3)
@@ -223,8 +221,9 @@ def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
     return text[0, len(prompt) :].tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name", marked([n for n in families.FAMILIES if n not in NOT_ON_OPENVINO], QUICK_ON_OPENVINO)
+    "name", [name for name in families.FAMILIES if name not in NOT_ON_OPENVINO]
 )
 def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str) -> None:
     """A window capped the context; layers that do not slide must not be masked by it either.
@@ -276,6 +275,7 @@ def test_a_ready_made_openvino_folder_runs_as_it_is_stored(models: Models, tmp_p
         open_torch(replace(spec, engine="torch"), print)
 
 
+@pytest.mark.thorough
 def test_a_conversion_that_computes_anything_else_is_refused(
     models: Models, tmp_path: Path
 ) -> None:

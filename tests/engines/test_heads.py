@@ -40,6 +40,7 @@ def test_features_are_what_the_output_projection_reads(engine: str) -> None:
     session.close()
 
 
+@pytest.mark.thorough
 def test_both_libraries_run_the_same_head() -> None:
     """OpenVINO has the weights once more rounded to int8, embeddings included: what is drafted is
     the same nearly always, and what it is drafted from is close.
@@ -83,7 +84,7 @@ def test_the_target_often_agrees_with_it(engine: str) -> None:
     """A floor: a broken cache, a feature off by one or a wrong token map would fall far below."""
     column = parse_column("speculative:draft=trained,k=1")
     engines, taken, drafted = LoadedModels(idle_warm_up=True), 0, 0
-    for prompt in PROMPTS[2:4]:
+    for prompt in PROMPTS[2:3]:
         race = Race(Request(prompt.text, 48), (column,), ModelSpec(engine=engine))
         score = run_solo(race, 0, engines)
         taken, drafted = taken + score.accepted, drafted + score.drafted

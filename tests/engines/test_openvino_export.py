@@ -47,6 +47,7 @@ def test_logits_of_chosen_rows_equal_torch() -> None:
     np.testing.assert_allclose(logits_of("fp32", rows), expected[rows], atol=1e-3, rtol=0)
 
 
+@pytest.mark.thorough
 def test_int4_of_the_built_in_model_is_exact() -> None:
     """NNCF's int4 rounded the 4-bit weights anew and moved logits by twenty."""
     rows = list(range(len(PROMPT)))
