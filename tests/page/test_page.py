@@ -627,7 +627,7 @@ def test_a_race_is_seen_while_it_runs(visitor: Visitor, width: int, height: int)
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     page.keyboard.press("Control+Enter")
     visitor.wait_decoding()
-    expect(page.locator(".dd-replay")).to_be_hidden()  # it cannot work yet
+    expect(page.locator(".dd-replay-place")).to_be_visible()  # between the track and the texts
     page.wait_for_function(
         "(seen) => [...document.querySelectorAll(seen)].every("
         "(node) => { const { top, bottom, height } = node.getBoundingClientRect();"

@@ -68,13 +68,13 @@ def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
     second.wait_for_selector('.dd-board[data-phase="racing"]')
     expect(second.get_by_label("Prompt", exact=True)).to_have_value(LONG)  # the first one's form
     other = enter()
-    other.page.wait_for_selector('.dd-board[data-phase="idle"]')
+    other.page.wait_for_selector('.dd-board[data-phase="opening"]')
     second.locator("#stop").click()
     for page in (second, visitor.page):
         page.wait_for_selector('.dd-board[data-phase="ended"]')
     assert visitor.card("KV reuse").text == second.locator(".dd-flow").nth(1).inner_text()
     other.page.reload()
-    other.page.wait_for_selector('.dd-board[data-phase="idle"]')
+    other.page.wait_for_selector('.dd-board[data-phase="opening"]')
 
 
 @pytest.mark.thorough
