@@ -52,7 +52,9 @@ export function drawMoment(it) {
   const { state, status } = it.column;
   const tokens = it.tokens[it.shown];
   const counted = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
-  put(it.state, state === "decoding" || !it.following ? counted : status);
+  const waits = state === "queued" || state === "prefill"; // which the lane says
+  if (!it.following || state === "decoding") put(it.state, counted);
+  else put(it.state, waits ? "" : status);
   drawStrip(it);
 }
 
