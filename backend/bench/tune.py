@@ -1,6 +1,6 @@
 """Finds the settings to use here: measured costs, predicted speed-ups, and a check of each.
 
-A speed-up is tokens a forward over what a forward costs. What a smaller K would have yielded can be
+A speed-up is tokens per pass over the time of a pass. What a smaller k would have yielded can be
 read off a run with a large one, since a round's guesses do not depend on how many are verified.
 """
 

@@ -1,7 +1,7 @@
 """What forward passes cost: T(k), the seconds of one pass over k rows.
 
 From it follows what speculation can gain: a step that verifies k - 1 guesses costs T(k) / T(1)
-plain steps, so it pays only while it commits more tokens than that.
+one-token passes, so it pays only while it commits more tokens than that.
 """
 
 from collections.abc import Mapping
