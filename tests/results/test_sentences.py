@@ -495,7 +495,7 @@ def test_a_column_under_a_grammar_is_not_said_to_write_a_text_of_its_own() -> No
     assert kept(board, 2) == "same text"
     said = headline(board)
     assert said.startswith("KV reuse writes 10.0 tokens a second. Prompt lookup, which follows a ")
-    assert said.endswith(" times as fast. Grammar and Prompt lookup wrote the same text.")
+    assert said.endswith(" times as fast. Prompt lookup wrote the same text as Grammar.")
 
 
 def test_a_program_is_told_by_its_times_alone() -> None:
