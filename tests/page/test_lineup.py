@@ -60,8 +60,8 @@ def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     press(visitor, "Move KV reuse up", 1)
     expect_lines(visitor, "kv", "speculative", "kv", "speculative", "lookahead")
     column = open_column(visitor, 3)
-    column.get_by_label("K", exact=True).fill("4")
-    column.get_by_label("K", exact=True).press("Tab")
+    column.get_by_label("k", exact=True).fill("4")
+    column.get_by_label("k", exact=True).press("Tab")
     column.get_by_label("Draft", exact=True).select_option("int4 copy")
     expect_lines(visitor, "kv", "speculative", "kv", "speculative:k=4,draft=int4", "lookahead")
     assert not column.get_by_label("Auto", exact=True).is_checked()  # who names a size wants it
@@ -82,14 +82,14 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     text(visitor).fill("kv\nlookup:k=3,ngram=2")
     expect_lines(visitor, "kv", "lookup:k=3,ngram=2")
     column = open_column(visitor, 1)
-    expect(column.get_by_label("K", exact=True)).to_have_value("3")
+    expect(column.get_by_label("k", exact=True)).to_have_value("3")
     expect(column.get_by_label("n-gram", exact=True)).to_have_value("2")
     wrong = "kv\nlookup:k=99,ngram=2"
     text(visitor).fill(wrong)
     expect(problem).to_have_text(
         "Line 2 of the line-up: Prompt lookup: k is 99; it must lie between 1 and 32."
     )
-    expect(column.get_by_label("K", exact=True)).to_have_value("3")
+    expect(column.get_by_label("k", exact=True)).to_have_value("3")
     press(visitor, "Remove KV reuse")
     expect(visitor.page.locator(".dd-lineup-column").first).to_contain_text(
         "Line 2 of the line-up: "
@@ -99,7 +99,7 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     expect(visitor.page.locator(".dd-alert")).to_contain_text("Line 2 of the line-up: ")
     text(visitor).fill("kv\nlookup:k=9,ngram=2")
     expect(problem).to_have_text("")
-    expect(column.get_by_label("K", exact=True)).to_have_value("9")
+    expect(column.get_by_label("k", exact=True)).to_have_value("9")
     text(visitor).fill('kv\n<img src=x onerror="window.hacked=1">${alert(1)}{{constructor}}')
     expect(problem).to_contain_text("<img src=x")
     assert visitor.page.locator("#lineup img, #board img").count() == 0

@@ -34,7 +34,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
     assert "KV reuse" in visitor.status
-    assert "texts are identical" in visitor.status
+    assert "Speculative and Lookahead wrote the same text." in visitor.status
     visitor.why("Figures")
     assert visitor.page.locator(".dd-result tbody tr").filter(visible=True).count() == 5
     for origin in ("drafted", "forced"):
@@ -346,7 +346,7 @@ def test_the_built_in_model_races(browser: Browser) -> None:
         visitor.page.set_default_timeout(300_000)
         visitor.columns("stateless", "kv", "speculative", "lookahead", "lookup", "grammar")
         visitor.tab("Sampling")
-        visitor.page.get_by_label("Most probable tokens").fill("5")
+        visitor.page.get_by_label("Most likely tokens").fill("5")
         visitor.ask("Repeat: one two three, one two three.", tokens=24, model="built-in")
         visitor.wait_phase("ended")
         assert visitor.states == ["done"] * 6
@@ -450,7 +450,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     page = visitor.page
     visitor.columns("kv", "lookup:auto=false", "lookahead:auto=off")
     visitor.tab("Model")
-    page.get_by_label("Measure pass costs again before this race").check()
+    page.get_by_label("Measure the time of passes before this race").check()
     visitor.ask(LONG, tokens=48, model="fake-priced")
     visitor.wait_phase("ended")
     curve = page.locator(".dd-costs")

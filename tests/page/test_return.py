@@ -51,7 +51,7 @@ def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
     waiting.wait_phase("waiting")
     waiting.page.reload()
     waiting.wait_phase("waiting")
-    expect(waiting.page.locator(".dd-status")).to_contain_text("1 race ahead")
+    expect(waiting.page.locator(".dd-status")).to_contain_text("One race is ahead")
     racing.stop()
     waiting.wait_phase("ended")
     assert waiting.states == ["done"]
