@@ -153,7 +153,7 @@ def waiting(ahead: int) -> str:
     """How many races go first."""
     if ahead == 1:
         return "One race is ahead of yours; yours starts when it ends."
-    return f"{_number(ahead).capitalize()} races are ahead of yours; yours starts when they end."
+    return f"{ahead} races are ahead of yours; yours starts when they end."
 
 
 def still(board: Scoreboard, ahead: int) -> str:

@@ -232,7 +232,7 @@ def test_how_long_a_race_may_take_is_told_roundly() -> None:
     short = board_of("stateless:limit=12", started(0), *[step(0, [t], 9.0) for t in range(11)])
     assert time_left(short, 8192) == "about 10 s left"
     assert waiting(1) == "One race is ahead of yours; yours starts when it ends."
-    assert waiting(3) == "Three races are ahead of yours; yours starts when they end."
+    assert waiting(3) == "3 races are ahead of yours; yours starts when they end."
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -66,7 +66,7 @@ DEAF, DEAF_SECONDS = 20, 60.0
 #: Processes below the page: the worker, what grammars are read in, and the tracker of resources.
 PROCESSES = 6
 
-_AHEAD = re.compile(r"(\d+) races? ahead")
+_AHEAD = re.compile(r"(One|\d+) races? (?:is|are) ahead")
 
 
 CROSSED = "texts of another prompt"
@@ -354,7 +354,7 @@ async def _follow(
             return view
         _judge(view, prompt, log)
         found = _AHEAD.match(view["status"])
-        now = int(found[1]) if found else 0
+        now = int(found[1].replace("One", "1")) if found else 0
         if now > ahead:
             log.flaw(OVERTAKEN, f"{prompt}: {now} races ahead after {ahead}")
         ahead = now

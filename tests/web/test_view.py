@@ -88,7 +88,7 @@ def test_phases_follow_the_race() -> None:
     board = board_of("kv")
     shown = view(board, race=1, goal=8, ahead=2)
     assert shown["phase"] == "waiting"
-    assert shown["status"] == "Two races are ahead of yours; yours starts when they end."
+    assert shown["status"] == "2 races are ahead of yours; yours starts when they end."
     board.add(Preparing("Loading /x/y..."))
     shown = view(board, race=1, goal=8, public=lambda text: text.replace("/x/y", "y"))
     assert (shown["phase"], shown["status"]) == ("preparing", "Loading y...")
