@@ -38,7 +38,8 @@ class Figures(_Read):
     from the beginning, prefill included; 0 where the prompt was answered by a single step, and
     where nobody knows how many tokens a step wrote. ttft, tpot, tokens_per_forward and mask are in
     their figures' units, overhead, a step's time outside draft, mask and forward, in milliseconds;
-    None where unknown. drafted and accepted are counts. equal: the text is KV reuse's. clock: whose
+    None where unknown. drafted and accepted are counts, agreed and compared those of the figure
+    "agreement". equal: the text is KV reuse's. clock: whose
     time it is, as a score has it.
     """
 
@@ -50,6 +51,8 @@ class Figures(_Read):
     mask: Amount | None
     drafted: Count
     accepted: Count
+    agreed: Count
+    compared: Count
     overhead: Annotated[float, Field(ge=-1e9, le=1e9)] | None
     equal: bool
     clock: Annotated[str, Field(pattern="^(own|server|network)$")]
@@ -104,6 +107,7 @@ def figures_of(column: Column, base: Score, score: Score) -> Figures:
     )
     limit = column.limit or len(base.tokens)
     ours = score.clock == "own"  # a token's id means nothing on a server
+    agreed, compared = score.agreement_with(base)
     rest = score.parts.get("rest", 0.0) / max(score.steps, 1) * 1e3
     return Figures(
         speedup=_rounded(score.speedup_over(base)) or 0.0,
@@ -114,6 +118,8 @@ def figures_of(column: Column, base: Score, score: Score) -> Figures:
         mask=mask,
         drafted=score.drafted,
         accepted=score.accepted,
+        agreed=agreed,
+        compared=compared,
         overhead=_rounded(rest) if ours else None,
         equal=score.tokens == base.tokens[:limit] if ours else score.text == base.text,
         clock=score.clock,

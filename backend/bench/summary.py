@@ -54,6 +54,7 @@ class ColumnResult:
     end_to_end: float | None
     tokens_per_forward: Annotated[float | None, figure("tokens_per_forward")]
     acceptance: Annotated[float | None, figure("accepted")]
+    agreement: Annotated[float | None, figure("agreement")]
     overhead: float | None
     mask: Annotated[float | None, figure("mask_wait")]
     equal: int
@@ -124,6 +125,7 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
     ratio = median_ratio(speedups, [each.prompt for each in fast])
     prompts = {each.prompt for each in found}
     clocks, drafted = {each.clock for each in figures}, sum(each.drafted for each in figures)
+    compared = sum(each.compared for each in figures)
     return ColumnResult(
         column=found[0].column,
         clock=" and ".join(sorted(clocks)),
@@ -137,6 +139,7 @@ def _result(found: Sequence[Measured], category: str, machine: str) -> ColumnRes
         end_to_end=_median(each.end_to_end or None for each in figures),
         tokens_per_forward=_median(each.tokens_per_forward for each in figures),
         acceptance=sum(each.accepted for each in figures) / drafted if drafted else None,
+        agreement=sum(each.agreed for each in figures) / compared if compared else None,
         overhead=_median(each.overhead for each in figures),
         mask=_median(each.mask for each in figures),
         equal=len(prompts - {each.prompt for each in found if not each.figures.equal}),

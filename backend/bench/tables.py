@@ -22,7 +22,7 @@ WORDS = (
 )
 
 #: Fields that are left out where all hold this.
-USUAL = {"clock": "own", "machine": "all"}
+USUAL = {"clock": "own", "machine": "all", "agreement": 1.0}
 
 
 def results_table(title: str, results: Sequence[Any]) -> Table:

@@ -6,6 +6,7 @@ from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.runner import raced
+from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
@@ -26,8 +27,17 @@ def verified_columns() -> tuple[Column, ...]:
     return tuple(map(parse_column, (BASELINE, *texts)))
 
 
-#: In which equality is a promise, on every engine.
-TARGETS = (ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="torch"))
+#: In which equality is a promise, on every engine that is installed.
+TARGETS = tuple(
+    target
+    for target in (
+        ModelSpec(),
+        ModelSpec(precision="int4-exact"),
+        ModelSpec(engine="torch"),
+        ModelSpec(engine="llamacpp", precision="gguf-exact"),
+    )
+    if target.engine in engines()
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from backend.engines.registry import engines
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
-#: Those that compute the same model in float32.
-COMPARED = [name for name, each in engines().items() if each.folders and not each.demo]
+#: Those that run models.
+COMPARED = [name for name, each in engines().items() if not each.demo]
 
 
 def verify(

@@ -27,8 +27,9 @@ class EngineDeclaration:
     models/files.py knows; `folders`: as the Hugging Face folders that are made there, which
     ModelSpec.long is about. `capabilities` are what it can do with a model that allows it: those of
     a loaded one may be less. `pass_seconds(spec)` states what passes take, seconds by number of
-    rows, {} where that is not worth knowing; None: they are measured. A `demo` stands in for a
-    model, and is offered only where that is asked for.
+    rows, {} where that is not worth knowing; None: they are measured. `exact` are the precisions
+    in which a row's logits do not depend on how many rows run with it, the usual one first. A
+    `demo` stands in for a model, and is offered only where that is asked for.
     """
 
     name: str
@@ -44,6 +45,7 @@ class EngineDeclaration:
     pass_seconds: Callable[[ModelSpec], Mapping[int, float]] | None = None
     loads_at_once: bool = False
     folders: bool = True
+    exact: tuple[str, ...] = ()
     demo: bool = False
 
     def __post_init__(self) -> None:

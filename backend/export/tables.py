@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from io import StringIO
 
 from backend.records.record import RaceRecord, board
-from backend.results.figures import DASH, SHARE, TIMES, Figure, figures, no_interval
+from backend.results.figures import DASH, TIMES, Figure, figures, no_interval
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import headline, ledger, outcome, reason
 
@@ -58,7 +58,7 @@ def _line(made: Scoreboard, index: int) -> Iterator[str]:
     yield made.columns[index].label
     for figure in figures("table"):
         value = figure.value(score, made.baseline)
-        yield "" if value is None else number(value * 100 if figure.unit is SHARE else value)
+        yield "" if value is None else number(value * 100 if figure.unit.name == "%" else value)
         if figure.ratio is not no_interval:
             ends = figure.ratio(score, made.baseline).interval
             yield from map(number, ends) if ends else ("", "")

@@ -384,6 +384,20 @@ class Score:
         ours = self.between(first, last)
         return baseline.between(first, last) / ours if ours > 0 else 0.0
 
+    def agreement_with(self, baseline: "Score") -> tuple[int, int]:
+        """Of the tokens of this run that both chose behind the same text, how many are the same,
+        and how many there are: up to the first that differs, and it. (0, 0) where they need not
+        be: of programs, shifted contexts, grammars that only one has, and promised distributions.
+        """
+        start = max(self.earlier, baseline.earlier)
+        alike = self.tokenizer and self.tokenizer == baseline.tokenizer and self.keeps_text
+        apart = self.fed or self.shifts or bool(self.masks) != bool(baseline.masks)
+        if not alike or apart or self.tokens[:start] != baseline.tokens[:start]:
+            return 0, 0
+        both = list(zip(self.tokens[start:], baseline.tokens[start:], strict=False))
+        agreed = next((i for i, (own, its) in enumerate(both) if own != its), len(both))
+        return agreed, min(agreed + 1, len(both))
+
     def gain_over(self, baseline: "Score") -> Ratio:
         """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN
         as `speedup_over` is. Without an interval for short runs, for programs, which run once, and

@@ -9,6 +9,7 @@ from statistics import mean
 
 import numpy as np
 
+from backend.engines.registry import engines
 from backend.events import Conditions, Served
 from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
@@ -598,12 +599,23 @@ def _comparison(board: Scoreboard, index: int) -> str:
     place = f"{name} at token {difference.index + 1}"
     if not board.may_differ(index):
         apart = f", where the two best scores are {difference.gap:.2g} apart"
-        return f"differs from {place}{apart if isfinite(difference.gap) else ''}"
+        return f"differs from {place}{apart if isfinite(difference.gap) else ''}{_rounding(score)}"
     gap = f" (scores {difference.gap:.2g} apart)" if isfinite(difference.gap) else ""
     demand = _demand(board, index, reference)
     targets = _own_target(score, base)
     because = f", {'; '.join([demand, *targets])}" if demand else f"{gap}: {' and '.join(targets)}"
     return f"differs from {place}{because}"
+
+
+def _rounding(score: Score) -> str:
+    """Why a column may differ from another one of its model, a clause; "" where it must not."""
+    declared, precision = engines().get(score.spec.get("engine", "")), score.spec.get("precision")
+    if declared is None or not declared.exact or precision in declared.exact:
+        return ""
+    return (
+        f": at {precision}, {declared.title} computes a row otherwise beside others, at "
+        f"{declared.exact[0]} it does not"
+    )
 
 
 def _identical(board: Scoreboard, index: int, reference: int) -> str:

@@ -226,6 +226,26 @@ def test_what_cannot_be_loaded_is_one_sentence(file: Path, tmp_path: Path) -> No
         opened(file, "int4")
 
 
+def test_all_layers_go_to_a_gpu_where_one_is_named(
+    file: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is needed: a library without one takes the number, and computes on the CPU."""
+    with pytest.raises(DerbyError, match="no device 'GPU'; it has CPU"):
+        open_llamacpp(ModelSpec(str(file), "llamacpp", "gguf", "GPU"), print)
+    monkeypatch.setattr(engine_module, "devices", lambda: ("CPU", "GPU"))
+    given = list[int]()
+    load = engine_module.library().llama_model_load_from_file
+    monkeypatch.setattr(
+        engine_module.library(),
+        "llama_model_load_from_file",
+        lambda path, params: given.append(params.n_gpu_layers) or load(path, params),
+        raising=False,
+    )
+    for device in ("CPU", "GPU"):
+        open_llamacpp(ModelSpec(str(file), "llamacpp", "gguf", device), print)
+    assert given == [0, -1]
+
+
 def test_another_build_is_refused_before_anything_is_called_with_its_structures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,6 +56,25 @@ def test_what_a_mask_takes_and_what_a_step_waits_for_it_are_two_figures() -> Non
     assert figure("mask_wait").value(score, Score()) == pytest.approx(1.0)
 
 
+def test_agreement_is_of_tokens_behind_the_same_text() -> None:
+    """Tokens were once to be compared place by place, and behind the first difference none is of
+    the same text: one token more or less would have made all the rest differ.
+    """
+    kv, same, other = [[1], [2], [3], [4]], [[1, 2], [3, 4]], [[1, 2], [9, 4]]
+    board = board_of(
+        "kv lookup lookup:k=3",
+        *written(0, kv, 0.1),
+        *written(1, same, 0.1),
+        *written(2, other, 0.1),
+    )
+    agreement = [figure("agreement").text(score, board.baseline) for score in board.scores]
+    assert agreement == [NONE, NONE, "75.0%"], "0, 1 and 2 agree, 9 does not"
+    assert [score.agreement_with(board.baseline) for score in board.scores[1:]] == [(5, 5), (3, 4)]
+    board.scores[2].tokenizer = "another"
+    assert board.scores[2].agreement_with(board.baseline) == (0, 0)
+    assert figure("agreement").unit.cell(0.99999) == "99.9%", "never 100 % of what differs"
+
+
 def test_a_lane_of_text_alone_has_figures_for_what_it_shows() -> None:
     """A remote server: neither ids nor gaps, rows or parts, but tokens as they come."""
     bare = replace(step(0, [], 0.1, rows=0), origins=["sampled"], seconds={"total": 0.1})

@@ -57,6 +57,18 @@ def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
     assert verdict(board, 1) == "identical to KV reuse so far (3 tokens)"
 
 
+def test_a_difference_names_a_precision_that_allows_for_it() -> None:
+    board = Scoreboard((KV, LOOKUP))
+    spec = ModelSpec(engine="torch", precision="bf16").parts
+    for column, third in ((0, 3), (1, 9)):
+        board.add(Started(column, 5, "m", "one", spec))
+        write(board, column, [1, 2, third])
+    end(board, 0, 1)
+    assert verdict(board, 1).endswith(
+        "apart: at bf16, PyTorch computes a row otherwise beside others, at fp32 it does not"
+    )
+
+
 def test_a_difference_names_the_token_and_the_baselines_gap_there() -> None:
     board = Scoreboard((LOOKUP, KV))
     write(board, 1, [1, 2, 3, 4], [9.0, 8.0, 0.001234, 7.0])

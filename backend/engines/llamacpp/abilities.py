@@ -11,6 +11,9 @@ PACKAGE, VERSION = "xllamacpp", "2026.10.11549"
 #: depend on how many rows ran with it.
 AS_IT_IS, EXACT = "gguf", "gguf-exact"
 
+#: Where all of its layers run. The package has been tried on the CPU alone.
+CPU, GPU = "CPU", "GPU"
+
 CAPABILITIES = Capabilities(tree=True)
 
 

@@ -13,6 +13,12 @@ def open_engine(spec: ModelSpec, say: Say) -> Engine:
     return open_llamacpp(spec, say)
 
 
+def devices() -> tuple[str, ...]:
+    from backend.engines.llamacpp.library import devices
+
+    return devices()
+
+
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     # An unknown precision is refused when it is opened.
     known = spec.precision in (AS_IT_IS, EXACT)
@@ -23,10 +29,11 @@ LLAMACPP = EngineDeclaration(
     name="llamacpp",
     title="llama.cpp",
     precisions=(AS_IT_IS, EXACT),
-    devices=lambda: ("CPU",),
-    device_help="CPU",
+    devices=devices,
+    device_help="CPU or GPU",
     open=open_engine,
     estimate_bytes=estimate_bytes,
     capabilities=CAPABILITIES,
     folders=False,
+    exact=(EXACT,),
 )

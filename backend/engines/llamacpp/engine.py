@@ -8,9 +8,16 @@ import numpy as np
 
 from backend.engines.base import Engine
 from backend.engines.cache import Cache, NewRows
-from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, EXACT
+from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, CPU, EXACT, GPU
 from backend.engines.llamacpp.context import ContextStore
-from backend.engines.llamacpp.library import F16, F32, FLASH_ATTENTION, LoadedModel, library
+from backend.engines.llamacpp.library import (
+    F16,
+    F32,
+    FLASH_ATTENTION,
+    LoadedModel,
+    devices,
+    library,
+)
 from backend.engines.llamacpp.recurrent import RecurrentStore
 from backend.engines.llamacpp.state import Layout
 from backend.engines.llamacpp.store import LlamaCppStore
@@ -23,6 +30,9 @@ from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
 
 #: Rows that llama.cpp computes together. Its kernels for eight rows and more add up otherwise.
 ROWS = {AS_IT_IS: PREFILL_CHUNK, EXACT: 7}
+
+#: Layers that run on a GPU, by device: none, or all that there are.
+LAYERS = {CPU: 0, GPU: -1}
 
 #: Rows of the widest pass.
 WIDEST = 512
@@ -37,6 +47,10 @@ def open_llamacpp(spec: ModelSpec, say: Callable[[str], None]) -> "LlamaCppEngin
         raise DerbyError(
             f"llama.cpp computes a file's own weights, {AS_IT_IS} or {EXACT}, not "
             f"{spec.precision!r:.60}: choose one."
+        )
+    if spec.device not in (offered := devices()):
+        raise DerbyError(
+            f"This llama.cpp has no device {spec.device!r:.60}; it has {', '.join(offered)}."
         )
     path = gguf_file(spec.name, say)
     return LlamaCppEngine(spec, str(path), sha256_of(path))
@@ -69,7 +83,7 @@ class LlamaCppEngine(Engine):
 
     def _loaded(self, path: str) -> LoadedModel:
         params = self.library.llama_model_default_params()
-        params.n_gpu_layers = 0
+        params.n_gpu_layers = LAYERS[self.spec.device]
         params.use_extra_bufts = not self._exact
         self.library.said.clear()
         model: int | None = self.library.llama_model_load_from_file(path.encode(), params)

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from backend.engines.llamacpp.abilities import PACKAGE, VERSION
+from backend.engines.llamacpp.abilities import CPU, GPU, PACKAGE, VERSION
 from backend.errors import DerbyError
 
 #: How often a thread of OpenMP looks for work before it sleeps. The default (300,000) burns a core
@@ -152,6 +152,7 @@ CONTEXT_DEFAULTS = {
 _TEXT, _LENGTH = c.c_char_p, c.c_int32
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_backend_init": (None, ()),
+    "llama_supports_gpu_offload": (c.c_bool, ()),
     "llama_model_default_params": (ModelParams, ()),
     "llama_context_default_params": (ContextParams, ()),
     "llama_model_load_from_file": (_POINTER, (_TEXT, ModelParams)),
@@ -262,6 +263,17 @@ def library() -> Library:
                 raise _unknown(present, f"{name} is {value}")
     made.begin()
     return made
+
+
+def devices() -> tuple[str, ...]:
+    """What models run on: a GPU where the library was built for one and finds it. The CPU alone
+    where the library cannot be used, as opening a model tells.
+    """
+    try:
+        offloads = library().llama_supports_gpu_offload()
+    except DerbyError:
+        return (CPU,)
+    return (CPU, GPU) if offloads else (CPU,)
 
 
 def _values(structure: c.Structure) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
-from backend.engines.openvino.abilities import BYTES, CAPABILITIES
+from backend.engines.openvino.abilities import BYTES, CAPABILITIES, EXACT_PRECISIONS
 from backend.models.files import IR, model_files
 from backend.types import ModelSpec
 
@@ -44,4 +44,5 @@ OPENVINO = EngineDeclaration(
     estimate_bytes=estimate_bytes,
     peak_bytes=peak_bytes,
     capabilities=CAPABILITIES,
+    exact=EXACT_PRECISIONS,
 )

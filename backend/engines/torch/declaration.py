@@ -40,4 +40,5 @@ TORCH = EngineDeclaration(
     open=open_engine,
     estimate_bytes=estimate_bytes,
     capabilities=CAPABILITIES,
+    exact=("fp32",),
 )
