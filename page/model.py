@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 
 from backend.models.files import model_title
-from backend.web.offer import HUB
+from backend.web.offer import HUB, Offer
 from page.components import QUIET, WORDS, Fields, Surroundings
 
 FROM_HUB = ("from the Hugging Face Hub", HUB)
@@ -22,17 +22,24 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     with gr.Row():
         names = [(runtime.title, runtime.engine) for runtime in offer.runtimes]
         engine = gr.Dropdown(names, value=first.engine, **WORDS["engine"])
-        precision = gr.Dropdown(first.precisions, value=first.precisions[0], **WORDS["precision"])
+        chosen, words = _precision(offer, "0", first.engine)
+        precision = gr.Dropdown(first.precisions, value=chosen, **words)
         device = gr.Dropdown(first.devices, value=first.devices[0], **WORDS["device"])
 
-    def show(name: str) -> list[Any]:
+    def place(key: str, name: str) -> list[Any]:
+        """Precision and device as an engine has them, for a model."""
         runtime = offer.runtime(name) or first
+        usual, words = _precision(offer, key, runtime.engine)
         return [
-            gr.update(choices=list(n), value=n[0]) for n in (runtime.precisions, runtime.devices)
+            gr.update(choices=list(runtime.precisions), value=usual, **words),
+            gr.update(choices=list(runtime.devices), value=runtime.devices[0]),
         ]
 
-    model.input(lambda key: gr.update(visible=key == HUB), model, hub, **QUIET)
-    engine.input(show, engine, [precision, device], **QUIET)
+    def show(key: str, name: str) -> list[Any]:
+        return [gr.update(visible=key == HUB), place(key, name)[0]]
+
+    model.input(show, [model, engine], [hub, precision], **QUIET)
+    engine.input(place, [model, engine], [precision, device], **QUIET)
     measure = gr.Checkbox(elem_id="measure", **WORDS["measure"])
     return {
         "model": model,
@@ -42,3 +49,10 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         "device": device,
         "measure": measure,
     }
+
+
+def _precision(offer: Offer, key: str, engine: str) -> tuple[str, dict[str, str]]:
+    """What a model runs at by default, and the field's words, which say why."""
+    chosen, why = offer.usual_precision(key, engine)
+    words = WORDS["precision"]
+    return chosen, words | {"info": f"{words['info']} {why}".strip()}

@@ -119,13 +119,13 @@ def write_weights(
     return meant
 
 
-def _begun(path: Path, architecture: str, **changes: Any) -> gguf.GGUFWriter:
+def _begun(path: Path, architecture: str, width: int = 64, **changes: Any) -> gguf.GGUFWriter:
     """A file with what all of these models have."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(256)
-    writer.add_embedding_length(64)
-    writer.add_feed_forward_length(96)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(96 if width == 64 else width)
     writer.add_head_count(4)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
@@ -219,8 +219,12 @@ SHAPES = {
 }
 
 
-def write_shape(path: Path, family: str, **changes: Any) -> None:
-    """A tiny model of one of SHAPES with random weights."""
+def write_shape(
+    path: Path, family: str, weights: Mapping[str, np.ndarray] | None = None, **changes: Any
+) -> None:
+    """A tiny model of one of SHAPES, of these weights as they are, by GGUF's names, or else of
+    random ones, most of them in Q8_0.
+    """
     shape_ = SHAPES[family]
     fields = {f"{family}.{name}": value for name, value in shape_.fields.items()}
     writer = _begun(path, family, **fields, **changes)
@@ -233,8 +237,12 @@ def write_shape(path: Path, family: str, **changes: Any) -> None:
         shapes |= {f"blk.{i}.{name}": shape for name, shape in both.items()}
     draw, packed = np.random.default_rng(3), GGMLQuantizationType.Q8_0
     for short, shape in shapes.items():
-        weight = draw.normal(len(shape) == 1, 0.15, shape).astype(np.float32)
         name = short if short.endswith((".bias", ".ssm_a")) else f"{short}.weight"
+        if weights is not None:
+            assert weights[name].shape == shape, name
+            writer.add_tensor(name, weights[name])
+            continue
+        weight = draw.normal(len(shape) == 1, 0.15, shape).astype(np.float32)
         if name.endswith(".ssm_a"):
             weight = -np.abs(weight)  # what a state keeps of itself decays
         if shape[-1] % 32 == 0 and len(shape) == 2 and shape[0] >= 32:
@@ -242,3 +250,92 @@ def write_shape(path: Path, family: str, **changes: Any) -> None:
         else:
             writer.add_tensor(name, weight)
     _finish(writer)
+
+
+#: What Qwen3.5's tensors are called within a layer, beside those of NAMES.
+QWEN35 = {
+    "post_attention_layernorm": "post_attention_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.A_log": "ssm_a",
+}
+
+
+def qwen35_weights(model: Any) -> dict[str, np.ndarray]:
+    """The weights of a Qwen3.5 of the shape in SHAPES, by GGUF's names and as llama.cpp's converter
+    writes them: norms with the 1 that the model adds, the decay itself, and value heads, of which
+    two share a key, in the order in which keys are repeated.
+    """
+    found = dict[str, np.ndarray]()
+    for name, tensor in model.state_dict().items():
+        weight, short = tensor.numpy().squeeze(), name.removesuffix(".weight")
+        if not short.startswith("model.layers."):
+            if short != "lm_head":
+                found[f"{NAMES[short]}.weight"] = weight + (short == "model.norm")
+            continue
+        layer, _, kind = short.removeprefix("model.layers.").partition(".")
+        if kind.endswith("norm") and kind != "linear_attn.norm":
+            weight = weight + 1
+        if kind == "linear_attn.A_log":
+            weight = -np.exp(weight)
+        own = QWEN35.get(kind) or NAMES[kind]
+        full = f"blk.{layer}.{own}"
+        if own == "ssm_out":
+            weight = _by_key(weight.T).T
+        elif own.startswith(("ssm_", "attn_qkv", "attn_gate")) and own != "ssm_norm":
+            weight = _by_key(weight)
+        found[full if own in ("ssm_a", "ssm_dt.bias") else f"{full}.weight"] = weight
+    return {name: np.ascontiguousarray(weight) for name, weight in found.items()}
+
+
+def _by_key(weight: np.ndarray) -> np.ndarray:
+    """The rows of four value heads, the last ones, with the first of each of the two keys first."""
+    size = min(len(weight), 64)  # 16 numbers a head, or one
+    keys, heads = weight[: len(weight) - size], weight[len(weight) - size :]
+    heads = heads.reshape(2, 2, size // 4, *weight.shape[1:]).swapaxes(0, 1)
+    return np.concatenate([keys, heads.reshape(size, *weight.shape[1:])])
+
+
+def write_k_quants(path: Path, kinds: Mapping[str, str], usual: str, **changes: Any) -> None:
+    """A tiny Llama 256 wide, of random blocks of k-quants: all matrices in the `usual` format but
+    those named otherwise, as Q4_K_M mixes them.
+    """
+    writer = _begun(path, "llama", width=256, **changes)
+    writer.add_block_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(64)
+    square, narrow = (256, 256), (128, 256)
+    shapes = {"attn_q": square, "attn_k": narrow, "attn_v": narrow, "attn_output": square}
+    shapes |= {"ffn_gate": square, "ffn_up": square, "ffn_down": square}
+    draw = np.random.default_rng(3)
+    for name in ("token_embd", "output", *(f"blk.{i}.{name}" for i in (0, 1) for name in shapes)):
+        short = name.rpartition(".")[2]
+        kind = GGMLQuantizationType[kinds.get(short, usual)]
+        rows, columns = shapes.get(short, (families.VOCABULARY, 256))
+        writer.add_tensor(f"{name}.weight", _blocks(kind, rows, columns, draw), raw_dtype=kind)
+    norms = [f"blk.{i}.{name}" for i in (0, 1) for name in ("attn_norm", "ffn_norm")]
+    for name in ("output_norm", *norms):
+        writer.add_tensor(f"{name}.weight", np.ones(256, np.float32))
+    _finish(writer)
+
+
+def _blocks(
+    kind: GGMLQuantizationType, rows: int, columns: int, draw: np.random.Generator
+) -> np.ndarray:
+    """Random blocks of a k-quant, uint8 [rows, bytes], of weights around 0 of some 0.1: where their
+    float16 scales lie, and how large these are, is the format's.
+    """
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    made = draw.integers(0, 256, (rows, columns // block, size), dtype=np.uint8)
+    scales = {"Q4_K": {0: 7e-4, 2: 5.2e-3}, "Q5_K": {0: 3.5e-4, 2: 5.4e-3}, "Q6_K": {208: 7.5e-5}}
+    for at, scale in scales[kind.name].items():
+        made[..., at : at + 2] = np.float16([scale]).view(np.uint8)
+    return made.reshape(rows, -1)

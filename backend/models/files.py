@@ -58,15 +58,7 @@ class ModelFiles:
     @property
     def weights(self) -> int:
         """How many there are in its safetensors files, by the headers of these."""
-        from safetensors import safe_open
-
-        count = 0
-        for path in self.folder.glob("*.safetensors"):
-            with safe_open(path, "numpy") as file:
-                count += sum(
-                    math.prod(file.get_slice(name).get_shape()) for name in file.offset_keys()
-                )
-        return count
+        return weights_in(self.folder)
 
     @property
     def factors(self) -> str:
@@ -83,6 +75,17 @@ class ModelFiles:
         )
 
 
+def weights_in(folder: Path) -> int:
+    """How many weights there are in a folder's safetensors files, by the headers of these."""
+    from safetensors import safe_open
+
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "numpy") as file:
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.offset_keys())
+    return count
+
+
 def model_title(name: str) -> str:
     """What people call the model of that name."""
     return BUILT_IN_TITLE if name == BUILT_IN else name
@@ -97,7 +100,7 @@ def model_files(name: str, say: Say, *, long: bool = False) -> ModelFiles:
     short sentences about what takes long. Raises DerbyError when there is no such model, or none
     that can be loaded safely.
     """
-    return _describe(_folder(name, say), name, long=long)
+    return _describe(model_folder(name, say), name, long=long)
 
 
 def gguf_file(name: str, say: Say) -> Path:
@@ -118,7 +121,10 @@ def gguf_file(name: str, say: Say) -> Path:
     return file
 
 
-def _folder(name: str, say: Say) -> Path:
+def model_folder(name: str, say: Say) -> Path:
+    """The folder of the model called `name`, of which only the files' names and headers are read;
+    see model_files.
+    """
     if name == BUILT_IN:
         from backend.models.builtin import built_in_folder
 
@@ -150,7 +156,7 @@ def _local(folder: Path, name: str, say: Say) -> Path:
         _require_every_shard(folder, name)
         require_readable(folder, name)
         return folder
-    if _ready_made(folder) and (folder / "config.json").is_file():
+    if is_ready_made(folder) and (folder / "config.json").is_file():
         require_readable(folder, name)
         return folder
     if (file := gguf_in(folder, name)) is not None:
@@ -171,7 +177,7 @@ def _local(folder: Path, name: str, say: Say) -> Path:
     )
 
 
-def _ready_made(folder: Path) -> bool:
+def is_ready_made(folder: Path) -> bool:
     """Whether the weights are an OpenVINO model's alone; safetensors, if there are any, win."""
     return all((folder / name).is_file() for name in IR) and not any(folder.glob("*.safetensors"))
 
@@ -201,7 +207,7 @@ def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
     except Exception as error:  # whatever its makers wrote
         raise loading_error(name, f"The config.json of {name!r} cannot be read", error) from error
     # A ready-made graph chooses the factors itself, pass by pass: it must never reach beyond.
-    long = long and original > 0 and not _ready_made(folder)
+    long = long and original > 0 and not is_ready_made(folder)
     fingerprint = fingerprint_of(folder)
     if long:  # the same weights, but another model
         fingerprint = hashlib.sha256(f"{fingerprint} long factors".encode()).hexdigest()
@@ -213,7 +219,7 @@ def _describe(folder: Path, name: str, *, long: bool) -> ModelFiles:
         eos_ids=_eos_ids(folder, name, config.get("eos_token_id")),
         window=window,
         sliding=sliding,
-        ready_made=_ready_made(folder),
+        ready_made=is_ready_made(folder),
         original_context=original,
         long_factors=long,
         row_bytes=_row_bytes(config),
@@ -303,7 +309,7 @@ def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:
 
 def fingerprint_of(folder: Path, digest: Callable[[Path], str] = sha256_of) -> str:
     """ModelFiles.fingerprint of a folder; `digest` tells a file's SHA-256."""
-    weights = [folder / name for name in IR] if _ready_made(folder) else []
+    weights = [folder / name for name in IR] if is_ready_made(folder) else []
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors")), *weights]
     return hashlib.sha256("\n".join(map(digest, files)).encode()).hexdigest()
 

@@ -17,26 +17,33 @@ def size(count: float) -> str:
 
 
 def usual_spec(spec: ModelSpec, say: Say) -> ModelSpec:
-    """The model at its engine's first precision, or, if its weights would take more than LARGE
-    bytes, at the second, as `say` is told. Fetches a model of the Hub.
+    """The model at its usual precision, as the command line has it: see `usual_precision`."""
+    chosen, why = usual_precision(spec, say)
+    if why:
+        first = engine_named(spec.engine).precisions[0]
+        say(f"{why}: it runs at {chosen}; --precision {first} rules that out.")
+    return replace(spec, precision=chosen)
+
+
+def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
+    """The engine's first precision, or, if the model's weights would take more than LARGE bytes at
+    that, the second, and why, a clause; "" for the first. Fetches a model of the Hub.
 
     One that cannot be had stays as it is: its columns tell. Raises DerbyError for an unknown
     engine.
     """
     declared = engine_named(spec.engine)
-    first = replace(spec, precision=declared.precisions[0])
-    if spec.name == BUILT_IN or declared.models or len(declared.precisions) < 2:
-        return first
-    second = replace(spec, precision=declared.precisions[1])
+    first, *others = declared.precisions
+    if spec.name == BUILT_IN or declared.models or not others:
+        return first, ""
+    names = (first, others[0])
     try:
-        whole, less = (declared.estimate_bytes(each, say) for each in (first, second))
+        whole, less = (declared.estimate_bytes(replace(spec, precision=p), say) for p in names)
     except DerbyError:
-        return first
+        return first, ""
     if whole <= LARGE or less >= whole:
-        return first
-    say(
-        f"{spec.name} would take {size(whole)} at {first.precision}: it runs at "
-        f"{second.precision}, {size(less)}, where columns may differ in near ties; "
-        f"--precision {first.precision} rules that out."
+        return first, ""
+    return others[0], (
+        f"{spec.name} would take {size(whole)} at {first} and takes {size(less)} at {others[0]}, "
+        "where columns may differ in near ties"
     )
-    return second

@@ -47,7 +47,7 @@ class RaceCall(Untrusted):
     model: str = Field("", description="One of the page's models; empty: the first.")
     engine: str = Field("", description="The engine; empty: the page's first.")
     precision: str = Field(
-        "", description="The precision of the weights; empty: the engine's first."
+        "", description="The precision of the weights; empty: the page's default."
     )
     device: str = Field("", description="The device; empty: the engine's first.")
     grammar_kind: Kind = Field("lark", description="lark, json_schema, regex or gbnf.")
@@ -62,12 +62,13 @@ class RaceCall(Untrusted):
         """The page's form, filled in. Raises DerbyError for an unknown model."""
         first = offer.runtimes[0]
         runtime = offer.runtime(self.engine) or first
+        key = _key(self.model, offer)
         return self.model_dump() | {
             "lineup": "\n".join(self.columns),
             "stop": "\n".join(self.stop),
-            "model": _key(self.model, offer),
+            "model": key,
             "engine": self.engine or first.engine,
-            "precision": self.precision or runtime.precisions[0],
+            "precision": self.precision or offer.usual_precision(key, runtime.engine)[0],
             "device": self.device or runtime.devices[0],
             "grammar.kind": self.grammar_kind,
             "grammar.text": self.grammar,

@@ -16,6 +16,7 @@ from backend.limits import PRIVATE, Limits
 from backend.models.files import BUILT_IN, HUB_ID
 from backend.models.gguf import SUFFIX
 from backend.racing.race import MAX_COLUMNS
+from backend.racing.usual import usual_precision
 from backend.types import ModelSpec
 
 HUB = "hub"
@@ -78,6 +79,17 @@ class Offer:
             else key
             for key, label in self.labels.items()
         ]
+
+    def usual_precision(self, key: str, engine: str) -> tuple[str, str]:
+        """What a model, by its key, runs at unless somebody chooses, and a sentence why, if that is
+        not the engine's first. Only folders are looked at: the size of others is not known yet.
+        """
+        runtime = self.runtime(engine) or self.runtimes[0]
+        name = self.models[int(key)] if key in self.labels else ""
+        if not (_is_path(name) and Path(name).is_dir()):
+            return runtime.precisions[0], ""
+        chosen, why = usual_precision(ModelSpec(name, runtime.engine), lambda _: None)
+        return chosen, f"{self.public(why)}: {chosen} is what it runs at by default." if why else ""
 
     def model_named(self, written: str) -> str:
         """A model's name for the engines, which a column writes so: one of the operator's, or a Hub

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from races import board_after, events_of
-from tiny_gguf import random_weights, write_gguf, write_shape, write_weights
+from tiny_gguf import (
+    qwen35_weights,
+    random_weights,
+    write_gguf,
+    write_k_quants,
+    write_shape,
+    write_weights,
+)
 
 from backend.engines.cache import NewRows
 from backend.engines.llamacpp import engine as engine_module
@@ -37,6 +44,18 @@ TEMPLATE = {
     "tokenizer.chat_template": (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}"
     )
+}
+#: What makes a Qwen3.5 of transformers that of tiny_gguf's SHAPES.
+QWEN35 = {
+    "model_type": "qwen3_5_text",
+    "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 1.0,
+        "mrope_section": [3, 3, 2],
+    },
 }
 TOKENS = st.integers(3, 250)
 ROOT = Path(__file__).parents[2]
@@ -356,6 +375,47 @@ def test_columns_on_a_hybrid_keep_the_text(hybrid: LlamaCppEngine) -> None:
     assert len({tuple(score.tokens) for score in board.scores}) == 1
     rejected = board.scores[1].drafted - board.scores[1].accepted
     assert rejected > 0, "so that states were gone back to"
+
+
+def test_a_hybrids_text_is_torchs(tmp_path: Path, one_thread: None) -> None:
+    """The same weights as float32: keys and values are half floats here, so logits of up to 14
+    differ in the fourth place. Of heads in the order of transformers they differ by 5.
+    """
+    import families
+    import torch
+
+    model = families.random_model(**{**families.RECURRENT["qwen3_5"], **QWEN35})
+    write_shape(tmp_path / "tiny.gguf", "qwen35", qwen35_weights(model), **MERGES)
+    text = [5, 9, 11, 200, 7, 33, 2, 8, 99, 120]
+    engine = opened(tmp_path / "tiny.gguf")
+    prompt = torch.tensor([text])
+    with torch.inference_mode():
+        expected = model(prompt).logits[0, -1].numpy()
+        written = model.generate(prompt, do_sample=False, max_new_tokens=24, min_new_tokens=24)
+    assert np.abs(alone(engine, text) - expected).max() < 1e-3 * np.abs(expected).max()
+    session, own = engine.open(), list(text)
+    logits = session.forward(text, chain_parents(len(text)), (len(text) - 1,))
+    session.keep(range(len(text)))
+    for _ in range(24):
+        logits[0, families.END] = -np.inf  # as generate() has it
+        own.append(int(logits[0].argmax()))
+        logits = session.forward(own[-1:], [-1], (0,)).copy()
+        session.keep([0])
+    assert own == written[0].tolist()
+
+
+@pytest.mark.parametrize("precision", ["gguf", "gguf-exact"])
+def test_a_file_of_k_quants_runs(precision: str, tmp_path: Path, one_thread: None) -> None:
+    """Q4_K_M mixes two formats. Their kernels compute rows alike, so `gguf-exact` takes them."""
+    higher = dict.fromkeys(("attn_v", "ffn_down", "token_embd", "output"), "Q6_K")
+    write_k_quants(tmp_path / "tiny.gguf", higher, "Q4_K", **MERGES)
+    columns = tuple(map(parse_column, ("kv", "lookup:k=5", "lookup:k=9", LINES[2])))
+    request = Request("one two, one two, one", 40, Sampling(0.3, seed=5), chat=False)
+    target = ModelSpec(str(tmp_path / "tiny.gguf"), "llamacpp", precision)
+    board = board_after(columns, events_of(Race(request, columns, target)))
+    assert {(score.state, score.message) for score in board.scores} == {("done", "")}
+    if precision == "gguf-exact":
+        assert len({tuple(score.tokens) for score in board.scores}) == 1
 
 
 @pytest.mark.parametrize(("kind", "alike"), [("Q8_0", True), ("Q5_1", True), ("F32", False)])

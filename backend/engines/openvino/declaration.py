@@ -3,7 +3,7 @@
 from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.openvino.abilities import BYTES, CAPABILITIES, EXACT_PRECISIONS
-from backend.models.files import IR, model_files
+from backend.models.files import IR, is_ready_made, model_folder, weights_in
 from backend.types import ModelSpec
 
 
@@ -21,11 +21,11 @@ def open_engine(spec: ModelSpec, say: Say) -> Engine:
 
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
-    files = model_files(spec.name, say)
-    if files.ready_made:
-        return (files.folder / IR[1]).stat().st_size
+    folder = model_folder(spec.name, say)
+    if is_ready_made(folder):
+        return (folder / IR[1]).stat().st_size
     # An unknown precision is refused when it is opened.
-    return round(files.weights * BYTES.get(spec.precision, 0))
+    return round(weights_in(folder) * BYTES.get(spec.precision, 0))
 
 
 def peak_bytes(spec: ModelSpec, say: Say) -> int:

@@ -7,7 +7,7 @@ from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.torch.abilities import BYTES, CAPABILITIES
 from backend.machine import zero_gpu
-from backend.models.files import model_files
+from backend.models.files import model_folder, weights_in
 from backend.types import ModelSpec
 
 
@@ -28,7 +28,7 @@ def open_engine(spec: ModelSpec, say: Say) -> Engine:
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     # An unknown precision is refused when it is opened.
-    return model_files(spec.name, say).weights * BYTES.get(spec.precision, 0)
+    return weights_in(model_folder(spec.name, say)) * BYTES.get(spec.precision, 0)
 
 
 TORCH = EngineDeclaration(
