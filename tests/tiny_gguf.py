@@ -245,7 +245,7 @@ def write_shape(
         weight = draw.normal(len(shape) == 1, 0.15, shape).astype(np.float32)
         if name.endswith(".ssm_a"):
             weight = -np.abs(weight)  # what a state keeps of itself decays
-        if shape[-1] % 32 == 0 and len(shape) == 2 and shape[0] >= 32:
+        if shape[-1] % 32 == 0 and len(shape) == 2:
             writer.add_tensor(name, quants.quantize(weight, packed), raw_dtype=packed)
         else:
             writer.add_tensor(name, weight)

@@ -71,7 +71,7 @@ def test_the_command_line_says_what_is_declared() -> None:
         "llamacpp: gguf, gguf-exact."
     )
     assert device_help() == (
-        "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch); CPU (llamacpp)."
+        "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch); CPU or GPU (llamacpp)."
     )
 
 

@@ -61,8 +61,7 @@ def test_a_difference_names_a_precision_that_allows_for_it() -> None:
     board = Scoreboard((KV, LOOKUP))
     spec = ModelSpec(engine="torch", precision="bf16").parts
     for column, third in ((0, 3), (1, 9)):
-        board.add(Started(column, 5, "m", "one", spec))
-        write(board, column, [1, 2, third])
+        write(board, column, [1, 2, third], spec=spec)
     end(board, 0, 1)
     assert verdict(board, 1).endswith(
         "apart: at bf16, PyTorch computes a row otherwise beside others, at fp32 it does not"

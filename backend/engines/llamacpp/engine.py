@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
@@ -26,10 +27,14 @@ from backend.errors import DerbyError
 from backend.machine import threads
 from backend.models.digests import sha256_of
 from backend.models.files import gguf_file
+from backend.models.gguf_header import read_header
 from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
 
 #: Rows that llama.cpp computes together. Its kernels for eight rows and more add up otherwise.
 ROWS = {AS_IT_IS: PREFILL_CHUNK, EXACT: 7}
+
+#: ggml's numbers of the formats that are not quantised.
+FLOATING = {F32: "F32", F16: "F16", 30: "BF16"}
 
 #: Layers that run on a GPU, by device: none, or all that there are.
 LAYERS = {CPU: 0, GPU: -1}
@@ -79,6 +84,7 @@ class LlamaCppEngine(Engine):
         self.copies = self.library.llama_model_n_swa(self._model) == 0
         self.capabilities = self._abilities(min(longest, original or longest))
         if self._exact:
+            self._require_one_kernel(Path(path))
             self._require_exact()
 
     def _loaded(self, path: str) -> LoadedModel:
@@ -110,6 +116,21 @@ class LlamaCppEngine(Engine):
                 )
             return Capabilities(tree=False, rewinds="last pass", max_context=max_context)
         return replace(CAPABILITIES, max_context=max_context)
+
+    def _require_one_kernel(self, path: Path) -> None:
+        """Raise DerbyError for matrices of a format that is multiplied otherwise beside other rows,
+        but by so little that few rows show it. Convolutions are computed row by row.
+        """
+        tensors = read_header(path).tensors
+        looked_up = "token_embd.weight" if "output.weight" in tensors else ""
+        for name, tensor in tensors.items():
+            matrix = len(tensor.shape) > 1 and "conv" not in name and name != looked_up
+            if matrix and tensor.kind in FLOATING:
+                raise DerbyError(
+                    f"llama.cpp computes a row of {self.spec.name!r:.100} otherwise beside others "
+                    f"where weights are {FLOATING[tensor.kind]} ({name!r:.60}): choose {AS_IT_IS}, "
+                    "or a file in another format."
+                )
 
     def _require_exact(self) -> None:
         """Raise DerbyError for weights of a format that llama.cpp has several kernels for."""

@@ -178,6 +178,8 @@ def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFi
             # Whatever the tracer stumbles on: TypeError, RuntimeError, KeyError and others.
             *_, first = chain(error)
             said = (str(first).strip() or type(first).__name__).partition("\n")[0]
+            if isinstance(first, ImportError):
+                said = f"its exporter is for another version of transformers, {said}"
             if NO_MEMORY in str(first):
                 raise MemoryError(said) from error
             raise unsupported(files, f"optimum-intel says: {said:.200}") from error
