@@ -39,8 +39,7 @@ class Figures(_Read):
     where nobody knows how many tokens a step wrote. ttft, tpot, tokens_per_forward and mask are in
     their figures' units, overhead, a step's time outside draft, mask and forward, in milliseconds;
     None where unknown. drafted and accepted are counts, agreed and compared those of the figure
-    "agreement". equal: the text is KV reuse's. clock: whose
-    time it is, as a score has it.
+    "agreement". equal: the text is KV reuse's. clock: whose time it is, as a score has it.
     """
 
     speedup: Amount

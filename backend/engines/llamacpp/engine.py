@@ -121,7 +121,7 @@ class LlamaCppEngine(Engine):
         """Raise DerbyError for matrices of a format that is multiplied otherwise beside other rows,
         but by so little that few rows show it. Convolutions are computed row by row.
         """
-        tensors = read_header(path).tensors
+        tensors = {k: v for part in _parts(path) for k, v in read_header(part).tensors.items()}
         looked_up = "token_embd.weight" if "output.weight" in tensors else ""
         for name, tensor in tensors.items():
             matrix = len(tensor.shape) > 1 and "conv" not in name and name != looked_up
@@ -205,3 +205,11 @@ class LlamaCppEngine(Engine):
             return error
         finally:
             store.close()
+
+
+def _parts(path: Path) -> list[Path]:
+    """All parts of a file of which the first is named."""
+    start, split, count = path.name.rpartition("-00001-of-")
+    if not split:
+        return [path]
+    return [p for p in path.parent.glob(f"*-of-{count}") if p.name.startswith(f"{start}-")]
