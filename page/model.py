@@ -51,7 +51,7 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
     }
 
 
-def _precision(offer: Offer, key: str, engine: str) -> tuple[str, dict[str, str]]:
+def _precision(offer: Offer, key: str, engine: str) -> tuple[str, dict[str, Any]]:
     """What a model runs at by default, and the field's words, which say why."""
     chosen, why = offer.usual_precision(key, engine)
     words = WORDS["precision"]
