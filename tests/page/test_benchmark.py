@@ -39,6 +39,7 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     assert visitor.complaints == []
 
 
+@pytest.mark.thorough
 def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor) -> None:
     """Also if the form is another one by now."""
     page = visitor.page

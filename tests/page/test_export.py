@@ -94,6 +94,7 @@ def test_a_replay_shows_what_was_there_at_each_moment(ended: Visitor) -> None:
     assert texts(ended) == whole
 
 
+@pytest.mark.thorough
 def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
     """What comes meanwhile is there afterwards."""
     page = visitor.page
@@ -285,6 +286,7 @@ def test_every_form_is_saved_and_the_page_holds_the_record(ended: Visitor) -> No
     assert "traceEvents" in json.loads(saved(ended, "trace").path().read_text(encoding="utf-8"))
 
 
+@pytest.mark.thorough
 def test_the_result_is_a_picture_and_the_curve_where_it_is_known(visitor: Visitor) -> None:
     def open_race(record: RaceRecord) -> None:
         visitor.page.evaluate("(hash) => { location.hash = hash; }", f"#race={encode(record)}")

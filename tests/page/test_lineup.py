@@ -141,6 +141,7 @@ def test_clicks_in_a_row_each_mean_the_column_they_were_made_on(visitor: Visitor
     )
 
 
+@pytest.mark.thorough
 def test_a_refused_setting_says_why_and_stays_to_be_corrected(visitor: Visitor) -> None:
     column = open_column(visitor, 2)
     column.get_by_label("Draft", exact=True).select_option("Hub id...")

@@ -57,6 +57,7 @@ def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
     assert waiting.states == ["done"]
 
 
+@pytest.mark.thorough
 def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
     visitor: Visitor, enter: Callable[[], Visitor], address: str
 ) -> None:

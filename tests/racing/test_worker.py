@@ -197,6 +197,7 @@ def test_a_worker_that_hangs_is_replaced(host: ProcessHost, hasty: None, deed: D
     assert host.facts().restarts == {"hung": 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deed", [Compute(seconds=4), WaitForOthers(looks=70)])
 def test_a_worker_that_works_without_a_word_is_left_alone(
     host: ProcessHost, hasty: None, deed: Deed
