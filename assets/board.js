@@ -51,7 +51,8 @@ function setPhase(board, phase) {
 }
 
 function drawEnd(view) {
-  put(find(".dd-doubt span"), view.doubt);
+  find(".dd-doubt").hidden = !view.doubt;
+  put(find(".dd-doubt span"), view.status.startsWith(view.doubt) ? "" : view.doubt);
   find(".dd-again").hidden = !view.doubt || Boolean(view.recorded);
 }
 

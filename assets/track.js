@@ -8,6 +8,7 @@ const CLOCK = 0;
 const STEPS = [1, 2, 5];
 const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
 const NEAR = 0.93;
+let drawn = ""; // of the scale, which changes in place
 let scale = { unit: "token", flag: 0, end: "", finish: null };
 
 export function laneOf(column) {
@@ -47,10 +48,10 @@ function tick(name, share, text) {
 }
 
 export function drawScale(now) {
-  const same = scale.flag === now.flag && scale.end === now.end;
   scale = now;
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
-  if (same) return;
+  if (drawn === `${now.flag} ${now.end}`) return;
+  drawn = `${now.flag} ${now.end}`;
   const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));
   find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
 }

@@ -707,5 +707,8 @@ def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(
     visitor.wait_phase("ended")
     expect(page.locator(".dd-recorded")).to_be_hidden()
     assert page.locator(".dd-flow").all_inner_texts() != whole
+    # The flag stood where the text was expected to end, though it had ended before.
+    counts = [int(text or "0") for text in page.locator(".dd-count").all_inner_texts()]
+    assert page.locator(".dd-flag").text_content() == f"{max(counts)} tokens"
     assert visitor.complaints == []
     visitor.close()
