@@ -239,7 +239,7 @@ def test_what_cannot_be_loaded_is_one_sentence(file: Path, tmp_path: Path) -> No
     with pytest.raises(DerbyError, match=r"cannot load .*cut.gguf.* fetch the file again"):
         opened(cut)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DerbyError, match="has no GGUF file, which is all"):
+    with pytest.raises(DerbyError, match="has no GGUF file, and llama"):
         opened(tmp_path / "empty")
     with pytest.raises(DerbyError, match="gguf or gguf-exact, not 'int4': choose one"):
         opened(file, "int4")

@@ -65,7 +65,7 @@ class TestNames:
         (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "model.safetensors").write_bytes(save({}))
         (tmp_path / "mystery.py").write_text("raise SystemExit('ran foreign code')")
-        with pytest.raises(DerbyError, match="code of its own"):
+        with pytest.raises(DerbyError, match="code from its own repository"):
             model_files(str(tmp_path), quiet)
 
     def test_a_missing_shard_is_named(self, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ class TestModelFacts:
         facts["original_max_position_embeddings"] = 128
         longer = folder_like(tmp_path / "a", **facts, max_position_embeddings=512)
         assert (longer.original_context, longer.max_context) == (128, 128)
-        assert "up to 128 tokens: a context limit beyond" in longer.factors
+        assert "up to 128 tokens: set a higher context limit" in longer.factors
         long = model_files(str(longer.folder), quiet, long=True)
         assert (long.max_context, long.long_factors) == (512, True)
         assert long.fingerprint != longer.fingerprint
