@@ -20,7 +20,7 @@ from backend.machine import zero_gpu
 from backend.models.cache_folder import CACHE
 from backend.models.files import BUILT_IN
 from backend.models.prepared import volume
-from backend.processes import give_memory_back
+from backend.processes import give_memory_back, share_heaps
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
@@ -85,6 +85,7 @@ def main(
     """Serve the page. --fake adds an engine without a model, --share opens a public link, --mcp
     offers tools for agents at /mcp.
     """
+    share_heaps()  # before any thread starts; a worker has its own
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if servers is not None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+_M_ARENA_MAX = -8  # of <malloc.h>
 
 
 def die_with_parent() -> None:
@@ -51,6 +52,16 @@ def _spawn(process: BaseProcess) -> None:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
             restored.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         process.start()
+
+
+def share_heaps() -> None:
+    """Have all threads of this process allocate from two heaps. The C library makes up to eight for
+    each core, and every one keeps what no other can use: a server of short-lived threads grows with
+    each visitor though none is remembered. Heaps that exist stay. On Linux with glibc alone.
+    """
+    set_limit = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if set_limit is not None:
+        set_limit(_M_ARENA_MAX, 2)
 
 
 def give_memory_back() -> None:

@@ -30,6 +30,29 @@ for event in host.stream(HoldAll(sys.argv[1]), lambda: False):
     print(host.pid, flush=True)
 """
 
+#: As many threads as a busy page has allocate at once; how many heaps the C library made for that.
+HEAPS = """
+import ctypes, sys, threading
+from backend.processes import share_heaps
+
+if sys.argv[2] == "shared":
+    share_heaps()
+c, together = ctypes.CDLL(None), threading.Barrier(16)
+c.malloc.restype = c.fopen.restype = ctypes.c_void_p
+
+def allocate():
+    together.wait()
+    c.malloc(ctypes.c_size_t(5000))
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+report = ctypes.c_void_p(c.fopen(sys.argv[1].encode(), b"w"))
+c.malloc_info(0, report)
+c.fclose(report)
+"""
+
 
 def test_a_killed_app_takes_its_worker_and_its_sandbox_along(tmp_path: Path) -> None:
     """The worker looked after its parent from a thread, which native code may keep from running;
@@ -94,3 +117,17 @@ def test_an_app_that_is_ended_leaves_nothing_behind(end: signal.Signals, tmp_pat
         until(lambda: not any(map(alive, family)))
         assert code == (-end if end == signal.SIGKILL else 0)
         assert app.stderr.read() == ""
+
+
+def test_threads_share_two_heaps(tmp_path: Path) -> None:
+    """In an hour of 2,942 visitors the page's process grew by 13 % after its warm-up, though no
+    object remembered them: what they had used was scattered over a heap for almost every thread.
+    """
+
+    def heaps(way: str) -> int:
+        report = tmp_path / way
+        command = [sys.executable, "-c", HEAPS, str(report), way]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
+        return report.read_text().count("<heap nr=")
+
+    assert heaps("shared") <= 2 < heaps("as it comes")
