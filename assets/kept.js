@@ -90,10 +90,10 @@ export function keepForm(...values) {
 }
 
 // What there is to begin with: the form, a race in the address, and whether this page wrote that.
-export function keptForm() {
+export function keptForm(_, lineup) {
   const race = location.hash.startsWith("#race=") ? location.hash : "";
   const own = race !== "" && kept.read(ADDRESS, TAB) === race;
-  return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own })];
+  return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own }), lineup];
 }
 
 // A Space's page is a frame of another page, which shows its address.

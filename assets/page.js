@@ -1,5 +1,6 @@
-// Theme toggle, the settings' drawer, the skip link and keyboard shortcuts: what the header begins.
+// Theme toggle, the skip link and keyboard shortcuts: what the header begins.
 import { FRAMED, kept } from "./kept.js";
+import { closeSettings, settingsOpen } from "./settings.js";
 import { racing, startStream } from "./stream.js";
 
 const KEY = "decode-derby-theme";
@@ -8,7 +9,6 @@ export function start({ element, trigger }) {
   startStream();
   window.addEventListener("hashchange", () => trigger("input")); // a race in the address
   startTheme(element.querySelector(".dd-theme"));
-  startDrawer();
   // The skip link's address would load the page anew where that has a query.
   element.querySelector(".dd-skip").addEventListener("click", (event) => {
     event.preventDefault();
@@ -37,41 +37,12 @@ function startTheme(toggle) {
   });
 }
 
-// ---- the drawer, which is gradio's sidebar: its own button opens and closes it
-const drawer = () => document.querySelector("#settings");
-const handle = () => document.querySelector(".dd-settings");
-// What it was last told: its class follows later, and a second click before that would undo the first.
-const opened = () => handle()?.getAttribute("aria-expanded") === "true";
-const beside = matchMedia("(min-width: 1600px)"); // the drawer hides nothing there
-
-function moveSettings(open) {
-  if (opened() === open) return;
-  const close = drawer().querySelector(".toggle-button");
-  close.setAttribute("aria-label", "Close the settings");
-  const inside = drawer().contains(document.activeElement);
-  close.click();
-  handle().setAttribute("aria-expanded", open);
-  if (open) setTimeout(() => close.focus());
-  else if (inside) handle().focus();
-}
-
-function startDrawer() {
-  document.addEventListener("click", (event) => {
-    if (event.target.closest?.(".dd-settings")) moveSettings(!opened());
-    else if (event.isTrusted && event.target.closest?.("#settings .toggle-button")) {
-      handle().setAttribute("aria-expanded", false);
-      handle().focus();
-    }
-  });
-  document.addEventListener("dd-begun", () => beside.matches || moveSettings(false));
-}
-
 // ---- the keyboard
 function escape(event) {
   // Escape that closes an open list of choices, or a line of help, is not meant for the race.
   if (event.target.matches?.("input[aria-expanded=true]") || document.querySelector(":popover-open")) return;
-  if (racing()) press("stop");
-  else if (opened()) moveSettings(false);
+  if (settingsOpen()) closeSettings();
+  else if (racing()) press("stop");
 }
 
 function shortcut(event) {

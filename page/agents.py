@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend.errors import DerbyError, explain
+from backend.records.place import PROGRAM, versions
 from backend.untrusted import Untrusted, Whole, read_as, read_json
 from backend.web.api import Api, RaceCall, Report, explained, summed_up, terms
 from backend.web.bodies import RefusedError, json_body, with_body
@@ -100,7 +101,9 @@ class Agents:
         self._presence = presence
         self._request_bytes = request_bytes
         self._open: Counter[str] = Counter()  # calls, by the address that they come from
-        self._server = Server[Any, Any]("Decode Derby", instructions=_ABOUT)
+        self._server = Server[Any, Any](
+            "Decode Derby", dict(versions())[PROGRAM], instructions=_ABOUT
+        )
         # The guard in front of it has looked at the host and the origin.
         self._manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=request_bytes
@@ -173,7 +176,9 @@ class Agents:
                 if isinstance(asked, BenchmarkCall):
                     found = self._api.benchmark(visitor, asked.prompts, asked.max_new_tokens)
                     return summed_up(await self._last(found))
-                return explained(await self._last(self._api.race(visitor, asked.model_dump())))
+                return explained(
+                    await self._last(self._api.race(visitor, asked.model_dump(exclude_unset=True)))
+                )
         finally:
             self._api.leave(visitor)  # nobody can ask for it any more
 

@@ -9,7 +9,7 @@ from gradio.events import api as endpoint
 
 from backend.errors import explain
 from backend.grammar.sources import Kind
-from backend.web.api import Api, RaceCall, Report
+from backend.web.api import Api, RaceCall, Report, usual_columns
 from backend.web.offer import Offer
 from page.components import visitor_of
 
@@ -66,7 +66,7 @@ def offer_api(api: Api, offer: Offer) -> None:
         """
         return await api.check_grammar(visitor_of(request), kind, grammar, sample)
 
-    declared = _declared(race, max_new_tokens=min(128, most))
+    declared = _declared(race, columns=usual_columns(offer), max_new_tokens=min(128, most))
     for function in (declared, benchmark, replay, check_grammar):
         endpoint(function, api_name=function.__name__, **OPEN)
 

@@ -39,9 +39,9 @@ NEWEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a tab may use: who answers, what is offered, and components outside of the tab.
+    """What a section may use: who answers, what is offered, and components outside of it.
 
-    `editor` looks at grammars. `fields` are the form's components so far, those of earlier tabs
+    `editor` looks at grammars. `fields` are the form's components so far, those of earlier sections
     included. `board` is where races are shown.
     """
 

@@ -37,6 +37,9 @@ AGENTS = "/mcp"
 HEALTH = "/health"
 _API = "/gradio_api/"
 _OWN = "/derby/"
+#: What gradio's panel on the API asks for of features that this page does not have, and the answer
+#: without them.
+_WITHOUT: dict[str, Any] = {"/monitoring/summary": {}, f"{_API}mcp/schema": []}
 _FILES = ("/assets/", "/static/")
 _READ = {
     DOCUMENT,
@@ -52,6 +55,7 @@ _READ = {
     f"{_API}app_id",
     f"{_API}info",
     f"{_API}startup-events",
+    *_WITHOUT,
 }
 
 #: Bytes of a body from which on reading it takes longer than a thread's start.
@@ -142,6 +146,9 @@ class Guard:
         scope, receive, path = dict(request.scope), request.receive, request.scope["path"]
         if path == AGENTS and self._agents is not None:
             await self._agents(scope, receive, outgoing)
+            return
+        if path in _WITHOUT:
+            await JSONResponse(_WITHOUT[path])(scope, receive, outgoing)
             return
         if path.startswith(_OWN):
             await self._held(visitor_asking(request), scope, receive, outgoing)

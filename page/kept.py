@@ -16,6 +16,7 @@ from backend.web.view import View, alert
 from page.components import QUIET, Fields, visitor_of
 from page.lineup import preview
 from page.modules import calling
+from page.settings import show_chip
 
 #: Characters of what a browser kept that are read.
 MOST = 400_000
@@ -36,7 +37,7 @@ def keep(
     usual = {name: component.value for name, component in fields.items()}
     stored = gr.Textbox(visible="hidden")
 
-    def restore(request: gr.Request, text: Any) -> list[Any]:
+    def restore(request: gr.Request, text: Any, lineup: Any) -> list[Any]:
         found = _read(text)
         values, shown = _form(found.get("form"), tuple(fields)), View()
         try:
@@ -46,19 +47,25 @@ def keep(
         except Exception as error:
             shown = alert(offer.public(explain(error)))
         if not values:
-            return [*[gr.skip()] * len(fields), shown or gr.skip()]  # what is being typed stays
+            # What is being typed stays. For gradio, skip() of an HTML component that is not loaded
+            # yet takes its properties away, so the line-up is given back as it came.
+            stays = [lineup if name == "lineup" else gr.skip() for name in fields]
+            return [*stays, shown or gr.skip()]
         form = usable(values, usual, offer)
         shown = shown or preview(text_of(form["lineup"]), offer)
         return [*(_update(name, form, offer) for name in fields), shown]
 
-    outputs, begun = [*fields.values(), board], calling("kept.js", "keptForm")
+    asked, outputs = [stored, fields["lineup"]], [*fields.values(), board]
+    begun = calling("kept.js", "keptForm")
     # What runs for the visitor is drawn behind the line-up.
-    demo.load(restore, stored, outputs, js=begun, **QUIET).then(
-        None, js=calling("stream.js", "listen")
-    )
-    header.input(restore, stored, outputs, js=begun, **QUIET)
+    loaded = demo.load(restore, asked, outputs, js=begun, **QUIET)
+    loaded.then(None, js=calling("stream.js", "listen"))
+    keeps = calling("kept.js", "keepForm")
+    for event in (loaded, header.input(restore, asked, outputs, js=begun, **QUIET)):
+        show_chip(event.then, fields)
+        event.then(None, list(fields.values()), None, js=keeps)  # who shows the form hears of it
     changes = [_change(component) for component in fields.values()]
-    gr.on(changes, None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
+    gr.on(changes, None, list(fields.values()), None, js=keeps)
 
 
 def _change(component: Any) -> Any:

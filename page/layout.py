@@ -1,6 +1,6 @@
 """The whole page: the prompt, the tabs, the board, and what the buttons do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -20,10 +20,9 @@ from backend.web.offer import Offer, offer_of
 from backend.web.presence import Presence
 from backend.web.view import View, opening_view
 from backend.web.visitors import Visitors
-from page import benchmark, lineup, model, own_grammar, production, races, sampling, save
+from page import benchmark, races, settings
 from page.api import offer_api
 from page.components import (
-    BARE,
     QUIET,
     WORDS,
     Fields,
@@ -35,19 +34,7 @@ from page.components import (
 from page.document import TITLE
 from page.kept import keep
 from page.lineup import preview
-
-#: The tabs in their order: title, and what fills the tab and returns its fields of the form.
-TABS: tuple[tuple[str, Callable[[gr.Tab, Surroundings], Fields]], ...] = (
-    ("Columns", lineup.fill),
-    ("Own grammar", own_grammar.fill),
-    ("Sampling", sampling.fill),
-    ("Model", model.fill),
-    ("Save", save.fill),
-    ("Production", production.fill),
-)
-
-#: How wide the settings' drawer is, where the window is wider.
-DRAWER = 520
+from page.modules import calling
 
 
 def build(
@@ -84,14 +71,10 @@ def build(
                 run = gr.Button("Run", variant="primary", elem_id="run", min_width=90, scale=0)
                 gr.Button("Stop", variant="stop", elem_id="stop", min_width=90, scale=0)
                 more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
+                chip = settings.chip_of(offer)
             board.render()
             races.fill_below(controller)
-        with gr.Sidebar(open=False, position="right", width=DRAWER, elem_id="settings"):
-            gr.HTML(html_template="<h2>Settings</h2>", **BARE)
-            with gr.Tabs():
-                for title, fill in TABS:
-                    with gr.Tab(title) as tab:
-                        fields |= fill(tab, around)
+        settings.fill(around, fields, chip)
         _set_examples(picks, fields, offer, board)
         _wire(controller, fields, run, more, board)
         benchmarks = Benchmarks(visitors, offer)
@@ -117,7 +100,10 @@ def _set_examples(picks: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) 
         return example.prompt, editor_state(lineup, offer), tokens, shown
 
     outputs = [*(fields[name] for name in ("prompt", "lineup", "max_new_tokens")), board]
-    picks.input(choose, picks, outputs, **QUIET)
+    chosen = picks.input(choose, picks, outputs, **QUIET)
+    settings.show_chip(chosen.then, fields)
+    # A line-up that is not loaded yet tells of no change.
+    chosen.then(None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
 
 
 def _wire(

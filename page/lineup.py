@@ -1,4 +1,4 @@
-"""The tab "Columns": the line-up of a race, as a list to be changed in place and as text."""
+"""The section "Columns": the line-up of a race, as a list to be changed in place and as text."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from backend.web.view import View, idle
 from page.components import QUIET, Fields, Surroundings, own
 
 
-def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+def fill(_: gr.HTML, around: Surroundings) -> Fields:
     offer = around.offer
     state = editor_state(examples()[0].lineup(offer), offer)
     editor = own("lineup", state, catalogue=catalogue(offer))

@@ -1,4 +1,4 @@
-"""The tab "Model": the target of every column that names none of its own."""
+"""The section "Model": the target of every column that names none of its own."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from page.components import QUIET, WORDS, Fields, Surroundings
 FROM_HUB = ("from the Hugging Face Hub", HUB)
 
 
-def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+def fill(_: gr.HTML, around: Surroundings) -> Fields:
     offer = around.offer
     first = offer.runtimes[0]
     with gr.Row():

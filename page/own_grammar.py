@@ -1,4 +1,4 @@
-"""The tab "Own grammar": a grammar, whether it works, and a text to try on it."""
+"""The section "Own grammar": a grammar, whether it works, and a text to try on it."""
 
 import asyncio
 from typing import Any
@@ -7,13 +7,14 @@ import gradio as gr
 
 from backend.grammar.sources import shipped
 from backend.web.form import KINDS
+from backend.web.lineup import unused_grammar
 from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings, visitor_of
 
 #: Seconds without a change after which a grammar is looked at.
 PAUSE = 0.3
 
 
-def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+def fill(sections: gr.HTML, around: Surroundings) -> Fields:
     editor, ready = around.editor, shipped()
     with gr.Row():
         begin = gr.Dropdown(list(ready), value=None, elem_id="begin", **WORDS["grammar begin"])
@@ -29,11 +30,12 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         source = ready.get(name) if isinstance(name, str) else None
         return (source.text, source.kind) if source else (gr.skip(), gr.skip())
 
-    async def look(request: gr.Request, *values: Any) -> tuple[str, str]:
+    async def look(request: gr.Request, lineup: Any, *values: Any) -> tuple[str, str]:
         await asyncio.sleep(PAUSE)
-        return await editor.look(visitor_of(request), *values)
+        verdict, fit = await editor.look(visitor_of(request), *values)
+        return f"{verdict} {unused_grammar(lineup, around.offer)}".strip(), fit
 
     begin.input(start_from, begin, [text, kind], **QUIET)
-    changes = [tab.select, text.change, kind.change, sample.change]
-    gr.on(changes, look, [kind, text, sample], [sound, fits], **NEWEST)
+    changes = [sections.focus, text.change, kind.change, sample.change]
+    gr.on(changes, look, [around.fields["lineup"], kind, text, sample], [sound, fits], **NEWEST)
     return {"grammar.kind": kind, "grammar.text": text}

@@ -1,4 +1,4 @@
-"""The tab "Production": a column of the last race as code for other libraries."""
+"""The section "Production": a column of the last race as code for other libraries."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from backend.export.production import LIBRARIES
 from page.components import NEWEST, WORDS, Fields, Surroundings, last_columns, visitor_of
 
 
-def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+def fill(sections: gr.HTML, around: Surroundings) -> Fields:
     with gr.Row():
         column = gr.Dropdown([], elem_id="code-column", **WORDS["code column"])
         library = gr.Dropdown(list(LIBRARIES), value=next(iter(LIBRARIES)), **WORDS["code library"])
@@ -30,6 +30,6 @@ def fill(tab: gr.Tab, around: Surroundings) -> Fields:
         language = "shell" if snippet.language == "bash" else "python"
         return columns, gr.update(value=snippet.code, language=language), snippet.note
 
-    reasons = [tab.select, show.click, column.input, library.input]
+    reasons = [sections.expand, show.click, column.input, library.input]
     gr.on(reasons, write, [column, library], [column, code, note], **NEWEST)
     return {}

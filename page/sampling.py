@@ -1,4 +1,4 @@
-"""The tab "Sampling": how tokens are chosen, how many, what ends a text, what is recorded."""
+"""The section "Sampling": how tokens are chosen, how many, what ends a text, what is recorded."""
 
 import gradio as gr
 
@@ -6,7 +6,7 @@ from backend.types import Request
 from page.components import WORDS, Fields, Surroundings, whole_number
 
 
-def fill(tab: gr.Tab, around: Surroundings) -> Fields:
+def fill(_: gr.HTML, around: Surroundings) -> Fields:
     usual = Request("any")
     seen = usual.sampling
     with gr.Row():

@@ -39,8 +39,8 @@ expect.set_options(timeout=30_000)
 
 VIEWPORT: ViewportSize = {"width": 1920, "height": 1080}
 
-#: Tabs that the settings apply to.
-VIEWS = ("Race", "Benchmark")
+#: Tabs of the page itself.
+VIEWS = ("Race", "Benchmark", "History")
 
 #: The races that this browser keeps.
 RACES = "JSON.parse(localStorage['decode-derby-races'] || '[]')"
@@ -129,32 +129,24 @@ class Visitor:
         return self.page.evaluate(f"async () => {{ {begin} {body} }}")
 
     def open_settings(self) -> None:
-        """Open the drawer that the tabs are in."""
-        button = self.page.get_by_role("button", name="Settings", exact=True)
-        if button.get_attribute("aria-expanded") == "false":
-            button.click()
-        self.page.locator("#settings.open").wait_for()
+        """Open the drawer that the sections are in."""
+        if self.page.locator("#settings[data-open=true]").count() == 0:
+            self.page.get_by_role("button", name="Settings", exact=True).click()
+        self.page.locator("#settings[data-open=true]").wait_for()
 
     def close_settings(self) -> None:
-        """Close it, as it may lie over the board."""
-        button = self.page.get_by_role("button", name="Settings", exact=True)
-        if button.get_attribute("aria-expanded") == "true":
+        """Close it, as it lies over the board."""
+        if self.page.locator("#settings[data-open=true]").count():
             self.page.get_by_role("button", name="Close the settings").click()
-        expect(self.page.locator("#settings")).not_to_have_class(re.compile(r"\bopen\b"))
+        expect(self.page.locator("#settings[data-open=true]")).to_have_count(0)
 
     def tab(self, name: str) -> None:
-        """Open a tab; most are in the settings, on a narrow page the last of them in a menu."""
+        """Open a tab, or a section of the settings."""
         if name in VIEWS:
             self.close_settings()
         else:
             self.open_settings()
-        tab = self.page.get_by_role("tab", name=name, exact=True).filter(visible=True)
-        more = self.page.locator("#settings .overflow-menu > button").filter(visible=True)
-        tab.or_(more).first.wait_for()
-        if not tab.count():
-            more.first.click()
-            tab = self.page.locator(".overflow-dropdown button").filter(has_text=name)
-        tab.first.click()
+        self.page.get_by_role("tab", name=name, exact=True).filter(visible=True).click()
 
     def why(self, name: str) -> None:
         """Open a tab of the panel below a race that has ended."""

@@ -4,7 +4,7 @@ logarithmic, with a legend beside it.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 from math import hypot, log2, log10
 from typing import Any
 
@@ -38,6 +38,15 @@ WIDTH, HEIGHT = 720, 346
 LEFT, END, TOP, FLOOR, INSET, LEGEND = 48, 470, 36, 282, 16, 500
 
 SIZE = 13
+
+#: Of lines that stand beside one another.
+LINES = (
+    CURVE,
+    "var(--dd-faster, #00704e)",
+    "var(--dd-slower, #b0400a)",
+    "var(--dd-forced, #a8467f)",
+    "var(--dd-base, #4a5a70)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,31 +183,45 @@ def draw_load(chart: Mapping[str, Any]) -> str:
     plot = Plot(requests[-1], 1.0)
     titles = ("requests at once (log scale)", "acceptance")
     parts = [*plot.axes(requests, (0, 0.25, 0.5, 0.75, 1), titles, "{:.0%}".format)]
-    for guesses, evens in chart["lines"]:
-        parts += _even(plot, requests, guesses, evens)
+    ends: list[Point] = []
+    for (guesses, evens), colour in zip(chart["lines"], cycle(LINES), strict=False):
+        known = [(b, even) for b, even in zip(requests, evens, strict=True) if even is not None]
+        if known:
+            ends.append(_apart(plot.at(*known[-1]), ends))
+            parts += _even(plot, guesses, known, colour, ends[-1])
+    levels: list[Point] = []
     for number, mark in enumerate(chart["marks"], 1):
-        parts += _level(plot, number, mark)
+        if mark["acceptance"] is not None:
+            levels.append(_apart((END, plot.y(mark["acceptance"])), levels))
+        parts += _level(plot, number, mark, levels)
     said = "; ".join(f"{mark['name']}: {mark['sentence']}" for mark in chart["marks"])
     return picture(WIDTH, HEIGHT, LOAD, f"{said}. {chart['note']}", parts)
 
 
+def _apart(wanted: Point, taken: Sequence[Point]) -> Point:
+    """The nearest height in the plot at which a short label hides none of those that are there."""
+    x, y = wanted
+    ways = sorted((n * 2.0 for n in range(-140, 141)), key=abs)
+    near = [low for right, low in taken if abs(right - x) < 46]
+    heights = (y + way for way in ways if TOP <= y + way <= FLOOR)
+    return x, next(h for h in heights if all(abs(h - low) >= SIZE + 1 for low in near))
+
+
 def _even(
-    plot: Plot, requests: list[int], guesses: int, evens: list[float | None]
+    plot: Plot, guesses: int, known: Sequence[tuple[int, float]], colour: str, label: Point
 ) -> Iterator[str]:
     """A line of one number of guesses; it ends where no acceptance pays any more."""
-    known = [(b, even) for b, even in zip(requests, evens, strict=True) if even is not None]
-    if not known:
-        return
-    yield line([plot.at(b, even) for b, even in known], CURVE, 2)
+    yield line([plot.at(b, even) for b, even in known], colour, 2)
     for b, even in known:
         tip = f"k={guesses}: breaks even at an acceptance of {even:.0%} with {b} at once"
-        yield disc(plot.at(b, even), 3.5, CURVE, tip, hollow=True)
-    x, y = plot.at(*known[-1])
-    yield text(x - 4, y - 7, f"k={guesses}", SIZE - 2, anchor="end")
+        yield disc(plot.at(b, even), 3.5, colour, tip, hollow=True)
+    yield text(label[0] - 6, label[1] - 5, f"k={guesses}", SIZE - 2, colour, "end", bold=True)
 
 
-def _level(plot: Plot, number: int, mark: Mapping[str, Any]) -> Iterator[str]:
-    """The acceptance of a column, as far as it has one."""
+def _level(
+    plot: Plot, number: int, mark: Mapping[str, Any], levels: Sequence[Point]
+) -> Iterator[str]:
+    """The acceptance of a column, if it has one; its number stands at the last of `levels`."""
     known = mark["acceptance"] is not None
     shown = f", {mark['acceptance']:.0%}" if known else ""
     yield _entry(number, f"{mark['name']}{shown}", 26)
@@ -206,4 +229,4 @@ def _level(plot: Plot, number: int, mark: Mapping[str, Any]) -> Iterator[str]:
     if known:
         y = plot.y(mark["acceptance"])
         yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
-        yield text(END + 4, y + 4, str(number), SIZE, INK, bold=True)
+        yield text(END + 4, levels[-1][1] + 4, str(number), SIZE, INK, bold=True)

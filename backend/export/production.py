@@ -8,6 +8,7 @@ from backend.export.openvino_genai import OPENVINO_GENAI
 from backend.export.plan import Library, Plan, Snippet, plan
 from backend.export.transformers import TRANSFORMERS
 from backend.export.vllm import VLLM
+from backend.programs.parser import is_program
 from backend.results.load import UnderLoad
 from backend.results.metrics import Score
 from backend.strategies.column import Column
@@ -31,13 +32,18 @@ def snippet(
     is what load makes of it, if that is known.
 
     Prompts, names and grammars stay literals, whatever they hold. Raises DerbyError of a column
-    that failed, an unknown library, and a JSON Schema that is not JSON.
+    that failed, a program, an unknown library, and a JSON Schema that is not JSON.
     """
     if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
         names = ", ".join(LIBRARIES)
         raise DerbyError(f"There is no code for {library!r:.60}; choose from {names}.")
     if score.state == "failed":
         raise DerbyError(f"{column.label} failed in the last race: choose another column.")
+    if request.tags and is_program(request.prompt):
+        raise DerbyError(
+            "The last race ran a program, whose slots are Decode Derby's own: race a plain prompt "
+            "to get code."
+        )
     facts = plan(column, request, default, score.decision)
     if found is not None and facts.k and found.limit < found.load.most:
         facts = replace(facts, pays_up_to=found.limit, schedule=found.schedule(facts.k))

@@ -63,8 +63,10 @@ class RaceCall(Untrusted):
         first = offer.runtimes[0]
         runtime = offer.runtime(self.engine) or first
         key = _key(self.model, offer)
+        named = "columns" in self.model_fields_set
+        columns = self.columns if named else usual_columns(offer)
         return self.model_dump() | {
-            "lineup": "\n".join(self.columns),
+            "lineup": "\n".join(columns),
             "stop": "\n".join(self.stop),
             "model": key,
             "engine": self.engine or first.engine,
@@ -77,6 +79,14 @@ class RaceCall(Untrusted):
             "heal": True,
             "measure": False,
         }
+
+
+def usual_columns(offer: Offer) -> list[str]:
+    """What is raced where no columns are named: as many as a race may have, the baseline first to
+    stay.
+    """
+    ordered = sorted(DEFAULT_COLUMNS, key=lambda name: name != BASELINE)[: offer.most_columns]
+    return [name for name in DEFAULT_COLUMNS if name in ordered]
 
 
 class Api:

@@ -136,14 +136,16 @@ class Controller:
             explain(error)
             return []
 
-    def delete(self, visitor: str, name: Any) -> str:
-        """Delete one of the visitor's own snapshots; a sentence. Not for the event loop."""
+    def delete(self, visitor: str, name: Any) -> tuple[bool, str]:
+        """Delete one of the visitor's own snapshots: whether it is gone, and a sentence. Not for
+        the event loop.
+        """
         name = name.strip() if isinstance(name, str) else ""
         try:
             self._snapshots.remove(visitor, name)
         except Exception as error:
-            return self._offer.public(explain(error))
-        return f"Snapshot {name} is deleted."
+            return False, self._offer.public(explain(error))
+        return True, f"Snapshot {name} is deleted."
 
     def labels(self, visitor: str) -> list[str]:
         """The columns of the visitor's last race, as they may be named here; none before it."""

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from backend.errors import DerbyError, check_range
 from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
+from backend.programs.parser import is_program, parse_program
 from backend.racing.race import Race
 from backend.strategies.column import Column
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
@@ -73,6 +74,8 @@ def read_race(values: Values, offer: Offer) -> Race:
     target = ModelSpec(_model(form, offer), form.engine, form.precision, form.device)
     offer.require_target(target)
     _require_short("The prompt", form.prompt, offer)
+    if is_program(form.prompt):
+        parse_program(form.prompt)  # a flaw in it is the prompt's, not each column's
     lineup = Lineup.read(form.lineup, offer)
     asked = lineup.asks_for_own
     own = read_grammar(form.grammar_kind, form.grammar_text) if asked else None

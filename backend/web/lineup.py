@@ -62,7 +62,6 @@ class Lineup:
                 column = resolved(written, offer, own)
                 if column.strategy.lane is None:
                     offer.require_target(column.target(target))
-                _require_servers(column, offer)
                 columns.append(column)
         models = {column.target(target) for column in columns if column.strategy.lane is None}
         if len(models) > offer.limits.models:
@@ -71,6 +70,17 @@ class Lineup:
                 f"precision or device; a race may have {offer.limits.models} here: remove some."
             )
         return tuple(columns)
+
+
+def unused_grammar(text: Any, offer: Offer) -> str:
+    """That no column of the line-up has the visitor's grammar, in a sentence; "" if one has it, or
+    the line-up is wrong.
+    """
+    try:
+        used = Lineup.read(str(text_of(text)), offer).asks_for_own
+    except DerbyError:
+        return ""
+    return "" if used else 'No column uses it: set the grammar of a column to "my own".'
 
 
 @contextmanager
@@ -114,6 +124,7 @@ def read_column(line: str, offer: Offer, own: GrammarSource | None = ANY_OWN) ->
     column = parse_column(line, own if _SAYS_OWN.search(line) else None)
     column.named(offer.model_named)
     offer.require_place(column.model.engine, column.model.precision, column.model.device)
+    _require_servers(column, offer)
     return column
 
 

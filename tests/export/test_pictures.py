@@ -17,7 +17,7 @@ from recordings import EVERY, RECORDS, race_of
 from backend.errors import DerbyError
 from backend.events import Conditions, Failed, Fed, Finished, LoadKnown
 from backend.export.card import card
-from backend.export.curves import curve, draw_load
+from backend.export.curves import END, curve, draw_load
 from backend.export.svg import COLOURS, fitted, text
 from backend.export.tables import csv_table, markdown
 from backend.export.trace import trace
@@ -109,6 +109,23 @@ def test_any_number_of_columns_is_legible_and_harmless(count: int, name: str) ->
     for picture in pictures:
         require_harmless(picture)
     require_legible(pictures[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 12])
+def test_lines_under_load_are_told_apart(count: int) -> None:
+    """All of them were blue, and their labels lay on one another."""
+    drawn = load(known(count))
+    written = [e for e in elements(drawn) if e.tag.endswith("}text")]
+    labels = [e for e in written if (e.text or "").startswith("k=")]
+    colours = [label.attrib["fill"] for label in labels]
+    assert len(set(colours)) == len(labels) > 1
+    at_end = [e for e in written if float(e.attrib["x"]) == END + 4]
+    assert len(at_end) == count
+    for some in (labels, at_end):
+        boxes = [box_of(e) for e in some]
+        for one, other in combinations(boxes, 2):
+            across = one[2] <= other[0] or other[2] <= one[0]
+            assert across or one[3] <= other[1] or other[3] <= one[1]
 
 
 @given(RECORDS)

@@ -135,6 +135,20 @@ def test_a_visitor_gets_the_code_of_their_last_race() -> None:
     assert "prompt_lookup_num_tokens=5" in desk.production("me", label, "transformers").code
 
 
+def test_a_program_has_no_code() -> None:
+    """Its tags were the prompt, letter by letter, and nothing said so."""
+    desk = after(Race(Request('Name: {{gen "name"}}', 16), COLUMNS, FAKE))
+    for library in LIBRARIES:
+        made = desk.production("me", COLUMNS[0].label, library)
+        assert made.code == ""
+        assert made.note == (
+            "The last race ran a program, whose slots are Decode Derby's own: race a plain prompt "
+            "to get code."
+        )
+    plain = replace(Request('Name: {{gen "name"}}', 16), tags=False)
+    assert snippet(COLUMNS[0], ran(), plain, FAKE, "transformers").code
+
+
 def test_of_columns_with_one_title_each_has_its_own_code() -> None:
     columns = tuple(parse_column(text) for text in ("lookup:k=5", "lookup:k=6", "lookup@fp32:k=5"))
     desk = after(Race(Request("Hi", 12), columns, FAKE))

@@ -19,6 +19,7 @@ from recordings import race_of
 
 from backend.errors import DerbyError
 from backend.records.link import encode
+from backend.records.place import PROGRAM, versions
 from backend.web.api import Report
 from page.agents import MOST_CALLS, Agents
 
@@ -31,7 +32,9 @@ def asked(address: str, scene: Scene) -> Any:
             streamable_http_client(f"{address.rstrip('/')}/mcp") as (read, write, _),
             ClientSession(read, write) as session,
         ):
-            await session.initialize()
+            began = await session.initialize()
+            # It told the version of the protocol's package.
+            assert began.serverInfo.version == dict(versions())[PROGRAM]
             return await scene(session)
 
     return asyncio.run(whole())

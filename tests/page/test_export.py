@@ -354,6 +354,7 @@ def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) 
     page = visitor.page
     visitor.columns("kv")
     page.evaluate("document.addEventListener('dd-race', (e) => (window.shown = e.detail))")
+    visitor.close_settings()
     page.locator("#run").click()
     page.wait_for_function(f"{RACES}.length === 1")
     with page.expect_request(lambda request: '"ask":"link"' in (request.post_data or "")):

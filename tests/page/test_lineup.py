@@ -95,6 +95,7 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
         "Line 2 of the line-up: "
     )
     expect(text(visitor)).to_have_value(wrong)
+    visitor.close_settings()
     visitor.page.locator("#run").click()
     expect(visitor.page.locator(".dd-alert")).to_contain_text("Line 2 of the line-up: ")
     text(visitor).fill("kv\nlookup:k=9,ngram=2")

@@ -145,12 +145,33 @@ def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor)
     visitor.endless()
     visitor.wait_decoding()
     expect(page.locator(".dd-doubt")).to_be_hidden()
+    assert page.evaluate("location.hash").startswith("#race="), "the settings, from the start"
     expect(page.locator(".dd-replay-place")).to_be_visible()
     expect(page.locator(".dd-replay-play")).to_be_hidden()
     visitor.stop()
     visitor.wait_phase("ended")
     expect(page.locator(".dd-replay-play")).to_be_visible()
     expect(page.locator("#continue")).to_be_visible()
+
+
+def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) -> None:
+    """Another prompt, an example, other columns; and not any more once they are back."""
+    page, board = visitor.page, visitor.page.locator(".dd-board")
+    visitor.columns("kv")
+    visitor.ask("Hello", tokens=8)
+    visitor.wait_phase("ended")
+    expect(board).to_have_attribute("data-stale", "no")
+    page.wait_for_timeout(700)  # as long as a form may take to be that of an opened race
+    prompt = page.get_by_label("Prompt", exact=True)
+    prompt.fill("Another")
+    expect(board).to_have_attribute("data-stale", "yes")
+    prompt.fill("Hello")
+    expect(board).to_have_attribute("data-stale", "no")
+    visitor.columns("kv", "lookup")
+    expect(board).to_have_attribute("data-stale", "yes")
+    visitor.close_settings()
+    page.locator("#run").click()
+    expect(board).to_have_attribute("data-stale", "no")
 
 
 @pytest.mark.thorough
@@ -412,12 +433,18 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     visitor.wait_phase("ended")
     assert visitor.card("KV reuse").text.startswith(after)
     saved = box.input_value()
+    visitor.close_settings()
+    visitor.tab("Save")
+    # It stayed blank after saving.
+    expect(visitor.page.locator("#own-snapshots input")).to_have_value(re.compile(f"^{saved}: kv"))
     visitor.page.locator("#own-snapshots input").click()
     expect(visitor.page.get_by_role("option", name=re.compile(f"^{saved}: kv, "))).to_have_count(1)
     visitor.page.keyboard.press("Escape")
     visitor.page.locator("#delete").click()
     told = visitor.page.locator("#told textarea, #told input").first
     expect(told).to_have_value(f"Snapshot {saved} is deleted.")
+    expect(box).to_have_value("")  # the id stayed, of what was no longer there
+    box.fill(saved)
     # A click takes the last answer away before the next one comes.
     held: list[Route] = []
 
@@ -634,8 +661,7 @@ def test_a_race_is_seen_while_it_runs(visitor: Visitor, width: int, height: int)
         "return height > 5 && top >= 0 && bottom <= innerHeight; })",
         arg=".dd-lane, #stop" if width < 640 else ".dd-lane, .dd-text, #stop",
     )
-    if width < 1600:  # the drawer would lie over them
-        assert page.locator("#settings.open").count() == 0
+    assert page.locator("#settings[data-open=true]").count() == 0  # it would lie over them
     assert page.locator("#run").is_hidden()
     expect(page.locator(".dd-left")).to_have_text(re.compile("about .* left"))
     visitor.stop()

@@ -31,6 +31,22 @@ def raced(asked: Mapping[str, Any], limits: Limits = Limits()) -> list[Report]: 
     return asyncio.run(scene())
 
 
+def test_a_race_without_named_columns_fits_a_page_that_allows_few() -> None:
+    """`--limit columns=3` refused every call that named none."""
+    *_, last = raced({"prompt": "Who?", "max_new_tokens": 8}, Limits(columns=3))
+    settings = [column["setting"] for column in last["columns"]]
+    assert len(settings) == 3
+    assert "kv" in settings
+    with pytest.raises(DerbyError, match="a race has 1 to 3"):
+        raced({"prompt": "Who?", "columns": ["kv"] * 4}, Limits(columns=3))
+
+
+def test_a_flaw_in_a_program_is_the_prompts() -> None:
+    """It stood in every card, once for each column."""
+    with pytest.raises(DerbyError, match="Line 1, column"):
+        raced({"prompt": 'Name: {{gen "name" max_tokens=}}'})
+
+
 def test_a_race_says_what_it_does_and_reports_every_column_at_its_end() -> None:
     asked = {"prompt": "Who?", "columns": ["kv", "lookup:k=3"], "max_new_tokens": 24, "top": 2}
     *during, last = raced(asked)

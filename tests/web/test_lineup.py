@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
-from backend.limits import PUBLIC, Limits
+from backend.limits import PRIVATE, PUBLIC, Limits
 from backend.programs.parser import is_program
 from backend.racing.race import MAX_COLUMNS
 from backend.records.record import board
@@ -19,9 +19,9 @@ from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec, Request
 from backend.web.assets import ASSETS
 from backend.web.examples import OPENING, Example, examples, opening, presets
-from backend.web.lineup import MAX_TEXT, Lineup
+from backend.web.lineup import MAX_TEXT, Lineup, unused_grammar
 from backend.web.lineup_editor import answer, apply, catalogue, editor_state
-from backend.web.offer import Offer, Runtime
+from backend.web.offer import Offer, Runtime, offer_of
 
 HIDDEN = "/srv/secret/models/llama"
 OFFER = Offer(
@@ -383,3 +383,22 @@ def test_the_operators_number_of_columns_holds_everywhere(most: int) -> None:
 def test_a_page_without_the_hub_does_not_offer_it() -> None:
     assert "Hub id" in json.dumps(catalogue(OFFER))
     assert "Hub id" not in json.dumps(catalogue(replace(OFFER, limits=Limits(hub_bytes=0))))
+
+
+def test_the_editor_refuses_a_server_that_the_page_does_not_offer() -> None:
+    """It took any address, on public pages too; only the race refused it."""
+    public = offer_of(["fake"], limits=PUBLIC)
+    state = answer({"text": "kv\n@http://10.0.0.1:8080"}, public)
+    assert state["columns"] is None
+    assert "There is no server 'http://10.0.0.1:8080' on this page" in state["problem"]
+    private = offer_of(["fake"], limits=PRIVATE)
+    assert answer({"text": "kv\n@http://10.0.0.1:8080"}, private)["columns"]
+
+
+def test_an_own_grammar_that_no_column_uses_is_told() -> None:
+    """It was ignored without a word."""
+    offer = offer_of(["fake"])
+    said = 'No column uses it: set the grammar of a column to "my own".'
+    assert unused_grammar("kv\nlookup", offer) == said
+    assert unused_grammar({"text": "kv\ngrammar:grammar=own"}, offer) == ""
+    assert unused_grammar("what?", offer) == ""

@@ -50,15 +50,15 @@ def test_a_visitor_sees_and_deletes_only_what_they_saved(cache: Path) -> None:
     assert (listed, more) == (name, [])
     assert "kv, " in line
     assert controller.saved("hash-of-bob") == []
-    assert "was not saved in this browser" in controller.delete("hash-of-bob", name)
+    assert "was not saved in this browser" in controller.delete("hash-of-bob", name)[1]
     restoring = controller.restore("hash-of-bob", name, 5)
     loaded = asyncio.run(shown(controller, "hash-of-bob", restoring))
     assert "alert" not in loaded
-    assert "is deleted" in controller.delete("hash-of-ann", f" {name} ")
+    assert "is deleted" in controller.delete("hash-of-ann", f" {name} ")[1]
     assert controller.saved("hash-of-ann") == []
     assert list(cache.iterdir()) == []
     for rubbish in (name, None, 5, "../x", "/etc/passwd"):
-        assert "was not saved in this browser" in controller.delete("hash-of-ann", rubbish)
+        assert "was not saved in this browser" in controller.delete("hash-of-ann", rubbish)[1]
 
 
 def test_a_file_does_not_tell_whose_it_is(cache: Path) -> None:

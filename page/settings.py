@@ -1,0 +1,65 @@
+"""The settings: sections in a list, in a drawer over the race. The chip beside Run says what the
+next race runs on, and opens them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gradio as gr
+
+from backend.models.files import model_title
+from backend.web.offer import Offer
+from page import lineup, model, own_grammar, production, sampling, save
+from page.components import Fields, Surroundings, own
+from page.modules import calling
+
+#: The sections in their order: the title of each, what fills it and returns its fields of the form,
+#: and the event of the list's by which it hears that it is shown, "" if it need not know.
+SECTIONS: tuple[tuple[str, Callable[[gr.HTML, Surroundings], Fields], str], ...] = (
+    ("Columns", lineup.fill, ""),
+    ("Model", model.fill, ""),
+    ("Sampling", sampling.fill, ""),
+    ("Own grammar", own_grammar.fill, "focus"),
+    ("Save", save.fill, "select"),
+    ("Production", production.fill, "expand"),
+)
+
+#: What the chip tells of the form.
+_TOLD = ("model", "model.hub", "precision", "max_new_tokens", "temperature")
+
+
+def chip_of(offer: Offer) -> gr.HTML:
+    """The chip, to stand beside Run."""
+    return own("chip", models={key: model_title(label) for key, label in offer.labels.items()})
+
+
+def fill(around: Surroundings, fields: Fields, chip: gr.HTML) -> None:
+    """Lay the drawer out and add its fields to the form's. It is not loaded before it is opened:
+    whoever only races asks for less.
+    """
+    with gr.Column(elem_id="settings") as drawer, gr.Column(elem_id="drawer"):
+        titles = [[title, event] for title, _, event in SECTIONS]
+        sections = own("sections", script="settings.js", sections=titles)
+        for number, (_, section, _) in enumerate(SECTIONS):
+            with gr.Column(elem_id=f"section-{number}", elem_classes="dd-section"):
+                fields |= section(sections, around)
+    later = [block for block in _within(drawer) if block.visible is True]
+    for block in later:
+        block.visible = False  # gradio loads a component's files unless the component itself is not
+    shown = f'() => Array({len(later)}).fill({{ __type__: "update", visible: true }})'
+    chip.expand(None, None, later, js=shown)
+    for name in _TOLD:
+        show_chip(fields[name].change, fields)
+
+
+def _within(block: Any) -> Iterator[Any]:
+    """A block and all blocks in it, those outside first."""
+    yield block
+    for child in getattr(block, "children", ()):
+        yield from _within(child)
+
+
+def show_chip(event: Callable[..., object], fields: Fields) -> None:
+    """Have the chip tell of the form at an event."""
+    told = [fields[name] for name in _TOLD]
+    event(None, told, None, js=calling("chip.js", "showForm"))
