@@ -22,6 +22,7 @@ from tiny_gguf import (
     write_weights,
 )
 
+from backend.bench.verify import TARGETS, runs_on, verified_columns
 from backend.engines.cache import NewRows
 from backend.engines.llamacpp import engine as engine_module
 from backend.engines.llamacpp import library as library_module
@@ -280,6 +281,18 @@ def test_another_build_is_refused_before_anything_is_called_with_its_structures(
 def test_the_version_that_is_known_is_the_one_that_is_installed() -> None:
     stated = (ROOT / "requirements-llamacpp.txt").read_text().splitlines()
     assert stated[-1] == f"{PACKAGE}=={VERSION}"
+
+
+def test_verify_leaves_out_what_it_cannot_run() -> None:
+    """Columns with the trained draft failed there, so that every case was called unequal."""
+    targets = {target.engine: target for target in TARGETS}
+    left_out = {
+        engine: {column.label for column in verified_columns() if not runs_on(column, target)}
+        for engine, target in targets.items()
+    }
+    assert targets["llamacpp"].precision == "gguf-exact"
+    assert left_out["openvino"] == left_out["torch"] == set()
+    assert left_out["llamacpp"] == {f"Speculative (k={k}, draft=trained)" for k in (1, 4)}
 
 
 def test_nothing_names_it_where_it_is_not_installed() -> None:
