@@ -19,7 +19,7 @@ def test_quiet_that_comes_is_waited_for() -> None:
     said: list[str] = []
     wait_for_quiet(5, said.append, iter(shares(0.6, 0.4, 0.02)).__next__)
     (sentence,) = said
-    assert "other programs took 60% of 2 cores" in sentence
+    assert "used 60% of 2 cores" in sentence
 
 
 def test_quiet_that_does_not_come_is_said() -> None:
@@ -28,7 +28,7 @@ def test_quiet_that_does_not_come_is_said() -> None:
     assert said[-1].startswith("The machine did not become quiet")
     stolen = [Conditions(2, 0.0, 0.0, 0.3)] * 2
     wait_for_quiet(2, said.append, iter(stolen).__next__)
-    assert "other guests of the host 30%" in said[-2]
+    assert "other virtual machines 30%" in said[-2]
 
 
 def test_a_look_is_of_others_alone() -> None:
