@@ -159,8 +159,8 @@ def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
             lock.acquire()
     except (FileExistsError, NotADirectoryError) as error:
         raise DerbyError(
-            "The cache folder cannot be created because a file is in its place or above it: remove the file, "
-            "or set DECODE_DERBY_CACHE to a folder.",
+            "The cache folder cannot be created because a file is in its place or above it: remove "
+            "the file, or set DECODE_DERBY_CACHE to a folder.",
             folder.parent,
         ) from error
     except OSError as error:

@@ -255,4 +255,4 @@ def test_one_address_has_so_many_calls_open(address: str) -> None:
         with client(address) as http:
             refused = http.post("/mcp", json=message("tools/list"))
     assert refused.status_code == 429
-    assert f"{MOST_CALLS} calls" in refused.json()["detail"]
+    assert f"{MOST_CALLS} open calls" in refused.json()["detail"]

@@ -12,7 +12,7 @@ from backend.web.examples import presets as known_presets
 
 pytestmark = pytest.mark.browser
 
-USUAL = ["stateless", "kv", "speculative", "lookahead", "lookup"]
+USUAL = list(DEFAULT_COLUMNS)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def open_column(visitor: Visitor, nth: int) -> Locator:
 def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     expect_lines(visitor, *USUAL)
     press(visitor, "Remove Stateless")
-    press(visitor, "Remove Prompt lookup")
+    press(visitor, "Remove Grammar")
     press(visitor, "Add KV reuse")
     press(visitor, "Duplicate Speculative")
     expect_lines(visitor, "kv", "speculative", "speculative", "lookahead", "kv")
@@ -98,6 +98,7 @@ def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     visitor.close_settings()
     visitor.page.locator("#run").click()
     expect(visitor.page.locator(".dd-alert")).to_contain_text("Line 2 of the line-up: ")
+    visitor.tab("Columns")
     text(visitor).fill("kv\nlookup:k=9,ngram=2")
     expect(problem).to_have_text("")
     expect(column.get_by_label("k", exact=True)).to_have_value("9")
