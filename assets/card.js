@@ -21,9 +21,10 @@ function textOf({ title, description }) {
   return { box, flow, problem };
 }
 
-function detailsOf({ description, setting }) {
+function detailsOf({ title, description, setting }) {
   const root = make("details", "dd-details");
   const summary = make("summary");
+  summary.setAttribute("aria-label", `Details of ${title}`);  // its line may still be empty
   const [line, sentence] = [make("span", "dd-line"), make("span", "dd-sentence")];
   summary.append(line, " ", sentence);
   const values = make("p", "dd-values");

@@ -38,7 +38,9 @@ def results_table(title: str, results: Sequence[Any]) -> Table:
     table = Table(title=title)
     for name, heading, *column in shown:
         if name in WORDS:
-            table.add_column(heading, overflow="fold")
+            # A name's words stay whole.
+            words = " ".join(column).replace(",", " ").split()
+            table.add_column(heading, overflow="fold", min_width=min(12, max(map(len, words))))
         else:
             table.add_column(heading, justify="right", min_width=max(map(len, column)))
     for cell in zip(*(column for _, _, *column in shown), strict=True):
