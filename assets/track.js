@@ -50,6 +50,7 @@ function tick(name, share, text) {
 export function drawScale(now) {
   scale = now;
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
+  setData(find(".dd-track"), "noisy", String(now.noisy));
   if (drawn === `${now.flag} ${now.end}`) return;
   drawn = `${now.flag} ${now.end}`;
   const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));

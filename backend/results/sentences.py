@@ -256,7 +256,8 @@ def _own_text(board: Scoreboard, index: int) -> str:
     """How the text of a column with another text differs from the others."""
     base, column = board.baseline_index, board.columns[index]
     if base is not None and column.grammar and column.grammar != board.columns[base].grammar:
-        return "which follows a grammar"
+        same = board.reference(index) == base and board.sameness(index) == "same"
+        return "whose grammar allowed the same text" if same else "which follows a grammar"
     if not board.scores[index].keeps_text and board.draws_alike(index):
         return "which draws a different text from the same distribution"
     if not board.lossless(index):
@@ -277,11 +278,14 @@ def _kept_texts(board: Scoreboard) -> str:
     changed = [board.name(i) for i in others if board.difference(i) is not None]
     if changed:
         return f"The text changed in {_listed(changed)}."
-    if len(others) == 1:
+    references = {board.reference(index) for index in others}
+    # A grammar may leave the text as it is: that column need not match, but it does.
+    spec, scores = board.baseline.spec, enumerate(board.scores)
+    alike = {i for i, score in scores if score.spec == spec and board.sameness(i) == "same"}
+    same = sorted({*others, *alike, *(i for i in references if i is not None)})
+    if len(others) == 1 and len(same) == 2:
         reference = board.name(board.reference(others[0]) or 0)
         return f"{board.name(others[0])} wrote the same text as {reference}."
-    references = {board.reference(index) for index in others}
-    same = sorted({*others, *(i for i in references if i is not None)})
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
     if len(same) == len(board.columns):

@@ -171,7 +171,8 @@ def _target(score: Score) -> str:
 
 def _track(board: Scoreboard, goal: int, finish: PhotoFinish | None) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
-    first lane has finished, then where that did; `finish` is what its clock read then, in ms.
+    first lane has finished, then where that did; `finish` is what its clock read then, in ms. Of a
+    `noisy` race speeds and places are drawn pale.
     """
     unit = unit_of(board)
     longest = max((position(score, unit) for score in board.scores), default=0)
@@ -181,6 +182,7 @@ def _track(board: Scoreboard, goal: int, finish: PhotoFinish | None) -> View:
         "flag": flag,
         "end": counted(flag, unit),
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
+        "noisy": board.noisy,
     }
 
 
@@ -247,7 +249,9 @@ def _line_of(board: Scoreboard, index: int) -> str:
     """What a card says of the figure in its lane: its interval, and what it comes from."""
     score, gain = board.scores[index], board.gain(index)
     _, cause = leading(score)
-    known = [f for f in (figure("ttft"), cause) if f.value(score, board.baseline) is not None]
+    # The sentence of a column that has ended begins with the cause.
+    shown = (figure("ttft"),) if board.ended else (figure("ttft"), cause)
+    known = [f for f in shown if f.value(score, board.baseline) is not None]
     told = {f.title: f.text(score, board.baseline) for f in known}
     interval = [f"95 % interval{span(gain)}"] if gain.known and not board.noisy else []
     parts = [*interval, *(f"{title} {text}" for title, text in told.items())]
@@ -281,13 +285,13 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
 
 
 def _speed(board: Scoreboard, index: int) -> str:
-    """The one figure of a card: the speed-up, of a program the time."""
+    """The one figure of a lane: the speed-up, of a program the time."""
     score = board.scores[index]
     if score.fed and score.state in ENDED:
         return duration(score.seconds)
     if index == board.baseline_index:
         return f"1{TIMES}"
-    speedup = 0.0 if board.noisy else board.speedup(index)
+    speedup = board.speedup(index)
     return factor(speedup) if speedup else NONE
 
 

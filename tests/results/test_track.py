@@ -73,7 +73,13 @@ def test_a_race_that_was_stopped_early_has_no_finish_and_keeps_its_scale() -> No
     board = board_of("kv", *halves)
     shown = view(board, race=1, goal=128)
     assert shown["phase"] == "ended"
-    assert shown["track"] == {"unit": "token", "flag": 128, "end": "128 tokens", "finish": None}
+    assert shown["track"] == {
+        "unit": "token",
+        "flag": 128,
+        "end": "128 tokens",
+        "finish": None,
+        "noisy": False,
+    }
     assert [column["place"] for column in shown["columns"]] == [""]
 
 
