@@ -1,6 +1,6 @@
-"""EAGLE-3 (arXiv 2503.01840): a draft of one decoder layer, or few, that reads the hidden states of
-several of the target's layers; and P-EAGLE (arXiv 2602.01469), which drafts in one pass. It runs in
-torch, beside its target and in its precision.
+"""EAGLE-3 (arXiv 2503.01840): a draft of one or a few decoder layers that reads the hidden states
+of several of the target's layers; and P-EAGLE (arXiv 2602.01469), which drafts in one pass. It runs
+in torch, beside its target and in its precision.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ from backend.engines.torch.growing import GrowingCache
 from backend.errors import DerbyError
 from backend.types import HiddenStates, Layers, Logits
 
-#: Where the published files have it, and where it is here.
+#: What the authors' files call the first layer, and what it is called here.
 RENAMED = {"midlayer.": "layers.0."}
 
-#: What only their training needs, or what the vocabulary's map says too.
+#: Weights that only training needs, or that repeat the map of the vocabulary.
 UNUSED = ("t2d", "verifier_norm.", "verifier_lm_head.")
 
 #: Rows that a round's first pass usually feeds.
@@ -38,11 +38,13 @@ class Eagle3(nn.Module):
     """
 
     def __init__(self, draft: PublishedDraft, embedding: nn.Module, output: nn.Module) -> None:
-        """Raises DerbyError for layers of a family that is never published."""
+        """Raises DerbyError for a family of layers that is not known here."""
         super().__init__()
         layer, self.config = _family(draft)
         size, eps, reads = self.config.hidden_size, self.config.rms_norm_eps, draft.count
-        self.layers = nn.ModuleList(layer(self.config, i) for i in range(draft.own_layers))
+        self.layers = nn.ModuleList(
+            layer(self.config, i) for i in range(self.config.num_hidden_layers)
+        )
         first: Any = self.layers[0]
         first.hidden_norm = _norm(size, eps)
         for name in ("q_proj", "k_proj", "v_proj"):  # they read the token's embedding, too

@@ -26,15 +26,14 @@ class PublishedDraft:
     """An EAGLE-3 draft in `folder` (arXiv 2503.01840), or a P-EAGLE draft (arXiv 2602.01469), which
     predicts `block` tokens in one pass: it reads `mask` in place of those it does not know.
 
-    `layer`: the configuration of its decoder layers, of the family `family`; `vocabulary`: logits
-    that it gives; `reads`: layers of the target whose hidden states it reads; (): the usual ones.
+    `layer`: the configuration of its decoder layers, of the family `family`; `reads`: layers of the
+    target whose hidden states it reads; (): the usual ones.
     The others are the flags of `speculators`: what is normalised on the way.
     """
 
     folder: Path
     layer: Mapping[str, Any]
     family: str
-    vocabulary: int
     reads: Layers
     norm_before_residual: bool
     norm_before_fc: bool
@@ -51,10 +50,6 @@ class PublishedDraft:
     def count(self) -> int:
         """How many of the target's layers it reads."""
         return len(self.reads) or 3
-
-    @property
-    def own_layers(self) -> int:
-        return self.layer["num_hidden_layers"]
 
     def layers(self, count: int) -> Layers:
         """Those of a target with so many layers. Raises DerbyError if it has too few."""
@@ -79,8 +74,8 @@ def read_published(folder: Path) -> PublishedDraft:
     kind = _kind(config)
     if kind not in ("eagle3", "peagle"):
         raise DerbyError(
-            f"The draft {folder.name} is a {OTHERS.get(kind, kind or 'model')} draft, which runs "
-            "nowhere here yet: choose an EAGLE-3 or P-EAGLE draft, or a draft model with its "
+            f"The draft {folder.name} is a {OTHERS.get(kind, kind or 'model')} draft, which cannot "
+            "run here yet: choose an EAGLE-3 or P-EAGLE draft, or a draft model with its "
             "tokenizer."
         )
     layer = config.get("transformer_layer_config", config)
@@ -92,7 +87,6 @@ def read_published(folder: Path) -> PublishedDraft:
         folder,
         layer,
         family,
-        config.get("draft_vocab_size") or layer["vocab_size"],
         tuple(reads or ()),
         bool(config.get("norm_before_residual")),
         bool(config.get("norm_before_fc")),
