@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from backend.grammar.definition import definition_of
+from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.files import BUILT_IN, model_files
@@ -108,10 +110,8 @@ def _timed(
     source: GrammarSource, vocabulary: "LLTokenizer", tokens: Sequence[int]
 ) -> tuple[float, list[float]]:
     """Seconds to compile a fresh matcher, and for the mask before each token."""
-    from backend.grammar.matchers import compile_matcher
-
     start = perf_counter()
-    matcher = compile_matcher(source, vocabulary)
+    matcher = compile_matcher(definition_of(source), vocabulary)
     compiled = perf_counter() - start
     masks: list[float] = []
     for token in tokens:
@@ -127,9 +127,7 @@ def _naive(
     source: GrammarSource, vocabulary: "LLTokenizer", tokens: Sequence[int]
 ) -> Iterator[float]:
     """Seconds for a mask by asking about each token in turn, at some positions of a text."""
-    from backend.grammar.matchers import compile_matcher
-
-    matcher = compile_matcher(source, vocabulary)
+    matcher = compile_matcher(definition_of(source), vocabulary)
     every = sorted(set(range(vocabulary.vocab_size)) - set(vocabulary.eos_tokens))
     stops = [0, *(len(tokens) * i // (NAIVE_POSITIONS + 1) for i in range(1, NAIVE_POSITIONS + 1))]
     for done, stop in pairwise(stops):

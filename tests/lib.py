@@ -22,9 +22,11 @@ from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.events import Event, Finished, Step
 from backend.grammar.constraint import GrammarConstraint
+from backend.grammar.definition import definition_of
+from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource
-from backend.grammar.vocabulary import Vocabularies
+from backend.grammar.vocabulary import Vocabularies, Vocabulary
 from backend.results.metrics import Score
 from backend.strategies.registry import strategies
 from backend.text import Tokenizer
@@ -42,7 +44,14 @@ LOCAL = tuple(name for name, strategy in strategies().items() if strategy.lane i
 
 def compile_grammar(source: GrammarSource, tokenizer: Tokenizer) -> GrammarConstraint:
     """A constraint at the start of a text, of a grammar that is trusted."""
-    return GrammarConstraint(source, VOCABULARIES.get(tokenizer, slices_of(source)))
+    return constraint_of(source, VOCABULARIES.get(tokenizer, slices_of(source)))
+
+
+def constraint_of(source: GrammarSource, vocabulary: Vocabulary) -> GrammarConstraint:
+    """The same, on a vocabulary."""
+    definition = definition_of(source)
+    matcher = compile_matcher(definition, vocabulary.tokens)
+    return GrammarConstraint(definition, matcher, vocabulary)
 
 
 def naive(engine: FakeEngine, prompt: Sequence[int], request: Request) -> list[int]:

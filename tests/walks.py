@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import numpy as np
+from lib import constraint_of
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from backend.grammar import vocabulary
@@ -36,7 +37,7 @@ class Vocabulary:
         return spelled
 
     def constraint(self, source: GrammarSource) -> GrammarConstraint:
-        return GrammarConstraint(source, self._read)
+        return constraint_of(source, self._read)
 
     def read(
         self, constraint: GrammarConstraint, text: bytes, rng: Random, limit: int | None = None

@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.definition import definition_of
-from backend.grammar.matchers import MatcherCache, compile_matcher
 from backend.grammar.native_calls import NativeCalls
-from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabulary
 from backend.types import Proposal, chain_parents
 
@@ -41,30 +38,28 @@ _NAMED = 8
 class GrammarConstraint(Constraint):
     """Allows exactly the texts of one grammar, and the end of the text where it accepts.
 
-    Raises DerbyError where the grammar is wrong, and from the step methods where it cannot
-    continue or outgrows the engine's limits; after that it is unusable.
+    Raises DerbyError where the grammar cannot continue or outgrows the engine's limits; after that
+    it is unusable.
     """
 
     def __init__(
         self,
-        source: GrammarSource,
+        definition: str,
+        matcher: LLMatcher,
         vocabulary: Vocabulary,
-        cache: MatcherCache | None = None,
         calls: NativeCalls | None = None,
-        definition: str = "",
     ) -> None:
-        """Take the matcher from `cache` if it has it. Computes the first mask, so that a grammar
-        which no token fits fails here. Without `calls`, native code may take any time.
-        `definition` is what the sandbox made of an untrusted grammar.
+        """Take over a matcher of this definition at the start of a text. Computes the first mask,
+        so that a grammar which no token fits fails here. Without `calls`, native code may take any
+        time.
         """
         self.calls = calls or NativeCalls()
         self._vocabulary = vocabulary
         self._eos = sorted(vocabulary.eos_ids)
         self._committed: list[int] = []
         self._ended = False
-        with self.calls.bounded():
-            self._matcher = compile_matcher(source, vocabulary.tokens, cache, definition)
-        self._rolls_back = not _COUNTS_TOKENS.search(definition or definition_of(source))
+        self._matcher = matcher
+        self._rolls_back = not _COUNTS_TOKENS.search(definition)
         self.masks_along(NOTHING)
 
     def forced(self, budget: int) -> Sequence[int]:

@@ -69,12 +69,10 @@ def title(source: GrammarSource, *, imported: bool) -> str:
     return f"{TITLES[source.kind]} {source.name!r}" if imported else TITLES[source.kind]
 
 
-def explain(source: GrammarSource, printed: str, parts: Sequence[Part] = ()) -> DerbyError:
-    """The error for `printed`, llguidance's own words; line and column count characters from 1.
-
-    `parts` is what `source` was linked into, so that an error in an imported file names it.
+def explain(printed: str, parts: Sequence[Part]) -> DerbyError:
+    """The error for `printed`, llguidance's own words against linked parts; it names the file that
+    is wrong. Line and column count characters from 1.
     """
-    parts = parts or (Part("", {"lark_grammar": source.text}, source),)
     place = _PLACE.match(printed)
     part = _guilty(parts, printed)
     if found := _in_schema(part, printed):

@@ -206,7 +206,7 @@ def test_what_llguidance_finds_is_told_in_the_file_that_it_is_in(
         "group": GrammarSource("regex", "a(", "group"),
     }
     parts = linked(text, files)
-    error = explain(lark(text), compiled(parts).get_error(), parts)
+    error = explain(compiled(parts).get_error(), parts)
     assert re.search(f"{file} is wrong at line {place}: .*{word}", str(error))
 
 
@@ -217,7 +217,7 @@ def test_a_schema_that_is_wrong_is_named_though_llguidance_shows_no_line_of_it()
     }
     text = "%import .good.start -> x\n%import .bad.start -> y\nstart: x y"
     parts = linked(text, files)
-    error = explain(lark(text), compiled(parts).get_error(), parts)
+    error = explain(compiled(parts).get_error(), parts)
     assert re.search("The JSON Schema 'bad' is wrong at #: .*foo", str(error))
 
 

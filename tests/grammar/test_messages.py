@@ -8,17 +8,21 @@ from lib import compile_grammar
 
 from backend.errors import DerbyError
 from backend.grammar.definition import definition_of
+from backend.grammar.sandbox.child import examine
 from backend.grammar.schema.refusals import FORMATS, KEYWORDS
+from backend.grammar.slices import SLICES
 from backend.grammar.sources import MAX_BYTES, GrammarSource, Kind
+from backend.grammar.vocabulary import portable, read
 from backend.text import ByteTokenizer
 from backend.types import Proposal
 
 BYTES = ByteTokenizer()
+TOKENS = read(portable(BYTES), SLICES)
 
 
 def refused(kind: Kind, text: str) -> str:
     with pytest.raises(DerbyError) as caught:
-        compile_grammar(GrammarSource(kind, text, "test"), BYTES)
+        examine(GrammarSource(kind, text, "test"), TOKENS)
     return str(caught.value)
 
 

@@ -8,6 +8,7 @@ import pytest
 from judges import JUDGES
 from lib import compile_grammar
 
+from backend.grammar.definition import definition_of
 from backend.grammar.matchers import compile_matcher
 from backend.grammar.sources import FOLDER, GrammarSource, examples, shipped
 from backend.grammar.vocabulary import build
@@ -44,7 +45,7 @@ def random_text(source: GrammarSource, guide: bytes, rng: random.Random) -> str 
 
     Without a guide, walks get lost in the first name or comment.
     """
-    matcher = compile_matcher(source, build(BYTES).tokens)
+    matcher = compile_matcher(definition_of(source), build(BYTES).tokens)
     walk: list[int] = []
     at, stray = 0, rng.uniform(0, 0.2)
     while len(walk) < len(guide) + LONGEST:

@@ -10,6 +10,7 @@ import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 from walks import EOS, Vocabulary
 
+from backend.grammar.definition import definition_of
 from backend.grammar.matchers import compile_matcher
 from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -100,7 +101,7 @@ def test_masks_are_those_without_slices_along_random_texts(shape: str, *, code: 
     source = GrammarSource("lark", shape, "shape")
     rng = random.Random(shape)
     for _ in range(10):
-        matchers = [compile_matcher(source, each) for each in (plain, sliced)]
+        matchers = [compile_matcher(definition_of(source), each) for each in (plain, sliced)]
         for _ in range(12):
             masks = [matcher.compute_bitmask() for matcher in matchers]
             assert masks[0] == masks[1]

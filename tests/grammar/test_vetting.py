@@ -8,6 +8,7 @@ import sys
 import weakref
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -205,3 +206,14 @@ def test_a_sandbox_s_child_ends_with_it() -> None:
     gc.collect()
     assert select.select([child], [], [], 30)[0]
     os.close(child)
+
+
+def test_a_column_compiles_once_what_its_slots_share_and_each_starts_at_the_beginning() -> None:
+    compiler = GrammarCompiler(Grammars(), BYTES)
+    compiler.prepare(shipped()["yes_no"])
+    with patch.object(compiler, "_compile", wraps=compiler._compile) as compiled:
+        compiler._compiled = lru_cache(1)(compiled)
+        first, second = (compiler.compile(shipped()["yes_no"]) for _ in range(2))
+        first.advance(list(b"Yes"))
+        assert second.expected() == compiler.compile(shipped()["yes_no"]).expected() != ""
+        assert compiled.call_count == 1

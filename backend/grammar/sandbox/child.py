@@ -22,7 +22,7 @@ import numpy as np
 from backend.errors import DerbyError
 from backend.grammar.definition import definition, parts_of
 from backend.grammar.lark.productive import require_productive
-from backend.grammar.matchers import limits
+from backend.grammar.matchers import compile_matcher
 from backend.grammar.messages import explain
 from backend.grammar.schema.relaxed import judge_relaxed
 from backend.grammar.schema.validity import judge
@@ -68,7 +68,7 @@ class _Jobs:
             return {"refused": str(error)}
         if request["job"] == "examine":
             return {"definition": linked}
-        return _explore(_compiled(linked, tokenizer), tokenizer, request["text"])
+        return _explore(compile_matcher(linked, tokenizer), tokenizer, request["text"])
 
 
 def _source(record: dict[str, Any]) -> GrammarSource:
@@ -101,19 +101,13 @@ def _fit_relaxed(source: GrammarSource, tokenizer: LLTokenizer) -> bool:
 def _examined(source: GrammarSource, tokenizer: LLTokenizer) -> str:
     parts = parts_of(source)
     linked = definition(parts)
-    matcher = _compiled(linked, tokenizer)
+    matcher = compile_matcher(linked, tokenizer)
     printed = _wrong(matcher) or _probe(matcher, tokenizer)
     # First, for it has the better words for what an endless rule made the engine print.
     require_productive(parts)
     if printed:
-        raise explain(source, printed, parts)
+        raise explain(printed, parts)
     return linked
-
-
-def _compiled(definition: str, tokenizer: LLTokenizer) -> LLMatcher:
-    from llguidance import LLMatcher
-
-    return LLMatcher(tokenizer, definition, log_level=0, limits=limits())
 
 
 def _is_dead_end(matcher: LLMatcher) -> bool:
