@@ -72,6 +72,11 @@ def is_fetched(name: str) -> bool:
     return intact(hub_place(name), _recipe(name))
 
 
+def fetched_folder(name: str) -> Path:
+    """Where the Hub model `name` is if it was fetched, here or by others, or else will be."""
+    return hub_place(name) if is_fetched(name) else fetched_by_others(name) or hub_place(name)
+
+
 def hub_place(name: str) -> Path:
     """The folder of the cache that holds the Hub model `name`, or will."""
     return cache_dir() / f"{PREFIX}{name.replace('/', '--').replace(':', '--')}"

@@ -292,7 +292,7 @@ class _LocalRun:
         """The column's drafter, and the seconds of a pass of its draft."""
         target, loading, strategy = self._target, self._loading, self._column.strategy
         values, texts = self._column.settings(), self._caches.texts(target)
-        weights = strategy.weights(values, target)
+        weights = loading.weights(self._column, target)
         draft, missing = self._draft(weights, context, file)
         inputs = DrafterInputs(
             values, target, loading.costs(target), sampler, draft, missing, texts
@@ -360,7 +360,7 @@ class _LocalRun:
         prompt, answer = self._prompt(None), self._run.answer
         context = answer.context(prompt)
         caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
-        weights = self._column.strategy.weights(self._column.settings(), self._target)
+        weights = self._loading.weights(self._column, self._target)
         if (draft := self._loading.draft(self._target.spec, weights)[0]) is not None:
             caches["draft"] = self._caches.stored(draft, context, 1)
         record = record_of(self._request, self._column, self._target.spec)

@@ -122,9 +122,17 @@ class Loading:
             self.models.require_room(needed, self.say)
             self._tried |= {model: error for model in wanted if model not in needed}
 
+    def weights(self, column: Column, target: Engine) -> Weights:
+        """What the column's drafter needs, that of the Hub fetched: its files tell of what kind it
+        is.
+        """
+        for name in column.drafts.values():
+            self.models.fetch(name, self.say)
+        return column.strategy.weights(column.settings(), target)
+
     def _weights(self, column: Column, target: ModelSpec) -> Weights:
-        """What the column's drafter needs, as far as its target can be loaded."""
+        """What the column's drafter needs, as far as it and its target can be had."""
         try:
-            return column.strategy.weights(column.settings(), self.engine(target))
+            return self.weights(column, self.engine(target))
         except Exception:
             return None

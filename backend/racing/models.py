@@ -218,6 +218,12 @@ class LoadedModels:
         beyond = 0 < files.original_context < context
         return replace(spec, long=beyond and not files.ready_made)
 
+    def fetch(self, name: str, say: Say) -> None:
+        """Have the files of the Hub model `name` here, beside those of the models that one race
+        needs; any other name is left alone. Raises DerbyError for what cannot be had.
+        """
+        self._hub.fetch(name, say, {spec.name for spec in self._needed})
+
     def _fetch(self, spec: ModelSpec, needed: Collection[str], say: Say) -> None:
         """Have the files of a model of the Hub here, beside those of the models `needed`."""
         if not engine_named(spec.engine).models:

@@ -10,7 +10,7 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
-from backend.engines.heads.published import is_published, read_published
+from backend.engines.heads.published import folder_of, is_published, read_published
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
@@ -42,7 +42,7 @@ def weights(values: Values, target: Engine) -> Weights:
     draft: str = values["draft"]
     if is_published(draft):
         _require_layers(target)
-        return Path(draft).expanduser()
+        return folder_of(draft)
     head = _head(draft, target.spec)
     if head is not None and draft != HYBRID:
         _require_hidden_states(target)
@@ -116,7 +116,7 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     draft, k = values["draft"], values["k"]
     if is_published(draft):
-        parallel = read_published(Path(draft).expanduser()).block > 1
+        parallel = read_published(folder_of(draft)).block > 1
         return Nothing(P_EAGLE if parallel else EAGLE_3, Lookup(k, NGRAM), draft)
     if _head(draft, target) is not None or draft == TRAINED:
         beside = " beside prompt lookup" if draft == HYBRID else ""
@@ -158,8 +158,8 @@ SPECULATIVE = Strategy(
             "draft",
             "Draft",
             "What drafts: hybrid is prompt lookup, else the trained draft; int4 and int8 are "
-            "copies of the model. Or another model with the same tokenizer, or the folder of an "
-            "EAGLE-3 or P-EAGLE draft.",
+            "copies of the model. Or another model with the same tokenizer, or the folder or Hub "
+            "id of an EAGLE-3 or P-EAGLE draft.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),

@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from races import board_after, events_of
 from safetensors.numpy import save
 from tiny_gguf import write_gguf
 
+from backend.engines.base import Capabilities
+from backend.engines.fake import FakeEngine
 from backend.engines.openvino.export import RECIPE as EXPORT_RECIPE
 from backend.errors import DerbyError
 from backend.limits import Limits
@@ -20,9 +24,14 @@ from backend.models.files import model_files
 from backend.models.hub import hub_place
 from backend.models.hub_quota import RECENT, HubQuota, fetched_models, remove_fetched
 from backend.models.prepared import MANIFEST, prepared
+from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.preparation import fetch_offered
-from backend.types import ModelSpec
+from backend.racing.race import Race
+from backend.strategies.column import parse_column
+from backend.strategies.equivalents import EAGLE_3, Nothing
+from backend.strategies.speculative import SPECULATIVE
+from backend.types import ModelSpec, Request
 
 CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
 
@@ -265,3 +274,50 @@ class TestQuota:
         hub.add("owner/one")
         fetch_offered(["built-in", "./folder", "owner/one"], quiet)
         assert hub.fetched == ["owner/one"]
+
+
+class TestDrafts:
+    """A draft may be a Hub id, as its target may; of what kind it is, its files tell."""
+
+    column = parse_column("speculative:draft=owner/draft")
+    target = FakeEngine(capabilities=Capabilities(layers=True))
+
+    @pytest.fixture(autouse=True)
+    def published(self, hub: FakeHub) -> None:
+        config = json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}).encode()
+        hub.add("owner/draft", **{"config.json": config})
+
+    def test_a_published_one_is_fetched_once_and_is_a_folder(self, hub: FakeHub) -> None:
+        models = LoadedModels(limits=Limits(hub_bytes=10**6))
+        found = Loading(models, quiet).weights(self.column, self.target)
+        assert found == hub_place("owner/draft")
+        hub.online = False
+        assert Loading(models, quiet).weights(self.column, self.target) == found
+        assert hub.fetched == ["owner/draft"]
+        snippet = SPECULATIVE.equivalent(self.column.settings(), self.target.spec)
+        assert isinstance(snippet, Nothing)
+        assert (snippet.lacking, snippet.draft) == (EAGLE_3, "owner/draft")
+
+    def test_a_model_stays_one(self, hub: FakeHub) -> None:
+        hub.add("owner/draft")
+        models = LoadedModels(limits=Limits(hub_bytes=10**6))
+        found = Loading(models, quiet).weights(self.column, self.target)
+        assert found == replace(self.target.spec, name="owner/draft")
+
+    @pytest.mark.parametrize(
+        ("limit", "said"),
+        [
+            (10**6, r"^The Hub model 'owner/draft' could not be fetched \(OSError\): check .*\.$"),
+            (0, r"^The Hub model 'owner/draft' is not here, .*\(the limit hub_bytes is 0\).*\.$"),
+        ],
+    )
+    def test_one_that_cannot_be_had_is_one_sentence_in_its_column(
+        self, hub: FakeHub, limit: int, said: str
+    ) -> None:
+        hub.online = False
+        columns = (parse_column("kv"), self.column)
+        race = Race(Request("Hi", 4), columns, self.target.spec)
+        models = LoadedModels(limits=Limits(hub_bytes=limit))
+        plain, drafted = board_after(columns, events_of(race, models)).scores
+        assert plain.message == ""
+        assert re.search(said, drafted.message)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.models.hub import HUB_ID, fetched_folder
 from backend.types import Layers
 
 CONFIG = "config.json"
@@ -63,9 +64,14 @@ class PublishedDraft:
         return reads
 
 
+def folder_of(name: str) -> Path:
+    """The folder of the draft called `name`: a folder, or a Hub id, fetched before."""
+    return fetched_folder(name) if HUB_ID.fullmatch(name) else Path(name).expanduser()
+
+
 def is_published(name: str) -> bool:
     """Whether a draft of this name is a folder with something else than a whole model."""
-    return bool(_kind(_config(Path(name).expanduser())))
+    return bool(_kind(_config(folder_of(name))))
 
 
 def read_published(folder: Path) -> PublishedDraft:
