@@ -1,4 +1,4 @@
-"""python -m experiments NAME: one command an experiment, `gpu` and `opening`."""
+"""python -m experiments NAME: one command an experiment, `gpu`, `opening`, `specbench`."""
 
 import json
 import sys
@@ -36,6 +36,7 @@ from experiments.masks import MASKS
 from experiments.opening import opening
 from experiments.program import PROGRAM
 from experiments.rollback import ROLLBACK
+from experiments.specbench import specbench
 from experiments.structure import STRUCTURE
 
 EXPERIMENTS = (INTERLEAVED, COVERAGE, COSTS, PROGRAM, STRUCTURE, MASKS, PEERS, ASSISTED, ROLLBACK)
@@ -83,6 +84,9 @@ for each in EXPERIMENTS:
     app.command(each.name, help=each.help)(command(each))
 app.command("gpu", help="Measure all that a CUDA device can show, the most valuable first.")(gpu)
 app.command("opening", help="Record anew the race that a page just opened plays.")(opening)
+app.command("specbench", help="Every method by category, as Spec-Bench's tables have it.")(
+    unbundled(specbench)
+)
 
 
 def main() -> None:
