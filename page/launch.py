@@ -61,8 +61,8 @@ def serve(
     bound = "0.0.0.0" if space else host.strip("[]")  # noqa: S104 (as Spaces ask)
     site = site_of(bound, tuple(public_hosts), os.environ.get("SPACE_HOST", ""), space=space)
     presence = Presence(by_address=bool(proxies))
-    if proxies:
-        os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)  # which uvicorn reads
+    # uvicorn reads it, and would believe whatever runs on this machine.
+    os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)
     demo, controller, api = build(races, engines, models, limits, presence, metrics)
     demo.queue(api_open=False)
     demo._queue.sleep_when_free = LOOK  # noqa: SLF001 (without it, the page is only less idle)

@@ -67,16 +67,17 @@ class Site:
 
 
 def proxies_of(texts: Iterable[str]) -> list[str]:
-    """Addresses and networks of proxies. Raises DerbyError for what is neither."""
+    """Networks of proxies, from addresses and networks. Raises DerbyError for what is neither."""
+    networks: list[str] = []
     for text in texts:
         try:
-            ip_network(text, strict=False)
+            networks.append(str(ip_network(text, strict=False)))
         except ValueError as error:
             raise DerbyError(
                 f"{text!r:.60} is no address of a proxy: give --proxy an address such as 10.0.0.1, "
                 "or a network such as 10.0.0.0/8."
             ) from error
-    return list(texts)
+    return networks
 
 
 def _is_address(name: str) -> bool:

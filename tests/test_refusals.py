@@ -30,6 +30,7 @@ from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 from backend.web.form import read_race
 from backend.web.lineup_editor import answer
+from page.site import proxies_of
 
 #: The fields of a request to `serve` that are wrong, the one that is named, and the sentence.
 SERVED: list[tuple[dict[str, Any], str | None, str]] = [
@@ -377,6 +378,16 @@ def test_a_limit_is_refused(text: str, beginning: str) -> None:
         limits_of([text], public=False)
     assert str(refused.value).startswith(beginning)
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["", "nginx", "10.0.0.1:80", "10.0.0.0/33", "*"])
+def test_what_is_no_address_of_a_proxy_is_refused(text: str) -> None:
+    with pytest.raises(DerbyError) as refused:
+        proxies_of(["10.0.0.1", text])
+    assert (
+        str(refused.value)
+        == f"{text!r} is no address of a proxy: give --proxy an address such as 10.0.0.1, or a network such as 10.0.0.0/8."
+    )
 
 
 @pytest.mark.parametrize(("wrong", "param", "sentence"), SERVED)
