@@ -20,6 +20,7 @@ from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.definition import definition_of
@@ -29,13 +30,20 @@ from backend.grammar.sources import GrammarSource
 from backend.grammar.vocabulary import Vocabularies, Vocabulary
 from backend.results.metrics import Score
 from backend.strategies.registry import strategies
-from backend.text import Tokenizer
+from backend.text import ByteTokenizer, Tokenizer, Turns
 from backend.types import Logits, Outcome, Proposal, Request, Sampling
 
 PROMPT = tuple(b"The quick brown fox jumps over the quick brown dog, the quick brown ")
 
 
 VOCABULARIES = Vocabularies()
+
+
+def without_template(self: ByteTokenizer, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
+    """ByteTokenizer.encode of a base model."""
+    if chat:
+        raise DerbyError("This model has no chat template.")
+    return self.encode_plain(text)
 
 
 #: Strategies whose columns the local loop runs.

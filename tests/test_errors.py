@@ -53,6 +53,20 @@ def test_where_on_the_machine_is_for_the_log_alone(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("sentence", "reason"),
+    [
+        (
+            "It takes 2 GB (a: 1 GB, b: 1 GB) and there is 1: choose less.",
+            "It takes 2 GB (a: 1 GB, b: 1 GB) and there is 1",
+        ),
+        ("The disk is full.", "The disk is full"),
+    ],
+)
+def test_a_reason_leaves_the_remedy_out(sentence: str, reason: str) -> None:
+    assert DerbyError(sentence).reason == reason
+
+
+@pytest.mark.parametrize(
     ("error", "cause"),
     [
         (DerbyError("Choose less."), "request"),

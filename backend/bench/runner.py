@@ -1,15 +1,19 @@
 """Runs the jobs of a plan that are left, one after another, each row as soon as it is there."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from time import monotonic
 
 from backend.bench.plan import Plan
 from backend.bench.rows import Row, left_of, row_of
+from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
+from backend.types import ModelSpec
 
 
 def run(
@@ -34,6 +38,36 @@ def raced(race: Race, models: LoadedModels) -> Scoreboard:
     board = Scoreboard(race.columns)
     race.run(models, board.add, lambda: False)
     return board
+
+
+def racing(models: LoadedModels, say: Callable[[str], None]) -> Callable[[Race], Scoreboard]:
+    """What runs races as `raced` does, their prompts as they are where the target has no chat
+    template; `say` is told that once a model.
+    """
+
+    @cache
+    def taking_chats(target: ModelSpec) -> bool:
+        try:
+            return chats(models.get(target, say), say)
+        except Exception:  # its columns tell
+            return True
+
+    def run_one(race: Race) -> Scoreboard:
+        if race.request.chat and not taking_chats(race.target):
+            race = replace(race, request=replace(race.request, chat=False))
+        return raced(race, models)
+
+    return run_one
+
+
+def chats(engine: Engine, say: Callable[[str], None]) -> bool:
+    """Whether the model has a chat template that takes a question; `say` is told if not."""
+    try:
+        engine.tokenizer.encode("a", chat=True)
+    except DerbyError:
+        say("The model has no chat template, so prompts are sent as they are.")
+        return False
+    return True
 
 
 def whole(board: Scoreboard) -> Scoreboard:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
-from backend.bench.runner import raced, whole
+from backend.bench.runner import chats, raced, whole
 from backend.bench.summary import winner
 from backend.costs.pass_costs import PassCosts
-from backend.engines.base import Engine
 from backend.errors import DerbyError
 from backend.models.files import Say
 from backend.racing.loading import Loading
@@ -94,10 +93,7 @@ def tune(
     tried = [parse_column(_text(name, candidate.settings)) for name, candidate in candidates]
     loading.prepare(tried, target, remeasure=True)
     costs = loading.costs(engine)
-    chat = _chats(engine)
-    if not chat:
-        say("The model has no chat template, so prompts are sent as they are.")
-    runs = _Runs(target, prompts, tokens, models, say, chat)
+    runs = _Runs(target, prompts, tokens, models, say, chats(engine, say))
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}
     for name, candidate in candidates:
@@ -117,15 +113,6 @@ def tune(
         raise DerbyError(f"No setting could be run on {target}: the reasons are above.")
     best = winner((row.setting, row.measured, row.interval) for row in rows) or BASELINE
     return Tuning(str(target), costs.now, draft_steps, tuple(rows), best)
-
-
-def _chats(engine: Engine) -> bool:
-    """Whether the model has a chat template that takes a question."""
-    try:
-        engine.tokenizer.encode("a", chat=True)
-    except DerbyError:
-        return False
-    return True
 
 
 def _text(name: str, *settings: str) -> str:

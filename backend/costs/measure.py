@@ -26,8 +26,13 @@ LONG_CONTEXT = 512
 #: Contexts that differ by less tell the growth less well than no growth does.
 SMALLEST_DIFFERENCE = 64
 
-#: How often each width is measured at either context.
+#: How often each width is measured at either context, and seconds after which, at one context, no
+#: round is begun but the second.
 ROUNDS = 5
+ROUND_SECONDS = 5.0
+
+#: Seconds between two words on how far measuring has come.
+LOOK = 1.0
 
 #: Seconds that a pass over PREFILL_CHUNK rows takes in a model that is too large to be measured at
 #: all points: the built-in model's take 0.1 to 0.2, those of one eight times its size 0.8.
@@ -42,6 +47,12 @@ FEW_SECONDS = 4.0
 STALE = 64
 
 Say = Callable[[str], None]
+
+#: Hears which share of a measurement is done.
+Tell = Callable[[float], None]
+
+
+def _nobody(_share: float) -> None: ...
 
 
 def known_costs(engine: Engine) -> Costs:
@@ -64,9 +75,10 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
     known = known_costs(engine)
     if not isinstance(known, LearntCosts) or not (remeasure or known.prior.assumed):
         return known
-    say(f"Measuring the times of passes of {engine.spec}...")
+    sentence = f"Measuring the times of passes of {engine.spec}..."
+    say(sentence)
     try:
-        measured = measure(engine)
+        measured = measure(engine, tell=_telling(sentence, say))
     except Exception as error:
         log.warning("the costs of %s could not be measured", engine.spec, exc_info=True)
         reason = str(error).strip().partition("\n")[0].rstrip(".")
@@ -80,6 +92,20 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
     costs = LearntCosts(measured)
     keep(engine, costs)
     return costs
+
+
+def _telling(sentence: str, say: Say) -> Tell:
+    """Adds to a sentence how far it has come, and how long the rest will take, once a LOOK."""
+    began = told = perf_counter()
+
+    def tell(share: float) -> None:
+        nonlocal told
+        now = perf_counter()
+        if now - told >= LOOK and share < 1:
+            told = now
+            say(f"{sentence} {share:.0%}, about {(now - began) * (1 - share) / share:.0f} s left")
+
+    return tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +125,11 @@ def points_within(max_context: int, widths: Sequence[int] = WIDTHS) -> Points:
     return Points(fitting, near, far if far - near >= SMALLEST_DIFFERENCE else near)
 
 
-def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> PassCosts:
-    """Time passes of each width, in another order each round; takes some ten seconds on a CPU.
+def measure(
+    engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS, tell: Tell = _nobody
+) -> PassCosts:
+    """Time passes of each width, in another order each round, and `tell` after each how far it has
+    come; takes some ten seconds on a CPU.
 
     In a model with fewer positions, at fewer widths and contexts: see `points_within`. In a large
     one at FEW_WIDTHS, which races correct.
@@ -108,7 +137,7 @@ def measure(engine: Engine, widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
     chunk = min(PREFILL_CHUNK, engine.capabilities.max_context)
     with closing(engine.cache()) as cache:
         if _timed(engine, cache, chunk) <= LARGE:
-            return curve(engine, 1, widths, rounds)
+            return curve(engine, 1, widths, rounds, tell)
         return _quick_curve(engine, cache)
 
 
@@ -127,13 +156,23 @@ def _quick_curve(engine: Engine, cache: Cache) -> PassCosts:
     return PassCosts(widths[: len(seconds)], tuple(seconds))
 
 
-def curve(engine: Engine, sequences: int, widths: Sequence[int], rounds: int) -> PassCosts:
+def curve(
+    engine: Engine, sequences: int, widths: Sequence[int], rounds: int, tell: Tell = _nobody
+) -> PassCosts:
     """What passes cost that serve so many sequences, all of which do the same."""
     points = points_within(engine.capabilities.max_context, widths)
-    near, width_change = _measured(engine, sequences, points.widths, rounds, points.near)
+    twice = points.far > points.near and len(points.widths) > 1
+
+    def measured(context: int, begun: float = 0) -> tuple[tuple[float, ...], float]:
+        def told(share: float) -> None:
+            tell((begun + share) / (1 + twice))
+
+        return _measured(engine, sequences, points.widths, rounds, context, told)
+
+    near, width_change = measured(points.near)
     slope = (0.0, 0.0)
-    if points.far > points.near and len(points.widths) > 1:
-        far, _ = _measured(engine, sequences, points.widths, rounds, points.far)
+    if twice:
+        far, _ = measured(points.far, 1)
         slope = _context_slope(points, near, far)
     return PassCosts(points.widths, near, width_change, slope)
 
@@ -156,9 +195,15 @@ def _context_slope(
 
 
 def _measured(
-    engine: Engine, sequences: int, widths: Sequence[int], rounds: int, context: int
+    engine: Engine,
+    sequences: int,
+    widths: Sequence[int],
+    rounds: int,
+    context: int,
+    tell: Tell = _nobody,
 ) -> tuple[tuple[float, ...], float]:
-    """Seconds by width behind so many tokens, and what a change of width costs.
+    """Seconds by width behind so many tokens, and what a change of width costs; after ROUND_SECONDS
+    by as many rounds as there were, of which there are two at least.
 
     Of each width, two passes in a row: the first tells what the change costs.
     """
@@ -176,7 +221,10 @@ def _measured(
             return cache
 
         cache, stale = begin(), 0
-        for _ in range(rounds):
+        began = perf_counter()
+        for done in range(rounds):
+            if done > 1 and perf_counter() - began > ROUND_SECONDS:
+                break
             for k in order.sample(widths, len(widths)):
                 if stale > STALE:
                     cache.close()
@@ -184,6 +232,7 @@ def _measured(
                 for times in (first, steady):
                     times[k].append(_timed(engine, cache, k))
                 stale += 2 * k
+            tell((done + 1) / rounds)
     quickest = [_quartile(steady[k]) for k in widths]
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
     seconds = tuple(max(quickest[: i + 1]) for i in range(len(quickest)))

@@ -61,7 +61,7 @@ class Loading:
 
     def draft(self, target: ModelSpec, weights: Weights) -> tuple[Engine | None, str]:
         """The model that drafts, or None; and why there is none if one was wanted that the column
-        can do without.
+        can do without: a clause without a remedy, for nothing is amiss.
         """
         if not isinstance(weights, ModelSpec):
             return None, ""
@@ -70,7 +70,7 @@ class Loading:
         except DerbyError as error:
             if not is_copy(weights, target):
                 raise
-            return None, str(error)
+            return None, error.reason
 
     def prepare(
         self, columns: Sequence[Column], default: ModelSpec, *, remeasure: bool = False

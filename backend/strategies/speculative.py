@@ -85,8 +85,8 @@ def build(inputs: DrafterInputs) -> Drafter:
     length, tokenizer = inputs.draft_length(), inputs.target.tokenizer
     if inputs.draft is None:
         # A copy of the target that cannot be had: prompt lookup needs none.
-        reason = inputs.missing.rstrip(".")
-        alone = f"It drafts by prompt lookup alone, because this copy is not here: {reason}."
+        alone = "It drafts by prompt lookup alone, because this copy is not here"
+        alone = f"{alone}: {inputs.missing}."
         return lookup_of(inputs, length, declined=(alone,))
     drafter = NetworkDrafter(
         inputs.draft,

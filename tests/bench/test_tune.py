@@ -1,7 +1,7 @@
 """Predictions from costs and acceptance, and the settings that tune names."""
 
 import pytest
-from lib import PROMPT, Script, naive, run
+from lib import PROMPT, Script, naive, run, without_template
 
 from backend.bench.prompts import PROMPTS
 from backend.bench.summary import winner
@@ -11,7 +11,7 @@ from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.results.metrics import Score
-from backend.text import ByteTokenizer, Turns
+from backend.text import ByteTokenizer
 from backend.types import ModelSpec, Request
 
 CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
@@ -70,12 +70,6 @@ def test_tuning_measures_every_family_and_names_none_that_is_not_shown_to_be_fas
     assert far.measured
     assert [row for row in found.rows if row.measured is None], "not every K is run"
     assert 0 not in [row.measured for row in found.rows], "what was not run was measured as 0"
-
-
-def without_template(self: ByteTokenizer, text: str, *, chat: bool, turns: Turns = ()) -> list[int]:
-    if chat:
-        raise DerbyError("This model has no chat template.")
-    return self.encode_plain(text)
 
 
 def test_a_model_without_a_chat_template_is_tuned_on_raw_prompts(

@@ -12,6 +12,7 @@ from typing import Any
 
 import chat_model
 import pytest
+from lib import without_template
 from typer.testing import CliRunner, Result
 
 from backend.cli.console import read_input
@@ -22,6 +23,7 @@ from backend.models.prepared import prepared
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import strategies
+from backend.text import ByteTokenizer
 
 FAKE = ("--engine", "fake", "--model", "fake-loop", "--max-new-tokens", "24")
 
@@ -116,6 +118,17 @@ def test_bench_sends_raw_prompts_where_it_is_asked_to() -> None:
     in_template, raw = (json.loads(run(*asked, *more).stdout) for more in ((), ("--raw",)))
     assert raw[0]["prompts"] == in_template[0]["prompts"] == 1
     assert raw != in_template
+
+
+def test_bench_sends_raw_prompts_where_there_is_no_chat_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All columns of a base model failed, and only --raw measured them."""
+    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
+    result = run("bench", *FAKE, "--wait", "0", "--limit", "2", "-c", "kv", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)[0]["prompts"] == 2
+    assert result.stderr.count("no chat template") == 1
 
 
 def test_bench_names_the_column_that_failed_after_its_table() -> None:

@@ -221,7 +221,7 @@ def test_a_decision_tells_what_passes_were_found_to_cost(monkeypatch: pytest.Mon
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """One whose costs are measured: as STEEP."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    monkeypatch.setattr(measuring, "measure", lambda _engine: STEEP)
+    monkeypatch.setattr(measuring, "measure", lambda _engine, **_: STEEP)
     return FakeEngine(spec=ModelSpec("m", "openvino"))
 
 
@@ -276,7 +276,7 @@ def test_what_does_not_fit_the_curve_is_not_believed(engine: FakeEngine, tmp_pat
 def test_where_measuring_fails_what_races_taught_is_kept(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(_engine: object) -> PassCosts:
+    def failing(_engine: object, **_: object) -> PassCosts:
         raise DerbyError("No.")
 
     monkeypatch.setattr(measuring, "measure", failing)
@@ -286,7 +286,7 @@ def test_where_measuring_fails_what_races_taught_is_kept(
     keep(engine, costs)
     again = learnt(engine)
     assert again.now.relative(5) == pytest.approx(STEEP.relative(5), rel=0.05)
-    monkeypatch.setattr(measuring, "measure", lambda _engine: STEEP)
+    monkeypatch.setattr(measuring, "measure", lambda _engine, **_: STEEP)
     assert learnt(engine).now == STEEP, "it is tried again each time"
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from lib import compile_grammar
+from lib import compile_grammar, without_template
 from small_tokenizer import sentencepiece_like, small_tokenizer
 
 from backend.decoding.clock import Clock
@@ -290,13 +290,7 @@ def test_a_program_without_a_question_needs_no_chat_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On base models it was refused: the system prompt of a template was looked for."""
-
-    def encode(self: ByteTokenizer, text: str, *, chat: bool, turns: object = ()) -> list[int]:
-        if chat:
-            raise DerbyError("This model has no chat template.")
-        return self.encode_plain(text)
-
-    monkeypatch.setattr(ByteTokenizer, "encode", encode)
+    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
     board, _ = play('Once {{gen "v" max_tokens=4}}.', ("kv", "lookup"))
     assert board.scores[0].reason == "end of program"
 
