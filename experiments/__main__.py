@@ -30,6 +30,7 @@ from experiments.baselines import ASSISTED, PEERS
 from experiments.costs import COSTS
 from experiments.coverage import COVERAGE
 from experiments.experiment import Experiment, Setup
+from experiments.first_token import FIRST_TOKEN
 from experiments.gpu import gpu
 from experiments.interleaved import INTERLEAVED
 from experiments.masks import MASKS
@@ -39,7 +40,18 @@ from experiments.rollback import ROLLBACK
 from experiments.specbench import specbench
 from experiments.structure import STRUCTURE
 
-EXPERIMENTS = (INTERLEAVED, COVERAGE, COSTS, PROGRAM, STRUCTURE, MASKS, PEERS, ASSISTED, ROLLBACK)
+EXPERIMENTS = (
+    INTERLEAVED,
+    COVERAGE,
+    COSTS,
+    PROGRAM,
+    STRUCTURE,
+    MASKS,
+    PEERS,
+    ASSISTED,
+    ROLLBACK,
+    FIRST_TOKEN,
+)
 
 app = typer.Typer(
     help="What developers measure now and then.",

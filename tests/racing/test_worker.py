@@ -322,6 +322,20 @@ def test_a_stop_while_a_folder_is_prepared_leaves_nothing_half_made(
     assert not half.exists()
 
 
+def test_an_app_that_ends_while_a_folder_is_prepared_leaves_nothing_half_made(
+    host: ProcessHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a conversion left gigabytes of a partial folder until the next start."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    half = tmp_path / "folder.partial" / "half"
+    raced = threading.Thread(target=run, args=(host, Prepare(str(tmp_path), stuck=True)))
+    raced.start()
+    until(half.exists)
+    host.close()
+    raced.join()
+    assert not half.parent.exists()
+
+
 def test_an_operator_can_read_what_became_of_the_worker(host: ProcessHost) -> None:
     until(lambda: host.facts().worker_memory > 10**7)
     assert host.facts().restarts == {}

@@ -83,10 +83,10 @@ class ProcessHost:
             if self._closed.is_set():  # while this one was started
                 worker.kill(CLOSED)
             death = worker.watch_over()
+            remove_partials()  # of what it was converting
             if self._closed.is_set():
                 return
             log.warning("the worker process died (%s)", death.why)
-            remove_partials()  # of what it was converting
             self._count(worker, death)
             self._wanted.wait(pause(self._vain))
             self._wanted.clear()
