@@ -1,7 +1,7 @@
 // One column of the board: its lane on the track (track.js) and its card, and what is drawn in them.
 // All text goes in by textContent: none of it is markup.
 import { fit, make, put, setData, setStyle } from "./dom.js";
-import { copier, helped } from "./help.js";
+import { copier } from "./help.js";
 import { addRounds, drawMoment, stripOf } from "./rounds.js";
 import { laneOf } from "./track.js";
 
@@ -31,10 +31,9 @@ function detailsOf({ title, description, setting }) {
   const told = make("div", "dd-told");
   const parts = make("div", "dd-parts");
   const shares = make("p", "dd-shares");
-  const figures = make("dl", "dd-figures");
   const strip = stripOf();
-  root.append(summary, values, told, strip.svg, parts, shares, figures, make("p", "dd-note", description), make("code", "", setting));
-  return { root, line, sentence, values, told, parts, shares, figures, strip };
+  root.append(summary, values, told, strip.svg, parts, shares, make("p", "dd-note", description), make("code", "", setting));
+  return { root, line, sentence, values, told, parts, shares, strip };
 }
 
 export function card(column) {
@@ -56,30 +55,15 @@ export function card(column) {
   };
 }
 
-function drawPairs(box, pairs) {
-  fit(box, pairs, ([title]) => {
-    const pair = make("div");
-    const term = make("dt");
-    term.append(helped(title));
-    pair.append(term, make("dd"));
-    return pair;
-  });
-  pairs.forEach(([title, text], i) => {
-    put(box.children[i].firstChild.firstChild, title);
-    put(box.children[i].lastChild, text);
-  });
-}
-
 // As a part of the time is coloured: see --dd-forward and the others in page.css.
 function inColour(node, part) {
   node.style.setProperty("--part", `var(--dd-${part})`);
   return node;
 }
 
-function drawDetails(it, { told, figures, parts, shares }) {
+function drawDetails(it, { told, parts, shares }) {
   fit(it.told, told, () => make("p"));
   told.forEach((text, i) => put(it.told.children[i], text));
-  drawPairs(it.figures, figures);
   fit(it.parts, parts, ([part]) => inColour(make("i"), part));
   parts.forEach(([, share, text], i) => {
     setStyle(it.parts.children[i], "flexGrow", String(share));

@@ -10,8 +10,8 @@ const find = finder("board");
 let tabs = null;
 
 function drawFigures({ headings, lines, ledger }) {
-  const helpful = headings.map((title) => (meanings.has(title) ? helped(title) : title));
-  find(".dd-result .dd-scroll").replaceChildren(table(helpful, lines, { named: true }));
+  const helpful = lines.map(([title, ...texts]) => [meanings.has(title) ? helped(title) : title, ...texts]);
+  find(".dd-result .dd-scroll").replaceChildren(table(headings, helpful, { named: true }));
   put(find(".dd-ledger"), ledger);
 }
 

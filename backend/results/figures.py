@@ -15,9 +15,9 @@ from backend.results.metrics import Score
 NONE = DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-#: Where a figure stands: on a column's card, in the table of the result, and in the command line's
-#: summary, which has little room.
-Place = Literal["card", "table", "summary"]
+#: Where a figure stands: on the page, in the tables of files, and in the command line's summary,
+#: which has little room.
+Place = Literal["page", "table", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Figure:
     unit: Unit
     help: str
     value: Callable[[Score, Score], float | None]
-    places: tuple[Place, ...] = ("card", "table")
+    places: tuple[Place, ...] = ("page", "table")
     ratio: Callable[[Score, Score], Ratio] = no_interval
 
     @property
@@ -116,6 +116,11 @@ def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float
     return lambda score, _: value(score) or None
 
 
+def _pass_cost(score: Score, baseline: Score) -> float | None:
+    gain = 0.0 if score.fed else score.gain_over(baseline).value
+    return score.tokens_per_forward / gain or None if gain else None
+
+
 def _agreed(score: Score, baseline: Score) -> float | None:
     same, compared = score.agreement_with(baseline)
     return same / compared if same < compared else None
@@ -140,7 +145,7 @@ FIGURES = (
         "faster or slower only if its interval does not contain 1. For short races, programs, and "
         "columns that ran alone, it is the ratio of the times.",
         lambda score, baseline: score.gain_over(baseline).value or None,
-        ("table", "summary"),
+        ("page", "table", "summary"),
         Score.gain_over,
     ),
     Figure(
@@ -150,7 +155,7 @@ FIGURES = (
         "Time to first token: reading the prompt, compiling a grammar if there is one, and "
         "choosing the first token. Example: 300 tokens at 1 ms each: 300 ms.",
         lambda score, _: score.ttft * 1e3 if score.steps else None,
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "tpot",
@@ -159,7 +164,7 @@ FIGURES = (
         "Time per output token after the first pass, on average. Example: 100 tokens in 2 s: "
         "20 ms.",
         _positive(lambda score: score.tpot * 1e3),
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "rate",
@@ -167,7 +172,7 @@ FIGURES = (
         RATE,
         "Tokens a second after the first pass: 1 / TPOT. Example: a TPOT of 20 ms: 50 tokens/s.",
         _positive(lambda score: score.tokens_per_second),
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "tokens_per_forward",
@@ -176,7 +181,17 @@ FIGURES = (
         "Tokens written in one pass of the model, on average, after the first pass. KV reuse "
         "writes 1. Example: 4 guesses of which 2 are right, and the model's own token: 3.",
         _positive(lambda score: score.tokens_per_forward),
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
+    ),
+    Figure(
+        "pass_cost",
+        "time per pass",
+        RATIO,
+        "How many times as long as a one-token pass each pass takes, with drafting and masks. The "
+        "speed-up is tokens per pass, divided by this. Example: 30 ms, one-token passes of 20 ms: "
+        "1.50.",
+        _pass_cost,
+        ("page",),
     ),
     Figure(
         "predicted",
@@ -185,6 +200,7 @@ FIGURES = (
         "The speed-up over KV reuse on the same model, computed from the measured times of passes "
         "and drafts. Example: 2 tokens per pass of 15 ms, one-token passes of 10 ms: 1.33.",
         _positive(lambda score: score.predicted),
+        ("table",),
     ),
     Figure(
         "drafted",
@@ -201,7 +217,7 @@ FIGURES = (
         "The acceptance rate: the share of guessed tokens that were right. Example: 60 of 80: "
         "75 %.",
         lambda score, _: score.acceptance if score.drafted else None,
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "agreement",
@@ -212,7 +228,6 @@ FIGURES = (
         "differs. One race says little; a benchmark adds up its prompts. At fp32 and the exact "
         "precisions, columns of one model agree. Example: 99 equal tokens, then another one: 99 %.",
         _agreed,
-        ("table",),
     ),
     Figure(
         "drafting",
@@ -228,7 +243,7 @@ FIGURES = (
         "Time to find the tokens that a grammar allows, on average per mask. Most of it overlaps "
         "with the pass. Example: 0.1 ms beside a pass of 20 ms.",
         lambda score, _: mean(score.masks) * 1e3 if score.masks else None,
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "mask_wait",
@@ -237,7 +252,7 @@ FIGURES = (
         "Time that a pass waits for the grammar's mask, on average. Example: 0.02 ms, when the "
         "rest of the mask overlapped with the pass.",
         lambda score, _: score.parts.get("mask", 0.0) / score.steps * 1e3 if score.masks else None,
-        ("card", "table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "forced",
@@ -270,7 +285,7 @@ FIGURES = (
         TOKENS,
         "Tokens written in this run. Example: after Continue, only the new ones count.",
         _positive(lambda score: score.written),
-        ("table", "summary"),
+        ("page", "table", "summary"),
     ),
     Figure(
         "time",
@@ -278,7 +293,6 @@ FIGURES = (
         MILLISECONDS,
         "The column's time on its own clock in this run. Example: 2.8 s in a race of 14 s.",
         _positive(lambda score: score.seconds * 1e3),
-        ("table",),
     ),
 )
 

@@ -14,6 +14,7 @@ from backend.events import Conditions, Served
 from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
+from backend.results.track import photo_finish, place
 
 #: Tokens per pass above which a column did more than plain decoding.
 PLAIN = 1.03
@@ -31,8 +32,6 @@ _NO_LONGER_LENT = (
 
 #: The status of a race before any result is known.
 TURNS = "Columns take turns; each is timed on its own clock."
-
-_NOISY = "too noisy to tell"
 
 #: The glossary's entries besides the figures.
 TERMS = {
@@ -183,7 +182,7 @@ def _roundly(seconds: float) -> str:
 def _speed(board: Scoreboard) -> str:
     """Which column with the same text is fastest, and whether one with another text is faster."""
     if board.noisy:
-        return f"Too noisy to tell: {_taken(board)}. Run again."
+        return f"Too noisy to tell: {_taken(board)}."
     if any(score.fed for score in board.scores):
         return _program(board)
     known = [i for i in range(len(board.scores)) if _ordered(board, i)]
@@ -198,6 +197,15 @@ def _speed(board: Scoreboard) -> str:
         return sentence
     gain = f"{board.speedup(fastest):.2f} times as fast"
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
+
+
+def _first(board: Scoreboard, best: int) -> str:
+    """The column that finished before column `best`; "" if that was first itself. A place counts
+    the time to read the prompt, a speed-up does not.
+    """
+    finish = photo_finish(board)
+    ahead = finish is not None and place(board, best, finish) != 1
+    return board.name(finish.column) if finish and ahead else ""
 
 
 def _ordered(board: Scoreboard, index: int) -> bool:
@@ -232,13 +240,15 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     if base is None or not board.scores[base].tpot:
         speed = rate(board.scores[best].tokens_per_second)
         return f"{name} is fastest with {speed} tokens a second."
-    plain = board.name(base)
+    plain, first = board.name(base), "" if other else _first(board, best)
     if alone:
         return f"{plain} writes {rate(board.scores[base].tokens_per_second)} tokens a second."
     if board.pace(best) != "faster":
-        which = "No strategy with the same text" if other else "No strategy"
-        return f"{which} was measurably faster than {plain}."
-    return f"{name} is {board.speedup(best):.2f} times as fast as {plain}."
+        which = "no strategy with the same text" if other else "no strategy"
+        said = f"{which} was measurably faster than {plain}"
+        return f"{first} finished first, but {said}." if first else as_sentence(said)
+    gain = f"{board.speedup(best):.2f} times as fast as {plain}."
+    return f"{first} finished first; {name} wrote fastest, {gain}" if first else f"{name} is {gain}"
 
 
 def doubts(board: Scoreboard, index: int) -> str:
@@ -288,9 +298,19 @@ def _kept_texts(board: Scoreboard) -> str:
         return f"{board.name(others[0])} wrote the same text as {reference}."
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
-    if len(same) == len(board.columns):
-        return f"All {_number(len(same))} texts are identical."
-    return f"{_listed([board.name(i) for i in same])} wrote the same text."
+    short = [i for i in same if _shorter(board, i)]
+    ends = [f"{board.name(i)} stopped after {board.scores[i].length:,}" for i in short]
+    until = f"; {_listed(ends)} tokens" if ends else ""
+    whole = len(board.columns)
+    which = f"All {_number(whole)}" if len(same) == whole else f"{len(same)} of {whole}"
+    return f"{which} texts are identical{until}."
+
+
+def _shorter(board: Scoreboard, index: int) -> bool:
+    """True if the column's text is the beginning of its reference's."""
+    reference, text = board.reference(index), board.scores[index].text
+    whole = "" if reference is None else board.scores[reference].text
+    return board.sameness(index) == "same" and len(text) < len(whole)
 
 
 def _number(count: int) -> str:
@@ -326,7 +346,7 @@ def _recurrent(board: Scoreboard) -> str:
     )
 
 
-def place(board: Scoreboard) -> str:
+def machine(board: Scoreboard) -> str:
     """Which machine of a cluster the race runs on; "" where there is but one."""
     found = board.placed
     if found is None:
@@ -434,7 +454,7 @@ def pace(board: Scoreboard, index: int) -> str:
     if board.speedup(index) and score.clock != board.baseline.clock:
         return "another clock"
     if board.noisy:
-        return _NOISY
+        return ""  # the headline says so, once
     if score.fed and board.speedup(index):  # a program runs once: two times, and no interval
         return f"{factor(1 / board.speedup(index))} as long"
     if board.gain(index).known:
@@ -448,7 +468,8 @@ def kept(board: Scoreboard, index: int) -> str:
     if score.judged and score.judged.verdict == "invalid":
         return "not valid"
     words = {"same": "same text", "differs": "text changed", "allowed": "another text"}
-    return words.get(board.sameness(index), "")
+    kept = words.get(board.sameness(index), "")
+    return f"{kept}, shorter" if _shorter(board, index) else kept
 
 
 def brief(board: Scoreboard, index: int) -> str:
@@ -474,9 +495,18 @@ def reason(board: Scoreboard, index: int) -> str:
     if score.fed or board.control(index):
         return exception
     factors = exception or _factors(board, index) or served(score)
-    if not factors:
-        return ""
-    parts = [factors]
+    return "; ".join([factors, *_asides(board, index)]) if factors else ""
+
+
+def aside(board: Scoreboard, index: int) -> str:
+    """What `reason` says beyond `brief`."""
+    whole, begun = as_sentence(reason(board, index)), brief(board, index).removesuffix(".")
+    return whole.removeprefix(begun).removesuffix(".").removeprefix("; ")
+
+
+def _asides(board: Scoreboard, index: int) -> list[str]:
+    """The share of drafting, the prediction, and what was declined."""
+    score, exception, parts = board.scores[index], _exception(board, index), list[str]()
     if drafting := _drafting(board, score):
         parts.append(f"drafting takes {factor(drafting)} of that")
     # A prediction is over plain decoding on the column's own model. What was declined states the
@@ -484,7 +514,7 @@ def reason(board: Scoreboard, index: int) -> str:
     foretold = score.decision.declined or score.spec != board.baseline.spec
     if score.drafted and score.predicted and not foretold:
         parts.append(f"predicted speed-up {factor(score.predicted)}")
-    return "; ".join(parts if exception else [*parts, *score.decision.declined])
+    return parts if exception else [*parts, *score.decision.declined]
 
 
 def served(score: Score) -> str:
@@ -542,7 +572,7 @@ def _factors(board: Scoreboard, index: int) -> str:
         joint = "but" if pace == "slower" else "and"
         price = f"{score.tokens_per_forward:.2f} tokens per pass, {joint} {price}"
     unclear = "no clear difference" if board.gain(index).known else ""
-    shown = pace or (_NOISY if board.noisy else unclear)
+    shown = pace or ("" if board.noisy else unclear)
     return f"{price}: {shown}" if shown else price
 
 

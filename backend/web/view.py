@@ -20,6 +20,7 @@ from backend.results.charts import cost_curve
 from backend.results.figures import (
     NONE,
     TIMES,
+    Figure,
     counted,
     duration,
     factor,
@@ -160,7 +161,7 @@ def _setup(board: Scoreboard) -> str:
         if score.model
     }
     told = [f"{target}{prompt}" for target, prompt in targets.items()]
-    return "; ".join([*told, *filter(None, [sentences.place(board)])])
+    return "; ".join([*told, *filter(None, [sentences.machine(board)])])
 
 
 def _target(score: Score) -> str:
@@ -248,24 +249,24 @@ def _ordinal(number: int) -> str:
 def _line_of(board: Scoreboard, index: int) -> str:
     """What a card says of the figure in its lane: its interval, and what it comes from."""
     score, gain = board.scores[index], board.gain(index)
+    # What others are compared with has no cause to tell, but a speed; of a column that has ended,
+    # its sentence tells the cause.
+    plain = index == board.baseline_index and not score.fed
     _, cause = leading(score)
-    # The sentence of a column that has ended begins with the cause.
-    shown = (figure("ttft"),) if board.ended else (figure("ttft"), cause)
+    shown = [figure("ttft"), figure("rate") if plain else cause]
+    shown = shown[:1] if board.ended and not plain else shown
     known = [f for f in shown if f.value(score, board.baseline) is not None]
-    told = {f.title: f.text(score, board.baseline) for f in known}
+    told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(known)]
     interval = [f"95 % interval{span(gain)}"] if gain.known and not board.noisy else []
-    parts = [*interval, *(f"{title} {text}" for title, text in told.items())]
-    return f"{', '.join(parts)}." if parts else ""
+    return ", ".join([*interval, *told]) + "." if told else ""
 
 
 def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:
-    """What a card tells on demand of a column that has ended: sentences, the figures that are
-    known, and where its time went.
-    """
+    """What a card tells on demand of a column that has ended, and where its time went."""
     score = board.scores[index]
     told = (
         sentences.verdict(board, index),
-        sentences.reason(board, index),
+        sentences.aside(board, index),
         sentences.doubts(board, index),
         sentences.ending(score),
         sentences.remark(score),
@@ -274,11 +275,6 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
     sentences_told = (sentences.as_sentence(text) for text in told if text)
     return {
         "told": [public(text) for text in sentences_told if text != brief],
-        "figures": [
-            [figure.title, text]
-            for figure in figures("card")
-            if (text := figure.text(score, board.baseline)) != NONE
-        ],
         "parts": [[part, round(share, 4), f"{part} {time}"] for part, share, time in parts],
         "shares": [[part, f"{part} {share:.0%}"] for part, share, _ in parts if share >= 0.01],
     }
@@ -296,27 +292,28 @@ def _speed(board: Scoreboard, index: int) -> str:
 
 
 def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
-    """The table of a race that has ended, of figures that are known of any column, and what else
-    the machine did.
+    """The table of a race that has ended, a line for each figure that is known of any column, and
+    what else the machine did. Speed is told once: beside a speed-up, which is of the time in which
+    both ran, rates of whole texts would seem to contradict it.
     """
-    columns = range(len(board.columns))
-    cells = {
-        figure.title: [figure.text(score, board.baseline) for score in board.scores]
-        for figure in figures("table")
-    }
-    known = {title: texts for title, texts in cells.items() if set(texts) != {NONE}}
+    told_by_speedup = ("tpot", "rate") if board.baseline.tpot else ()
+    lines = [
+        [figure.title, *(_cell(board, figure, score) for score in board.scores)]
+        for figure in figures("page")
+        if figure.name not in told_by_speedup
+    ]
+    kept = [_state(board, i) or "the baseline" for i in range(len(board.columns))]
     return {
-        "headings": ["column", "text", *known],
-        "lines": [
-            [
-                public(board.name(i)),
-                public(sentences.outcome(board, i) or NONE),
-                *(texts[i] for texts in known.values()),
-            ]
-            for i in columns
-        ],
+        "headings": ["", *(public(board.name(i)) for i in range(len(board.columns)))],
+        "lines": [["text", *kept], *(line for line in lines if set(line[1:]) != {NONE})],
         "ledger": public(sentences.ledger(board)),
     }
+
+
+def _cell(board: Scoreboard, entry: Figure, score: Score) -> str:
+    """A figure of a column. Of a noisy race no speed-up has an interval."""
+    noisy, value = board.noisy and entry.name == "speedup", entry.value(score, board.baseline)
+    return entry.unit.text(value) if noisy and value else entry.text(score, board.baseline)
 
 
 def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:

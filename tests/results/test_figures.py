@@ -19,7 +19,7 @@ def test_names_and_titles_tell_figures_apart_and_each_has_its_line_of_help() -> 
     assert [title for title, _, _ in glossary()] == [entry.title for entry in FIGURES]
     assert json.loads(json.dumps(glossary()))
     assert {"tokens per pass", "mask compute", "mask wait"} <= {f.title for f in FIGURES}
-    assert all(set(figures(place)) <= set(FIGURES) for place in ("card", "table", "summary"))
+    assert all(set(figures(place)) <= set(FIGURES) for place in ("page", "table", "summary"))
 
 
 @pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
