@@ -37,7 +37,10 @@ HEAVY = {
 LATE = (
     "backend.engines.torch.",
     "backend.engines.heads.device",
+    "backend.engines.heads.draft_module",
     "backend.engines.heads.eagle3",
+    "backend.engines.heads.mtp",
+    "backend.engines.heads.torch_draft",
     "backend.engines.heads.network",
     "backend.training.",
 )

@@ -348,10 +348,10 @@ class LoadedModels:
         key = target.spec.name, str(target.spec), path
         if key not in self._heads:
             draft = read_published(path)
-            from backend.engines.heads.eagle3 import open_eagle3
+            from backend.engines.heads.torch_draft import open_published
 
             say(f"Loading the {draft.title} draft {path.name}...")
-            self._heads[key] = open_eagle3(draft, target).open
+            self._heads[key] = open_published(draft, target).open
         return self._heads[key]
 
     def warm_up(self, steps: int | None = 1, seconds: float = inf) -> bool:

@@ -38,6 +38,7 @@ class Draft:
 SUFFIX_DECODING = "suffix decoding"
 EAGLE_3 = "EAGLE-3"
 P_EAGLE = "P-EAGLE"
+MTP = "MTP"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
-from backend.engines.heads.published import folder_of, is_published, read_published
+from backend.engines.heads.published import KINDS, folder_of, is_published, own_mtp, read_published
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.strategies.declaration import (
@@ -20,13 +20,14 @@ from backend.strategies.declaration import (
     Values,
     Weights,
 )
-from backend.strategies.equivalents import EAGLE_3, P_EAGLE, Draft, Equivalent, Lookup, Nothing
+from backend.strategies.equivalents import Draft, Equivalent, Lookup, Nothing
 from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
-#: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
-TRAINED, HYBRID = "trained", "hybrid"
+#: Drafts that are no model's name: the trained head, the same behind prompt lookup, and the
+#: target's own layer for more than the next token.
+TRAINED, HYBRID, MTP = "trained", "hybrid", "mtp"
 
 #: What may be promised of the text: that it is the plain one's, or that its distribution is.
 TEXT, DISTRIBUTION = "text", "distribution"
@@ -40,9 +41,9 @@ def weights(values: Values, target: Engine) -> Weights:
     trained.
     """
     draft: str = values["draft"]
-    if is_published(draft):
+    if draft == MTP or is_published(draft):
         _require_layers(target)
-        return folder_of(draft)
+        return own_mtp(target.spec.name) if draft == MTP else folder_of(draft)
     head = _head(draft, target.spec)
     if head is not None and draft != HYBRID:
         _require_hidden_states(target)
@@ -116,8 +117,9 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     draft, k = values["draft"], values["k"]
     if is_published(draft):
-        parallel = read_published(folder_of(draft)).block > 1
-        return Nothing(P_EAGLE if parallel else EAGLE_3, Lookup(k, NGRAM), draft)
+        return Nothing(read_published(folder_of(draft)).title, Lookup(k, NGRAM), draft)
+    if draft == MTP:
+        return Nothing(KINDS[MTP], Lookup(k, NGRAM))
     if _head(draft, target) is not None or draft == TRAINED:
         beside = " beside prompt lookup" if draft == HYBRID else ""
         return Lookup(
@@ -158,14 +160,16 @@ SPECULATIVE = Strategy(
             "draft",
             "Draft",
             "What drafts: hybrid is prompt lookup, else the trained draft; int4 and int8 are "
-            "copies of the model. Or another model with the same tokenizer, or the folder or Hub "
-            "id of an EAGLE-3 or P-EAGLE draft.",
+            "copies of the model; mtp is its own layer for more tokens, if it has one. Or another "
+            "model with the same tokenizer, or the folder or Hub id of an EAGLE-3, P-EAGLE or MTP "
+            "draft.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),
                 (TRAINED, "trained"),
                 ("int4", "int4 copy"),
                 ("int8", "int8 copy"),
+                (MTP, "MTP layer"),
             ),
         ),
         Choice(

@@ -16,10 +16,12 @@ import pytest
 import torch
 from chat_model import VOCABULARY, make
 from families import byte_tokenizer, random_model
+from published_drafts import assert_like_speculators, write
 from races import board_after, events_of
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from backend.engines.heads.published import is_published, read_published
+from backend.engines.heads.torch_draft import TorchDraftNetwork, open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
 from backend.kvcache.sources import Visitor
@@ -51,32 +53,12 @@ def test_logits_are_those_of_speculators(target: TorchEngine, name: str) -> None
     assert_like_speculators(PUBLISHED / name, target, load_file(PUBLISHED / f"{name}.safetensors"))
 
 
-def assert_like_speculators(folder: Path, target: TorchEngine, reference: dict[str, Any]) -> None:
-    from backend.engines.heads.eagle3 import open_eagle3
-
-    tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
-    logits = reference["logits"].numpy()  # [step, place, V']
-    network = open_eagle3(read_published(folder), target).open()
-    held = 0
-    for end in (1, 2, 5, 6, 10):  # read in parts, each after guesses that are forgotten
-        found = network.read(held, tokens[held:end], states[held:end], wanted=True)
-        assert np.abs(found[0] - logits[0, end - 1]).max() < 1e-5
-        for step in (1, 2):
-            found = network.guess(end + step - 1, tokens[end + step - 1])
-            assert np.abs(found[0] - logits[step, end - 1]).max() < 1e-5
-        assert network.rewind(end) == end
-        held = end
-    network.close()
-
-
 def test_a_parallel_draft_predicts_a_block_as_speculators_does(target: TorchEngine) -> None:
     """P-EAGLE. The reference has nothing of places behind its text."""
-    from backend.engines.heads.eagle3 import open_eagle3
-
     reference = load_file(PUBLISHED / "peagle.safetensors")
     tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
     logits = reference["logits"].numpy()  # [depth, place, V']
-    network = open_eagle3(read_published(PUBLISHED / "peagle"), target).open()
+    network = open_published(read_published(PUBLISHED / "peagle"), target).open()
     held = 0
     for end in (1, 2, 5, 6, 9):
         found = network.read(held, tokens[held:end], states[held:end], wanted=True)
@@ -108,13 +90,6 @@ def test_a_draft_in_its_authors_format_is_the_same(target: TorchEngine, tmp_path
     with torch.no_grad():
         target.model.get_input_embeddings().weight.copy_(embedding)
     assert_like_speculators(folder, target, load_file(PUBLISHED / "llama.safetensors"))
-
-
-def write(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: each.contiguous() for name, each in weights.items()}, folder / "w.safetensors")
-    return folder
 
 
 def test_states_are_those_in_front_of_the_layers(target: TorchEngine) -> None:
@@ -228,12 +203,12 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
     folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was rejected on the way."""
-    from backend.engines.heads.eagle3 import Eagle3Network
-
     seen: dict[int, tuple[int, Any]] = {}
-    read = Eagle3Network.read
+    read = TorchDraftNetwork.read
 
-    def noted(self: Eagle3Network, position: int, tokens: Any, states: Any, *, wanted: bool) -> Any:
+    def noted(
+        self: TorchDraftNetwork, position: int, tokens: Any, states: Any, *, wanted: bool
+    ) -> Any:
         rows = zip(tokens, states, strict=True)
         seen.update({position + i: row for i, row in enumerate(rows)})
         return read(self, position, tokens, states, wanted=wanted)
@@ -243,7 +218,7 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
     models, spec = LoadedModels(), ModelSpec(str(model), "torch")
     race = Race(Request("Say a word.", 24, Sampling(0.8, seed=1)), columns, spec)
     models.get(spec, print)
-    monkeypatch.setattr(Eagle3Network, "read", noted)
+    monkeypatch.setattr(TorchDraftNetwork, "read", noted)
     (score,) = board_after(columns, events_of(race, models)).scores
     assert score.drafted > score.accepted
     last = max(seen)

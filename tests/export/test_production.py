@@ -67,6 +67,8 @@ def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
     note = code_of(column, ran()).note
     assert "EAGLE" in note
     assert "prompt_lookup_num_tokens=4" in note
+    own = code_of("speculative:draft=mtp,k=4", ran(), "vLLM").code
+    assert '{"method": "mtp", "num_speculative_tokens": 4}' in own
 
 
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup:k=7", "lookup:auto=false"])

@@ -7,45 +7,53 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
+from backend.models.files import model_folder
 from backend.models.hub import HUB_ID, fetched_folder
 from backend.types import Layers
 
 CONFIG = "config.json"
 
-#: What else is published in the same format, as its configuration calls it.
-OTHERS = {
-    "dflash": "DFlash",
-    "dspark": "DSpark",
-    "eagle": "EAGLE",
-    "medusa": "Medusa",
-    "mtp": "MTP",
-}
+#: The kinds that run here, as configurations call them, and in sentences.
+KINDS = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE", "mtp": "MTP"}
+
+#: What else is published in the same format.
+OTHERS = {"dflash": "DFlash", "dspark": "DSpark", "eagle": "EAGLE", "medusa": "Medusa"}
+
+#: How the names of an MTP layer's tensors begin: in a model's own files (Qwen), and in a folder of
+#: `speculators`. In others (DeepSeek) it is one more layer of the model.
+MTP_PREFIXES = ("mtp.", "mtp_layers.0.")
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedDraft:
-    """An EAGLE-3 draft in `folder` (arXiv 2503.01840), or a P-EAGLE draft (arXiv 2602.01469), which
-    predicts `block` tokens in one pass: it reads `mask` in place of those it does not know.
+    """A draft in `folder` of one of KINDS: EAGLE-3 (arXiv 2503.01840), P-EAGLE (arXiv 2602.01469),
+    which predicts `block` tokens in one pass and reads `mask` in place of those it does not know,
+    or an MTP layer, whose tensors' names begin with `prefix`.
 
-    `layer`: the configuration of its decoder layers, of the family `family`; `reads`: layers of the
-    target whose hidden states it reads; (): the usual ones.
-    The others are the flags of `speculators`: what is normalised on the way.
+    `layer`: the configuration of its decoder layers, of the family `family`; {}: the target's.
+    `reads`: layers of the target whose hidden states it reads; (): the usual ones. The others are
+    the flags of `speculators`: what is normalised on the way.
     """
 
     folder: Path
+    kind: str
     layer: Mapping[str, Any]
-    family: str
-    reads: Layers
-    norm_before_residual: bool
-    norm_before_fc: bool
-    fc_norm: bool
-    norm_output: bool
+    reads: Layers = ()
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
     block: int = 1
     mask: int = 0
+    prefix: str = ""
 
     @property
     def title(self) -> str:
-        return "P-EAGLE" if self.block > 1 else "EAGLE-3"
+        return KINDS[self.kind]
+
+    @property
+    def family(self) -> str:
+        return self.layer.get("model_type", "llama")
 
     @property
     def count(self) -> int:
@@ -75,24 +83,30 @@ def is_published(name: str) -> bool:
 
 
 def read_published(folder: Path) -> PublishedDraft:
-    """What the folder holds. Raises DerbyError if it is no EAGLE-3 draft, nor a P-EAGLE one."""
+    """What the folder holds: a draft, or a model with an MTP layer. Raises DerbyError if it is
+    neither.
+    """
     config = _config(folder)
     kind = _kind(config)
-    if kind not in ("eagle3", "peagle"):
+    if not kind and (prefix := own_mtp_prefix(folder)):
+        return PublishedDraft(folder, "mtp", {}, prefix=prefix)
+    if kind not in KINDS:
+        *most, last = KINDS.values()
         raise DerbyError(
             f"The draft {folder.name} is a {OTHERS.get(kind, kind or 'model')} draft, which cannot "
-            "run here yet: choose an EAGLE-3 or P-EAGLE draft, or a draft model with its "
+            f"run here yet: choose an {', '.join(most)} or {last} draft, or a draft model with its "
             "tokenizer."
         )
     layer = config.get("transformer_layer_config", config)
-    family = layer.get("model_type", "llama")
+    if kind == "mtp":
+        return PublishedDraft(folder, kind, layer, prefix=MTP_PREFIXES[1])
     reads = config.get("eagle_aux_hidden_state_layer_ids") or (
         config.get("eagle_config") or {}
     ).get("eagle_aux_hidden_state_layer_ids")
     return PublishedDraft(
         folder,
+        kind,
         layer,
-        family,
         tuple(reads or ()),
         bool(config.get("norm_before_residual")),
         bool(config.get("norm_before_fc")),
@@ -101,6 +115,36 @@ def read_published(folder: Path) -> PublishedDraft:
         _block(config) if kind == "peagle" else 1,
         config.get("mask_token_id") or 0,
     )
+
+
+def own_mtp(name: str) -> Path:
+    """The folder of the model called `name`, which is here. Raises DerbyError if it has no MTP
+    layer.
+    """
+    folder = model_folder(name, lambda _: None)
+    if not own_mtp_prefix(folder):
+        raise DerbyError(
+            f"The files of {name!r} have no MTP layer (no tensors mtp.*, nor a layer beyond those "
+            "of its config.json): choose another draft."
+        )
+    return folder
+
+
+def own_mtp_prefix(folder: Path) -> str:
+    """How the names of a model's own MTP layer begin, among those of its tensors; "": it has
+    none.
+    """
+    from safetensors import safe_open
+
+    config = _config(folder)
+    layers = config.get("text_config", config).get("num_hidden_layers")
+    prefixes = (MTP_PREFIXES[0], f"model.layers.{layers}.")
+    for path in sorted(folder.glob("*.safetensors"), reverse=True):  # it is usually the last
+        with safe_open(path, "numpy") as file:
+            for prefix in prefixes:
+                if any(name.startswith(prefix) for name in file.offset_keys()):
+                    return prefix
+    return ""
 
 
 def _block(config: Mapping[str, Any]) -> int:

@@ -28,7 +28,7 @@ class HiddenStatesTap:
         that we know.
         """
         for index in sorted(set(layers) - self.shown - {-1}):
-            self._watch(_layers_of(model)[index], index)
+            self._watch(layers_of(model)[index], index)
             self.shown.add(index)
 
     def _watch(self, layer: Any, index: int) -> None:
@@ -45,7 +45,7 @@ class HiddenStatesTap:
         return seen
 
 
-def _layers_of(model: Any) -> Any:
+def layers_of(model: Any) -> Any:
     """The model's decoder layers, in their order. Raises DerbyError if it has none that we know."""
     from torch.nn import ModuleList
 
