@@ -25,11 +25,12 @@ from backend.results.figures import NONE
 from backend.results.sentences import taken_by_others
 from backend.types import Request, Sampling
 
-#: Every method that runs on the built-in model.
+#: Every method; those that the engine cannot run are left out.
 METHODS = (
     "lookup",
     "suffix",
     "recycling",
+    "layerskip",
     "lookahead",
     "speculative:draft=trained",
     "speculative",

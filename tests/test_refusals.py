@@ -188,12 +188,12 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
         {"lineup": "kv\n\nnothing"},
-        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
+        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
     (
         {"lineup": "kv\ud800"},
-        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
+        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     (
         {"lineup": "kv@fake"},
@@ -281,12 +281,12 @@ ACTIONS: list[tuple[Any, str]] = [
     ({}, "The action is none that is known."),
     (
         {"op": "add", "strategy": "nothing"},
-        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
+        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
     (
         {"op": "add", "strategy": "kv\nkv"},
-        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, no_reuse, single, server.",
+        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
@@ -415,14 +415,19 @@ def test_serve_refuses_a_body(body: bytes, beginning: str) -> None:
     assert str(refused.value).startswith(beginning)
 
 
-def test_lookahead_is_refused_on_a_model_with_recurrent_state() -> None:
-    column, target = default_column("lookahead"), ModelSpec("fake-recurrent", "fake")
+#: Columns that a model with recurrent state cannot run.
+ON_RECURRENT = {
+    "lookahead": "Lookahead cannot run on fake-recurrent on fake fp32 (CPU), which keeps recurrent state: choose prompt lookup or speculative.",
+    "layerskip": "Layer skipping cannot run on fake-recurrent on fake fp32 (CPU): only torch runs some of a model's layers over the same weights, of a model without recurrent state. Remove this column.",
+}
+
+
+@pytest.mark.parametrize("name", ON_RECURRENT)
+def test_some_columns_are_refused_on_a_model_with_recurrent_state(name: str) -> None:
+    column, target = default_column(name), ModelSpec("fake-recurrent", "fake")
     board = Scoreboard([column])
     Race(Request("x"), (column,), target).run(LoadedModels(), board.add, lambda: False)
-    assert board.scores[0].message == (
-        "Lookahead cannot run on fake-recurrent on fake fp32 (CPU), which keeps recurrent state: "
-        "choose prompt lookup or speculative."
-    )
+    assert board.scores[0].message == ON_RECURRENT[name]
 
 
 ONE = "model.layers.1.mlp.up_proj.weight"

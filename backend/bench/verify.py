@@ -12,6 +12,7 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
+from backend.strategies.layerskip import LAYERSKIP
 from backend.strategies.registry import BASELINE, strategies
 from backend.strategies.speculative import TRAINED
 from backend.types import ModelSpec, Request, Sampling
@@ -29,9 +30,13 @@ def verified_columns() -> tuple[Column, ...]:
 
 
 def runs_on(column: Column, target: ModelSpec) -> bool:
-    """Whether the target's engine can run a verified column: trained drafts read hidden states."""
-    shows = engine_named(target.engine).capabilities.hidden_states
-    return shows or column.settings().get("draft") != TRAINED
+    """Whether the target's engine can run a verified column: trained drafts read hidden states, and
+    not every engine can leave out layers.
+    """
+    able = engine_named(target.engine).capabilities
+    if column.name == LAYERSKIP.name:
+        return able.skipping
+    return able.hidden_states or column.settings().get("draft") != TRAINED
 
 
 #: In which equality is a promise, on every engine that is installed.

@@ -125,7 +125,8 @@ class Engine(ABC):
     """A loaded model. One copy of the weights serves every cache it opens.
 
     `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
-    whatever device; `slow_at_first`: how many rows passes have of which the first one is slow.
+    whatever device; `slow_at_first`: how many rows passes have of which the first one is slow;
+    `depth`: its layers, where some can be left out.
     """
 
     spec: ModelSpec
@@ -134,6 +135,15 @@ class Engine(ABC):
     tokenizer: Tokenizer
     capabilities: Capabilities
     slow_at_first: Sequence[int] = ()
+    depth: int = 0
+
+    def shortened(self, kept: Sequence[int]) -> "Engine":
+        """This model with these of its layers alone, ascending, over the same weights.
+
+        Raises RuntimeError if the engine does not declare `Capabilities.skipping`, DerbyError for a
+        model that needs all of its layers.
+        """
+        raise RuntimeError(f"{self.spec} has no layers that can be left out")
 
     @abstractmethod
     def store(self, sequences: int) -> Store:

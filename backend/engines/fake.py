@@ -20,10 +20,10 @@ from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, ModelSpec
 
-CAPABILITIES = Capabilities(max_context=4096, batch=True)
+CAPABILITIES = Capabilities(max_context=4096, batch=True, skipping=True)
 
 #: Of a model whose prefix is a state that each token overwrites.
-RECURRENT = replace(CAPABILITIES, tree=False, batch=False, rewinds="last pass")
+RECURRENT = replace(CAPABILITIES, tree=False, batch=False, skipping=False, rewinds="last pass")
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -40,10 +40,11 @@ def hash_of(prefix: Sequence[int], salt: int = 0) -> int:
     return reduce(extend_hash, prefix, salt)
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeEngine(Engine):
     """`sharpness` scales the logits; `salt` makes another model: a draft that disagrees.
 
+    `blur` adds so much of a second model to its scores: a draft that agrees in part.
     `period` > 0 hashes only the last `period` tokens, so that texts repeat and lookup can win.
     `step_seconds` is slept in every forward pass, for a page that can be watched. With RECURRENT
     capabilities it writes the same texts from a state.
@@ -53,6 +54,7 @@ class FakeEngine(Engine):
     vocab_size: int = 257
     sharpness: float = 2.0
     salt: int = 0
+    blur: float = 0.0
     period: int = 0
     step_seconds: float = 0.0
     capabilities: Capabilities = CAPABILITIES
@@ -64,10 +66,16 @@ class FakeEngine(Engine):
         self.tokenizer = ByteTokenizer(self.vocab_size)
         self.fingerprint = f"fake {self.salt} {self.period} {self.sharpness}"
         self.weight_bytes = WEIGHT_BYTES
+        self.depth = 4
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
     def store(self, sequences: int) -> Store:
         return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self, sequences)
+
+    def shortened(self, kept: Sequence[int]) -> "FakeEngine":
+        made = replace(self, blur=1 - len(kept) / self.depth)
+        made.weight_bytes = WEIGHT_BYTES * len(kept) // self.depth
+        return made
 
     def count(self, work: Pass) -> None:
         """Count a pass, and let it take its time."""
@@ -84,6 +92,10 @@ class FakeEngine(Engine):
         state = hash_of(prefix, self.salt)
         bits = np.random.Philox(key=np.array([state, 0], dtype=np.uint64))
         values = np.random.Generator(bits).standard_normal(self.vocab_size, dtype=np.float32)
+        if self.blur:
+            other = np.random.Philox(key=np.array([state, 1], dtype=np.uint64))
+            noise = np.random.Generator(other).standard_normal(self.vocab_size, dtype=np.float32)
+            values += np.float32(self.blur) * noise
         if self.vocab_size > ByteTokenizer.EOS:
             # Printable letters and spaces, now and then the end: text one can look at.
             values[:32] -= 40

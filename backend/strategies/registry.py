@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
+from backend.strategies.layerskip import LAYERSKIP
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
 from backend.strategies.plain import (
@@ -31,6 +32,7 @@ OURS = (
     LOOKUP,
     SUFFIX,
     RECYCLING,
+    LAYERSKIP,
     NO_REUSE,
     SINGLE,
     SERVER,

@@ -1,7 +1,7 @@
 """Any transformers causal LM, run by PyTorch on the CPU or on CUDA devices."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,7 @@ class TorchEngine(Engine):
             CAPABILITIES,
             tree=trees,
             batch=trees,
+            skipping=not recurrent,
             max_context=max_context,
             rewinds="last pass" if recurrent else "any row",
         )
@@ -91,6 +92,13 @@ class TorchEngine(Engine):
         )
 
         self._static, self.why_growing = self._fixed_widths(capture)
+        self.depth = model.config.get_text_config(decoder=True).num_hidden_layers
+
+    def shortened(self, kept: Sequence[int]) -> "TorchEngine":
+        from backend.engines.torch.skipping import without_layers
+
+        model, limit = without_layers(self.model, kept), self.capabilities.max_context
+        return TorchEngine(self.spec, model, self.tokenizer, limit)
 
     def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
         """The model with passes of fixed widths, or why it has none."""
