@@ -247,10 +247,10 @@ def _loaded(folder: Path) -> Any:
         )
     settings = folder / "tokenizer_config.json"
     named = json.loads(settings.read_text()).get("tokenizer_class") if settings.is_file() else None
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     if stored and named in PLAIN_CLASSES:
         return _as_stored(folder)
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
     # The class that is stated, or the architecture's usual one, may replace what is stored.
     with suppress(Exception):
         fast: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

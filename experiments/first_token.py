@@ -16,6 +16,7 @@ from time import monotonic
 
 import psutil
 
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.models.builtin import built_in_folder
 from backend.models.cache_folder import CACHE, cache_dir
@@ -54,8 +55,9 @@ LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """Seconds from the start of the command to the first token, and to what; `memory` is the most
-    that the process held, in GB, mapped files included. `start`: see STARTS.
+    """Seconds from the start of the command to the first token, and to what; `processor` is the
+    time that the command used of all cores, and `memory` the most that it held, in GB, mapped files
+    included. `start`: see STARTS.
     """
 
     start: str
@@ -65,15 +67,19 @@ class StartResult:
     loading: float
     measuring: float
     reading: float
+    processor: float
     memory: float
 
 
 def first_token(setup: Setup) -> list[StartResult]:
-    """A race of the columns on SHAPE in a process of its own, once for each of STARTS."""
+    """A race of the columns on SHAPE in a process of its own, once for each of STARTS that the
+    engine has.
+    """
+    converts = engine_named(setup.target.engine).peak_bytes is not None
     model = prepared(NAME, RECIPE, lambda folder: _make(folder, setup.say), NEEDS, setup.say)
     cache = cache_dir() / "first-token"
     found: list[StartResult] = []
-    for start, unknown in STARTS.items():
+    for start, unknown in list(STARTS.items())[not converts :]:
         for path in [path for name in unknown for path in cache.glob(name)]:
             path.unlink() if path.is_file() else shutil.rmtree(path)
         setup.say(f"start: {start}")
@@ -112,6 +118,7 @@ def _started(start: str, command: Sequence[str], cache: Path, say: Say) -> Start
     assert process.stdout
     with _watched(process.pid) as most:
         spent, total = _phases(process.stdout, began, say)
+        used = sum(psutil.Process(process.pid).cpu_times()[:2])
     process.send_signal(signal.SIGINT)
     process.wait()
     return StartResult(
@@ -122,6 +129,7 @@ def _started(start: str, command: Sequence[str], cache: Path, say: Say) -> Start
         loading=spent["loading"],
         measuring=spent["measuring"],
         reading=spent["reading"],
+        processor=used,
         memory=most[0] / 1e9,
     )
 

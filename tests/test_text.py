@@ -318,6 +318,28 @@ def test_tokens_that_extend_another_begin_with_its_text(built_in: HfTokenizer) -
     assert built_in.extending(built_in.fast.eos_token_id) == []
 
 
+IMPORTED = """
+import sys
+from pathlib import Path
+from backend.text import HfTokenizer
+
+HfTokenizer(Path(sys.argv[1]), frozenset(), 300)
+print(*sys.modules)
+"""
+
+
+def test_a_tokenizer_that_is_read_as_stored_imports_no_models(tmp_path: Path) -> None:
+    """Every start waited for all that AutoTokenizer imports, sklearn and torch._dynamo among it: of
+    10 s of processor time to load the built-in model's tokenizer, 6.
+    """
+    families.byte_tokenizer().save_pretrained(tmp_path)
+    command = [sys.executable, "-c", IMPORTED, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = ended.stdout.split()
+    assert "transformers.tokenization_utils_tokenizers" in modules
+    assert not {"transformers.models.auto.auto_factory", "sklearn", "torch._dynamo"} & {*modules}
+
+
 FOUR_AT_ONCE = """
 import sys, threading
 import backend.web.editor

@@ -14,6 +14,9 @@ LOOK = 1.0
 #: Memory that has come since the last sentence and is worth a word, in bytes.
 WORTH = 2e8
 
+#: The share of a file that must have come before the time that is left can be told.
+TELLING = 0.02
+
 Say = Callable[[str], None]
 
 
@@ -52,7 +55,7 @@ class Progress:
         if not total > written:
             return f"{size(written)} written"
         said = f"{size(written)} of about {size(total)} written ({written / total:.0%})"
-        if written == before:
+        if written - before < TELLING * total:
             return said
         return f"{said}, about {(total - written) * (now - began) / (written - before):.0f} s left"
 

@@ -45,6 +45,10 @@ def test_what_is_written_has_a_share_and_then_a_time_that_is_left() -> None:
         "Converting it... 2.0 GB of about 4.0 GB written (50%), about 40 s left",
         "Converting it... 5.0 GB written",
     ]
+    told.say("Compressing it...")
+    for now, written in ((50.0, 3_680_000_000), (90.0, 3_680_000_009)):
+        told.look(now, (Building(written, 4_000_000_000),))
+    assert said[-1].endswith("(92%)"), "nine bytes once told of three million seconds left"
     told.say("Loading it...")
     told.look(60.0, (Building(6_000_000_000, 0),))
     assert said[-1] == "Loading it... 6.0 GB written", "of an unknown number"
