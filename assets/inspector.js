@@ -8,6 +8,7 @@ const panel = () => find(".dd-inspector");
 const NARROW = 640; // pixels up to which it is a sheet
 let component = null; // which is asked, and holds the answer
 let at = null; // column and round on show
+const folded = { open: false }; // its reader wants the details of each step
 
 const cardsNow = () => [...document.querySelectorAll(".dd-card")];
 const nodesAt = ([column, round]) => cardsNow()[column]?.querySelectorAll(`[data-round="${round}"]`) ?? [];
@@ -70,20 +71,20 @@ const SIGNS = {
   chosen: ["\u2605", "the target's own choice"],
 };
 
-// The shape of what was proposed, where that is a tree; the table has the same in words.
+// What was proposed, as a chain or a tree; the table has the same in words.
 function tree({ shape, proposed, chosen }) {
-  if (shape !== "tree") return [];
+  if (!shape) return [];
   const depths = proposed.map(({ depth }) => depth ?? 0);
   const own = chosen && { ...chosen, fate: "chosen", depth: (depths[chosen.parent] ?? 0) + 1 };
   const nodes = ordered(own ? [...proposed, own] : proposed);
   const keys = Object.entries(SIGNS).filter(([fate]) => nodes.some((node) => node.fate === fate));
-  const caption = make("figcaption", "", "Tree");
+  const caption = make("figcaption");
   caption.append(
     ...keys.map(([fate, [sign, words]]) => withFate(make("span", "dd-tree-node", `${sign} ${words}`), fate)),
   );
   const grid = make("div", "dd-tree-grid");
   grid.setAttribute("role", "img");
-  grid.setAttribute("aria-label", `A tree of guessed tokens, ${Math.max(...depths)} deep; the next table lists them.`);
+  grid.setAttribute("aria-label", `A ${shape} of guessed tokens, ${Math.max(...depths)} deep; the details list them.`);
   grid.tabIndex = 0; // a wide one scrolls
   grid.append(make("span", "dd-tree-root"), ...nodes.flatMap(branch));
   const figure = make("figure", "dd-tree");
@@ -131,6 +132,31 @@ function committed(step) {
   return section("Committed", ["token", "origin", "gap", ...(asked ? ["most probable"] : [])], lines);
 }
 
+function time({ parts, rows, expected }) {
+  const lines = parts.map(([name, , words]) => [name, words.slice(name.length)]);
+  if (expected !== null) lines.push(["predicted", `${expected.toFixed(1)} ms`]);
+  return section("Time", ["part", "took"], rows ? [...lines, ["rows", rows]] : lines);
+}
+
+// Folded until its reader opens it; what was asked for is in sight.
+function details(step) {
+  const tables = [
+    ...section("Proposed", ["token", "by", "what became of it"], proposals(step)),
+    ...committed(step),
+    ...time(step),
+    ...section("Masks", ["behind", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
+    ...section("Window", ["level"], step.window.map((level) => [level.join(" ")])),
+  ];
+  if (!tables.length) return [];
+  const node = make("details");
+  node.open = folded.open || step.tokens.some(({ top }) => top.length);
+  node.addEventListener("toggle", () => (folded.open = node.open));
+  const box = make("div", "dd-inspector-tables");
+  box.append(...tables);
+  node.append(make("summary", "", "Details"), box);
+  return [node];
+}
+
 function draw() {
   const step = component.props.value;
   if (!step?.at && !step?.note) return; // what was asked, not what was answered
@@ -145,11 +171,7 @@ function draw() {
   find(".dd-said").replaceChildren(...step.sentences.map((sentence) => make("p", "", sentence)));
   find(".dd-inspector-body").replaceChildren(
     ...tree(step),
-    ...section("Proposed", ["token", "by", "what became of it"], proposals(step)),
-    ...committed(step),
-    ...section("Time", ["part", "took"], step.parts.map(([name, , words]) => [name, words.slice(name.length)])),
-    ...section("Masks", ["behind", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
-    ...section("Window", ["level"], step.window.map((level) => [level.join(" ")])),
+    ...details(step),
   );
   mark();
   nodesAt(at)[0]?.scrollIntoView({ block: "nearest", behavior: "instant" });

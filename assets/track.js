@@ -1,6 +1,7 @@
 // The track: a lane for each column, all of them on one scale. A lane is as long as what its column had
-// written at a reading of its own clock, and stands still from the reading at which the first one had
-// finished: the photo finish. All text goes in by textContent: none of it is markup.
+// written at a reading of its own clock: while they race, the latest one that all have reached. It stands
+// still from the reading at which the first one had finished: the photo finish. All text goes in by
+// textContent: none of it is markup.
 import { finder, make, put, setData, setStyle } from "./dom.js";
 
 const find = finder("board");
@@ -9,7 +10,7 @@ const STEPS = [1, 2, 5];
 const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
 const NEAR = 0.93;
 let drawn = ""; // of the scale, which changes in place
-let scale = { unit: "token", flag: 0, end: "", finish: null };
+let scale = { unit: "token", flag: 0, end: "", finish: null, now: null };
 
 export function laneOf(column) {
   const root = make("li", "dd-lane");
@@ -64,13 +65,15 @@ const lengthAt = (it, n) => (scale.unit === "token" ? it.column.earlier + it.tok
 export function drawLane(it) {
   const { lane, column } = it;
   let n = it.shown;
-  while (scale.finish !== null && n && it.rounds[n - 1][CLOCK] > scale.finish) n -= 1;
+  const end = scale.finish ?? (it.following ? scale.now : null) ?? Infinity;
+  while (n && it.rounds[n - 1][CLOCK] > end) n -= 1;
   const length = lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
   const percent = Math.round(10000 * it.share) / 100;
   setStyle(lane.fill, "transform", `translateX(${percent - 100}%)`);
   setStyle(lane.runner, "transform", `translateX(${percent}%)`);
   put(lane.count, length ? String(length) : "");
+  setData(lane.root, "near", String(it.share > NEAR && it.share < 1)); // the flag would lie on its number
   setData(lane.root, "state", column.state);
   setData(lane.root, "pace", column.pace);
   setData(lane.root, "place", column.place);

@@ -11,13 +11,13 @@ from backend.export.svg import (
     BRAND,
     COLOURS,
     INK,
-    PANEL,
     RULE,
     SOFT,
     Point,
     box,
     disc,
     fitted,
+    flag,
     line,
     picture,
     text,
@@ -26,7 +26,7 @@ from backend.export.svg import (
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results import sentences
-from backend.results.figures import NONE, counted, figure
+from backend.results.figures import NONE, counted, figure, ordinal
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.track import Unit, photo_finish, place, position, unit_of
@@ -140,10 +140,7 @@ def _scale(whole: int, unit: Unit, bottom: float) -> Iterator[str]:
         if whole - count > apart / 2:
             yield text(x, TOP - 12, f"{count}", 14, SOFT, "middle")
     x = BEGIN + LENGTH
-    yield line(((x, TOP - 20), (x, bottom)), INK, 2)
-    for square in range(6):
-        colour = INK if (square % 3 + square // 3) % 2 == 0 else PANEL
-        yield box(x + square % 3 * 6, TOP - 20 + square // 3 * 6, 6, 6, colour)
+    yield from flag(x, TOP - 20, bottom)
     yield text(x + 24, TOP - 10, counted(whole, unit), 14)
 
 
@@ -165,12 +162,8 @@ def _lane(
     yield _moved("r", text(RIGHT, middle + 9, shown, 26, colour, "end", bold=True))
     if reached:
         yield _moved(
-            "r", text(BEGIN + LENGTH + 24, middle + 7, _ordinal(reached), 20, INK, bold=True)
+            "r", text(BEGIN + LENGTH + 24, middle + 7, ordinal(reached), 20, INK, bold=True)
         )
-
-
-def _ordinal(place: int) -> str:
-    return {1: "1st", 2: "2nd", 3: "3rd"}.get(place, f"{place}th")
 
 
 def _moved(name: str, part: str) -> str:

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from backend.export.svg import (
     BAD,
     BRAND,
     COLOURS,
+    FAINT,
     INK,
+    PANEL,
     RULE,
     SOFT,
     box,
     fitted,
+    flag,
     line,
     picture,
     text,
@@ -20,41 +24,48 @@ from backend.export.svg import (
 from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results import sentences
-from backend.results.figures import NONE, counted, figure, leading
-from backend.results.metrics import Score
+from backend.results.figures import counted, figure, ordinal, rate, span
 from backend.results.scoreboard import Scoreboard
+from backend.results.track import photo_finish, place, position, unit_of
 
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
 
-#: Heights: of what stands above the headline, of a line of it, of a column, of the foot without
-#: its lines, of a line of it.
-TOP, HEADLINE, COLUMN, FOOT, LINE = 140, 34, 78, 40, 28
+#: Heights: of what stands above the headline, of a line of it, of a column, of the scale, of the
+#: foot without its lines, of a line of it.
+TOP, HEADLINE, COLUMN, SCALE, FOOT, LINE = 140, 34, 78, 30, 40, 28
 
-#: Of a column's line: where its bar begins, how long the longest is, and the room of the texts on
-#: either side of it.
-BAR, LONGEST, ASIDE = 380, 260, 300
+#: Of a lane: where it begins, how long and how thick it is, the room of the name before it, and
+#: where the place ends behind it.
+BEGIN, LENGTH, THICK, ASIDE, PLACE = 350, 460, 30, 280, 940
 
 #: What a pace begins with where colours and fonts are the reader's.
 _ARROWS = "\N{BLACK UP-POINTING TRIANGLE}\N{BLACK DOWN-POINTING TRIANGLE} "
 
 
 def card(record: RaceRecord) -> str:
-    """As SVG: prompt, model and machine, and a line per column with its speed, interval and whether
-    the text stayed the same.
+    """As SVG: prompt, model and machine, the track as the page has it at the photo finish, with a
+    line per column, and whether the text stayed the same.
     """
     made = board(record)
     said = sentences.headline(made)
     lines = list(enumerate(wrapped(said, RIGHT - MARGIN, 26)))
     begin = TOP + HEADLINE * len(lines)
     end = begin + COLUMN * len(made.columns)
-    foot = list(_foot(record, sentences.doubt(made), end + 10))
-    height = end + FOOT + LINE * (len(foot) - 1)
+    foot = list(_foot(record, sentences.doubt(made), end + SCALE + 10))
+    height = end + SCALE + FOOT + LINE * (len(foot) - 1)
     parts = [*_head(record)]
     parts += [text(MARGIN, TOP + 12 + HEADLINE * n, words, 26, INK) for n, words in lines]
-    for index in range(len(made.columns)):
-        parts += _column(made, index, begin + COLUMN * (index + 0.5))
-    parts += foot
+    finish, unit = photo_finish(made), unit_of(made)
+    seconds = finish.seconds if finish else inf
+    reached = [position(score, unit, seconds) for score in made.scores]
+    whole = max(*reached, 1)
+    for index, length in enumerate(reached):
+        here = place(made, index, finish) if finish else 0
+        middle = begin + COLUMN * (index + 0.5)
+        parts += _column(made, index, length, length / whole, here, middle)
+    parts += flag(BEGIN + LENGTH, begin, end + 8)
+    parts += [text(BEGIN + LENGTH, end + 26, counted(whole, unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
 
 
@@ -68,8 +79,12 @@ def _head(record: RaceRecord) -> Iterator[str]:
     yield text(MARGIN, 108, prompt, 34, INK, bold=True)
 
 
-def _column(made: Scoreboard, index: int, middle: float) -> Iterator[str]:
-    """What a column came to."""
+def _column(
+    made: Scoreboard, index: int, length: int, share: float, reached: int, middle: float
+) -> Iterator[str]:
+    """A column's lane, so long in tokens or characters and as a share of the longest, its place (0:
+    none) and what it came to.
+    """
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 28, bold=True)
     yield text(MARGIN, middle - 4, name, 28, INK, bold=True)
@@ -77,20 +92,30 @@ def _column(made: Scoreboard, index: int, middle: float) -> Iterator[str]:
     became = sentences.kept(made, index) if whole else sentences.state(score)
     yield text(MARGIN, middle + 25, became, 24)
     if score.message:
-        said = fitted(f"failed: {score.message}", RIGHT - BAR, 26)
-        yield text(BAR, middle + 9, said, 26, BAD)
+        said = fitted(f"failed: {score.message}", RIGHT - BEGIN, 26)
+        yield text(BEGIN, middle + 9, said, 26, BAD)
         return
-    length = LONGEST * _bar(score) / (max(map(_bar, made.scores)) or 1)
-    yield box(BAR, middle - 16, max(length, 2), 32, colour, 4)
-    speed, _ = leading(score)  # of a program, how long it took
-    rate = speed.text(score, made.baseline)
-    unit = "" if rate == NONE or score.fed else f" {speed.unit.name}"
-    yield text(BAR + length + 12, middle + 9, f"{rate}{unit}", 26, INK)
-    if not (score.fed or made.noisy):
-        gain = figure("speedup").text(score, made.baseline)
-        yield text(RIGHT, middle - 4, gain, 28, colour, "end", bold=True)
+    yield box(BEGIN, middle - THICK / 2, LENGTH, THICK, FAINT, 4)
+    yield box(BEGIN, middle - THICK / 2, LENGTH * share, THICK, colour, 4)
+    end, near = BEGIN + LENGTH * share, 0.85 < share < 1  # the flag would lie on its number
+    if near:
+        yield text(end - 10, middle + 8, f"{length:,}", 22, PANEL, "end")
+    else:
+        yield text(end + 10, middle + 8, f"{length:,}", 22)
+    if reached:
+        first = reached == 1
+        words = ordinal(reached)
+        yield text(PLACE, middle + 9, words, 26, INK if first else SOFT, "end", bold=first)
+    speed = figure("time" if score.fed else "speedup")
+    value = speed.value(score, made.baseline)
+    if value is not None:
+        yield text(RIGHT, middle, speed.unit.text(value), 36, colour, "end", bold=not made.noisy)
+    elif made.baseline_index is None and score.tokens_per_second:
+        told = f"{rate(score.tokens_per_second)} tokens/s"
+        yield text(RIGHT, middle, told, 28, colour, "end", bold=True)
     pace = sentences.pace(made, index).lstrip(_ARROWS)
-    yield text(RIGHT, middle + 25, pace, 24, colour, "end")
+    interval = "" if made.noisy else span(made.gain(index))
+    yield text(RIGHT, middle + 27, f"{pace}{interval}", 22, colour, "end")
 
 
 def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:
@@ -104,10 +129,3 @@ def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:
         lines += [(words, COLOURS["slower"]) for words in wrapped(doubt, RIGHT - MARGIN, 20)]
     for number, (words, colour) in enumerate(lines):
         yield text(MARGIN, top + 36 + LINE * number, words, 20, colour)
-
-
-def _bar(score: Score) -> float:
-    """The length of a column's bar, in the unit written beside it: seconds of a program, else
-    tokens per second; 0 while unknown.
-    """
-    return score.seconds if score.fed else score.tokens_per_second

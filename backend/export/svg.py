@@ -15,6 +15,7 @@ Point = tuple[float, float]
 INK = "var(--body-text-color, #1b2430)"
 SOFT = "var(--body-text-color-subdued, #566273)"
 RULE = "var(--border-color-primary, #d5dbe3)"
+FAINT = "var(--background-fill-secondary, #eef1f5)"
 PANEL = "var(--background-fill-primary, #ffffff)"
 CURVE = "var(--dd-forward, #0072b2)"
 BRAND = "#0058a3"
@@ -58,6 +59,14 @@ def box(x: float, y: float, width: float, height: float, colour: str, radius: fl
     """A filled rectangle with round corners."""
     place = {"x": x, "y": y, "width": width, "height": height}
     return _element("rect", {**place, "rx": radius, "fill": colour})
+
+
+def flag(x: float, top: float, bottom: float) -> Iterable[str]:
+    """A line to be reached, with a chequered flag at its top."""
+    yield line(((x, top), (x, bottom)), INK, 2)
+    for square in range(6):
+        colour = INK if (square % 3 + square // 3) % 2 == 0 else PANEL
+        yield box(x + square % 3 * 6, top + square // 3 * 6, 6, 6, colour)
 
 
 def disc(centre: Point, radius: float, colour: str, tip: str = "", *, hollow: bool = False) -> str:

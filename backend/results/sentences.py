@@ -14,7 +14,7 @@ from backend.events import Conditions, Served
 from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
-from backend.results.track import photo_finish, place
+from backend.results.track import photo_finish, place, position, standing, unit_of
 
 #: Tokens per pass above which a column did more than plain decoding.
 PLAIN = 1.03
@@ -98,8 +98,8 @@ def headline(board: Scoreboard) -> str:
 
 
 def live(board: Scoreboard) -> str:
-    """What is known while a race runs: which columns are faster or slower, and which have ended.
-    It changes only when one of these changes, not with every token.
+    """What is known while a race runs: which columns are faster or slower, and which finished
+    first. It changes only when one of these changes, not with every token.
     """
     base, parts = board.baseline_index, []
     running = [i for i, score in enumerate(board.scores) if score.state != "failed"]
@@ -107,11 +107,27 @@ def live(board: Scoreboard) -> str:
         names = [board.name(i) for i in running if board.pace(i) == shown]
         if names:
             parts.append(f"{_listed(names)} {_are(names)} {shown} than {board.name(base or 0)}")
-    done = [board.name(i) for i in running if board.scores[i].state in ENDED]
-    if done:
-        parts.append(f"{_listed(done)} {_are(done)} done")
     settled = f"So far {'; '.join(parts)}." if parts else ""
+    if finish := photo_finish(board):
+        settled = f"{board.name(finish.column)} finished first."
     return " ".join(filter(None, (settled, _failures(board))))
+
+
+def lead(board: Scoreboard) -> str:
+    """Who is ahead in a race that runs, and by how much; "" while nobody is."""
+    now, unit = standing(board), unit_of(board)
+    if now is None:
+        return ""
+    others = [
+        (position(score, unit, now.seconds), board.name(i))
+        for i, score in enumerate(board.scores)
+        if i != now.column and place(board, i, now)
+    ]
+    second, name = max(others, default=(0, ""))
+    if not name or second == now.length:
+        return ""
+    ahead = f"{counted(now.length - second, unit)} ahead of {name}"
+    return ahead if photo_finish(board) else f"{board.name(now.column)} is {ahead}"
 
 
 def _failures(board: Scoreboard) -> str:
@@ -298,9 +314,7 @@ def _kept_texts(board: Scoreboard) -> str:
         return f"{board.name(others[0])} wrote the same text as {reference}."
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
-    short = [i for i in same if _shorter(board, i)]
-    ends = [f"{board.name(i)} stopped after {board.scores[i].length:,}" for i in short]
-    until = f"; {_listed(ends)} tokens" if ends else ""
+    until = ", as far as each goes" if any(_shorter(board, i) for i in same) else ""
     whole = len(board.columns)
     which = f"All {_number(whole)}" if len(same) == whole else f"{len(same)} of {whole}"
     return f"{which} texts are identical{until}."

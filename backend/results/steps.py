@@ -37,9 +37,9 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
     "tokens", those committed; "proposed", a tree by the index of each one's "parent" (-1: the text
     so far) and its "depth"; "chosen", what the target chose behind the accepted ones, and its
     "parent", None if the text ended; "shape", "chain" or "tree"; "window", lookahead's levels, and
-    "hits", the n-grams that its pool had; "parts", the time by part in ms; "expected", what all of
-    it should take, None where that is unknown; "masks". Lists have `MOST` entries at most. Raises
-    IndexError if there is no such moment.
+    "hits", the n-grams that its pool had; "parts", the time by part in ms; "rows" that it computed;
+    "expected", what all of it should take, None where that is unknown; "masks". Lists have `MOST`
+    entries at most. Raises IndexError if there is no such moment.
     """
     score = board.scores[column]
     if not 0 <= index < len(score.moments):
@@ -59,11 +59,12 @@ def step_view(board: Scoreboard, column: int, index: int) -> View:
         "window": [level[:MOST] for level in seen.window],
         "hits": _leaves(seen) if seen.window else 0,
         "parts": _parts(step),
+        "rows": step.rows if step else 0,
         "expected": None if expected is None else round(expected * 1e3, 4),
         "masks": _masks(step, seen)[:MOST],
     }
-    said = [_offer(guesses, seen), _choice(step, seen, guesses), _lookahead(seen)]
-    said += [_cost(score, index, expected), _constrained(seen), _departure(board, column, index)]
+    said = [_offer(guesses, seen), _choice(seen, guesses), _cost(score, index)]
+    said += [_lookahead(seen), _constrained(seen), _departure(board, column, index)]
     return view | {"sentences": [sentence for sentence in said if sentence]}
 
 
@@ -228,21 +229,20 @@ def _offer(guesses: Sequence[View], seen: Proposed) -> str:
     names = list(dict.fromkeys(guess["by"] for guess in guesses))
     offers = [f"{name} {sum(guess['by'] == name for guess in guesses)}" for name in names]
     offer = f"{counted(len(guesses), 'token')} guessed ({', '.join(offers)})"
+    right = "were" if len(seen.path) != 1 else "was"
     cut = f", {seen.cut} not allowed by the grammar" if seen.cut else ""
-    return f"{offer}, {len(seen.path)} accepted{cut}."
+    return f"{offer}: {len(seen.path) or 'none'} {right} right{cut}."
 
 
-def _choice(step: Step | None, seen: Proposed, guesses: Sequence[View]) -> str:
+def _choice(seen: Proposed, guesses: Sequence[View]) -> str:
     """What the target chose at the end, and which guess it rejected."""
-    if step is None or not seen.chosen:
+    if not seen.chosen:
         return ""
     wrong = [guess["text"] for guess in guesses if guess["parent"] == _last(seen)]
     if not wrong:
         return f"The model added {_quoted(seen.chosen)}." if guesses else ""
-    gap = step.gaps[-1] if step.gaps else float("inf")
-    apart = f"; the two best scores are {gap:.2g} apart" if isfinite(gap) else ""
     instead = " or ".join(map(_quoted, wrong[:MOST]))
-    return f"The model chose {_quoted(seen.chosen)}, not {instead}{apart}."
+    return f"The model chose {_quoted(seen.chosen)}, not {instead}."
 
 
 def _lookahead(seen: Proposed) -> str:
@@ -253,20 +253,18 @@ def _lookahead(seen: Proposed) -> str:
     return f"The pool offered {hits}; {counted(rows, 'row')} of the window searched for new ones."
 
 
-def _cost(score: Score, index: int, expected: float | None) -> str:
-    """The time of the pass, and the time that was predicted."""
-    step = score.step_at.get(index)
+def _cost(score: Score, index: int) -> str:
+    """The time of the pass, and that of one which guesses nothing."""
+    step, moment = score.step_at.get(index), score.moments[index]
     if step is None:
         return ""
-    took = f"The step took {duration(step.seconds['total'])}"
-    if not step.rows:
+    took = f"It took {duration(step.seconds['total'])} for {counted(moment.tokens, 'token')}"
+    if moment.step == 1:
+        return f"{took}, with what was left of the prompt."
+    if not (step.rows and score.costs.known):
         return f"{took}."
-    took += f" for {counted(step.rows, 'row')}"
-    if expected is not None:
-        return f"{took}; predicted were {duration(expected)}."
-    if score.moments[index].step == 1:
-        return f"{took}, with rows of the prompt."
-    return f"{took}; the costs of passes are not known here."
+    plain = score.costs(1, score.prompt_tokens + score.earlier + moment.start)
+    return f"{took}; without guesses, one token takes {duration(plain)}."
 
 
 def _constrained(seen: Proposed) -> str:

@@ -23,8 +23,8 @@ BY_DESIGN = "column limit"
 
 @dataclass(frozen=True, slots=True)
 class PhotoFinish:
-    """The lane `column` was in the lead when its text ended: `seconds` are of its own clock,
-    `length` is its position then.
+    """The lane `column` was in the lead, at its end or at a moment of the race; `seconds` are of
+    its own clock, `length` is its position then.
     """
 
     column: int
@@ -72,9 +72,28 @@ def photo_finish(board: Scoreboard) -> PhotoFinish | None:
     return None
 
 
+def standing(board: Scoreboard) -> PhotoFinish | None:
+    """How the race stands: the photo finish, or before it the lane in the lead at the latest clock
+    that all lanes have reached, where they had equal compute; None while there is none.
+    """
+    if finish := photo_finish(board):
+        return finish
+    racing = [
+        i
+        for i, score in enumerate(board.scores)
+        if score.state not in ENDED and score.clock == "own"
+    ]
+    if not racing:
+        return None
+    unit, seconds = unit_of(board), min(board.scores[i].seconds for i in racing)
+    lengths = [position(board.scores[i], unit, seconds) for i in racing]
+    longest = max(lengths)
+    return PhotoFinish(racing[lengths.index(longest)], seconds, longest) if longest else None
+
+
 def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
-    """The lane's place at the photo finish, from 1; equal lanes share one. 0: it has none, for it
-    had stopped before, or goes by another clock than the winner.
+    """The lane's place at the photo finish, or another moment, from 1; equal lanes share one. 0: it
+    has none, for it had stopped before, or goes by another clock than the winner.
     """
     order = [
         position(score, unit_of(board), finish.seconds)

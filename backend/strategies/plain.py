@@ -19,7 +19,7 @@ KV_REUSE = Strategy(
     "KV reuse",
     "Keeps the keys and values of earlier tokens in a cache, so each pass computes one token. The "
     "baseline of every speed-up.",
-    gist="Keeps its cache, one token per pass",
+    gist="Keeps its cache, guesses nothing",
 )
 
 GRAMMAR = Strategy(
@@ -27,7 +27,7 @@ GRAMMAR = Strategy(
     "Grammar",
     "Chooses only tokens that a grammar allows, so the text always parses. If the grammar allows "
     "only one continuation, that is filled in.",
-    gist="Writes only what its grammar allows",
+    gist="Writes what its grammar allows",
     grammar="person",
     verified=(),
 )

@@ -28,6 +28,7 @@ from backend.results.figures import (
     figures,
     glossary,
     leading,
+    ordinal,
     span,
 )
 from backend.results.load import load_chart
@@ -40,6 +41,7 @@ from backend.results.track import (
     photo_finish,
     place,
     position,
+    standing,
     unit_of,
 )
 from backend.strategies.column import Column
@@ -68,15 +70,17 @@ def view(
     """
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
+    now = finish if ended else standing(board)
+    left = filter(None, (sentences.lead(board), sentences.time_left(board, goal)))
     return {
         "race": race,
         "phase": phase,
         "status": public(_status(board, phase, ahead)),
-        "left": sentences.time_left(board, goal) if phase == "racing" else "",
+        "left": public(", ".join(left)) if phase == "racing" else "",
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
-        "track": _track(board, goal, finish),
-        "columns": [_column(board, i, finish, public) for i in range(len(board.columns))],
+        "track": _track(board, goal, finish, now),
+        "columns": [_column(board, i, now, public) for i in range(len(board.columns))],
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
@@ -170,10 +174,13 @@ def _target(score: Score) -> str:
     return score.model.replace(name, model_title(name), 1) if name else score.model
 
 
-def _track(board: Scoreboard, goal: int, finish: PhotoFinish | None) -> View:
+def _track(
+    board: Scoreboard, goal: int, finish: PhotoFinish | None, now: PhotoFinish | None
+) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
-    first lane has finished, then where that did; `finish` is what its clock read then, in ms. Of a
-    `noisy` race speeds and places are drawn pale.
+    first lane has finished, then where that did; `finish` is what its clock read then, in ms, and
+    `now` the clock that lanes are shown at, for all have reached it. Of a `noisy` race speeds and
+    places are drawn pale.
     """
     unit = unit_of(board)
     longest = max((position(score, unit) for score in board.scores), default=0)
@@ -183,12 +190,13 @@ def _track(board: Scoreboard, goal: int, finish: PhotoFinish | None) -> View:
         "flag": flag,
         "end": counted(flag, unit),
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
+        "now": round(1e3 * now.seconds, 1) if now else None,
         "noisy": board.noisy,
     }
 
 
 def _column(
-    board: Scoreboard, index: int, finish: PhotoFinish | None, public: Callable[[str], str]
+    board: Scoreboard, index: int, now: PhotoFinish | None, public: Callable[[str], str]
 ) -> View:
     """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
     tokens stood there before.
@@ -199,7 +207,7 @@ def _column(
         "title": public(board.name(index)),
         "gist": column.strategy.gist or column.strategy.description,
         "lane": public(_lane(board, index)),
-        "place": _ordinal(place(board, index, finish)) if finish else "",
+        "place": ordinal(place(board, index, now)) if now else "",
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
@@ -238,14 +246,6 @@ def _lane(board: Scoreboard, index: int) -> str:
     return sentences.state(score)
 
 
-def _ordinal(number: int) -> str:
-    """1st, 2nd and so on; a dash of 0, which is no place."""
-    if not number:
-        return NONE
-    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
 def _line_of(board: Scoreboard, index: int) -> str:
     """What a card says of the figure in its lane: its interval, and what it comes from."""
     score, gain = board.scores[index], board.gain(index)
@@ -254,11 +254,12 @@ def _line_of(board: Scoreboard, index: int) -> str:
     plain = index == board.baseline_index and not score.fed
     _, cause = leading(score)
     shown = [figure("ttft"), figure("rate") if plain else cause]
-    shown = shown[:1] if board.ended and not plain else shown
+    shown = [] if board.ended and not plain and sentences.brief(board, index) else shown
     known = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(known)]
     interval = [f"95 % interval{span(gain)}"] if gain.known and not board.noisy else []
-    return ", ".join([*interval, *told]) + "." if told else ""
+    parts = [*interval, *told]
+    return ", ".join(parts) + "." if parts else ""
 
 
 def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:

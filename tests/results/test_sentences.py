@@ -211,10 +211,7 @@ def test_the_live_sentence_changes_only_when_something_is_settled() -> None:
         said = live(board)
         assert told.setdefault(settled, said) == said
         assert not re.search(r"\d", said), "no figure that changes all the time"
-    assert live(board) == (
-        "So far Prompt lookup is faster than KV reuse; Prompt lookup is done. "
-        "Grammar failed: its card says why."
-    )
+    assert live(board) == ("Prompt lookup finished first. Grammar failed: its card says why.")
     assert len(set(told.values())) < 10
 
 
@@ -542,5 +539,5 @@ def test_a_text_that_ends_earlier_is_called_shorter() -> None:
     events = [*written(0, LONG, 0.1), *written(1, LONG[:20], 0.1), *written(2, LONG, 0.1)]
     board = board_of("kv stateless lookup", *events)
     assert [kept(board, i) for i in range(3)] == ["", "same text, shorter", "same text"]
-    said = "All three texts are identical; Stateless stopped after 21 tokens."
+    said = "All three texts are identical, as far as each goes."
     assert headline(board).endswith(said)

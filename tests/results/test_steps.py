@@ -35,8 +35,8 @@ TREE = Proposed(
 )
 KNOWN = ("proposed", "shape", "window", "hits", "parts", "expected", "masks")
 OFFER = (
-    "7 tokens guessed (grammar 1, prompt lookup 2, Prompt lookup 4), 2 accepted, 1 not allowed by "
-    "the grammar."
+    "7 tokens guessed (grammar 1, prompt lookup 2, Prompt lookup 4): 2 were right, 1 not allowed "
+    "by the grammar."
 )
 FATES = ["accepted", "rejected", "not reached", "accepted", "rejected", "rejected", "cut"]
 COSTS = CostsKnown(0, [1, 8], [0.02, 0.034], 0.001, 0.002)
@@ -72,14 +72,14 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert tokens[2]["top"] == [["e", "75.0%", 0.75], [" x", "under 0.1%", 0.0001]]
     took = {"draft": 4.0, "forward": 25.0, "rest": 1.0}
     assert view["parts"] == [[part, ms, f"{part} {ms} ms"] for part, ms in took.items()]
-    assert view["expected"] == 39.0
+    # T(8) is 34 ms at the contexts that costs are quoted at, a change of width 1, two calls 4.
+    assert (view["expected"], view["rows"]) == (39.0, 8)
     assert view["masks"][1] == {"behind": "a", "allowed": 4, "ms": 0.1}
     assert [mask["allowed"] for mask in view["masks"]] == TREE.allowed
     assert view["sentences"] == [
         OFFER,
-        'The model chose " x", not "e"; the two best scores are 0.12 apart.',
-        # T(8) is 34 ms at the contexts that costs are quoted at, a change of width 1, two calls 4.
-        "The step took 30.0 ms for 8 rows; predicted were 39.0 ms.",
+        'The model chose " x", not "e".',
+        "It took 30.0 ms for 3 tokens; without guesses, one token takes 20.0 ms.",
         "The grammar allowed 1 token first.",
     ]
 
@@ -102,7 +102,7 @@ def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
     assert view["shape"] == "chain"
     guesses = [(guess["parent"], guess["fate"]) for guess in view["proposed"]]
     assert guesses == [(-1, "accepted"), (0, "accepted")]
-    offer = "2 tokens guessed (prompt lookup 2), 2 accepted."
+    offer = "2 tokens guessed (prompt lookup 2): 2 were right."
     assert view["sentences"][:2] == [offer, 'The model added "c".']
     by, window = [["n-gram pool", 3]], [["p"], ["q", "r"]]
     seen = Proposed(0, ["a", "b", "c"], [-1, 0, 0], by, [], "x", window=window)
@@ -129,7 +129,8 @@ def test_moments_that_are_no_steps_have_a_view_too() -> None:
         "Text that was held back until it could not be a stop string",
     ]
     assert [bool(view["tokens"]) for view in views] == [False, False, True, False]
-    assert views[2]["sentences"] == ["The step took 1.00 s for 1 row, with rows of the prompt."]
+    took = "It took 1.00 s for 1 token, with what was left of the prompt."
+    assert views[2]["sentences"] == [took]
     assert [moment_of(board.scores[0], token) for token in range(3)] == [0, 0, 2]
     for wrong in (-1, 4):
         with pytest.raises(IndexError, match=f"4 moments, not one numbered {wrong}"):
@@ -144,7 +145,7 @@ def test_what_is_not_known_is_left_out() -> None:
     bare = replace(bare, seconds={"total": 0.5})
     view = step_view(board_of("kv", Started(0, 9, "remote"), bare), 0, 0)
     assert view["tokens"] == [{"text": "a", "origin": "sampled", "gap": None, "top": []}]
-    assert view["sentences"] == ["The step took 500 ms."]
+    assert view["sentences"] == ["It took 500 ms for 1 token, with what was left of the prompt."]
     assert not any(view[key] for key in KNOWN)
 
 

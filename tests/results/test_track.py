@@ -5,7 +5,8 @@ from boards import SINGLE, board_of, started, step, written
 
 from backend.events import Fed, Finished
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import goal_of, photo_finish, place, position, unit_of
+from backend.results.sentences import lead
+from backend.results.track import goal_of, photo_finish, place, position, standing, unit_of
 from backend.types import Request
 from backend.web.view import view
 
@@ -78,6 +79,7 @@ def test_a_race_that_was_stopped_early_has_no_finish_and_keeps_its_scale() -> No
         "flag": 128,
         "end": "128 tokens",
         "finish": None,
+        "now": None,
         "noisy": False,
     }
     assert [column["place"] for column in shown["columns"]] == [""]
@@ -100,3 +102,18 @@ def test_a_program_s_lanes_are_measured_in_the_characters_of_its_text() -> None:
     board = board_of("kv single", *feeding, *written(1, SINGLE, 0.5))
     assert unit_of(board) == "character"
     assert lanes(board) == [len("Colour: ") + 7, 2]
+
+
+def test_who_leads_is_told_at_a_clock_that_all_have_reached() -> None:
+    """Columns take turns, so the one whose turn it was stood further than it would at equal
+    compute: at the clock of the slowest lane, 0.32 s, one has two tokens and the other three.
+    """
+    board = board_of("kv lookup", started(0), started(1))
+    for column, cost in ((0, 0.16), (0, 0.16), (1, 0.1), (1, 0.1), (1, 0.1), (1, 0.1)):
+        board.add(step(column, [1], cost))
+    now = standing(board)
+    assert now is not None
+    assert (now.column, now.seconds, now.length) == (1, pytest.approx(0.32), 3)
+    assert [place(board, i, now) for i in range(2)] == [2, 1]
+    assert lead(board) == "Prompt lookup is 1 token ahead of KV reuse"
+    assert standing(board_of("kv lookup", started(0), started(1))) is None
