@@ -6,6 +6,17 @@ import { listenTo, views } from "./stream.js";
 
 const find = finder("benchmark");
 const MOST = 200000; // characters of a prompt set, as the server has it
+const RESULT = "Speed-up over KV reuse: a dot for each prompt, a box around the middle half, a line at the median.";
+
+// What one gets, before there is anything: shares of the width, as the server would send them.
+const SKETCH = {
+  one: 0.2,
+  ticks: [],
+  rows: [
+    ["One column", [0.3, 0.42, 0.5, 0.62, 0.8], [0.3, 0.4, 0.46, 0.54, 0.66, 0.8], ""],
+    ["Another", [0.12, 0.22, 0.28, 0.34, 0.46], [0.12, 0.2, 0.26, 0.3, 0.36, 0.46], ""],
+  ],
+};
 
 // Lines in groups, each under its category, where there are several.
 function drawTable(headings, groups) {
@@ -35,8 +46,21 @@ function box([name, marks, dots, words], one) {
   for (const dot of dots) {
     svg.append(shape("line", { class: "dd-box-dot", x1: x(dot), x2: x(dot), y1: 20, y2: 20 }));
   }
-  row.append(make("span", "dd-lane-name", name), svg, make("span", "dd-lane-text", words));
+  row.append(make("strong", "", name), svg, make("span", "", words));
   return row;
+}
+
+function drawBoxes(boxes, caption) {
+  find("figcaption").textContent = caption;
+  const axis = make("div", "dd-axis");
+  for (const [share, words] of [[boxes.one, "KV reuse"], ...boxes.ticks]) {
+    const tick = make("span", "", words);
+    tick.style.left = `${100 * share}%`;
+    axis.append(tick);
+  }
+  const place = make("div", "dd-box");
+  place.append(make("span"), axis, make("span"));
+  find(".dd-boxes div").replaceChildren(...boxes.rows.map((row) => box(row, boxes.one)), place);
 }
 
 function save(name, text, type) {
@@ -55,7 +79,7 @@ function drawFiles(files) {
 }
 
 function draw(view) {
-  find(".dd-alert").textContent = view.alert || "";
+  find(".dd-refused").textContent = view.alert || "";
   if (view.alert) return;
   kept.keepBenchmark(view);
   show(view);
@@ -68,19 +92,22 @@ function recall() {
   try {
     show({ ...view, phase: view.phase === "ended" ? "ended" : "stopped", status: view.left });
   } catch {
-    find(".dd-benchmark").dataset.phase = "idle";
+    sketch();
   }
+}
+
+function sketch() {
+  find(".dd-benchmark").dataset.phase = "idle";
+  drawBoxes(SKETCH, `A sketch of the result. ${RESULT}`);
 }
 
 function show(view) {
   find(".dd-benchmark").dataset.phase = view.phase;
-  find(".dd-status").textContent = view.status;
+  find(".dd-measured").textContent = view.status;
   find("progress").value = view.share;
+  find(".dd-verdict").textContent = view.verdict;
   drawTable(view.headings, view.groups);
-  find(".dd-boxes").hidden = !view.boxes;
-  if (view.boxes) {
-    find(".dd-boxes div").replaceChildren(...view.boxes.rows.map((row) => box(row, view.boxes.one)));
-  }
+  if (view.boxes) drawBoxes(view.boxes, RESULT);
   find(".dd-failures").replaceChildren(...view.failures.map((sentence) => make("li", "", sentence)));
   drawFiles(view.files);
 }
@@ -89,18 +116,27 @@ function show(view) {
 async function readFile({ target }) {
   const [file] = target.files;
   if (!file) return;
-  const area = document.querySelector("#prompt-set textarea");
+  const area = find("textarea");
   if (file.size > 4 * MOST) {
-    find(".dd-alert").textContent = `${file.name} is too long: a prompt set may have ${MOST} characters.`;
+    find(".dd-refused").textContent = `${file.name} is too long: a prompt set may have ${MOST} characters.`;
     return;
   }
   area.value = await file.text();
   area.dispatchEvent(new Event("input", { bubbles: true }));
-  find(".dd-alert").textContent = "";
+  find(".dd-refused").textContent = "";
   target.value = "";
 }
 
-export function start({ props, watch }) {
+export function start({ props, trigger, watch }) {
+  const area = find("textarea");
+  const name = () => {
+    find("#benchmark-start").textContent = area.value.trim() ? "Start" : "Start with six built-in prompts";
+  };
+  name();
+  area.addEventListener("input", name);
+  find("#benchmark-start").addEventListener("click", () => trigger("submit"));
+  find("#benchmark-resume").addEventListener("click", () => trigger("play"));
+  sketch();
   find("input[type=file]").addEventListener("change", readFile);
   watch("value", () => (props.value?.begun ? listenTo(props.value) : draw(props.value)));
   document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));

@@ -11,27 +11,31 @@ function entry(race) {
   box.type = "checkbox";
   box.checked = chosen.has(race.link);
   const made = new Date(race.made);
-  const when = Number.isNaN(made.valueOf()) ? "" : made.toLocaleString();
+  const when = Number.isNaN(made.valueOf()) ? "" : made.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   box.setAttribute("aria-label", `Choose the race of ${when}`);
   box.addEventListener("change", () => (box.checked ? chosen.add(race.link) : chosen.delete(race.link)));
   const open = make("a", "", race.prompt || "A race");
   open.href = race.link;
-  open.addEventListener("click", () => document.querySelector("#views button[role=tab]")?.click());
+  open.addEventListener("click", () => document.getElementById("tab-race").click());
   const words = make("div");
-  words.append(open, make("p", "dd-note", `${when}: ${race.columns.join(", ")}. ${race.headline ?? ""}`));
-  item.append(box, words);
+  words.append(open, make("p", "", race.headline ?? ""), make("p", "dd-note", race.columns.join(" \u00b7 ")));
+  item.append(box, words, make("time", "dd-note", when));
   return item;
 }
 
 function draw() {
   const wanted = find("input[type=search]").value.toLowerCase();
   const found = kept.races().filter((race) => JSON.stringify(race).toLowerCase().includes(wanted));
-  const list = find(".dd-races");
-  list.replaceChildren(...found.map(entry));
-  if (!found.length) list.append(make("li", "dd-note", wanted ? "No race matches." : "No race yet."));
+  find(".dd-history").dataset.empty = kept.races().length ? "no" : "yes";
+  find(".dd-races").replaceChildren(...found.map(entry));
+  if (wanted && !found.length) find(".dd-races").append(make("li", "dd-note", "No race matches."));
 }
 
 const ACTS = {
+  race() {
+    document.getElementById("tab-race").click();
+    document.getElementById("run").click();
+  },
   compare({ props, trigger }) {
     props.value = { links: kept.races().map((race) => race.link).filter((link) => chosen.has(link)) };
     trigger("input");

@@ -68,17 +68,23 @@ kept.keepBenchmark = (view) => {
   if (!kept.write(BENCHMARK, JSON.stringify(kept.benchmark))) kept.write(BENCHMARK, "");
 };
 
-export function beginBenchmark(_, ...now) {
-  benchmarkAsked = now;
-  return ["", ...benchmarkAsked];
+const promptSet = () => {
+  const [prompts, repeats] = ["prompt-set", "repeats"].map((id) => document.getElementById(id).value);
+  return { prompts, repeats: Number(repeats) };
+};
+
+export function beginBenchmark(_, ...form) {
+  benchmarkAsked = [promptSet(), ...form];
+  return [{ ...benchmarkAsked[0], before: "" }, ...form];
 }
 
 // What the form says now counts only where nothing was kept: then there is nothing to go on with.
-export function resumeBenchmark(_, ...now) {
+export function resumeBenchmark(_, ...form) {
   const before = kept.benchmark;
-  const fits = before?.asked?.length === now.length;
-  benchmarkAsked = fits ? before.asked : now;
-  return [fits ? String(before.view?.kept ?? "null") : "null", ...benchmarkAsked];
+  const fits = before?.asked?.length === form.length + 1;
+  benchmarkAsked = fits ? before.asked : [promptSet(), ...form];
+  const [set, ...asked] = benchmarkAsked;
+  return [{ ...set, before: fits ? String(before.view?.kept ?? "null") : "null" }, ...asked];
 }
 
 export function keepForm(...values) {

@@ -2,6 +2,7 @@
 import { FRAMED, kept } from "./kept.js";
 import { closeSettings, settingsOpen } from "./settings.js";
 import { racing, startStream } from "./stream.js";
+import { tabsIn } from "./tabs.js";
 
 const KEY = "decode-derby-theme";
 
@@ -9,6 +10,7 @@ export function start({ element, trigger }) {
   startStream();
   window.addEventListener("hashchange", () => trigger("input")); // a race in the address
   startTheme(element.querySelector(".dd-theme"));
+  startViews(element.querySelector("[role=tablist]"));
   // The skip link's address would load the page anew where that has a query.
   element.querySelector(".dd-skip").addEventListener("click", (event) => {
     event.preventDefault();
@@ -16,6 +18,17 @@ export function start({ element, trigger }) {
   });
   document.addEventListener("keydown", shortcut, true);
   if (FRAMED) startFrame();
+}
+
+// The page's own tabs. Their panels are gradio's, and may come a moment later.
+function startViews(list) {
+  for (const tab of list.children) {
+    const view = document.getElementById(tab.getAttribute("aria-controls"));
+    if (!view) return setTimeout(() => startViews(list), 30);
+    view.setAttribute("role", "tabpanel");
+    view.setAttribute("aria-labelledby", tab.id);
+  }
+  tabsIn(list);
 }
 
 function press(id) {

@@ -1,5 +1,5 @@
-"""The page: its layout, one module a tab, and how it is served.
+"""The page: its layout, one module for each tab or section, and how it is served.
 
-The only package that imports gradio; nothing but `app.py` imports it. It lays out components and
-passes on what they hold: checks, decisions and sentences are those of `backend/web/`.
+This is the only package that imports gradio, and only `app.py` imports it. It lays out components
+and passes on their values. Checks, decisions and sentences are in `backend/web/`.
 """

@@ -1,8 +1,9 @@
-"""The page's tools for agents, by the Model Context Protocol: results are text, with progress.
+"""The page's tools for agents, by the Model Context Protocol. Results are text, and progress is
+reported.
 
-Needs the package of requirements-mcp.txt. No session is kept between two calls, so nobody can
-guess one, use all of them up, or hold one after they have gone. Each call is a visitor, who leaves
-when it ends.
+They need the package of requirements-mcp.txt. No session is kept between two calls, so nobody can
+guess a session, use up all of them, or keep one after leaving. Each call is a visitor, who leaves
+when the call ends.
 """
 
 import secrets
@@ -35,7 +36,9 @@ _ABOUT = (
 
 
 class Message(Untrusted):
-    """A request or a notification of the protocol (JSON-RPC 2.0), as far as it is checked here."""
+    """A request or a notification of the protocol (JSON-RPC 2.0), with the fields that are checked
+    here.
+    """
 
     jsonrpc: Literal["2.0"]
     method: str
@@ -44,7 +47,7 @@ class Message(Untrusted):
 
 
 class BenchmarkCall(Untrusted):
-    """What an agent may say of a benchmark."""
+    """What an agent may ask of a benchmark."""
 
     prompts: list[str] = Field(description="The prompts; at least four.")
     max_new_tokens: Whole = Field(96, description="The most tokens per column.")
@@ -83,8 +86,8 @@ TOOLS: Mapping[str, tuple[type[Untrusted], str]] = {
 
 
 class Agents:
-    """Answers agents. `app` takes their requests while `running` is entered; what it refuses, it
-    raises as DerbyError.
+    """Answers agents. `app` takes their requests while `running` is entered, and raises DerbyError
+    for what it refuses.
     """
 
     def __init__(self, api: Api, presence: Presence, request_bytes: int) -> None:
@@ -115,7 +118,9 @@ class Agents:
         return self._manager.run()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a call that is whole, within bounds, and a message of the protocol."""
+        """Check that a call is complete, within the limits and a message of the protocol, and pass
+        it on.
+        """
         request = Request(scope, receive)
         body = await json_body(request, self._request_bytes)
         message = read_json(Message, body, "The call")
@@ -125,7 +130,7 @@ class Agents:
 
     @contextmanager
     def _counted(self, address: str) -> Iterator[None]:
-        """One more call from an address. Raises RefusedError if that has enough of them."""
+        """Count one more open call of an address. Raises RefusedError if it has too many."""
         if self._open[address] >= MOST_CALLS:
             raise RefusedError(
                 f"Your address has {MOST_CALLS} open calls: call again when one has ended.",
@@ -161,7 +166,7 @@ class Agents:
         self._server.request_handlers[types.CallToolRequest] = called
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """What a tool answers. Raises DerbyError for what the agent can mend."""
+        """The answer of a tool. Raises DerbyError for a mistake that the agent can correct."""
         if name not in TOOLS:
             raise DerbyError(f"There is no tool {name!r:.60}; choose from {', '.join(TOOLS)}.")
         call, _ = TOOLS[name]
@@ -183,8 +188,9 @@ class Agents:
             self._api.leave(visitor)  # nobody can ask for it any more
 
     async def _last(self, reports: AsyncIterator[Report]) -> Report:
-        """The last of the reports; the agent is told of the others. Raises DerbyError if the agent
-        hangs up while it is told, which the protocol's package may notice later than we do.
+        """The last of the reports; the earlier ones are sent to the agent as progress. Raises
+        DerbyError if the agent hangs up meanwhile, which the protocol's package may notice later
+        than this method.
         """
         context, last, count = self._server.request_context, Report(), 0
         token = context.meta.progressToken if context.meta else None
@@ -201,7 +207,7 @@ class Agents:
 
 
 class NoAgents:
-    """Of a page that offers no tools."""
+    """Stands for the tools of a page that offers none."""
 
     app: ASGIApp | None = None
 

@@ -1,4 +1,4 @@
-"""What programs may call, by name: on the visitors' line, by the visitors' checks."""
+"""The named functions that programs may call. They use the visitors' line and the visitors' checks."""
 
 from collections.abc import AsyncIterator, Callable
 from inspect import Parameter, signature
@@ -57,7 +57,7 @@ def offer_api(api: Api, offer: Offer) -> None:
     async def check_grammar(
         request: gr.Request, kind: Kind, grammar: str, sample: str = ""
     ) -> Report:
-        """Tell whether a grammar is sound, and how far a text fits it.
+        """Check whether a grammar works, and how much of a text it accepts.
 
         Args:
             kind: lark, json_schema, regex or gbnf.
@@ -95,7 +95,7 @@ def _declared(function: Callable[..., Any], **usual: Any) -> Callable[..., Any]:
 
 
 async def _told(reports: AsyncIterator[Report], offer: Offer) -> AsyncIterator[Report]:
-    """The reports; an error as gradio passes it on, in its sentence."""
+    """The reports. An error is passed on to gradio with its sentence."""
     try:
         async for report in reports:
             yield report

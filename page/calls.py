@@ -1,4 +1,4 @@
-"""What a browser may call: the body of a request is a call of one of the page's own functions."""
+"""What a browser may call: a request's body must be a call of one of the page's own functions."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ MAX_DEPTH = 16
 
 
 class Call(Untrusted):
-    """What gradio's page sends, as far as it is needed."""
+    """What gradio's page sends, with the fields that are needed here."""
 
     fn_index: int
     data: list[Any]
@@ -31,8 +31,8 @@ class Call(Untrusted):
 def read_call(
     body: bytes, arities: Mapping[int, int], session: Callable[[str], str]
 ) -> tuple[str, bytes]:
-    """The session that `session` makes of the one named, and the call as gradio may have it.
-    Raises DerbyError for what is no call of these functions.
+    """The session that `session` makes of the named one, and the call in the form that gradio may
+    get. Raises DerbyError if the body is not a call of one of these functions.
     """
     call: Call = read_json(Call, body, "The request")
     if (count := arities.get(call.fn_index)) is None:
@@ -67,8 +67,8 @@ def require_shallow(value: Any) -> list[dict[Any, Any]]:
 
 
 def _require_plain(value: Any) -> None:
-    """Raise DerbyError for what is nested too deep, and for what gradio takes for a file: it would
-    fetch the address or the path in it before the function is called.
+    """Raise DerbyError for a value that is nested too deeply, or that gradio would take for a file:
+    it would fetch the address or path in it before the function is called.
     """
     if any("path" in item and "meta" in item for item in require_shallow(value)):
         raise DerbyError("The page takes no files.")

@@ -39,10 +39,10 @@ NEWEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a section may use: who answers, what is offered, and components outside of it.
+    """What a section may use: the controller, what is offered, and components outside the section.
 
-    `editor` looks at grammars. `fields` are the form's components so far, those of earlier sections
-    included. `board` is where races are shown.
+    `editor` checks grammars. `fields` are the form's components so far, those of earlier sections
+    included. `board` shows races.
     """
 
     controller: Controller
@@ -53,7 +53,7 @@ class Surroundings:
 
 
 def own(name: str, value: Any = None, script: str = "", **more: Any) -> gr.HTML:
-    """A component of ours, which NAME.html lays out and NAME.js, or another script, starts."""
+    """A component of ours. NAME.html is its layout; NAME.js, or another script, starts it."""
     return gr.HTML(
         value,
         html_template=asset(f"{name}.html"),
@@ -69,18 +69,18 @@ WORDS: dict[str, dict[str, Any]] = json.loads(asset("words.json"))
 
 
 def visitor_of(request: gr.Request) -> str:
-    """Whose request it is: a name that is theirs alone, which the guard made (identity.py)."""
+    """The visitor whose request it is: a name that only they have, made by the guard (identity.py)."""
     return identity.visitor_of(request.session_hash or "")
 
 
 def keyed(request: gr.Request, answer: View) -> View:
-    """The answer to something that has begun, with the key to its stream where one is needed."""
+    """The answer with the key of the visitor's stream, for browsers that need one."""
     return {**answer, "key": identity.key_of(visitor_of(request))}
 
 
 def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tuple[Any, Any]:
-    """The columns of the visitor's last race as a change of a list, and the one that is chosen:
-    unless `chosen` is among them, the baseline or the first.
+    """The columns of the visitor's last race as an update of a list, and the chosen one: `chosen`
+    if it is among them, else the baseline, else the first.
     """
     names = controller.labels(visitor_of(request))
     if chosen not in names:

@@ -1,6 +1,6 @@
-"""What the document says of itself, to search engines and where a link to it is shown.
+"""What the document says about itself, for search engines and for places that show links to it.
 
-gradio's own template names gradio; what is written in by a script is not read there.
+gradio's own template names gradio, and those readers do not run scripts.
 """
 
 import re
@@ -36,8 +36,8 @@ _ICON = '\n\t\t<link rel="icon" type="image/svg+xml" href="favicon.ico">'
 
 
 def described(document: bytes, root: str) -> bytes:
-    """The document with what is ours in the place of what is gradio's. `root` is the page's whole
-    address, for who shows a link asks for the picture by nothing less.
+    """The document with our metadata in place of gradio's. `root` is the page's full address,
+    because a place that shows a link needs the full address of the picture.
     """
     metas = (("property", "og:image", f"{root}{PICTURE}"), *_META)
     lines = (f'\n\t\t<meta {kind}="{name}" content="{escape(said)}">' for kind, name, said in metas)

@@ -1,7 +1,7 @@
-"""What stands between the network and gradio: only what the page needs comes through.
+"""Stands between the network and gradio, and lets through only what the page needs.
 
-gradio serves some sixty addresses: uploads, files, a proxy, recorded sessions. The page needs ten,
-and what it does not need is not there.
+gradio serves about sixty addresses: uploads, files, a proxy, recorded sessions. The page needs ten
+of them. All others answer 404.
 """
 
 import asyncio
@@ -66,8 +66,8 @@ MAX_OPEN = 24
 
 
 class Guard:
-    """ASGI middleware. `presence` is told of the connections that stay open, by their session.
-    `agents` answers agents; None: the page has no tools for them.
+    """ASGI middleware. `presence` is told of connections that stay open, by their session. `agents`
+    answers agents; None: the page has no tools for them.
     """
 
     def __init__(
@@ -111,7 +111,9 @@ class Guard:
             await outgoing.refuse(500, "There is no such stream." if known else explain(error))
 
     def _require_place(self, request: Request) -> None:
-        """Raise RefusedError unless the page may be asked by that name, from there, for that."""
+        """Raise RefusedError unless the page may be reached by that name, from that origin, at that
+        address.
+        """
         host = request.headers.get("host", "")
         if not self._site.serves(host):
             raise RefusedError(
@@ -142,7 +144,7 @@ class Guard:
         return method in ("GET", "HEAD") and readable
 
     async def _passed_on(self, request: Request, outgoing: "_Outgoing") -> None:
-        """Let the request through, with the session's name changed to the server's own."""
+        """Pass the request on, with the server's own name for the session."""
         scope, receive, path = dict(request.scope), request.receive, request.scope["path"]
         if path == AGENTS and self._agents is not None:
             await self._agents(scope, receive, outgoing)
@@ -179,7 +181,7 @@ class Guard:
     async def _held(
         self, visitor: str, scope: Scope, receive: Receive, outgoing: "_Outgoing"
     ) -> None:
-        """Pass a request on. Its visitor, if that is known, is there until it is answered."""
+        """Pass a request on. Its visitor, if known, counts as present until it is answered."""
         if not visitor:
             await self._app(scope, receive, outgoing)
             return
@@ -194,8 +196,8 @@ class Guard:
 
 
 class _Outgoing:
-    """A sender that adds what every answer bears: headers; to the document, a visitor's cookie and
-    the marks of its scripts. The document is zipped, to a fifth, for who takes it so.
+    """A sender that adds headers to every answer. To the document it also adds a visitor's cookie
+    and the nonces of its scripts, and compresses it to a fifth for browsers that accept that.
     """
 
     def __init__(self, request: Request, send: Send, site: Site) -> None:
@@ -248,7 +250,7 @@ class _Outgoing:
         await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(self, status: int, sentence: str) -> None:
-        """Answer with a sentence, or end what has begun."""
+        """Answer with a sentence, or end an answer that has begun."""
         if self._begun:
             await self._send({"type": "http.response.body", "body": b""})
             return

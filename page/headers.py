@@ -1,4 +1,4 @@
-"""What every answer tells the browser that it may do with it."""
+"""The headers by which every answer limits what the browser may do with it."""
 
 from page.document import described
 
@@ -28,8 +28,8 @@ _FIXED = {
 
 
 def security_headers(nonce: str, *, framed: bool) -> dict[str, str]:
-    """The headers of one answer. `nonce` marks the scripts that stand in the document itself, so
-    that none that a text smuggled in would run.
+    """The headers of one answer. `nonce` marks the scripts of the document itself, so a script that
+    somebody's text smuggled in does not run.
     """
     policy = _POLICY | ({"frame-ancestors": f"'self' {_HUB}"} if framed else {})
     text = "; ".join(f"{name} {value.format(nonce=nonce)}" for name, value in policy.items())
@@ -37,7 +37,7 @@ def security_headers(nonce: str, *, framed: bool) -> dict[str, str]:
 
 
 def marked(document: bytes, nonce: str, root: str) -> bytes:
-    """The document of the page at `root`, in our own words, with its scripts marked. Its data hold
-    no "<": gradio writes it as an escape.
+    """The document of the page at `root` with our metadata and with its scripts marked. Its data
+    hold no "<", because gradio escapes it.
     """
     return described(document, root).replace(b"<script", f'<script nonce="{nonce}"'.encode())

@@ -1,10 +1,10 @@
-"""Whose a request is: a cookie that the server made, and the session that gradio's page named.
+"""Tells whose request it is, by a cookie of the server's and the session that gradio's page names.
 
-All tabs of a browser are one visitor: a digest of the cookie. gradio's page draws a session's name
-with `Math.random()` and sends it in addresses, which stand in logs. So what gradio knows as the
-session is the visitor, and behind a dot a digest of both cookie and name: with another cookie it is
-another session. Nothing is kept. Where a browser takes no cookies the session's name alone counts,
-and such a visitor's page is told its key, by which it opens its stream.
+All tabs of a browser are one visitor: a digest of the cookie. gradio's page draws the session's
+name with `Math.random()` and sends it in addresses, which end up in logs. So gradio's session is
+given another name here: the visitor, a dot, and a digest of cookie and name. With another cookie it
+is another session. Nothing is stored. If a browser accepts no cookies, only the session's name
+counts. Such a page is told its key, with which it opens its stream.
 """
 
 import re
@@ -47,7 +47,7 @@ def visitor_of(session: str) -> str:
 
 
 def visitor_by(cookie: str, key: str) -> str:
-    """The visitor with this cookie; without one, whose key it is, or ""."""
+    """The visitor with this cookie; without a cookie, the visitor with this key, or ""."""
     if known := known_cookie(cookie):
         return _digest(known)
     return key if _KEY.fullmatch(key) else ""

@@ -1,4 +1,4 @@
-"""What the browser kept: after a reload the form is there again, and the race goes on."""
+"""What the browser kept: after a reload the form is filled in again, and the race goes on."""
 
 import json
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ def keep(
     header: gr.HTML,
     board: gr.HTML,
 ) -> None:
-    """Have the browser keep the form at every change, and fill it in as the page is loaded, or from
-    a race in the address, of which the header hears; the board shows that race, or the visitor's
-    last one, or else the line-up.
+    """Have the browser keep the form at every change, and fill it in when the page is loaded.
+
+    If the address holds a race, the form comes from that race; the header reports a changed
+    address. The board shows that race, else the visitor's last race, else the line-up.
     """
     usual = {name: component.value for name, component in fields.items()}
-    stored = gr.Textbox(visible="hidden")
 
     def restore(request: gr.Request, text: Any, lineup: Any) -> list[Any]:
         found = _read(text)
@@ -55,7 +55,7 @@ def keep(
         shown = shown or preview(text_of(form["lineup"]), offer)
         return [*(_update(name, form, offer) for name in fields), shown]
 
-    asked, outputs = [stored, fields["lineup"]], [*fields.values(), board]
+    asked, outputs = [header, fields["lineup"]], [*fields.values(), board]
     begun = calling("kept.js", "keptForm")
     # What runs for the visitor is drawn behind the line-up.
     loaded = demo.load(restore, asked, outputs, js=begun, **QUIET)
@@ -73,7 +73,7 @@ def _change(component: Any) -> Any:
 
 
 def _read(text: Any) -> Mapping[str, Any]:
-    """What the browser says that it kept; nothing if that is not what this page writes."""
+    """What the browser says that it kept; {} if it is not what this page writes."""
     try:
         found = json.loads(text[:MOST]) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def _read(text: Any) -> Mapping[str, Any]:
 
 
 def _form(text: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """The values by the fields' names; none if the text is no form of this page."""
+    """The values by the fields' names; {} if the text is not a form of this page."""
     try:
         values = json.loads(text) if isinstance(text, str) and text else None
     except (ValueError, RecursionError):
@@ -93,7 +93,7 @@ def _form(text: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _update(name: str, form: Mapping[str, Any], offer: Offer) -> Any:
-    """A component's new value; with what can be chosen, where that depends on another one."""
+    """The new value of a component, and its choices where they depend on another one."""
     value = form[name]
     if name == "lineup":
         return editor_state(text_of(value), offer)

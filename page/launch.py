@@ -1,4 +1,4 @@
-"""How the page is served: its looks, and what the server does and does not do."""
+"""How the page is served: its theme, and what the server does and does not do."""
 
 import os
 from collections.abc import Sequence
@@ -52,10 +52,10 @@ def serve(
     metrics: Metrics | None = None,
     mcp: bool = False,
 ) -> str:
-    """Serve the page from a thread of its own: the address, once it answers. `mcp`: with tools for
-    agents; `proxies`: addresses, or networks, whose X-Forwarded-For is believed.
+    """Serve the page from a thread of its own, and return its address once it answers. `mcp`: with
+    tools for agents. `proxies`: addresses or networks whose X-Forwarded-For is trusted.
 
-    Raises DerbyError if the port cannot be had, or the tools' package.
+    Raises DerbyError if the port is taken, or if the package for the tools is missing.
     """
     space = "SPACE_ID" in os.environ
     bound = "0.0.0.0" if space else host.strip("[]")  # noqa: S104 (as Spaces ask)
@@ -86,7 +86,9 @@ def serve(
 
 
 def functions_of(demo: Blocks) -> Functions:
-    """The functions that a browser may call, by the address where: in line, or at once."""
+    """The functions that a browser may call, by the address at which they are called: queued, or at
+    once.
+    """
     fns = {number: fn for number, fn in demo.fns.items() if fn.fn is not None}
     return {
         address: {n: len(fn.inputs) for n, fn in fns.items() if bool(fn.queue) is queued}
@@ -106,7 +108,7 @@ def launch_settings(
     agents: Agents | NoAgents,
     races: Host,
 ) -> dict[str, Any]:
-    """Keyword arguments for `launch` that belong to the page, whoever serves it."""
+    """The page's keyword arguments for `launch`, however it is served."""
     # Fonts of the reader's own system: the page asks no other server for anything.
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
     guarded = limits.request_bytes, presence, agents.app

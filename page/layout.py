@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from backend.limits import Limits
+from backend.models.files import model_title
 from backend.racing.hosts.host import Host
 from backend.remote.server import named_servers
 from backend.web.api import Api
@@ -24,7 +25,6 @@ from page import benchmark, races, settings
 from page.api import offer_api
 from page.components import (
     QUIET,
-    WORDS,
     Fields,
     Surroundings,
     keyed,
@@ -45,9 +45,9 @@ def build(
     presence: Presence,
     metrics: Metrics | None,
 ) -> tuple[gr.Blocks, Controller, Api]:
-    """The page over `host`, who serves its visitors, and what programs may ask of it. `engines` and
-    `models` are what visitors may choose from, `limits` what each of them may take. `presence`
-    knows who is connected, `metrics` hears of every race.
+    """Build the page over `host`, which runs its visitors' races, and the functions that programs
+    may call. `engines` and `models` are what visitors may choose from, and `limits` what each of
+    them may use. `presence` knows who is connected, and `metrics` hears of every race.
     """
     devices = host.facts().devices
     offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
@@ -58,29 +58,25 @@ def build(
             metrics.waiting = lambda: visitors.waiting
         controller = Controller(visitors, offer, feeds)
         header = own("header", script="page.js")
-        first = examples()[0]
         board = own("board", opening_view(opening()), render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))
         around = Surroundings(controller, offer, editor, board, fields)
-        with gr.Tabs(elem_id="views") as views, gr.Tab("Race"):
-            picks = own("examples", examples=[[each.label, each.prompt] for each in examples()])
-            with gr.Row(elem_id="bar"):
-                fields["prompt"] = gr.Textbox(
-                    first.prompt, lines=1, max_lines=8, elem_id="prompt", **WORDS["prompt"]
-                )
-                run = gr.Button("Run", variant="primary", elem_id="run", min_width=90, scale=0)
-                gr.Button("Stop", variant="stop", elem_id="stop", min_width=90, scale=0)
-                more = gr.Button("Continue", elem_id="continue", min_width=90, scale=0)
-                chip = settings.chip_of(offer)
+        with _view("race"):
+            fields["prompt"] = ask = own(
+                "ask",
+                examples()[0].prompt,
+                examples=[[each.label, each.prompt] for each in examples()],
+                models={key: model_title(label) for key, label in offer.labels.items()},
+            )
             board.render()
             races.fill_below(controller)
-        settings.fill(around, fields, chip)
-        _set_examples(picks, fields, offer, board)
-        _wire(controller, fields, run, more, board)
+        settings.fill(around, fields, ask)
+        _set_examples(ask, fields, offer, board)
+        _wire(controller, fields, ask, board)
         benchmarks = Benchmarks(visitors, offer)
-        with views, gr.Tab("Benchmark"):
+        with _view("benchmark"):
             benchmark.fill(benchmarks, fields, feeds)
-        with views, gr.Tab("History"):
+        with _view("history"):
             races.fill_history(controller)
         keep(demo, fields, offer, controller, header, board)
         api = Api(visitors, offer, editor, benchmarks)
@@ -88,28 +84,32 @@ def build(
     return demo, controller, api
 
 
-def _set_examples(picks: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) -> None:
-    """Have the example that is picked set up its race; what was chosen beyond that stays."""
-    known = {example.label: example for example in examples()}
+def _view(name: str) -> gr.Column:
+    """What one of the header's tabs shows."""
+    return gr.Column(elem_id=f"view-{name}", elem_classes="dd-view")
 
-    def choose(label: Any) -> tuple[str, dict[str, Any], int, View]:
-        example = known.get(str(label), examples()[0])
+
+def _set_examples(ask: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) -> None:
+    """Have the example whose prompt was chosen set up its race; all other settings stay."""
+    known = {example.prompt: example for example in examples()}
+
+    def choose(prompt: Any) -> tuple[dict[str, Any], int, View]:
+        example = known.get(str(prompt), examples()[0])
         lineup = example.lineup(offer)
         tokens = min(example.tokens, offer.limits.tokens)
-        shown = preview(lineup, offer, example.about)
-        return example.prompt, editor_state(lineup, offer), tokens, shown
+        return editor_state(lineup, offer), tokens, preview(lineup, offer, example.about)
 
-    outputs = [*(fields[name] for name in ("prompt", "lineup", "max_new_tokens")), board]
-    chosen = picks.input(choose, picks, outputs, **QUIET)
+    outputs = [fields["lineup"], fields["max_new_tokens"], board]
+    chosen = ask.select(choose, ask, outputs, **QUIET)
     settings.show_chip(chosen.then, fields)
     # A line-up that is not loaded yet tells of no change.
     chosen.then(None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
 
 
-def _wire(
-    controller: Controller, fields: Fields, run: gr.Button, more: gr.Button, board: gr.HTML
-) -> None:
-    """What begins a race. Each call is answered at once; its visitor's stream shows the race."""
+def _wire(controller: Controller, fields: Fields, ask: gr.HTML, board: gr.HTML) -> None:
+    """Connect what begins a race. Each call is answered at once; the visitor's stream shows the
+    race.
+    """
 
     async def start(request: gr.Request, *values: Any) -> View:
         form = dict(zip(fields, values, strict=True))
@@ -124,8 +124,8 @@ def _wire(
     async def under_load(request: gr.Request) -> View:
         return keyed(request, await controller.under_load(visitor_of(request)))
 
-    run.click(start, list(fields.values()), board, **QUIET)
-    more.click(go_on, fields["max_new_tokens"], board, **QUIET)
+    ask.submit(start, list(fields.values()), board, **QUIET)
+    ask.play(go_on, fields["max_new_tokens"], board, **QUIET)
     # The board's own buttons: beside a race whose timings are spoiled, and to measure load first.
     board.retry(again, None, board, **QUIET)
     board.input(under_load, None, board, **QUIET)

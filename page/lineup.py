@@ -27,5 +27,7 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
 
 
 def preview(text: str, offer: Offer, about: str = "") -> View:
-    """The columns of the text, for a page on which nothing has run yet, and what they are about."""
+    """A view of the text's columns before anything has run, with a line that says what they are
+    about.
+    """
     return idle(Lineup.read(text, offer).columns, about)

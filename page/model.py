@@ -1,4 +1,4 @@
-"""The section "Model": the target of every column that names none of its own."""
+"""The section "Model": the target of every column that names none itself."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
 
 
 def _precision(offer: Offer, key: str, engine: str) -> tuple[str, dict[str, Any]]:
-    """What a model runs at by default, and the field's words, which say why."""
+    """The precision at which a model runs by default, and the field's words, which say why."""
     chosen, why = offer.usual_precision(key, engine)
     words = WORDS["precision"]
     return chosen, words | {"info": f"{words['info']} {why}".strip()}

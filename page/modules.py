@@ -1,6 +1,6 @@
 """The page's own JavaScript, served as one script.
 
-Its address holds a digest of it, so that a browser keeps it until it changes.
+Its address contains a digest, so a browser keeps it until it changes.
 """
 
 from hashlib import blake2b
@@ -20,12 +20,14 @@ _HEADERS = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 
 def starting(name: str) -> str:
-    """The script of a component: its module's `start` is given what gradio gives to it."""
+    """The script of a component: it calls the module's `start` with what gradio provides."""
     return _with(name, "start({ element, props, trigger, watch })")
 
 
 def calling(name: str, function: str) -> str:
-    """The script of an event: what this function of a module makes of its values."""
+    """The script of an event: it returns what this function of a module makes of the event's
+    values.
+    """
     return f"(...values) => {_with(name, f'{function}(...values)')}"
 
 

@@ -1,5 +1,5 @@
-"""A race that has ended: below the board as a link or a file, and the inside of its steps; in the
-tab "History" those that this browser keeps, of which the server keeps none.
+"""A race that has ended: its links, its files and the inside of its steps below the board. The tab
+"History" lists the races that this browser keeps. The server keeps none of them.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The section "Save": a column's state goes to disk, and a race goes on from one that was saved."""
+"""The section "Save": save a column's state to disk, and continue from a saved one."""
 
 from typing import Any
 

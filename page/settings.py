@@ -1,5 +1,5 @@
-"""The settings: sections in a list, in a drawer over the race. The chip beside Run says what the
-next race runs on, and opens them.
+"""The settings: a list of sections in a drawer over the race. The chip beside Run says what the
+next race runs on, and opens the drawer.
 """
 
 from collections.abc import Callable, Iterator
@@ -7,8 +7,6 @@ from typing import Any
 
 import gradio as gr
 
-from backend.models.files import model_title
-from backend.web.offer import Offer
 from page import lineup, model, own_grammar, production, sampling, save
 from page.components import Fields, Surroundings, own
 from page.modules import calling
@@ -28,14 +26,9 @@ SECTIONS: tuple[tuple[str, Callable[[gr.HTML, Surroundings], Fields], str], ...]
 _TOLD = ("model", "model.hub", "precision", "max_new_tokens", "temperature")
 
 
-def chip_of(offer: Offer) -> gr.HTML:
-    """The chip, to stand beside Run."""
-    return own("chip", models={key: model_title(label) for key, label in offer.labels.items()})
-
-
-def fill(around: Surroundings, fields: Fields, chip: gr.HTML) -> None:
-    """Lay the drawer out and add its fields to the form's. It is not loaded before it is opened:
-    whoever only races asks for less.
+def fill(around: Surroundings, fields: Fields, ask: gr.HTML) -> None:
+    """Lay the drawer out and add its fields to the form's. It is loaded when `ask`, which has the
+    chip, says that it is opened for the first time.
     """
     with gr.Column(elem_id="settings") as drawer, gr.Column(elem_id="drawer"):
         titles = [[title, event] for title, _, event in SECTIONS]
@@ -47,7 +40,7 @@ def fill(around: Surroundings, fields: Fields, chip: gr.HTML) -> None:
     for block in later:
         block.visible = False  # gradio loads a component's files unless the component itself is not
     shown = f'() => Array({len(later)}).fill({{ __type__: "update", visible: true }})'
-    chip.expand(None, None, later, js=shown)
+    ask.expand(None, None, later, js=shown)
     for name in _TOLD:
         show_chip(fields[name].change, fields)
 
@@ -60,6 +53,6 @@ def _within(block: Any) -> Iterator[Any]:
 
 
 def show_chip(event: Callable[..., object], fields: Fields) -> None:
-    """Have the chip tell of the form at an event."""
+    """Have the chip show the form's values at an event."""
     told = [fields[name] for name in _TOLD]
-    event(None, told, None, js=calling("chip.js", "showForm"))
+    event(None, told, None, js=calling("ask.js", "showForm"))

@@ -1,4 +1,6 @@
-"""Where the page may be reached: names of its server, and origins that may ask for its races."""
+"""Where the page may be reached: names of its server, and origins whose pages may send requests to
+it.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +18,14 @@ EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 @dataclass(slots=True)
 class Site:
-    """`names` are hosts that visitors may write, beside the loopback's. `places` are those among
-    them that a proxy serves, each as in an origin: with its port, if that is not its scheme's own.
+    """`names` are the host names by which visitors may reach the page, beside the loopback's.
+    `places` are the names among them that a proxy serves, written as in an origin: with the port,
+    unless it is the scheme's usual one.
 
-    Whoever lets a name of theirs point here (DNS rebinding) has a page in a visitor's browser that
-    is of one origin with this one; its requests carry that name. An address cannot be rebound: with
-    `addresses`, each is right. `space`: a Space of the Hub, which is shown within the Hub's page.
+    Somebody could make a name of theirs point here (DNS rebinding). Their page in a visitor's
+    browser would then have the same origin as this page, but its requests would carry that name. IP
+    addresses cannot be rebound, so with `addresses` any of them is accepted. `space`: a Space of
+    the Hub, which is shown within the Hub's page.
     """
 
     names: set[str] = field(default_factory=set)
@@ -30,16 +34,14 @@ class Site:
     places: set[str] = field(default_factory=set)
 
     def add(self, place: str) -> None:
-        """Let visitors, and pages, come by another name: one that a proxy serves, NAME or
-        NAME:PORT.
-        """
+        """Accept another name: one that a proxy serves, as NAME or NAME:PORT."""
         name = host_name(place) or place.lower()
         self.names.add(name)
         port = place.rpartition(":")[2] if ":" in place.removeprefix(name) else ""
         self.places.add(place.lower() if port not in ("", *_OWN_PORTS) else name)
 
     def serves(self, host: str) -> bool:
-        """Whether a request's Host header is one of this page's."""
+        """Whether a request's Host header names this page."""
         name = host_name(host)
         return bool(name) and (
             name in LOOPBACK
@@ -49,15 +51,13 @@ class Site:
         )
 
     def root(self, scheme: str, headers: Mapping[str, str]) -> str:
-        """The page's address as its reader wrote it, by the headers of a request whose host is one
-        of this page's.
-        """
+        """The page's address as its reader wrote it, from the headers of a request for this page."""
         secure = self.space or headers.get("x-forwarded-proto", "").startswith("https")
         return f"{'https' if secure else scheme}://{headers.get('host', '')}"
 
     def trusts(self, origin: str, host: str) -> bool:
-        """Whether a page of `origin` may send requests to `host`: this page, or one that an
-        operator's proxy serves by another name.
+        """Whether a page of `origin` may send requests to `host`: this page itself, or a proxy of
+        the operator's.
         """
         scheme, _, place = origin.partition("://")
         if scheme not in ("http", "https"):
@@ -67,7 +67,7 @@ class Site:
 
 
 def proxies_of(texts: Iterable[str]) -> list[str]:
-    """Networks of proxies, from addresses and networks. Raises DerbyError for what is neither."""
+    """The networks of proxies, from addresses and networks. Raises DerbyError for any other text."""
     networks: list[str] = []
     for text in texts:
         try:

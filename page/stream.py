@@ -1,7 +1,8 @@
-"""Our own addresses beside gradio's: a visitor's stream of what runs for them, and what ends it.
+"""Our own addresses beside gradio's: a visitor's stream of what runs for them, and the request that
+stops it.
 
-The stream is of server-sent events. Each bears its number, by which a browser that lost the
-connection goes on where it was; "end" says that nothing runs any more.
+The stream consists of server-sent events. Each has a number, so a browser that lost the connection
+continues where it was. "end" says that nothing runs any more.
 """
 
 import json
@@ -29,12 +30,12 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def visitor_asking(request: Request) -> str:
-    """Whose request to one of these addresses it is; "" if that is unknown."""
+    """The visitor who sends a request to one of these addresses; "" if that is unknown."""
     return visitor_by(request.cookies.get(COOKIE, ""), request.query_params.get("key", ""))
 
 
 def routes(controller: Controller) -> list[Route]:
-    """The guard has seen to it that the visitor counts as present while a request lasts."""
+    """The routes. The guard makes sure that the visitor counts as present while a request lasts."""
 
     async def stream(request: Request) -> Response:
         return StreamingResponse(_events(controller, request), 200, _HEADERS, "text/event-stream")

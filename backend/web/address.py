@@ -1,4 +1,6 @@
-"""Addresses of this machine that a server may have, and names that it is asked by."""
+"""The addresses of this machine that a server may listen at, and the names by which it can be
+reached.
+"""
 
 import errno
 import re
@@ -19,9 +21,8 @@ def host_name(host: str) -> str:
 
 
 def free_port(host: str, port: int) -> int:
-    """`port` if this machine lets a server have it at `host`; of 0, any that is free.
-
-    Raises DerbyError if it does not.
+    """Return `port` if a server may listen there at `host`; for 0, any free port. Raises DerbyError
+    if it may not.
     """
     with bound(host, port) as probe:
         return probe.getsockname()[1]

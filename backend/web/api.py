@@ -82,8 +82,8 @@ class RaceCall(Untrusted):
 
 
 def usual_columns(offer: Offer) -> list[str]:
-    """What is raced where no columns are named: as many as a race may have, the baseline first to
-    stay.
+    """The columns of a race that names none, at most as many as a race may have. The baseline is
+    always among them.
     """
     ordered = sorted(DEFAULT_COLUMNS, key=lambda name: name != BASELINE)[: offer.most_columns]
     return [name for name in DEFAULT_COLUMNS if name in ordered]
@@ -106,7 +106,7 @@ class Api:
         self._visitors.leave(visitor)
 
     async def race(self, visitor: str, asked: Mapping[str, Any]) -> AsyncIterator[Report]:
-        """Reports on a race while it runs, short ones, and a whole one at its end."""
+        """Yield short reports while a race runs, and the full report at its end."""
         values = values_of(self._offer, asked)
         race = await asyncio.to_thread(read_race, values, self._offer)
         async for frame in self._visitors.watch(visitor, race):
@@ -126,9 +126,9 @@ class Api:
     async def benchmark(
         self, visitor: str, prompts: Sequence[str], tokens: int
     ) -> AsyncIterator[Report]:
-        """Reports on a benchmark of every strategy that may pay; the last one holds all that was
-        measured, and the winner: the setting with the highest median whose interval excludes 1,
-        else KV reuse; "" for a benchmark that was stopped or measured nothing.
+        """Yield reports on a benchmark of every strategy that may pay off. The last report holds
+        all measurements and the winner: the setting with the highest median if its interval lies
+        above 1, else KV reuse; "" if the benchmark was stopped or measured nothing.
         """
         columns = _candidates(self._offer.most_columns - 1)
         values = values_of(self._offer, {"columns": columns, "max_new_tokens": tokens})
@@ -179,7 +179,7 @@ def values_of(offer: Offer, asked: Mapping[str, Any]) -> Values:
 
 
 def _key(label: str, offer: Offer) -> str:
-    """A model's key by its label. Raises DerbyError."""
+    """The key of a model, by its label. Raises DerbyError."""
     if not label:
         return "0"
     keys = [key for key, known in offer.labels.items() if known == label]

@@ -1,7 +1,8 @@
-"""The benchmark of a line-up: every column alone on every prompt, as the command line's `bench`.
+"""The benchmark of a line-up: every column runs alone on every prompt, as with the command line's
+`bench`.
 
-Each prompt is a race of its own in line, so that other visitors' races run in between. The server
-keeps nothing: a visitor who comes back, to another process even, goes on from the rows that the
+Each prompt is a separate race in the queue, so other visitors' races can run in between. The server
+keeps nothing. A visitor who comes back, even to another process, continues from the rows that the
 browser kept.
 """
 
@@ -11,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import ceil, floor
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy as np
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.rows import Figures, OtherPlanError, Row, left_of, row_of, rows_in
-from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results
+from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results, winner
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
 from backend.export.tables import csv_of
@@ -55,7 +57,7 @@ Phase = Literal["warming up", "running", "stopped", "ended"]
 
 @dataclass(frozen=True)
 class Standing:
-    """A benchmark at a moment: what is to be measured, and the rows of what has been."""
+    """A benchmark at a moment: the plan, and the rows that have been measured."""
 
     plan: Plan
     rows: Sequence[Row] = field(default=())
@@ -100,7 +102,9 @@ class Benchmarks:
     async def start(
         self, visitor: str, values: Values, prompts: Any, repeats: Any, before: Any = ""
     ) -> AsyncIterator[View]:
-        """The views of a benchmark, as `measure` has it; one with "alert" for what is refused."""
+        """Yield the views of a benchmark (see `measure`). If it is refused, the only view holds
+        "alert".
+        """
         try:
             async for standing in self.measure(visitor, values, prompts, repeats, before):
                 yield benchmark_view(standing, self._offer.public)
@@ -110,10 +114,10 @@ class Benchmarks:
     async def measure(
         self, visitor: str, values: Values, prompts: Any, repeats: Any, before: Any = ""
     ) -> AsyncIterator[Standing]:
-        """Measure the form's line-up, and tell how it stands after each prompt; `prompts` as text,
-        "": ours. It goes on from `before`, an earlier view's "kept"; "": it is a new one. The first
-        prompt runs once more at the start and is not counted, as a cold machine is slower. Raises
-        DerbyError.
+        """Measure the form's line-up and yield the state after each prompt. `prompts` is text; ""
+        stands for the built-in prompts. `before` is the "kept" of an earlier view, to continue
+        from; "" starts a new benchmark. The first prompt runs once more at the start and is not
+        counted, because a cold machine is slower. Raises DerbyError.
         """
 
         def made() -> tuple[Plan, list[Row]]:
@@ -182,8 +186,9 @@ def _go_on(plan: Plan, text: Any) -> list[Row]:
 
 
 def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> View:
-    """A benchmark as plain JSON for the page: every word and figure ready to be shown. "left" is
-    its status if it is left now, "kept" the rows that it can then go on from.
+    """A benchmark as plain JSON for the page, with every word and figure ready to be shown. "left"
+    is the status if the benchmark is abandoned now, "kept" the rows from which it can then
+    continue.
     """
     plan, rows, known = standing.plan, standing.rows, standing.results
     left_out = unshown(known)
@@ -194,6 +199,7 @@ def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> Vi
         "status": standing.status,
         "left": left.status,
         "share": round(len(rows) / len(plan.jobs), 4),
+        "verdict": public(_verdict(known)) if standing.over else "",
         "headings": _chosen(shown, headings(ColumnResult)) if known else [],
         "groups": [
             [
@@ -213,8 +219,25 @@ def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> Vi
     }
 
 
+def _verdict(known: Sequence[ColumnResult]) -> str:
+    """What the results come to, in a sentence; "" while there are none."""
+    whole = {each.column: each for each in known if (each.category, each.machine) == (ALL, ALL)}
+    best = winner((each.column, each.speedup, each.interval) for each in whole.values())
+    if found := whole.get(best):
+        low, high = found.interval or (0.0, 0.0)
+        return (
+            f"{best} is the fastest: {factor(found.speedup or 0)} the speed of KV reuse, "
+            f"{low:.2f}{DASH}{high:.2f} on other prompts like these."
+        )
+    if len(whole) < 2:
+        return ""
+    if not any(each.interval for each in whole.values()):
+        return "These are too few prompts to name the fastest column: four are needed."
+    return "No column is measurably faster than KV reuse on prompts like these."
+
+
 def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:
-    """What stands for these fields of a result."""
+    """The values of these fields, out of the values of all fields of a result."""
     every = dict(zip(ColumnResult.__dataclass_fields__, of_all_fields, strict=True))
     return [every[name] for name in names]
 
@@ -240,6 +263,7 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
 
     return {
         "one": place(1.0),
+        "ticks": [[place(value), factor(value)] for value in _ticks(low, high)],
         "rows": [
             [
                 public(column),
@@ -251,6 +275,12 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
             if values
         ],
     }
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round values on an axis, six at most."""
+    step = next(s for s in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 50, 1e3, 1e9) if (high - low) / s < 6)
+    return [round(n * step, 2) for n in range(ceil(low / step), floor(high / step) + 1)]
 
 
 def _files(standing: Standing, public: Callable[[str], str]) -> dict[str, str]:

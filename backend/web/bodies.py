@@ -49,7 +49,7 @@ async def json_body(request: Request, most: int) -> bytes:
 
 
 def with_body(scope: Scope, body: bytes, after: Receive) -> tuple[Scope, Receive]:
-    """The request with another body, behind which `after` is asked."""
+    """The request with another body. After it, `after` is awaited for further messages."""
     headers = MutableHeaders(raw=list(scope["headers"]))
     headers["content-length"] = str(len(body))
     del headers["transfer-encoding"]

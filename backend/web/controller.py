@@ -1,4 +1,4 @@
-"""Where the page's requests arrive: a form is read, a race is begun, and its views are shown."""
+"""The page's requests arrive here: forms are read, races begin, and their views are shown."""
 
 import asyncio
 from collections import OrderedDict
@@ -60,8 +60,10 @@ class Controller:
         self._opened: OrderedDict[str, tuple[int, RaceRecord]] = OrderedDict()
 
     async def race(self, visitor: str, values: Values) -> View:
-        """Begin the race that the form asks for. Of this and the next four: what tells the page
-        that it has begun, or an alert, and then the visitor's earlier race goes on.
+        """Begin the race that the form asks for.
+
+        This method and the next four return what tells the page that a race has begun, or an alert.
+        After an alert, the visitor's earlier race goes on.
         """
 
         def requested() -> tuple[Race, Sequence[Command]]:
@@ -232,7 +234,9 @@ class Controller:
             return {"note": self._offer.public(explain(error))}
 
     def beside(self, texts: Any) -> View:
-        """A table of races that a browser kept, one beside the other. Not for the event loop."""
+        """A table that compares races which a browser kept. Do not call it in the event loop: it is
+        slow.
+        """
         try:
             return side_by_side(texts, self._offer.public)
         except Exception as error:
@@ -262,13 +266,13 @@ class Controller:
         self._visitors.stop(visitor)
 
     def seen(self, visitor: str) -> None:
-        """The visitor's page is open, whatever its connection."""
+        """Note that the visitor's page is open, even if it has no connection."""
         self._visitors.seen(visitor)
 
     async def _begin(
         self, visitor: str, make: Callable[[], tuple[Race, Sequence[Command]]]
     ) -> View:
-        """Begin a race behind its commands, and show it to the visitor."""
+        """Begin a race after its commands, and show it to the visitor."""
         self.seen(visitor)
         try:
             race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
@@ -332,7 +336,9 @@ def _line(info: Info) -> str:
 
 
 def _index(board: Scoreboard, label: Any, public: Callable[[str], str]) -> int:
-    """Which column is meant: by its public label, or by its title, the first that bears it."""
+    """The index of a column, given its public label or its title. If several match, the first one
+    counts.
+    """
     labels = [public(column.label) for column in board.columns]
     for names in (labels, [column.title for column in board.columns]):
         if label in names:

@@ -1,4 +1,6 @@
-"""Line-ups to begin with: the examples, whole races, and the presets, which answer a question."""
+"""Line-ups to begin with: examples, which are whole races, and presets, each of which answers a
+question.
+"""
 
 import json
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ class Example:
     tokens: int
 
     def lineup(self, offer: Offer) -> str:
-        """The line-up as text, as far as a race may have it here."""
+        """The line-up as text, cut to the number of columns that a race may have here."""
         return "\n".join(self.columns[: offer.most_columns])
 
 

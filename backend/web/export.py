@@ -33,6 +33,9 @@ _CUT = "\N{HORIZONTAL ELLIPSIS}"
 #: Characters of a prompt in a list of races, and races that stand side by side.
 MOST_PROMPT, MOST_BESIDE = 120, 6
 
+#: Characters of a prompt in a table's heading.
+MOST_NAME = 48
+
 #: What a link holds, as its reader should know.
 _HOLDS: dict[Held, str] = {
     "all": "It holds the whole race; the address above holds only its settings.",
@@ -117,8 +120,8 @@ def read_shared(text: object) -> RaceRecord:
 
 
 def form_of(record: RaceRecord, offer: Offer) -> Values:
-    """The record's settings as the page's form has them. What this page does not offer is left
-    out, so that it is as usual.
+    """The record's settings as values of the page's form. What this page does not offer is left
+    out, so the form's usual value applies.
     """
     request, sampling = record.request, record.request.sampling
     own = next((g for g in map(_own_grammar, record.columns) if g is not None), None)
@@ -166,8 +169,8 @@ def _model(name: str, offer: Offer) -> Values:
 
 
 def compared(there: RaceRecord, request: Request, here: Scoreboard) -> list[str]:
-    """How a race that was run again came out beside the record of it, a sentence a column; [] if
-    its request or its line-up is another one.
+    """Compare a race that was run again with the record of it: one sentence for each column. [] if
+    the request or the line-up differs.
     """
     then = board(there)
     if there.request != request or [str(c) for c in then.columns] != [str(c) for c in here.columns]:
@@ -195,8 +198,9 @@ def about(record: RaceRecord) -> View:
 
 
 def side_by_side(texts: object, public: Callable[[str], str]) -> View:
-    """A table of races, each a link's text: a line for each column that any of them has, in each
-    race its speed-up and speed, and whether its text is that of the first race. Raises DerbyError.
+    """A table of races, given as the text of links. Each column that occurs in any race has a line.
+    A cell holds the column's speed-up and speed in that race, and whether its text equals that of
+    the first race. Raises DerbyError.
     """
     if not isinstance(texts, list) or not 2 <= len(texts) <= MOST_BESIDE:
         raise DerbyError(f"Choose 2 to {MOST_BESIDE} races to see them side by side.")
@@ -205,19 +209,29 @@ def side_by_side(texts: object, public: Callable[[str], str]) -> View:
     lines: dict[str, list[str]] = {}
     for number, made in enumerate(boards):
         for index, column in enumerate(made.columns):
-            cells = lines.setdefault(str(column), [NONE] * len(boards))
-            cells[number] = _beside(boards[0], made, index)
+            label = column.label
+            cells = lines.setdefault(str(column), [label, *[NONE] * len(boards)])
+            cells[number + 1] = _beside(boards[0], made, index)
     return {
-        "headings": ["Column", *(record.place for record in records)],
-        "lines": [[public(setting), *cells] for setting, cells in lines.items()],
+        "headings": ["column", *map(_named, records)],
+        "lines": [[public(name), *cells] for name, *cells in lines.values()],
     }
 
 
+def _named(record: RaceRecord) -> str:
+    """A race in a table's heading: its prompt, when it was run and on what processor."""
+    prompt = " ".join(record.request.prompt.split())
+    shown = prompt if len(prompt) <= MOST_NAME else f"{prompt[: MOST_NAME - 1]}{_CUT}"
+    return f"{shown} ({record.made[:16].replace('T', ' ')}, {record.machine.processor})"
+
+
 def _beside(first: Scoreboard, made: Scoreboard, index: int) -> str:
-    """What a column came to in one of several races."""
+    """The result of one column in one of several races."""
     score, gain, setting = made.scores[index], made.gain(index), str(made.columns[index])
     if score.message:
         return "failed"
+    if not score.tokens:
+        return "only its settings are kept"
     parts = [f"{factor(gain.value)}{span(gain)}"] if gain.value else []
     parts += [f"{rate(score.tokens_per_second)} tokens/s"] if score.tokens_per_second else []
     others = [s for c, s in zip(first.columns, first.scores, strict=True) if str(c) == setting]
@@ -227,7 +241,9 @@ def _beside(first: Scoreboard, made: Scoreboard, index: int) -> str:
 
 
 def _sameness(old: Score, new: Score) -> str:
-    """Whether two columns of different races wrote the same, as far as both went."""
+    """Whether two columns of different races wrote the same text, compared up to the end of the
+    shorter one.
+    """
     count = min(len(old.tokens), len(new.tokens))
     if not count or old.tokenizer != new.tokenizer:
         return "texts not comparable"

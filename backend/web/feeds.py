@@ -1,7 +1,9 @@
-"""What runs for a visitor as numbered messages, which each of their pages reads at its own pace.
+"""Numbered messages about what runs for a visitor. Each of the visitor's pages reads them at its
+own pace.
 
-Of each thing that is shown only the newest state is kept, drawn when somebody reads it. A reader
-gets it whole, and from then on what has changed; one that was away, or is slow, gets the newest.
+Only the newest state of each thing is kept, and it is drawn when somebody reads it. A reader first
+gets the whole state, then only the changes. A reader that was away or is slow gets the newest
+state.
 """
 
 import asyncio
@@ -23,8 +25,8 @@ Draw = Callable[[], View]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """News of what is called `name`: the whole view of it, or what has changed since the last one
-    (see `changes`). Later messages have higher numbers, also across restarts of this server.
+    """News of the view called `name`: the whole view, or what has changed since the last message
+    (see `changes`). Later messages have higher numbers, even after a restart of the server.
     """
 
     number: int
@@ -66,8 +68,8 @@ class Feed:
         return name in self._tasks
 
     def show(self, name: str, draws: AsyncIterator[Draw]) -> None:
-        """Show these states until they end, whoever reads, in the place of an earlier run of that
-        name.
+        """Show these states until they end, whether or not anybody reads. They replace an earlier
+        run of that name.
         """
         if earlier := self._tasks.get(name):
             earlier.cancel()
@@ -92,8 +94,8 @@ class Feed:
         self._changed = asyncio.Event()
 
     async def read(self, after: int = 0, *, quiet: bool = False) -> AsyncIterator[Message]:
-        """What is newer than number `after`, and what comes, until nothing runs any more; "beat"
-        where nothing else was said for long. A `quiet` reader is told of nothing but that.
+        """Yield the messages after number `after`, then new ones until nothing runs any more. After
+        a long silence, "beat" is sent. A `quiet` reader gets only the beats and the end.
         """
         if after > self._newest:
             after = 0  # no number of ours
@@ -122,7 +124,7 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of a page's visitors: those that were used last, `most` beside those in use."""
+    """The feeds of a page's visitors: all feeds in use, and the `most` others that were used last."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -139,7 +141,7 @@ class Feeds:
         return feed
 
     def forget(self, visitor: str) -> None:
-        """Drop what is shown to a visitor who has gone. Thread-safe."""
+        """Drop the feed of a visitor who has gone. Thread-safe."""
         self._feeds.pop(visitor, None)
 
 

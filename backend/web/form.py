@@ -1,8 +1,8 @@
-"""From what a visitor's browser sent, of which nothing is trusted, to a race.
+"""Makes a race of what a visitor's browser sent. None of it is trusted.
 
-Fields are named as on the page: "prompt", "lineup", "temperature", ... The line-up is what its
-editor sends (lineup.py). The race's own model goes by its key, or by `HUB` and an id in
-"model.hub". A grammar of the visitor's own is the one in "grammar.kind" and "grammar.text".
+Fields have the page's names: "prompt", "lineup", "temperature", ... The line-up is what its editor
+sends (lineup.py). The race's model is given by its key, or by `HUB` and an id in "model.hub". The
+visitor's own grammar is in "grammar.kind" and "grammar.text".
 """
 
 from collections.abc import Mapping
@@ -110,12 +110,12 @@ def read_tokens(value: Any, offer: Offer) -> int:
 
 
 def read_whole(name: str, value: Any) -> int:
-    """A whole number that a browser or a program sent. Raises DerbyError for anything else."""
+    """Read a whole number that a browser or a program sent. Raises DerbyError for anything else."""
     return read_as(Whole, value, name)
 
 
 def require_allowed(request: Request, column: Column, target: ModelSpec, offer: Offer) -> None:
-    """Raise DerbyError unless visitors of this page may go on with a saved column."""
+    """Raise DerbyError unless visitors of this page may continue from a saved column."""
     try:
         offer.require_target(target)
         offered = all(map(offer.has, (target.name, *column.drafts.values())))
@@ -142,7 +142,7 @@ def _require_short(name: str, text: str, offer: Offer) -> None:
 
 
 def _model(form: Form, offer: Offer) -> str:
-    """The model's name for the engines: one of the operator's by its key, or a Hub id."""
+    """The model's name for the engines: an operator's model by its key, or a Hub id."""
     if form.model == HUB and offer.hub:
         hub = form.hub.strip() if isinstance(form.hub, str) else ""
         if len(hub) > 200 or not HUB_ID.fullmatch(hub):
@@ -159,7 +159,7 @@ def _model(form: Form, offer: Offer) -> str:
 
 
 def _stops(text: str) -> tuple[str, ...]:
-    """One stop string a line; a typed backslash-n stands for a line end, backslash-t for a tab."""
+    """Read stop strings, one per line. A typed backslash-n means a line break, backslash-t a tab."""
     lines = tuple(line for line in text.splitlines() if line)
     if len(lines) > MAX_STOPS or any(len(line) > MAX_STOP for line in lines):
         raise DerbyError(

@@ -53,8 +53,8 @@ class Lineup:
     def race(
         self, offer: Offer, target: ModelSpec, own: GrammarSource | None = None
     ) -> tuple[Column, ...]:
-        """The columns of a race on `target`, models by their names for the engines, and `own` for
-        the visitor's grammar. Raises DerbyError for what may not be raced here.
+        """The columns of a race on `target`, with the engines' names of their models and with `own`
+        as the visitor's grammar. Raises DerbyError for a column that may not be raced here.
         """
         columns = []
         for (number, _), written in zip(self.lines, self.columns, strict=True):
@@ -73,8 +73,8 @@ class Lineup:
 
 
 def unused_grammar(text: Any, offer: Offer) -> str:
-    """That no column of the line-up has the visitor's grammar, in a sentence; "" if one has it, or
-    the line-up is wrong.
+    """A sentence that says that no column of the line-up uses the visitor's grammar; "" if one
+    does, or if the line-up has a mistake.
     """
     try:
         used = Lineup.read(str(text_of(text)), offer).asks_for_own
@@ -85,7 +85,7 @@ def unused_grammar(text: Any, offer: Offer) -> str:
 
 @contextmanager
 def _telling(number: int) -> Iterator[None]:
-    """Tell which line an error is about."""
+    """Add the number of the line to an error about it."""
     try:
         yield
     except DerbyError as error:
@@ -118,8 +118,8 @@ def lines_of(text: str, offer: Offer, least: int = 1) -> list[tuple[int, str]]:
 
 
 def read_column(line: str, offer: Offer, own: GrammarSource | None = ANY_OWN) -> Column:
-    """The column of a line, models as they are written. Raises DerbyError for what is no column,
-    and for what is not offered.
+    """The column of a line, with the models as they are written. Raises DerbyError if it is not a
+    column or is not offered.
     """
     column = parse_column(line, own if _SAYS_OWN.search(line) else None)
     column.named(offer.model_named)
@@ -129,8 +129,8 @@ def read_column(line: str, offer: Offer, own: GrammarSource | None = ANY_OWN) ->
 
 
 def resolved(column: Column, offer: Offer, own: GrammarSource | None = None) -> Column:
-    """The column as it is raced: models by their names for the engines, and the visitor's grammar
-    in its place.
+    """The column that is raced: with the engines' names of its models, and with the visitor's
+    grammar filled in.
     """
     if own is not None and column.settings().get("grammar") == ANY_OWN:
         column = column.with_settings({"grammar": own})

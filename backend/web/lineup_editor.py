@@ -1,7 +1,8 @@
-"""The editor of a line-up: what the page shows of its text, and what is done to it there.
+"""The editor of a line-up: what the page shows of the text, and the changes that its user makes
+there.
 
-The text is the truth (lineup.py). The editor draws the state that `answer` makes of it and sends
-back actions, each of which becomes a change of the text.
+The text is what counts (lineup.py). The editor draws the state that `answer` makes of it, and sends
+back actions; each action becomes a change of the text.
 """
 
 from collections.abc import Mapping
@@ -70,7 +71,9 @@ class _Choose(Untrusted):
 
 
 class _Add(Untrusted):
-    """Add a strategy's column as it stands; a server's at one that is offered, if any is."""
+    """Add a column of a strategy with its usual settings. A server's column uses an offered server
+    if there is one.
+    """
 
     op: Literal["add"]
     strategy: str

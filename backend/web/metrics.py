@@ -17,7 +17,7 @@ WAITS = (0.1, 1, 5, 15, 60, 300, 900)
 
 
 class Tally:
-    """Hears of every race, and of nothing else that a visitor does; this one forgets it."""
+    """Hears of every race, and of nothing else that a visitor does. This base class ignores it."""
 
     def begun(self, waited: float) -> None:
         """A race's turn came after so many seconds in line."""
@@ -95,7 +95,7 @@ class Metrics(Tally):
         return close
 
     def facts(self) -> "Iterator[Metric]":
-        """What is asked for anew each time it is read."""
+        """What is looked up anew each time the metrics are read."""
         import psutil
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -69,8 +69,8 @@ class Offer:
 
     @property
     def names(self) -> list[str]:
-        """How each model is written in a column: by its label, or where that will not do, by its
-        key.
+        """How each model is written in a column: by its label, or by its key where the label cannot
+        be used.
         """
         labels = list(self.labels.values())
         return [
@@ -81,8 +81,9 @@ class Offer:
         ]
 
     def usual_precision(self, key: str, engine: str) -> tuple[str, str]:
-        """What a model, by its key, runs at unless somebody chooses, and a sentence why, if that is
-        not the engine's first. Only folders are looked at: the size of others is not known yet.
+        """The precision at which a model, given by its key, runs by default, and a sentence that
+        says why if it is not the engine's first precision. Only local folders are looked at,
+        because the size of other models is not known yet.
         """
         runtime = self.runtime(engine) or self.runtimes[0]
         name = self.models[int(key)] if key in self.labels else ""
@@ -114,8 +115,8 @@ class Offer:
         return tuple(dict.fromkeys(chain.from_iterable(names)))
 
     def require_place(self, engine: str, precision: str, device: str) -> None:
-        """Raise DerbyError unless these are offered; "" stands for the race's choice, which is not
-        looked at.
+        """Raise DerbyError unless these are offered. "" stands for the race's own choice, which is
+        not checked.
         """
         title = next((f"{r.title} has" for r in self.runtimes if r.engine == engine), "There is")
         for what, name in (("engine", engine), ("precision", precision), ("device", device)):
@@ -127,11 +128,11 @@ class Offer:
                 )
 
     def require_target(self, target: ModelSpec) -> None:
-        """Raise DerbyError unless a column may run there; the model's name is not looked at."""
+        """Raise DerbyError unless a column may run there. The model's name is not checked."""
         self.require_place(target.engine, target.precision, target.device)
 
     def public(self, text: str) -> str:
-        """`text` with the operator's paths replaced by their labels, wherever a path may begin."""
+        """`text` with the operator's paths replaced by their labels, wherever a path can begin."""
         # Longest first: one folder may lie in another.
         for name in sorted(filter(_is_path, self.models), key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(name)}", lambda _, name=name: _label(name), text)
@@ -151,9 +152,8 @@ def _label(name: str) -> str:
 
 
 def _whole(name: str) -> str:
-    """A model's name as engines take it here: a path from the root on, however it was given.
-
-    A short one such as "." could not be told from a full stop in a sentence.
+    """A model's name as engines get it here: a local path is made absolute. A short path such as
+    "." could not be told from a full stop in a sentence.
     """
     # As it is written: a link to a folder is labelled by its own name.
     return os.path.abspath(Path(name).expanduser()) if _is_path(name) else name  # noqa: PTH100
@@ -183,10 +183,9 @@ def offer_of(
 
 
 def models_named(models: Sequence[str], engines: Sequence[str]) -> tuple[str, ...]:
-    """These models as engines take them: folders and files by their whole paths.
-
-    Raises DerbyError unless each is a folder, a GGUF file or a Hub id; an engine with models of its
-    own knows other names.
+    """These models as engines get them: folders and files by their absolute paths. Raises
+    DerbyError unless each is a folder, a GGUF file or a Hub id. An engine that brings its own
+    models also accepts its own names.
     """
     own = any(engine_named(engine).models for engine in engines)
     for name in models:

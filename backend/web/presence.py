@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 class Presence:
-    """Thread-safe. Told by whoever serves connections: each one `opened` and, once, `closed`.
-
-    `by_address`: connections come from where they are said to, so visitors may be told apart by it.
+    """Knows which visitors are connected. Thread-safe. Whoever serves connections reports each one
+    as `opened` and, once, as `closed`. `by_address`: the addresses of connections are reliable, so
+    visitors may be told apart by them.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Presence:
             return visitor in self._met or visitor in self._open
 
     def forget_absent(self, seconds: float) -> Sequence[str]:
-        """Forget whoever has been absent for so long: these visitors."""
+        """Forget the visitors who have been absent for that long, and return them."""
         with self._lock:
             before, gone = self._clock() - seconds, list[str]()
             for visitor, since in self._absent.items():

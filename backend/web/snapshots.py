@@ -10,10 +10,11 @@ from backend.limits import PRIVATE, Limits
 
 
 class VisitorSnapshots:
-    """Tells whose a snapshot is by a hash that only this object can make: its key is on no disk, so
-    a file does not tell the browser that saved it, and after a restart nobody's are their own.
+    """Knows which visitor owns a snapshot, by a hash that only this object can make.
 
-    Old snapshots are removed when this is made, and whenever it is asked.
+    The key of that hash is never on disk, so a file does not reveal the browser that saved it.
+    After a restart, nobody owns the old snapshots. Old snapshots are removed when this object is
+    made, and whenever it is used.
     """
 
     def __init__(self, limits: Limits = PRIVATE) -> None:
@@ -32,7 +33,7 @@ class VisitorSnapshots:
         return folder.list(self.owner(visitor))
 
     def remove(self, visitor: str, name: str) -> None:
-        """Delete one of the visitor's own. Raises DerbyError if it is none of theirs."""
+        """Delete one of the visitor's own snapshots. Raises DerbyError if it is not theirs."""
         self._folder().remove_own(name, self.owner(visitor))
 
     def _folder(self) -> SnapshotFolder:

@@ -1,4 +1,6 @@
-"""Fair turns: few visitors at a time, each of them once, and those who took long behind others."""
+"""Fair turns: few visitors at a time, each of them once. Visitors whose last turn took long go
+last.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -11,9 +13,9 @@ MAX_LATE = 1000
 
 
 class Turns:
-    """For the tasks of one event loop. What waits is one turn a visitor: a newer one replaces it.
-
-    Whoever took long the last time waits until nobody else does, and all of them share one place.
+    """For the tasks of one event loop. Each visitor waits for at most one turn; a newer request
+    replaces an older one. Visitors whose last turn took long wait until nobody else does, and share
+    one place.
     """
 
     def __init__(self, places: int) -> None:
@@ -61,7 +63,9 @@ class Turns:
             self._waiting.pop(visitor).set_result(True)
 
     def _next(self) -> str | None:
-        """Who has waited longest of those whose turn it may be, those in time before the late."""
+        """The visitor who has waited longest of those whose turn it may be. Those whose last turn
+        was short go first.
+        """
         ready = [visitor for visitor in self._waiting if visitor not in self._running]
         in_time = (visitor for visitor in ready if visitor not in self._late)
         late = None if self._running & self._late.keys() else next(iter(ready), None)

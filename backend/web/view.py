@@ -1,8 +1,8 @@
-"""A race as plain JSON for the page: every word and figure ready to be shown, nothing live.
+"""A race as plain JSON for the page, with every word and figure ready to be shown.
 
-Numbers are fractions, positions on the track or readings of a clock; all else is text. Lists and
-strings only grow while a race runs, so that what travels to the browser is what is new. The page
-decides nothing: which column is faster, how it is said and which figures there are, is said here.
+Numbers are shares, positions on the track or readings of a clock; all else is text. Lists and
+strings only grow while a race runs, so only what is new travels to the browser. The page decides
+nothing: which column is faster, how it is said, and which figures are shown is decided here.
 """
 
 import json
@@ -65,8 +65,9 @@ def view(
     ahead: int = 0,
     public: Callable[[str], str] = str,
 ) -> View:
-    """The whole page. `race` numbers the races, `goal` is where the finish is expected (`goal_of`),
-    `ahead` the races that go first; `public` strips from texts what visitors must not see.
+    """The whole page. `race` is the race's number, `goal` the place where the finish is expected
+    (`goal_of`), and `ahead` the number of races that go first. `public` removes from texts what
+    visitors must not see.
     """
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
@@ -98,8 +99,8 @@ def idle(columns: Sequence[Column], about: str = "") -> View:
 
 
 def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> View:
-    """A race that was recorded elsewhere or earlier. Its number is that of this moment, so that it
-    is shown instead of any race before.
+    """A race that was recorded elsewhere or earlier. Its number is made from the current time, so
+    the page shows it in place of any earlier race.
     """
     number, goal = time.time_ns() // 1_000_000, goal_of(record.request)
     shown = view(board_of(record), race=number, goal=goal, public=public)
@@ -127,7 +128,9 @@ def alert(sentence: str) -> View:
 
 
 def begun(number: int) -> View:
-    """Something runs, which the visitor's stream shows. Each has a number of its own."""
+    """Says that something has begun, which the visitor's stream shows. Each has a number of its
+    own.
+    """
     return {"begun": number}
 
 
@@ -156,8 +159,8 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
 
 
 def _setup(board: Scoreboard) -> str:
-    """What runs where on how long a prompt, each target once, as far as they are known; of a
-    cluster on which machine.
+    """Which model runs where, on a prompt of how many tokens: each target once, as far as this is
+    known. On a cluster it also names the machine.
     """
     targets = {
         _target(score): f", {score.prompt_tokens:,} prompt tokens" if score.prompt_tokens else ""
@@ -169,7 +172,7 @@ def _setup(board: Scoreboard) -> str:
 
 
 def _target(score: Score) -> str:
-    """What a column runs, the model by its own name."""
+    """Where a column runs, with the model's short name."""
     name = score.spec.get("name", "")
     return score.model.replace(name, model_title(name), 1) if name else score.model
 
@@ -178,9 +181,9 @@ def _track(
     board: Scoreboard, goal: int, finish: PhotoFinish | None, now: PhotoFinish | None
 ) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
-    first lane has finished, then where that did; `finish` is what its clock read then, in ms, and
-    `now` the clock that lanes are shown at, for all have reached it. Of a `noisy` race speeds and
-    places are drawn pale.
+    first lane has finished, then at the end of that lane. `finish` is the reading of that lane's
+    clock then, in ms. `now` is the clock reading at which the lanes are drawn: all of them have
+    reached it. In a `noisy` race, speeds and places are drawn pale.
     """
     unit = unit_of(board)
     longest = max((position(score, unit) for score in board.scores), default=0)
@@ -263,7 +266,7 @@ def _line_of(board: Scoreboard, index: int) -> str:
 
 
 def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:
-    """What a card tells on demand of a column that has ended, and where its time went."""
+    """What the details of a finished column say, and where its time went."""
     score = board.scores[index]
     told = (
         sentences.verdict(board, index),

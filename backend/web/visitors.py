@@ -1,8 +1,7 @@
-"""Who is racing: at most one race for each visitor, one on each machine at a time, in line.
+"""The visitors' races: at most one race for each visitor, one at a time on each machine, in line.
 
-A thread carries out each race whose turn has come. What a visitor's reader does, or that it
-vanishes, ends no race: a visitor without a connection keeps what is theirs for as long as the
-limits say.
+A thread carries out each race when its turn has come. A reader that leaves does not end a race: a
+visitor without a connection keeps their races for as long as the limits say.
 """
 
 import asyncio
@@ -72,10 +71,9 @@ UNWATCHED = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A race at a moment. Later races have higher numbers, also across restarts of this server.
-
-    `ahead` is how many races go first, `note` why it was ended by others than its visitor, or "".
-    The board may move on later, unless the race is `over`.
+    """A race at a moment. Later races have higher numbers, even after a restart of the server.
+    `ahead` is the number of races that go first. `note` says why somebody else ended the race, or
+    is "". The board may change later, unless the race is `over`.
     """
 
     race: Race
@@ -88,9 +86,9 @@ class Frame:
 
 @dataclass(eq=False)
 class _Run:
-    """Commands of a visitor. Its board is changed in the event loop alone, its other fields under
-    the lock of `Visitors`. They are carried out in the `context` of the request that asked for
-    them: whoever lends a GPU asks for whom.
+    """The commands of a visitor. Its board is changed in the event loop only, its other fields
+    under the lock of `Visitors`. The commands run in the `context` of the request that asked for
+    them, because a host that lends GPUs asks for whom it does.
     """
 
     visitor: str
@@ -115,7 +113,8 @@ class _Run:
 
     @property
     def board(self) -> Scoreboard:
-        """What the race has come to: once shelved, made anew of its record."""
+        """The board of the race. If the race was put away, the board is made anew from its record.
+        """
         if (shown := self.shown) is None:
             shown = board_of(from_bytes(zlib.decompress(self.record)))
             for event in self.unrecorded:
@@ -133,8 +132,9 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A visitor's last race. Its scope is new to each stay, from a visitor's first race until they
-    leave, and nobody is told of it: who knows their name finds nothing that a stay left behind.
+    """A visitor's last race. Each stay, from a visitor's first race until they leave, has a new
+    scope that nobody is told. So somebody who knows the visitor's name finds nothing that an
+    earlier stay left behind.
     """
 
     race: Race
@@ -144,10 +144,10 @@ class _Kept:
 
 
 class Visitors:
-    """Thread-safe. A visitor is any string that is theirs alone, such as a session hash.
-
-    `presence` knows who is connected; where nobody is followed, nobody is ever absent. `forgotten`
-    is called with each visitor who has been absent for too long, `tally` hears of every race.
+    """The races of all visitors. Thread-safe. A visitor is a string that only they have, such as a
+    session hash. `presence` knows who is connected; without it, nobody ever counts as absent.
+    `forgotten` is called with each visitor who has been absent for too long, and `tally` hears of
+    every race.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Visitors:
         return from_bytes(zlib.decompress(packed))
 
     def leave(self, visitor: str) -> None:
-        """Forget a visitor who has gone, with all that is kept of theirs, and end their race."""
+        """Forget a visitor who has gone and all that was kept for them, and end their race."""
         with self._lock:
             self.stop(visitor)
             if (kept := self._last.pop(visitor, None)) is not None:
@@ -247,12 +247,14 @@ class Visitors:
             return len(self._runs)
 
     async def save(self, visitor: str, command: Command, column: Column) -> Scoreboard:
-        """Carry out a command on one column, beside the visitor's last race; its board."""
+        """Run a command on one column while the visitor's last race stays as it is. Returns its
+        board.
+        """
         return await self._carried(_Run(visitor, (command,), Scoreboard([column])))
 
     async def measure(self, visitor: str, race: Race) -> Scoreboard:
-        """Run a race of a benchmark, beside the visitor's last race; its board. It uses nobody's
-        caches. Raises DerbyError as `watch` does.
+        """Run a race of a benchmark while the visitor's last race stays as it is, and return its
+        board. It uses no cached prefixes. Raises DerbyError as `watch` does.
         """
         with self._lock:
             self._require_quota(visitor)
@@ -271,10 +273,9 @@ class Visitors:
         return run.board
 
     def begin(self, visitor: str, race: Race, before: Sequence[Command] = ()) -> None:
-        """Have a race run after the commands `before`, ending the visitor's earlier one; `follow`
-        shows it. Its scope is the visitor's own, whatever it says. Called in the event loop.
-
-        Raises DerbyError if the line is full or the visitor has had their share of races.
+        """Have a race run after the commands `before`, and end the visitor's earlier race. `follow`
+        shows the race. Its scope is always the visitor's own. Call it in the event loop. Raises
+        DerbyError if the line is full or the visitor has used up their races.
         """
         with self._lock:
             self._require_quota(visitor)
@@ -296,7 +297,7 @@ class Visitors:
             yield frame
 
     def look(self, visitor: str) -> Frame:
-        """The visitor's last race as it stands, whether it has ended or not. Raises DerbyError if
+        """The visitor's last race as it is now, whether it runs or has ended. Raises DerbyError if
         none is kept.
         """
         self.seen(visitor)
@@ -316,8 +317,9 @@ class Visitors:
         return kept
 
     async def follow(self, visitor: str) -> AsyncIterator[Frame]:
-        """The visitor's last race: a frame whenever something has changed, the last one once it is
-        over, whatever race they begin meanwhile. Raises DerbyError if none is kept.
+        """Yield a frame of the visitor's last race whenever something has changed, and a last one
+        when it is over, even if the visitor has begun another race meanwhile. Raises DerbyError if
+        no race is kept.
         """
         kept, seen, over = self._kept(visitor), None, False
         while not over:
@@ -354,7 +356,7 @@ class Visitors:
             self._forgotten(visitor)
 
     def _hurry(self, run: _Run) -> None:
-        """End the race whose turn it is if others have waited for it long enough."""
+        """End the running race if others have waited for it long enough."""
         seconds = self._limits.race_seconds
         if self._absence(run) >= GRACE:
             self._put_out(run, "absent", UNWATCHED)
@@ -380,7 +382,7 @@ class Visitors:
                 log.exception("Looking after absent visitors failed.")
 
     def _begin(self, run: _Run) -> None:
-        """Stand in line, in the place of the visitor's earlier run. Raises DerbyError if the line
+        """Join the line, in the place of the visitor's earlier run. Raises DerbyError if the line
         is full.
         """
         with self._lock:
@@ -405,7 +407,7 @@ class Visitors:
             raise
 
     def _make_room(self) -> None:
-        """Take the latest run out of line whose visitor never had a connection."""
+        """Remove the newest run from the line whose visitor never had a connection."""
         for run in reversed(tuple(self._line)):
             if run.begun is None and not self._presence.met(run.visitor):
                 self._put_out(run, "line full", GAVE_WAY)
@@ -427,8 +429,8 @@ class Visitors:
             )
 
     def _in_turn(self) -> list[_Run]:
-        """The line in the order of turns: after each race of an address, what else waits of it
-        stands behind whoever has come by then.
+        """The line in the order of turns. After each race of an address, its other waiting runs go
+        behind everybody who has come by then.
         """
 
         def place(run: _Run) -> tuple[bool, float]:
@@ -438,7 +440,7 @@ class Visitors:
         return sorted(self._line, key=place)
 
     def _scope(self, visitor: str) -> Visitor:
-        """Whose caches the visitor's races use in this stay."""
+        """The scope of the cached prefixes that the visitor's races use in this stay."""
         kept = self._last.get(visitor)
         return kept.scope if kept else Visitor(secrets.token_hex(16))
 
@@ -454,7 +456,7 @@ class Visitors:
             other.run.shelve()
 
     def _put_out(self, run: _Run, reason: str, note: str) -> None:
-        """Stop a run although its visitor did not ask for that; `note` tells them why."""
+        """Stop a run although its visitor did not ask for that. `note` tells them why."""
         if not run.stopped.is_set():
             run.note = note
             run.tally.put_out(reason)
@@ -481,8 +483,8 @@ class Visitors:
             run.events.put(None)
 
     def _drive(self) -> None:
-        """Give every race in line a machine that is free for it, after who left is forgotten. A
-        race begins once its visitor listens, so who asks and hangs up takes nobody's time.
+        """Forget absent visitors, then give every waiting race a free machine. A race begins only
+        once its visitor is connected, so somebody who asks and hangs up takes nobody's time.
         """
         with self._lock:
             for scope in tuple(self._leaving):
@@ -504,7 +506,7 @@ class Visitors:
                 threading.Thread(target=carry_out, daemon=True).start()
 
     def _tell_wait(self, run: _Run) -> None:
-        """Tell whoever waits for no other race what there is no machine for."""
+        """Tell a visitor who is first in line why no machine is available."""
         if self._ahead(run) == 0 and (wait := self._host.facts().preparing) != run.wait:
             run.wait = wait
             run.events.put(Preparing(wait))
@@ -517,8 +519,9 @@ class Visitors:
             self._free(lease)
 
     def _free(self, lease: Lease) -> None:
-        """Give a machine back and look who is next: not while somebody else looks, who may have
-        asked for it in vain for the first in line, and would get it for the second.
+        """Give a machine back and start the next race. Wait while another thread looks for a
+        machine: it may have asked in vain for the first in line, and would otherwise get this
+        machine for the second.
         """
         with self._lock:
             lease.release()
@@ -546,7 +549,7 @@ class Visitors:
             yield from failures(range(command.width), error)
 
     async def _fold(self, run: _Run) -> None:
-        """Fold what happens into the run's board until it is over, whoever looks."""
+        """Fold events into the run's board until it is over, whether or not anybody looks."""
         try:
             while True:
                 while not run.events.empty():
@@ -607,7 +610,7 @@ def _packed(race: Race, events: Sequence[Event]) -> bytes:
 
 
 def _count(board: Scoreboard, tally: Tally) -> None:
-    """Tell the tally how a race ended."""
+    """Report to the tally how a race ended."""
     states = [score.state for score in board.scores]
     for _ in range(states.count("failed")):
         tally.column_failed()

@@ -72,7 +72,8 @@ def test_a_replay_a_step_a_benchmark_and_the_history_break_no_rule(visitor: Visi
     page.wait_for_timeout(400)  # what fades in has less contrast meanwhile
     assert violations(visitor) == set()
     visitor.tab("Benchmark")
-    page.locator("#prompt-set textarea").fill("One\nTwo")
+    page.locator("summary", has_text="Your own prompts").click()
+    page.locator("#prompt-set").fill("One\nTwo")
     page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
     page.wait_for_timeout(400)

@@ -37,17 +37,19 @@ def functions(client: httpx.Client) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-def starting(client: httpx.Client, element: str) -> dict[str, Any]:
-    """The function that an element's click calls, with its values as the page first shows them."""
+def starting(client: httpx.Client, event: str) -> dict[str, Any]:
+    """The function that "submit" (Run) or "play" (Continue) beside the prompt calls, with its
+    values as the page first shows them.
+    """
     config = functions(client)
     ids = {c["props"].get("elem_id"): c["id"] for c in config["components"]}
     values = {c["id"]: c["props"].get("value") for c in config["components"]}
     for function in config["dependencies"]:
-        if [ids[element], "click"] in [list(target) for target in function["targets"]]:
+        if [ids["ask"], event] in [list(target) for target in function["targets"]]:
             data = [values[number] for number in function["inputs"]]
-            called = {"fn_index": function["id"], "data": data, "trigger_id": ids[element]}
+            called = {"fn_index": function["id"], "data": data, "trigger_id": ids["ask"]}
             return called | {"session_hash": "abc"}
-    raise AssertionError(element)
+    raise AssertionError(event)
 
 
 def called(client: httpx.Client, body: dict[str, Any]) -> Any:
@@ -145,7 +147,7 @@ def test_the_pages_own_names_are_served(visitor: httpx.Client, host: str) -> Non
 
 
 def test_pages_of_other_origins_are_refused(visitor: httpx.Client, address: str) -> None:
-    body, path = starting(visitor, "continue"), CALL
+    body, path = starting(visitor, "play"), CALL
     for origin in ("https://evil.example", "null", "http://localhost:1", "file://", "http://"):
         answer = visitor.post(path, json=body, headers={"Origin": origin})
         assert answer.status_code == 403, origin
@@ -237,7 +239,7 @@ def test_what_is_no_call_of_the_page_is_one_sentence(
 
 
 def test_a_call_has_the_values_that_its_function_takes(visitor: httpx.Client) -> None:
-    run = starting(visitor, "run")
+    run = starting(visitor, "submit")
     rest, deep, beyond = run["data"][1:], json.loads("[" * 40 + "]" * 40), float("inf")
     for data, told in (
         (None, "must be a list"),
@@ -264,7 +266,7 @@ def test_what_gradio_would_take_for_a_file_is_refused(visitor: httpx.Client) -> 
     """gradio fetched the address or path in any value that looks like one of its files, whatever
     the component: a visitor could have the server ask another server for something.
     """
-    run = starting(visitor, "run")
+    run = starting(visitor, "submit")
     for path in ("/etc/passwd", "http://127.0.0.1:1/secret"):
         file = {"path": path, "meta": {"_type": "gradio.FileData"}}
         for prompt in (file, [file], {"text": file}):
@@ -274,7 +276,7 @@ def test_what_gradio_would_take_for_a_file_is_refused(visitor: httpx.Client) -> 
 
 
 def test_odd_values_are_told_by_the_form(visitor: httpx.Client) -> None:
-    run = starting(visitor, "run")
+    run = starting(visitor, "submit")
     for prompt in ({"path": "/etc/passwd"}, 7, [[]], None):
         [answer] = called(visitor, run | {"data": [prompt, *run["data"][1:]]})
         assert answer.keys() & {"alert", "begun"}
@@ -294,12 +296,12 @@ def test_a_race_belongs_to_the_cookie_it_was_begun_with(address: str) -> None:
             assert "SameSite=Lax" in cookie
         assert "set-cookie" not in owner.get("/").headers
         assert owner.cookies[COOKIE] != thief.cookies[COOKIE]
-        [answer] = called(owner, starting(owner, "run"))
+        [answer] = called(owner, starting(owner, "submit"))
         assert answer["key"] == ""
         assert streamed(thief) == ""
         assert streamed(owner) == "ended"
         assert streamed(owner) == "ended", "a page that is loaded anew"
-        [answer] = called(thief, starting(thief, "continue"))
+        [answer] = called(thief, starting(thief, "play"))
         assert "Nothing has run yet" in answer["alert"]
         thief.cookies.clear()
         for key in ("abc", owner.cookies[COOKIE], "bare-", "k" * 100_000):
@@ -309,7 +311,7 @@ def test_a_race_belongs_to_the_cookie_it_was_begun_with(address: str) -> None:
 def test_without_a_cookie_a_race_is_told_to_whom_its_key_was_told(address: str) -> None:
     """Frames may forbid cookies."""
     with httpx.Client(base_url=address, timeout=30) as page:
-        run = starting(page, "run")
+        run = starting(page, "submit")
         page.cookies.clear()
         [answer] = called(page, run)
         assert answer["key"]
@@ -318,7 +320,7 @@ def test_without_a_cookie_a_race_is_told_to_whom_its_key_was_told(address: str) 
 
 
 def test_a_reader_that_comes_back_is_sent_what_is_new(visitor: httpx.Client) -> None:
-    called(visitor, starting(visitor, "run"))
+    called(visitor, starting(visitor, "submit"))
     last = read_all(visitor.get(STREAM).text).last
     again = visitor.get(STREAM, headers={"Last-Event-ID": str(last)}).text
     assert "event: race" not in again

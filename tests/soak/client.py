@@ -113,8 +113,8 @@ class Client:
         answer = await self.http.post("/gradio_api/run/predict", content=sent, headers=kind)
         return _content(answer)["data"]
 
-    async def race(self, what: str = "run.click", **changes: Any) -> AsyncIterator[View]:
-        """The views of a race: of `run.click`, `continue.click` or `load.click`. Raises
+    async def race(self, what: str = "ask.submit", **changes: Any) -> AsyncIterator[View]:
+        """The views of a race: of `ask.submit`, `ask.play` or `load.click`. Raises
         httpx.HTTPError if the stream ends before the race does.
         """
         async for view in self.shown((await self.call(what, **changes))[0]):
@@ -129,7 +129,7 @@ class Client:
             if name == "race" and view["race"] >= answer["begun"]:
                 yield view
 
-    async def last(self, what: str = "run.click", **changes: Any) -> View:
+    async def last(self, what: str = "ask.submit", **changes: Any) -> View:
         """The last view of a race."""
         shown: View = {}
         async for view in self.race(what, **changes):

@@ -373,20 +373,20 @@ def _form(prompt: str, chance: random.Random) -> dict[str, Any]:
 
 
 async def _race(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
-    await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+    await _follow(client, prompt, log, "ask.submit", **_form(prompt, chance))
 
 
 async def _go_on(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
-    first = await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+    first = await _follow(client, prompt, log, "ask.submit", **_form(prompt, chance))
     if "alert" not in first:
-        await _follow(client, prompt, log, "continue.click", max_new_tokens=chance.randint(1, 40))
+        await _follow(client, prompt, log, "ask.play", max_new_tokens=chance.randint(1, 40))
 
 
 async def _halt(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """Stop at a random moment, waiting in line or decoding."""
     stopping = asyncio.create_task(_later(chance.uniform(0, 3), client.stop))
     try:
-        await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+        await _follow(client, prompt, log, "ask.submit", **_form(prompt, chance))
     finally:
         await stopping
     log.counts["stopped"] += 1
@@ -394,16 +394,16 @@ async def _halt(client: Client, prompt: str, chance: random.Random, log: CrowdLo
 
 async def _replace(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """A second run while the first is under way: only the second's text comes in the end."""
-    await client.call("run.click", **_form(f"{prompt}, replaced", chance))
+    await client.call("ask.submit", **_form(f"{prompt}, replaced", chance))
     await asyncio.sleep(chance.uniform(0, 0.5))
-    await _follow(client, prompt, log, "run.click", **_form(prompt, chance))
+    await _follow(client, prompt, log, "ask.submit", **_form(prompt, chance))
     log.counts["replaced"] += 1
 
 
 async def _abandon(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """Leave in the middle, by closing the tab (the caller does)."""
     log.counts["abandoned"] += 1
-    await _follow(client, prompt, log, "run.click", racing, **_form(prompt, chance))
+    await _follow(client, prompt, log, "ask.submit", racing, **_form(prompt, chance))
 
 
 async def _edit(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
@@ -433,7 +433,7 @@ GARBAGE: tuple[Any, ...] = (
 async def _garbage(client: Client, prompt: str, chance: random.Random, log: CrowdLog) -> None:
     """A form with one field of garbage, or a request that is none."""
     log.counts["garbage"] += 1
-    action = client.page.actions["run.click"]
+    action = client.page.actions["ask.submit"]
     data = client.page.data(action, _form(prompt, chance))
     data[chance.randrange(len(data))] = chance.choice(GARBAGE)
     body = client.body(action, data)
@@ -449,7 +449,7 @@ async def _deaf(client: Client, prompt: str, log: CrowdLog, seconds: float) -> N
     log.counts["deaf"] += 1
     log.counts["deaf now"] += 1
     with contextlib.suppress(RefusedError):
-        await client.call("run.click", **form(prompt, 40, *LINEUP))
+        await client.call("ask.submit", **form(prompt, 40, *LINEUP))
         async with client.http.stream("GET", "/derby/stream"):
             await asyncio.sleep(seconds)
     log.counts["deaf now"] -= 1

@@ -15,7 +15,7 @@ FAKE, FAKE_SLOW = "0", "1"
 def form(prompt: str, tokens: int, *lineup: str, model: str = FAKE, **more: Any) -> dict[str, Any]:
     """What a visitor types: a prompt, columns as text, a limit of tokens and a model's key."""
     return {
-        "prompt": prompt,
+        "ask": prompt,
         "max_new_tokens": tokens,
         "lineup": {"text": "\n".join(lineup or ("kv", "lookup"))},
         "Model": model,

@@ -201,7 +201,7 @@ def _sentence(text: str) -> str:
 
 async def _form(bench: Bench, changes: Mapping[int, Any]) -> str:
     """A good form with some of its fields replaced."""
-    action = bench.client.page.actions["run.click"]
+    action = bench.client.page.actions["ask.submit"]
     data = bench.client.page.data(action, form("A form", 4, "kv", "lookup"))
     for place, value in changes.items():
         data[place % len(data)] = value
@@ -211,7 +211,7 @@ async def _form(bench: Bench, changes: Mapping[int, Any]) -> str:
 
 async def _prompt(bench: Bench, example: tuple[str, str]) -> str:
     prompt, lineup = example
-    [answer] = await bench.client.call("run.click", **form(prompt, 4, lineup or "kv"))
+    [answer] = await bench.client.call("ask.submit", **form(prompt, 4, lineup or "kv"))
     return await _raced(bench.client, answer)
 
 
@@ -221,7 +221,7 @@ async def _grammar(bench: Bench, example: tuple[str, str, str]) -> str:
     bench.count += 1
     if bench.count % 2:
         asked = form("A grammar", 4, "grammar:grammar=own", kind=kind, own=text)
-        [answer] = await bench.client.call("run.click", **asked)
+        [answer] = await bench.client.call("ask.submit", **asked)
         return await _raced(bench.client, answer)
     _sentence((await bench.client.call("own.change", kind=kind, own=text, sample=sample))[0])
     return "looked at"
@@ -250,7 +250,7 @@ def _file(bench: Bench) -> Path:
 
 async def _request(bench: Bench, changes: Mapping[str, Any]) -> str:
     """A request that gradio itself may refuse; nothing of ours may break by it."""
-    action = bench.client.page.actions["run.click"]
+    action = bench.client.page.actions["ask.submit"]
     body = bench.client.body(action, bench.client.page.data(action, form("A request", 2)))
     await bench.client.post({**body, **changes})
     return "accepted"

@@ -221,7 +221,9 @@ async def _dropped_cookies(who: Attacker) -> None:
 
     async def one(number: int) -> None:
         async with Client(who.address, place=place_of(who.name)) as client:
-            await client.call("run.click", **form(f"{who.name}, {number}", TOKENS, model=FAKE_SLOW))
+            await client.call(
+                "ask.submit", **form(f"{who.name}, {number}", TOKENS, model=FAKE_SLOW)
+            )
 
     await who.side_by_side(map(one, range(10)))
 

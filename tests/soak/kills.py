@@ -127,7 +127,7 @@ def _judge(view: View, name: str, delay: float, log: Log) -> None:
 async def _goes_on(other: Client, kept: View, name: str, log: Log) -> View:
     """The other visitor continues their race: it begins with all that it had."""
     try:
-        view = await asyncio.wait_for(other.last("continue.click", max_new_tokens=2), PATIENCE)
+        view = await asyncio.wait_for(other.last("ask.play", max_new_tokens=2), PATIENCE)
     except (TimeoutError, httpx.HTTPError) as error:
         log.flaw(UNKEPT, f"after {name}, the other's race did not go on: {error!r}")
         return kept

@@ -91,7 +91,7 @@ async def _reader(
     async with Client(server.address) as client:
         while time.monotonic() < end:
             with contextlib.suppress(RefusedError):
-                await client.call("run.click", **form(f"reader {number}", 1200, "kv", "lookup"))
+                await client.call("ask.submit", **form(f"reader {number}", 1200, "kv", "lookup"))
             reading = asyncio.create_task(_read(server, client, rate, seen))
             await asyncio.wait([reading], timeout=max(0.1, min(period, end - time.monotonic())))
             # A slow one is not through with it; what it has not read is left to the server.

@@ -110,7 +110,7 @@ def test_a_race_that_is_run_again_is_compared_column_by_column() -> None:
 
 def test_races_stand_side_by_side_by_their_columns() -> None:
     table = side_by_side([encode(race_of("kv lookup")), encode(race_of("kv stateless"))], str)
-    assert [line[0] for line in table["lines"]] == ["kv", "lookup", "stateless"]
+    assert [line[0] for line in table["lines"]] == ["KV reuse", "Prompt lookup", "Stateless"]
     assert table["lines"][0][2].endswith("same text")
     with pytest.raises(DerbyError, match="Choose 2 to 6 races"):
         side_by_side([encode(race_of("kv"))], str)
