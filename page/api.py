@@ -1,4 +1,6 @@
-"""The named functions that programs may call. They use the visitors' line and the visitors' checks."""
+"""The named functions that programs may call. They use the visitors' line and the visitors'
+checks.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from inspect import Parameter, signature

@@ -69,7 +69,9 @@ WORDS: dict[str, dict[str, Any]] = json.loads(asset("words.json"))
 
 
 def visitor_of(request: gr.Request) -> str:
-    """The visitor whose request it is: a name that only they have, made by the guard (identity.py)."""
+    """The visitor whose request it is: a name that only they have, made by the guard
+    (identity.py).
+    """
     return identity.visitor_of(request.session_hash or "")
 
 

@@ -51,7 +51,9 @@ class Site:
         )
 
     def root(self, scheme: str, headers: Mapping[str, str]) -> str:
-        """The page's address as its reader wrote it, from the headers of a request for this page."""
+        """The page's address as its reader wrote it, from the headers of a request for
+        this page.
+        """
         secure = self.space or headers.get("x-forwarded-proto", "").startswith("https")
         return f"{'https' if secure else scheme}://{headers.get('host', '')}"
 

@@ -124,7 +124,9 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of a page's visitors: all feeds in use, and the `most` others that were used last."""
+    """The feeds of a page's visitors: all feeds in use, and the `most` others that were
+    used last.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

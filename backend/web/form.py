@@ -159,7 +159,9 @@ def _model(form: Form, offer: Offer) -> str:
 
 
 def _stops(text: str) -> tuple[str, ...]:
-    """Read stop strings, one per line. A typed backslash-n means a line break, backslash-t a tab."""
+    """Read stop strings, one per line. A typed backslash-n means a line break,
+    backslash-t a tab.
+    """
     lines = tuple(line for line in text.splitlines() if line)
     if len(lines) > MAX_STOPS or any(len(line) > MAX_STOP for line in lines):
         raise DerbyError(

@@ -113,7 +113,8 @@ class _Run:
 
     @property
     def board(self) -> Scoreboard:
-        """The board of the race. If the race was put away, the board is made anew from its record.
+        """The board of the race. If the race was put away, the board is made anew from its
+        record.
         """
         if (shown := self.shown) is None:
             shown = board_of(from_bytes(zlib.decompress(self.record)))
