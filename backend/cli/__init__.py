@@ -1,4 +1,4 @@
-"""Runs the command line: one module a command, assembled in `main`.
+"""The command line: one module for each command, assembled in `main`.
 
-It prints what the other rooms compute. Nothing but `backend/__main__.py` imports it.
+It prints what the other rooms compute. Only `backend/__main__.py` imports it.
 """

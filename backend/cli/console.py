@@ -27,12 +27,12 @@ def say(text: str) -> None:
 
 
 def complain(sentence: str) -> None:
-    """Print a sentence on what the user can fix, on a line of its own however long it is."""
+    """Print a sentence about a mistake of the user's, on one line however long it is."""
     err.print(sentence, style="bold red", highlight=False, markup=False, soft_wrap=True)
 
 
 def warn(sentence: str) -> None:
-    """Print, on a line of its own, a sentence on what was left out."""
+    """Print, on one line, a sentence about what was left out."""
     err.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -42,7 +42,7 @@ def visible(text: str) -> str:
 
 
 def as_utf8(argument: str) -> str:
-    """An argument as it was typed, whatever the locale; bytes that are not UTF-8 stay surrogates,
+    """An argument as it was typed, whatever the locale. Bytes that are not UTF-8 stay surrogates,
     which a request refuses.
     """
     return os.fsencode(argument).decode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
 """The command line: python -m backend COMMAND.
 
-Each command stands in the module of its name, which is imported only when it runs: the list of
-commands is there at once, and none waits for what another one imports. What a user can fix ends
+Each command is in the module of its name, which is imported only when the command runs. So the list
+of commands appears at once, and no command waits for another one's imports. A user's mistake ends
 with one sentence on stderr and exit code 2.
 """
 

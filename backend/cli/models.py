@@ -17,7 +17,7 @@ app = typer.Typer(help="Models that were downloaded from the Hub.", add_completi
 
 @app.callback(invoke_without_command=True)
 def alone(context: typer.Context) -> None:
-    """List the models unless a command is named."""
+    """List the models if no subcommand is given."""
     if context.invoked_subcommand is None:
         list_all()
 

@@ -70,7 +70,7 @@ def replay(
 
 
 def _linked(record: RaceRecord) -> str:
-    """What to put behind a page's address; a line on stderr says what did not fit."""
+    """What to add to a page's address. A line on stderr says what did not fit into the link."""
     made = link(record)
     if made.holds != "all":
         say(f"The link holds {HOLDS[made.holds]}; the file holds everything.")

@@ -13,7 +13,7 @@ from backend.results.intervals import LEAST
 
 @dataclass(frozen=True, slots=True)
 class FewPrompts(PromptSet):
-    """As many as tell settings apart in minutes."""
+    """The number of prompts that tells settings apart within minutes."""
 
     limit: Limit = 4
 

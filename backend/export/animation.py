@@ -1,7 +1,7 @@
-"""A race as a picture that moves: a lane for each column, on one scale of tokens.
+"""A race as a moving picture: a lane for each column, on one scale of tokens.
 
-It moves by a style sheet of its own, which a picture within a page may have, so it needs no script
-and plays where scripts do not, as on GitHub. A reader who asked for less motion sees its end alone.
+A style sheet inside the picture moves it. It needs no script, so it also plays where scripts do not
+run, as on GitHub. A reader who asked for less motion sees only the end.
 """
 
 from collections.abc import Iterator
@@ -52,8 +52,8 @@ TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 
 def animation(record: RaceRecord) -> str:
-    """As SVG: each lane grows as its column wrote, by that column's own clock, until the first one
-    has finished. There all lanes stop, so that the distance between them stays in sight.
+    """The race as SVG. Each lane grows as its column wrote, by that column's own clock, until the
+    first one has finished. Then all lanes stop, so that the distances between them stay visible.
     """
     made = board(record)
     unit, finish = unit_of(made), photo_finish(made)
@@ -102,7 +102,7 @@ def _course(score: Score, unit: Unit, end: float, whole: int) -> list[Point]:
 
 
 def _motion(index: int, course: list[Point]) -> Iterator[str]:
-    """The rules by which lane `index` moves and what stands beside it comes to sight."""
+    """The rules that move lane `index` and show what is beside it."""
     share = MOVES / (MOVES + STAYS)
     last = course[-1][1] or 1.0
     frames = [(100 * share * at, done) for at, done in course] + [(100.0, last)]
@@ -147,9 +147,7 @@ def _scale(whole: int, unit: Unit, bottom: float) -> Iterator[str]:
 def _lane(
     made: Scoreboard, index: int, finish: Point, reached: int, middle: float
 ) -> Iterator[str]:
-    """A column's name, its lane as it stands at the photo finish, its place there (0: none) and its
-    speed-up.
-    """
+    """A column's name, its lane at the photo finish, its place there (0: none) and its speed-up."""
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 20, bold=True)
     yield text(MARGIN, middle + 7, name, 20, INK, bold=True)
@@ -172,8 +170,8 @@ def _moved(name: str, part: str) -> str:
 
 
 def _foot(record: RaceRecord, doubt: str, end: float, top: float) -> Iterator[str]:
-    """How fast the picture is beside the race, when and where that was; what leaves the timings in
-    doubt.
+    """How fast the picture is compared with the race, when and where the race was, and any doubt
+    about its timings.
     """
     machine = record.machine
     processor = machine.processor or "unknown processor"

@@ -82,8 +82,8 @@ def _head(record: RaceRecord) -> Iterator[str]:
 def _column(
     made: Scoreboard, index: int, length: int, share: float, reached: int, middle: float
 ) -> Iterator[str]:
-    """A column's lane, so long in tokens or characters and as a share of the longest, its place (0:
-    none) and what it came to.
+    """A column's lane, its place (0: none) and its result. `length` is the lane's length in tokens
+    or characters, and `share` that as a share of the longest.
     """
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 28, bold=True)

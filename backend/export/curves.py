@@ -1,5 +1,5 @@
-"""What forward passes cost, and what load does to speculation, as pictures: plots whose x axis is
-logarithmic, with a legend beside it.
+"""Pictures of what forward passes cost and of speculation under load: plots with a logarithmic x
+axis and a legend.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ def draw_costs(costs: Mapping[str, Any], of: str = "") -> str:
 
 
 def _curve(plot: Plot, points: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Between two widths the cost lies on a straight line, which the log scale bends."""
+    """Between two widths the cost is a straight line, which the logarithmic scale bends."""
     path = [
         plot.at(rows, low + (high - low) * (rows - start) / (end - start))
         for (start, low, _), (end, high, _) in pairwise(points)
@@ -165,7 +165,7 @@ def _numbered(place: Point, number: int, colour: str, tip: str) -> Iterator[str]
 
 
 def _free(wanted: Point, taken: Sequence[Point]) -> Point:
-    """The nearest place in the plot where a disc hides no other."""
+    """The nearest place in the plot where a mark hides no other."""
     steps = [n * RADIUS for n in range(-24, 25)]
     around = sorted(product(steps, steps), key=lambda move: hypot(*move))
     places = ((wanted[0] + right, wanted[1] + down) for right, down in around)
@@ -199,7 +199,7 @@ def draw_load(chart: Mapping[str, Any]) -> str:
 
 
 def _apart(wanted: Point, taken: Sequence[Point]) -> Point:
-    """The nearest height in the plot at which a short label hides none of those that are there."""
+    """The nearest height in the plot at which a short label hides no other label."""
     x, y = wanted
     ways = sorted((n * 2.0 for n in range(-140, 141)), key=abs)
     near = [low for right, low in taken if abs(right - x) < 46]
@@ -221,7 +221,7 @@ def _even(
 def _level(
     plot: Plot, number: int, mark: Mapping[str, Any], levels: Sequence[Point]
 ) -> Iterator[str]:
-    """The acceptance of a column, if it has one; its number stands at the last of `levels`."""
+    """The acceptance of a column, if it has one. Its number is drawn at the last of `levels`."""
     known = mark["acceptance"] is not None
     shown = f", {mark['acceptance']:.0%}" if known else ""
     yield _entry(number, f"{mark['name']}{shown}", 26)

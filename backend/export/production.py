@@ -28,11 +28,10 @@ def snippet(
     library: str,
     found: UnderLoad | None = None,
 ) -> Snippet:
-    """How `library` does what the column did, with the settings that its run put in force; `found`
-    is what load makes of it, if that is known.
-
-    Prompts, names and grammars stay literals, whatever they hold. Raises DerbyError of a column
-    that failed, a program, an unknown library, and a JSON Schema that is not JSON.
+    """Code with which `library` does what the column did, with the settings that its run used.
+    `found` says under which load its speculation pays, if that is known. Prompts, names and
+    grammars stay literals, whatever they contain. Raises DerbyError for a column that failed, a
+    program, an unknown library, and a JSON Schema that is not JSON.
     """
     if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
         names = ", ".join(LIBRARIES)

@@ -37,7 +37,9 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def picture(width: float, height: float, title: str, description: str, parts: Iterable[str]) -> str:
-    """The whole SVG. `title` names it to who cannot see it, `description` says what it shows."""
+    """The whole SVG. `title` names it for readers who cannot see it; `description` says what it
+    shows.
+    """
     size = f'width="{width:g}" height="{height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width:g} {height:g}" '
@@ -86,7 +88,7 @@ def text(
     *,
     bold: bool = False,
 ) -> str:
-    """One line of words, whose `anchor` is at `x` and whose letters stand on `y`."""
+    """One line of words with its `anchor` at `x` and its baseline at `y`."""
     weight = {"font-weight": "bold"} if bold else {}
     look = {"font-size": size, "fill": colour, "text-anchor": anchor, **weight}
     return _element("text", {"x": x, "y": y, **look}, escape(printed(words)))

@@ -1,5 +1,5 @@
-"""Tables: for spreadsheets, numbers as numbers and texts as nothing but texts; for documents and
-chats that read Markdown, a race's with what is said of it.
+"""Tables of a race: CSV for spreadsheets, with numbers as numbers and texts as plain text, and
+Markdown for documents and chats, with the race's sentences.
 """
 
 import csv
@@ -36,8 +36,9 @@ def _harmless(cell: object) -> object:
 
 
 def csv_table(record: RaceRecord) -> str:
-    """A line a column: every figure of the result's table, its unit in the heading, the ends of
-    its interval behind it; "" where it is not known. "clock": whose time it is.
+    """One line for each column: every figure of the result's table with its unit in the heading,
+    followed by the ends of its interval; "" for unknown values. "clock" says whose clock measured
+    the times.
     """
     made = board(record)
     headings = [heading for figure in figures("table") for heading in _headings(figure)]
@@ -68,8 +69,8 @@ def _line(made: Scoreboard, index: int) -> Iterator[str]:
 
 
 def markdown(record: RaceRecord) -> str:
-    """The headline, the result's table, why each column is as fast as it is, and where that was.
-    Whatever a record says is text here: no markup, no new cell, no new line.
+    """The headline, the result's table, the reason for each column's speed, and where the race ran.
+    Whatever a record says is plain text here: no markup, no new cell, no new line.
     """
     made = board(record)
     said = [(made.name(i), s.message or reason(made, i)) for i, s in enumerate(made.scores)]

@@ -58,7 +58,7 @@ def _drawn(at: float, event: Event) -> Iterator[Traced]:
 
 
 def _step(at: float, step: Step) -> Iterator[Traced]:
-    """The parts of a step; one whose parts are not known is all rest."""
+    """The parts of a step. If the parts are unknown, all of the step counts as rest."""
     told = {
         "rows": step.rows,
         "tokens": len(step.origins),

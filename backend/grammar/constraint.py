@@ -1,7 +1,7 @@
-"""Grammar-constrained decoding: an llguidance matcher behind the Constraint seam.
+"""Grammar-constrained decoding: an llguidance matcher as a Constraint.
 
-llguidance (https://github.com/guidance-ai/llguidance) walks a trie of the vocabulary with an
-Earley parser over derivative-based lexemes; a mask costs tens to hundreds of microseconds.
+llguidance (https://github.com/guidance-ai/llguidance) walks a trie of the vocabulary with an Earley
+parser over derivative-based lexemes. A mask takes tens to hundreds of microseconds.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ class GrammarConstraint(Constraint):
         self.masks_along(NOTHING)
 
     def forced(self, budget: int) -> Sequence[int]:
-        """See Constraint. The forced text as the tokenizer itself would spell it.
-
-        Where text is forced, llguidance's masks allow that spelling alone, so a proposal is always
-        accepted; it is still verified, so the text is that of the plain loop under the same grammar
-        whatever the engine does.
+        """See Constraint. Returns the forced text as the tokenizer itself would spell it. Where
+        text is forced, llguidance's masks allow only that spelling, so the proposal is always
+        accepted. It is verified like any other, so the text is always that of the plain loop under
+        the same grammar.
         """
         with self.calls.bounded():
             if budget <= 0 or self.finished():
@@ -87,9 +86,8 @@ class GrammarConstraint(Constraint):
         return proposal if all(kept) else _without(proposal, kept)
 
     def masks_along(self, proposal: Proposal) -> Masks:
-        """See Constraint. Call it on a proposal that `cut` returned, else ValueError.
-
-        After an end of the text only another one is allowed, so that every row can be sampled.
+        """See Constraint. Call it on a proposal that `cut` returned, else it raises ValueError.
+        After the end of the text only another end is allowed, so that every row can be sampled.
         """
         masks = np.zeros((1 + proposal.drafted, self._vocabulary.size), dtype=np.bool_)
         seconds: list[float] = []
@@ -106,7 +104,7 @@ class GrammarConstraint(Constraint):
         return Masks(masks, tuple(seconds))
 
     def start_masks(self, proposal: Proposal) -> Callable[[], Masks]:
-        """See Constraint. On a thread of its own."""
+        """See Constraint. The masks are computed in a thread."""
         return self.calls.start(lambda: self.masks_along(proposal))
 
     def advance(self, tokens: Sequence[int]) -> None:
@@ -145,12 +143,14 @@ class GrammarConstraint(Constraint):
         return f"one of {', '.join(map(repr, named[:_NAMED]))}{more}"
 
     def plain(self, token: int) -> bool:
-        """Tell whether the matcher may be shown a token: it has text and is in its vocabulary."""
+        """Whether the matcher may be given a token: it has text and is in the matcher's
+        vocabulary.
+        """
         return 0 <= token < self._vocabulary.known and token not in self._vocabulary.eos_ids
 
     @contextmanager
     def _walk(self, proposal: Proposal) -> Iterator[_Walk]:
-        """A walk whose native calls are bounded together."""
+        """A walk with one time limit for all of its native calls."""
         with self.calls.bounded():
             walk = _Walk(self, self._matcher, proposal, rolls_back=self._rolls_back)
             try:
@@ -196,10 +196,10 @@ class GrammarConstraint(Constraint):
 
 
 class _Walk:
-    """Stands a matcher after any node of a proposal's tree; ends, like it began, at the root.
+    """Moves a matcher to any node of a proposal's tree. It starts and ends at the root.
 
-    Going down a chain costs one consumed token a node. A branch rolls back to the fork or, under a
-    grammar that cannot roll back, starts over on a copy of the root.
+    Going down a chain consumes one token for each node. A branch rolls back to the fork. If the
+    grammar cannot roll back, the branch starts again from a copy of the root.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class _Walk:
         self._at: list[int] = []
 
     def path_tokens(self) -> list[int]:
-        """Tokens from below the root to where the matcher stands."""
+        """The tokens from below the root to the matcher's present node."""
         return [self.proposal.tokens[i] for i in self._at]
 
     def is_plain_chain(self) -> bool:
@@ -229,9 +229,8 @@ class _Walk:
         )
 
     def to(self, node: int) -> bool:
-        """Stand after drafted token `node`, -1 for the root; False if the grammar forbids it.
-
-        When it does, the matcher stands after the last token on the way that was allowed.
+        """Move to drafted token `node`, -1 for the root. Returns False if the grammar forbids it;
+        the matcher then is after the last allowed token on the way.
         """
         path = self._path(node)
         self._back_towards(path)
@@ -266,7 +265,9 @@ class _Walk:
 
 
 def _without(proposal: Proposal, kept: Sequence[bool]) -> Proposal:
-    """The proposal's kept drafted rows and all its scratch rows, parents numbered anew."""
+    """The proposal's kept drafted rows and all its scratch rows, with their parents
+    numbered again.
+    """
     rows = [i for i, keep in enumerate(kept) if keep]
     rows += range(proposal.drafted, len(proposal.tokens))
     new = {-1: -1} | {old: i for i, old in enumerate(rows)}

@@ -34,7 +34,7 @@ def parts_of(source: GrammarSource) -> tuple[Part, ...]:
 
 
 def definition(parts: Sequence[Part]) -> str:
-    """Write linked parts as llguidance's JSON, so that no text can pass for another format."""
+    """Write linked parts as llguidance's JSON, so that no text can be taken for another format."""
     return json.dumps({"grammars": [part.grammar for part in parts]})
 
 

@@ -1,5 +1,5 @@
-"""From grammars to constraints: what is vetted before, what a process needs for it, and each column
-has of its own.
+"""From grammars to constraints: how grammars are checked, what a process needs for them, and what
+each column has.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_VERDICTS = 64
 
 
 class Vetting:
-    """Examines grammars in a sandbox, and remembers what came of it while the tokenizer lives.
+    """Checks grammars in a sandbox, and remembers the results while the tokenizer lives.
 
     Refusals are remembered too: twelve columns with one endless grammar would keep the next visitor
-    waiting for a minute. What is no fault of the grammar's, such as a sandbox that did not start,
-    is not. Not thread-safe.
+    waiting for a minute. Failures that are not the grammar's fault, such as a sandbox that did not
+    start, are not remembered. Not thread-safe.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -52,10 +52,9 @@ class Vetting:
     def vet(
         self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
     ) -> str:
-        """The definition of a grammar that compiles within bounds and whose texts can all end.
-
-        Raises DerbyError for another, StoppedError once `stopped()` is true. What ships is trusted,
-        and linked here.
+        """The definition of a grammar that compiles within the limits and in which every text can
+        end. Raises DerbyError for any other grammar, StoppedError once `stopped()` is true. Shipped
+        grammars are trusted, and linked here.
         """
         if source in shipped().values():
             return definition_of(source)  # linked once, before anybody's clock runs
@@ -77,7 +76,7 @@ class Vetting:
 
 
 class Grammars:
-    """Made by who runs races in a process, and shared by their columns."""
+    """Made by the process that runs races, and shared by its columns."""
 
     def __init__(self, call_limit: float = 0.0) -> None:
         """`call_limit`: seconds after which a call of the grammar engine ends this process; 0: it
@@ -91,9 +90,9 @@ class Grammars:
 
 
 class GrammarCompiler:
-    """One column's: what it has just compiled it only copies for the next slot, in 0.1 ms instead
-    of up to 40. Nobody else's makes it faster, so that compiling counts on every column's clock
-    alike.
+    """The compiler of one column. For the next slot it copies what it has just compiled, in 0.1 ms
+    instead of up to 40. It shares nothing with other columns, so compiling counts on every column's
+    clock alike.
     """
 
     def __init__(self, grammars: Grammars, tokenizer: Tokenizer) -> None:

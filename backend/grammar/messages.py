@@ -30,10 +30,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the grammars that llguidance is given, and the file that it comes from.
-
-    The main grammar has no name. The lines of a Lark file keep their numbers and columns; `added`
-    says of each line behind them where it came from.
+    """One of the grammars that llguidance is given, and the file that it comes from. The main
+    grammar has no name. The lines of a Lark file keep their numbers and columns; `added` says where
+    each line after them came from.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Part:
 
     @property
     def title(self) -> str:
-        """What an error calls the file."""
+        """How an error names the file."""
         return title(self.source, imported=bool(self.name))
 
     @property
@@ -65,7 +64,7 @@ _LONGEST = 300
 
 
 def title(source: GrammarSource, *, imported: bool) -> str:
-    """What an error calls a grammar: a file that another one imports is called by its name."""
+    """How an error names a grammar: an imported file is called by its name."""
     return f"{TITLES[source.kind]} {source.name!r}" if imported else TITLES[source.kind]
 
 
@@ -207,7 +206,7 @@ def _inline_json_place(text: str, line: int, column: int) -> str:
 
 
 def _regex_place(text: str, found: re.Match[str]) -> str:
-    """The caret stands in the rewritten pattern: find the character that it came from."""
+    """The caret refers to the rewritten pattern: find the character in the original one."""
     from llguidance import regex_to_lark
 
     target = len(found["pad"])

@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 class NativeCalls:
-    """A process makes one of these, for it has one alarm."""
+    """Bounds the time of native calls. A process makes only one of these, because it has only one
+    alarm.
+    """
 
     def __init__(self, seconds: float = 0.0) -> None:
         """A call that takes longer than `seconds` ends the process by SIGALRM; 0: none does.

@@ -31,14 +31,14 @@ _UNSEEN = re.compile("[\0\u202a-\u202e\u2066-\u2069]")
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """A grammar as written. Raises DerbyError if it is empty, too long, of an unknown kind, or has
-    characters that hide or reorder text.
+    """A grammar as it was written. Raises DerbyError if it is empty, too long, of an unknown kind,
+    or contains characters that hide or reorder text.
 
     A Lark grammar starts at the rule `start`, a GBNF one at `root`. A JSON Schema may choose its
-    layout in `x-guidance`. Line ends after a regular expression are not part of it, nor is a byte
-    order mark before a text. `modules` are the files that a user's own Lark file imports beside
-    those that ship. `relax`: what the engine cannot hold of a JSON Schema is left out, and checked
-    once a text has ended.
+    layout in `x-guidance`. Line breaks after a regular expression and a byte order mark before a
+    text do not count. `modules` are the files that a user's own Lark file imports beside the
+    shipped ones. `relax`: the parts of a JSON Schema that the engine cannot handle are left out,
+    and checked when a text has ended.
     """
 
     kind: Kind
@@ -91,10 +91,9 @@ def shipped() -> dict[str, GrammarSource]:
 
 
 def grammar_from_file(path: Path) -> GrammarSource:
-    """A user's own grammar; the file's name says its kind, as for the shipped ones.
-
-    Files of its folder that it imports, directly or not, come along as `modules`. Raises DerbyError
-    if a file cannot be read or the name ends in none of the known suffixes.
+    """A user's own grammar. The file's name gives its kind, as for the shipped ones. Files of its
+    folder that it imports, directly or not, are added as `modules`. Raises DerbyError if a file
+    cannot be read or its name ends in none of the known suffixes.
     """
     source = _read(path)
     modules: dict[str, GrammarSource] = {}
@@ -128,6 +127,6 @@ def _read(path: Path) -> GrammarSource:
 
 
 def examples(name: str) -> GrammarExamples:
-    """What `NAME.examples.json` beside a shipped grammar says."""
+    """The contents of `NAME.examples.json` beside a shipped grammar."""
     record = json.loads((FOLDER / f"{name}.examples.json").read_text(encoding="utf-8"))
     return GrammarExamples(tuple(record["accept"]), tuple(record["reject"]), record["prompt"])

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`tokens` is llguidance's own form. Logits have `size` columns, of which the first `known`
-    stand for tokens. No token ends a text where `eos_ids` is empty.
+    """`tokens` is llguidance's own form. Logits have `size` columns, and the first `known` of them
+    belong to tokens. If `eos_ids` is empty, no token ends a text.
     """
 
     tokens: LLTokenizer
@@ -92,8 +92,8 @@ def portable(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _spell_metaspace(fast: Any) -> None:
-    """Say of SentencePiece's tokens what their sign for a space stands for, in the words that
-    llguidance reads. Mutates the tokenizer, which is to be a copy.
+    """Say, in the form that llguidance reads, what SentencePiece's sign for a space means. Mutates
+    the tokenizer: pass a copy.
     """
     from tokenizers import decoders
 
@@ -138,8 +138,8 @@ class _Bytes:
 
 
 class _Spelled:
-    """A vocabulary by its tokens' bytes, in the same shape. A text is spelled by the longest token
-    each time: how the model's own tokenizer would write it is not known here.
+    """A vocabulary given by the bytes of its tokens, in the same form. A text is spelled by the
+    longest token each time, because the spelling of the model's own tokenizer is not known here.
     """
 
     bos_token_id = None

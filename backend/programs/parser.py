@@ -42,7 +42,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Gen:
-    """Text that the model writes. temperature None is the request's; regex "" is any text."""
+    """Text that the model writes. If temperature is None, the request's applies. If regex is "",
+    any text is allowed.
+    """
 
     name: str
     max_tokens: int = 32
@@ -53,7 +55,7 @@ class Gen:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """One of the options, whichever the model prefers."""
+    """One of the options: the one that the model prefers."""
 
     name: str
     options: tuple[str, ...]
@@ -61,7 +63,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What the latest slot of this name holds."""
+    """The value of the latest slot of this name."""
 
     name: str
 
@@ -72,14 +74,18 @@ Node = Text | Gen | Select | Value
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Repeats are expanded, adjacent texts merged, none is empty. user "" is no turn of its own."""
+    """A parsed program. Repeats are expanded, adjacent texts are merged, and none is empty. If
+    `user` is "", there is no separate user's turn.
+    """
 
     nodes: tuple[Node, ...]
     user: str = ""
 
 
 def is_program(text: str) -> bool:
-    """Whether a tag other than {{name}} or {{end}} occurs; templates of other kinds have none."""
+    """Whether the text has a tag other than {{name}} or {{end}}. Other kinds of templates have
+    none.
+    """
     return _PROGRAM.search(text) is not None
 
 
@@ -90,7 +96,7 @@ def parse_program(text: str) -> Program:
 
 @dataclass(slots=True)
 class _Block:
-    """The outermost level, or what stands between a {{repeat}} (at `at`) and its {{end}}."""
+    """The outermost level, or the part between a {{repeat}} (at `at`) and its {{end}}."""
 
     at: int = 0
     times: int = 1

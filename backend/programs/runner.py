@@ -1,8 +1,8 @@
-"""Runs a program: fixed text is fed through the cache, slots are decoded by the column's strategy.
+"""Runs a program: fixed text is fed through the cache, and the column's strategy decodes the slots.
 
 Between two nodes the context holds only tokens whose text is final. What a slot wrote beyond its
-value (a stop string, the end of the text) is cut off, and characters of the value that shared a
-token with it are written again together with the fixed text that follows.
+value (a stop string, the end of the text) is cut off. Characters of the value that shared a token
+with it are written again, together with the fixed text that follows.
 """
 
 import json
@@ -41,13 +41,11 @@ def run_program(
     restart: bool = False,
     single: bool = False,
 ) -> Generator[Event, None, None]:
-    """Yield the events of one column; `prompt` are the tokens before the program's text.
-
-    `grammar` is the column's own: it binds each slot that has none, from its start. `restart`:
-    every slot begins with an empty cache, as if it were a call of its own. `single`: the fixed text
-    is not fed; all of it is generated in one go.
-
-    Advances `parts` in place and closes its session and drafter when exhausted, closed or failed.
+    """Yield the events of one column. `prompt` holds the tokens before the program's text.
+    `grammar` is the column's own: it applies to each slot without a grammar, from the slot's start.
+    `restart`: every slot begins with an empty cache, like a separate call. `single`: the fixed text
+    is not fed; everything is generated in one go. Advances `parts` in place, and closes its session
+    and drafter when it ends, is closed or fails.
     """
     context = parts.context(prompt)
     opening = -1 if program.user else len(prompt)
@@ -143,7 +141,9 @@ class _Runner:
         return len(tokens)
 
     def _encoded(self, text: str) -> list[int]:
-        """Tokens of a text behind the context; those of a prompt, if nothing was written yet."""
+        """The tokens of a text after the context; those of a prompt if nothing has been written
+        yet.
+        """
         tokenizer, before = self.parts.tokenizer, self.context.tokens
         if text and len(before) == self.opening:
             tokens = tokenizer.encode(text, chat=False)
@@ -205,7 +205,7 @@ class _Runner:
         return request, replace(parts, constraint=constraint, sampler=Sampler(sampling), limit=0)
 
     def _settle(self, answer: Answer, healed: str) -> str:
-        """Cut the context back to whole tokens of the slot's value; return the value."""
+        """Cut the context back to whole tokens of the slot's value, and return the value."""
         written = answer.text.shown
         stream, seen, good, kept = self.parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
@@ -233,7 +233,7 @@ def slot_grammars(program: Program) -> list[GrammarSource]:
 
 
 def slot_grammar(slot: Slot) -> GrammarSource | None:
-    """The grammar of a slot that has one of its own."""
+    """The grammar of a slot that has its own."""
     if isinstance(slot, Select):
         options = " | ".join(json.dumps(option, ensure_ascii=False) for option in slot.options)
         return GrammarSource("lark", f"start: {options}", slot.name)

@@ -1,8 +1,8 @@
-"""llama.cpp's GBNF as Lark.
+"""Converts llama.cpp's GBNF to Lark.
 
-GBNF spells texts character by character; Lark's lexemes take as many characters as they can: in
-lexemes, `"a"* "ab"` would have no text "aab". So each character is a lexeme of its own unless
-`find_lexemes` can show that it makes no difference.
+GBNF spells texts character by character. Lark's lexemes take as many characters as they can, so
+`"a"* "ab"` as lexemes would never match "aab". Therefore each character is a separate lexeme,
+unless `find_lexemes` shows that a longer one makes no difference.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Reader:
         return stack[0]
 
     def _take(self, token: re.Match[str], sequence: list[Item]) -> None:
-        """Put what the token stands for at the end of the sequence."""
+        """Add what the token means to the end of the sequence."""
         if token.lastgroup == "count":
             self._repeat(token, sequence)
         elif token.lastgroup == "text":

@@ -1,12 +1,13 @@
-"""Which texts and repetitions of a GBNF grammar may be lexemes without changing its language.
+"""Finds texts and repetitions of a GBNF grammar that may be lexemes without changing its language.
 
-With a lexeme a character, llguidance takes a parser's step for each, hundreds of times slower than
-following one long lexeme. But its lexer is greedy: it goes on while any lexeme can. That is exact
-if, wherever one text leads to two places of the grammar, the lexeme at the one place cannot go on
-with a character that may come behind the lexeme that ends at the other. Where that cannot be
-shown, the lexeme is taken apart. The places are the states of an automaton that takes every text of
-the grammar and more: it returns from a rule to wherever that is used, and counts no further than
-to one.
+If every character is a lexeme, llguidance's parser takes a step for each, which is hundreds of
+times slower than one long lexeme. But its lexer is greedy: it continues while any lexeme can. That
+is exact if the following holds wherever one text leads to two places of the grammar: the lexeme at
+one place cannot continue with a character that may follow the lexeme that ends at the other. Where
+this cannot be shown, the lexeme is split into characters.
+
+The places are the states of an automaton that accepts every text of the grammar, and more: it
+returns from a rule to every place that uses the rule, and does not count beyond one.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _LEAST_STEPS = 50_000
 
 
 def find_lexemes(rules: Mapping[str, Rule]) -> list[str]:
-    """Set the items' `lexeme` where that is exact; the Lark lines that define what these name.
-
-    The work is linear in the rules' size: where more is needed, every character stands alone.
+    """Set the items' `lexeme` where that is exact, and return the Lark lines that define the
+    lexemes. The work is linear in the rules' size. Where more work would be needed, every character
+    is a lexeme.
     """
     items = _items(rule.body for rule in rules.values())
     parts = sum(1 + sum(map(len, item.classes)) for item in items)
@@ -82,8 +83,8 @@ class _Arc(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """What may follow a character: `key` tells `arcs` from those of other states. `inside` are the
-    characters, as a bit mask, that go on with its lexeme, `beyond` those that come behind it.
+    """What may follow a character. `key` tells `arcs` from those of other states. `inside` is a bit
+    mask of the characters that continue its lexeme, `beyond` of those that follow the lexeme.
     """
 
     key: int
@@ -130,7 +131,7 @@ class _Automaton:
         self._known: dict[int, _After] = {}
 
     def conflicts(self) -> set[int]:
-        """The items whose lexemes must be taken apart. Raises _TooLargeError."""
+        """The items whose lexemes must be split into characters. Raises _TooLargeError."""
         found: set[int] = set()
         start = self._after(self._ends["root"][0])
         seen, waiting = {(start.key, start.key)}, [(start, start)]
@@ -190,7 +191,7 @@ class _Automaton:
         return list(dict.fromkeys(at for at, _ in found))
 
     def _pass_over_what_may_be_nothing(self) -> None:
-        """Let a state be left freely where a rule stands that may be nothing."""
+        """Let a state be left freely at a rule that may be empty."""
         ways = [(state, [after]) for state, found in enumerate(self._free) for after in found]
         calls = [(state, call) for state, found in enumerate(self._calls) for call in found]
         finishes: list[tuple[int, list[int]]] = [(finish, []) for _, finish in self._ends.values()]
@@ -313,8 +314,8 @@ def _rules_in(bodies: Iterable[Sequences]) -> list[str]:
 
 
 def _masks(classes: Iterable[Class], budget: _Budget) -> dict[Class, int]:
-    """The characters of each class as a bit mask, in which a bit stands for a range of characters
-    that is in each class as a whole or not at all.
+    """The characters of each class as a bit mask. A bit stands for a range of characters that each
+    class contains either completely or not at all.
     """
     edges = sorted({edge for points in classes for low, high in points for edge in (low, high + 1)})
     number = {edge: n for n, edge in enumerate(edges)}

@@ -33,7 +33,7 @@ class Item:
 
     @property
     def repeats(self) -> bool:
-        """True if it may stand more than once in a row."""
+        """True if it may occur more than once in a row."""
         return self.high is None or self.high > 1
 
 
@@ -90,7 +90,7 @@ def _item(item: Item, names: Mapping[str, str]) -> str:
 
 
 def complement(ranges: Collection[tuple[int, int]]) -> Class:
-    """All characters that are in none of the ranges."""
+    """All characters outside the ranges."""
     found: list[tuple[int, int]] = []
     at = 0
     for low, high in sorted(ranges):

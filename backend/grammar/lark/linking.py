@@ -1,7 +1,7 @@
-"""Grammar files that import one another, joined into the list of grammars llguidance reads.
+"""Joins grammar files that import one another into the list of grammars that llguidance reads.
 
 An imported rule becomes a subgrammar, `sql_code: @sql__start`, so that its file keeps its own
-`%ignore`; an imported terminal is written out with the terminals that it is made of.
+`%ignore`. An imported terminal is written out together with the terminals that it consists of.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ class _Import:
 
 @dataclass(slots=True)
 class _File:
-    """A grammar file, read once; the main one is the module "". `lark` is None if it is no Lark."""
+    """A grammar file, read once. The main file is the module "". `lark` is None if the text is not
+    Lark.
+    """
 
     module: str
     source: GrammarSource
@@ -225,7 +227,9 @@ class _File:
 
 
 class _LinkedText:
-    """Every line of the file in its place, imports left blank, and what they stand for behind."""
+    """The file's lines in their places, with imports left blank, followed by what the imports stand
+    for.
+    """
 
     def __init__(self, file: _File, lark: LarkFile, files: Mapping[str, _File]) -> None:
         self._file = file
@@ -342,7 +346,7 @@ class _LinkedText:
 
 
 def _unused(name: str, taken: Collection[str]) -> str:
-    """The name, with underscores behind it until it is not taken."""
+    """The name, with as many underscores added as it takes to make it unused."""
     while name in taken:
         name += "_"
     return name

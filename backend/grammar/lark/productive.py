@@ -1,6 +1,6 @@
-"""Grammars in which a text, once begun, could never end are refused before decoding.
+"""Refuses grammars in which a text, once begun, could never end, before decoding begins.
 
-llguidance compiles `list: "x" list` without a word, and would let a model write x for ever.
+llguidance compiles `list: "x" list` without complaint, and would let a model write x for ever.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from backend.grammar.messages import Part, fault
 def require_productive(parts: Sequence[Part]) -> None:
     """Raise DerbyError, with the place, if some text of linked grammars could never end.
 
-    That is so where a rule that derives no text is reached, at the start of everything or after a
-    character. One that is never reached, or takes no character beside others, is let pass.
-    `parts` have been compiled: what is malformed or unknown is taken to be able to end.
+    That happens if a rule that derives no text can be reached, at the start or after a character. A
+    rule that is never reached, or that takes no character, is accepted. `parts` have been compiled;
+    what is malformed or unknown counts as able to end.
     """
     rules = read_rules(parts)
     if not rules:
@@ -46,7 +46,7 @@ def _holds(symbol: Symbol, rules: AbstractSet[int], *, of_text: bool) -> bool:
 
 
 def _stop(sequence: Sequence[Symbol], ends: AbstractSet[int]) -> int:
-    """Where the first symbol stands that derives no text; the length if there is none."""
+    """The position of the first symbol that derives no text; the length if there is none."""
     dead = (i for i, s in enumerate(sequence) if not _holds(s, ends, of_text=s.ends))
     return next(dead, len(sequence))
 
@@ -70,7 +70,9 @@ def _writing(rules: Sequence[Rule], ends: AbstractSet[int]) -> set[int]:
 
 
 def _reached(rules: Sequence[Rule], ends: AbstractSet[int]) -> list[int]:
-    """The rules that a text can get to: past a symbol that derives nothing there is no way."""
+    """The rules that a text can reach. Nothing can be reached past a symbol that derives
+    no text.
+    """
     found = [0]
     seen = {0}
     for number in found:

@@ -25,9 +25,8 @@ _MAY_MATCH_NOTHING = re.compile(r"\[\^|&&|\\[pP]")
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A part of an alternative: what rule number `rule` derives, or else text of its own.
-
-    Of text: `ends` if anything matches it, `writes` if that can have characters.
+    """A part of an alternative: the texts of rule number `rule`, or else text itself. For text,
+    `ends` says whether anything matches it, and `writes` whether a match can have characters.
     """
 
     at: Token
@@ -38,7 +37,7 @@ class Symbol:
 
 @dataclass(slots=True)
 class Rule:
-    """A rule, or a group inside one, whose `name` is then empty."""
+    """A rule, or a group inside a rule; a group's `name` is empty."""
 
     part: Part
     name: str
@@ -48,7 +47,9 @@ class Rule:
 
 @dataclass(slots=True)
 class _Scope:
-    """One Lark text: a part's, or what stands in `%lark {...}`; its rules' numbers by name."""
+    """One Lark text: that of a part, or the text inside `%lark {...}`. It maps the names of rules
+    to their numbers.
+    """
 
     part: Part
     lark: LarkFile
@@ -85,7 +86,7 @@ class _Reader:
         return _Scope(part, lark, depth, _dead(lark))
 
     def _number(self, scope: _Scope, name: str) -> int | None:
-        """The number of a rule, which is read later on; None if there is no such rule."""
+        """The number of a rule, which is read later; None if there is no such rule."""
         definition = scope.lark.definitions.get(name)
         if name not in scope.rules and definition:
             scope.rules[name] = self._new(Rule(scope.part, name, definition.at))

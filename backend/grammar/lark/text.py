@@ -32,8 +32,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A definition by its name's token, or `%import`; `tokens[body:end]` are what follows that or
-    the colon.
+    """A definition, given by the token of its name, or `%import`. `tokens[body:end]` are the tokens
+    after that, or after the colon.
     """
 
     at: Token
@@ -43,9 +43,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class LarkFile:
-    """A grammar's text taken apart. Of two definitions of one name the first counts.
-
-    `unreadable` is the token that ends a text which is no Lark; nothing behind it is known.
+    """A grammar's text, split into definitions. If a name is defined twice, the first definition
+    counts. `unreadable` is the token at which the text stops being Lark; nothing after it is known.
     """
 
     text: str
@@ -81,7 +80,9 @@ _IN_JSON = re.compile(r'"(?>(?:\\.|[^"\\])*)"|[^"{}]+|[{}]', re.DOTALL)
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens but blanks and comments; the last one is "unreadable" if the text is no Lark."""
+    """All tokens except blanks and comments. The last one is "unreadable" if the text is
+    not Lark.
+    """
     tokens: list[Token] = []
     at, line, line_start = 0, 1, 0
     while at < len(text):
@@ -132,13 +133,15 @@ def regex_literal(pattern: str) -> str:
 
 
 def plain_name(token: Token) -> str:
-    """A rule's or terminal's name without the marks that may stand before it."""
+    """The name of a rule or terminal without the marks that may precede it."""
     return token.text.removeprefix("!").removeprefix("?")
 
 
 @lru_cache(maxsize=64)
 def parse(text: str) -> LarkFile:
-    """Take a grammar apart, as far as it is Lark; what is malformed is left to llguidance."""
+    """Split a grammar into definitions, as far as it is Lark. What is malformed is left to
+    llguidance.
+    """
     tokens = tokenize(text)
     definitions: dict[str, Statement] = {}
     imports: list[Statement] = []
@@ -183,5 +186,7 @@ def _defines(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _colon(tokens: Sequence[Token], first: int, end: int) -> int:
-    """Where a definition's colon stands, behind its attributes if it has any; 0 if nowhere."""
+    """The position of a definition's colon, after its attributes if it has any; 0 if there
+    is none.
+    """
     return next((i for i in range(first + 1, end) if tokens[i].text == ":"), 0)

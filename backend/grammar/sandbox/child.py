@@ -79,8 +79,8 @@ def _source(record: dict[str, Any]) -> GrammarSource:
 
 
 def examine(source: GrammarSource, tokenizer: LLTokenizer) -> str:
-    """The grammar's definition. Raises DerbyError unless it compiles and every text of it ends;
-    where a JSON Schema would do once relaxed, it says so.
+    """The grammar's definition. Raises DerbyError unless it compiles and every text of it can end.
+    If a relaxed JSON Schema would be accepted, the error says so.
     """
     try:
         return _examined(source, tokenizer)
@@ -111,21 +111,20 @@ def _examined(source: GrammarSource, tokenizer: LLTokenizer) -> str:
 
 
 def _is_dead_end(matcher: LLMatcher) -> bool:
-    """True if it failed because nothing may follow. stop_reason() does not tell."""
+    """True if it failed because nothing may follow. stop_reason() does not say so."""
     return matcher.get_error().startswith("NoExtension")
 
 
 def _wrong(matcher: LLMatcher) -> str:
-    """What is wrong with a grammar as it stands at the start, or ""."""
+    """What is wrong with a grammar at its start, or ""."""
     if _is_dead_end(matcher):
         return _NO_TEXT
     return matcher.get_error().split("\n<state>")[0]  # a dump follows
 
 
 def _probe(matcher: LLMatcher, tokenizer: LLTokenizer) -> str:
-    """Walk at random, the same way each time; what the matcher failed of, or "".
-
-    A walk that comes to a dead end is no failure unless it never began.
+    """Walk at random, always in the same way, and return the error at which the matcher failed, or
+    "". A walk that reaches a dead end counts as a failure only at its first step.
     """
     rng = random.Random(0)
     for step in range(PROBE):
@@ -192,11 +191,10 @@ def _accepted(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> int:
 
 
 def choose(pieces: Iterable[bytes]) -> tuple[list[str], bool]:
-    """At most SHOWN texts that tell much about `pieces`, all that may follow, and whether others
-    begin otherwise.
-
-    One a first character: the longest piece if the others are beginnings of it, as in a keyword,
-    else the shortest. ASCII goes first, taken evenly where there is more.
+    """At most SHOWN texts that represent `pieces`, all possible continuations, and whether other
+    continuations begin differently. One text for each first character: the longest piece if the
+    others are its beginnings, as in a keyword, else the shortest. ASCII goes first, spread evenly
+    if there is more.
     """
     starts: dict[str, list[str]] = {}
     broken: list[str] = []
@@ -254,8 +252,8 @@ def main() -> None:
 
 
 def _arm(seconds: float) -> None:
-    """Die by SIGPROF after `seconds` of processor time unless armed anew. Clock time would blame a
-    grammar for a busy machine. The signal's default action needs no interpreter.
+    """Die by SIGPROF after `seconds` of processor time unless armed again. Wall-clock time would
+    blame a grammar for a busy machine. The signal's default action needs no interpreter.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)

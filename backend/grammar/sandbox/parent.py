@@ -1,8 +1,8 @@
-"""Reads and compiles untrusted grammars in a child process that may loop, swell or crash.
+"""Reads and compiles untrusted grammars in a child process, which may loop, use up memory or crash.
 
-llguidance is native code: it cannot be interrupted, and an abort takes its whole process down. Nor
-is what reads the text before it, as GBNF, imports and endless rules, run anywhere else:
-a time it cannot exceed is easier to trust than an algorithm.
+llguidance is native code: it cannot be interrupted, and an abort ends its whole process. Everything
+that reads the text before it (GBNF, imports, endless rules) runs there as well, because a time
+limit is easier to trust than an algorithm.
 """
 
 from __future__ import annotations

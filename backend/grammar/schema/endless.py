@@ -16,11 +16,9 @@ _Clause = tuple[_Fact, list[_Fact]]
 
 
 def endless(schema: Any) -> str:
-    """What is wrong with a schema of which no text that ends can match some part, with the first
-    such part as `#/properties/next`; "" if there is none.
-
-    A part that contradicts itself is llguidance's to find. Keywords that are not about structure
-    are taken to be met.
+    """What is wrong with a schema if some part of it can be matched by no finite text, with the
+    first such part as `#/properties/next`; "" if there is none. Parts that contradict themselves
+    are left to llguidance. Keywords that do not concern structure count as met.
     """
     reader = _Reader(schema)
     nodes = reached(schema)
@@ -35,7 +33,7 @@ def endless(schema: Any) -> str:
 
 
 class _Reader:
-    """Reads one document; `id` tells its objects apart, which live as long as it does."""
+    """Reads one document. `id` tells its objects apart; they live as long as it does."""
 
     def __init__(self, schema: Any) -> None:
         self._root = schema

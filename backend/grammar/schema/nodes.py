@@ -41,7 +41,7 @@ def inside(root: Any, node: Any, pointer: str) -> Iterator[tuple[Any, str]]:
 
 
 def resolve(root: Any, ref: Any) -> Any:
-    """What a reference into the document `root` points to; None if that cannot be told."""
+    """What a reference points to in the document `root`; None if that is unknown."""
     if not isinstance(ref, str) or "#" not in ref:
         return None
     document, _, pointer = ref.partition("#")

@@ -1,4 +1,6 @@
-"""Where in a JSON Schema what the grammar engine refuses stands, and what to write instead."""
+"""Finds the part of a JSON Schema that the grammar engine refuses, and says what to write
+instead.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +100,9 @@ _REASONS = (
 
 
 def refusal(schema: Any, printed: str) -> tuple[str, str] | None:
-    """JSON pointer and reason, with a remedy, of what the engine `printed` against a schema.
-
-    None where no schema alone is refused in these words. The engine is asked about the parts, for
-    it tells no place: each part on the way down, and those beside it, once.
+    """JSON pointer and reason, with a remedy, for what the engine `printed` about a schema; None if
+    these words never refuse a schema alone. The engine names no place, so it is asked about the
+    parts: each part on the way down, and each of its siblings, once.
     """
     printed = _core(printed)
     if _asked(schema, schema) != printed:

@@ -1,7 +1,8 @@
-"""A JSON Schema without what the grammar engine cannot hold, for texts that are judged afterwards.
+"""A JSON Schema without the parts that the grammar engine cannot handle. Texts are checked
+afterwards.
 
-Whatever the full schema takes, the relaxed one takes: a keyword is left out only where more values
-pass without it, and what is below a `not` or an `if` goes with it, never alone.
+The relaxed schema accepts everything that the full one accepts. A keyword is left out only if more
+values pass without it. What is below a `not` or an `if` is left out together with it, never alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Relaxed:
 
 @lru_cache(maxsize=256)
 def engine_takes(schema: str) -> bool:
-    """Tell whether llguidance reads a small schema. Native code: for the sandbox's child."""
+    """Whether llguidance accepts a small schema. Native code: call it in the sandbox's
+    child only.
+    """
     return not said_against(json.loads(schema))
 
 
@@ -64,7 +67,7 @@ def relaxed(schema: Any, takes: Takes = engine_takes) -> Relaxed:
 
 
 def judge_relaxed(schema: str, text: str) -> Judgement:
-    """Judge under the whole schema a text that was decoded under the relaxed one."""
+    """Check, with the full schema, a text that was decoded with the relaxed one."""
     parts = relaxed(json.loads(schema))
     found = judge(schema, text)
     later = tuple(_called(json.loads(schema), each) for each in parts.left)

@@ -24,10 +24,9 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`why` a text is not valid, at which JSON `pointer` of it, or why that could not be told.
-
-    `later` are pointers to what the grammar had left out of the schema; `forbidden` says that an
-    invalid text breaks the rest of it.
+    """`why` says why a text is not valid, at the JSON `pointer`, or why it could not be checked.
+    `later` holds pointers to the parts of the schema that the grammar had left out; `forbidden`
+    says that an invalid text breaks the other parts.
     """
 
     verdict: Verdict
@@ -46,9 +45,8 @@ def unchecked(why: str) -> Judgement:
 
 
 def judge(schema: str, text: str) -> Judgement:
-    """Judge `text` under a JSON Schema, both as written; formats are checked, nothing is fetched.
-
-    Numbers are exact: in binary, 19.99 is no multiple of 0.01.
+    """Check `text` with a JSON Schema, both given as text. Formats are checked, and nothing is
+    fetched. Numbers are exact: in binary, 19.99 is not a multiple of 0.01.
     """
     try:
         found = _first_error(schema, _read(text))
@@ -92,7 +90,7 @@ def asserted(name: str) -> bool:
 
 
 def pointer(path: Iterable[str | int]) -> str:
-    """A JSON pointer (RFC 6901) to what lies at `path`."""
+    """A JSON pointer (RFC 6901) to the value at `path`."""
     words = (str(step).replace("~", "~0").replace("/", "~1") for step in path)
     return "".join(f"/{word}" for word in words)
 
@@ -118,11 +116,11 @@ def _gave_up() -> tuple[type, ...]:
 
 
 class _WrongError(Exception):
-    """The text is no JSON that all readers read alike."""
+    """The text is not JSON, or different readers would read it differently."""
 
 
 class _UnclearError(Exception):
-    """Nothing can be claimed of the text."""
+    """It cannot be decided whether the text is valid."""
 
 
 def _read(text: str) -> Any:
