@@ -69,7 +69,7 @@ class Site:
 
 
 def proxies_of(texts: Iterable[str]) -> list[str]:
-    """The networks of proxies, from addresses and networks. Raises DerbyError for any other text."""
+    """Networks of proxies, from addresses and networks. Raises DerbyError for any other text."""
     networks: list[str] = []
     for text in texts:
         try:
