@@ -30,7 +30,7 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
     shown = page.locator(".dd-benchmark tbody th[scope=rowgroup]").all_inner_texts()
     assert shown == ["all prompts", "a", "b"]
-    assert page.locator(".dd-box").count() == 1
+    assert page.locator(".dd-box-half").count() == 1
     with page.expect_download() as download:
         page.get_by_role("link", name="Save benchmark.json").click()
     results = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))

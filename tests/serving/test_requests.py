@@ -171,6 +171,7 @@ def test_the_listed_names_are_names() -> None:
         "lookup",
         "suffix",
         "recycling",
+        "layerskip",
     }
     for name in names:
         fakes().read(name, None)
