@@ -39,7 +39,7 @@ export function cell(tag, content, scope) {
 export function table(headings, lines, { caption, named = false } = {}) {
   const node = make("table", "dd-table");
   if (caption) node.createCaption().textContent = caption;
-  node.createTHead().insertRow().append(...headings.map((content) => cell("th", content, "col")));
+  node.createTHead().insertRow().append(...headings.map((content) => cell(content ? "th" : "td", content, content && "col")));
   const body = node.createTBody();
   for (const line of lines) {
     body.insertRow().append(...line.map((content, i) => (named && !i ? cell("th", content, "row") : cell("td", content))));
