@@ -93,8 +93,8 @@ def test_help_is_at_the_figure_for_fingers_and_keys(visitor: Visitor) -> None:
     visitor.columns("kv", "lookup")
     visitor.ask(LONG, tokens=24)
     visitor.wait_phase("ended")
-    page.locator(".dd-details summary").first.click()
-    button = page.locator(".dd-card .dd-helped").filter(visible=True).first
+    visitor.why("Figures")
+    button = page.locator(".dd-result .dd-helped", has_text="TTFT").first
     button.focus()
     page.keyboard.press("Enter")
     tip = page.locator(".dd-tip")

@@ -35,7 +35,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert visitor.card("Grammar").text.startswith('{"name": "')
     assert "4 of 5 texts are identical, as far as each goes." in visitor.status
     visitor.why("Figures")
-    assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 6
+    assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 5
     for origin in ("drafted", "forced"):
         assert visitor.page.locator(f".dd-card .dd-{origin}").count() > 0
         expect(visitor.page.locator(f".dd-legend .dd-{origin}")).to_be_visible()
