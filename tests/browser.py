@@ -170,9 +170,10 @@ class Visitor:
     def columns(self, *lines: str) -> None:
         """Write the line-up as text, and wait until its editor has read it."""
         self.tab("Columns")
-        self.page.get_by_label("The same as text").fill("\n".join(lines))
         names = [re.split("[@:]", line)[0] for line in lines]
         drawn = self.page.locator(".dd-lineup-column")
+        expect(drawn.first).to_be_visible()  # as who types sees it; it is loaded when first opened
+        self.page.get_by_label("The same as text").fill("\n".join(lines))
         expect(drawn).to_have_count(len(lines))
         for i, name in enumerate(names):
             expect(drawn.nth(i)).to_have_attribute("data-strategy", name or "server")
