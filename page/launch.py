@@ -1,6 +1,7 @@
 """How the page is served: its theme, and what the server does and does not do."""
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -118,7 +119,7 @@ def launch_settings(
             primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono
         ).set(**theme_values(), body_background_fill_dark="*neutral_950"),
         "favicon_path": str(ASSETS / "favicon.svg"),
-        "css": "".join(map(asset, STYLES)),
+        "css": re.sub(r"/\*.*?\*/", "", "".join(map(asset, STYLES)), flags=re.DOTALL),
         "footer_links": ["api"],
         "run_history": False,
         "enable_monitoring": False,

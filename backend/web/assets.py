@@ -7,6 +7,8 @@ from pathlib import Path
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w.]+)";$', re.MULTILINE)
+#: What only readers of a file need: lines that are comments, and what begins lines.
+_SPARE = re.compile(r"^[ ]*//.*\n|^[ ]+", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
 
 
@@ -32,7 +34,7 @@ def script_of(*names: str) -> str:
 
 def _as_function(name: str) -> str:
     """A module as a function that is called once, and gives what the module exports."""
-    code = _IMPORT.sub(r'const \1 = modules["\2"];', asset(name))
+    code = _SPARE.sub("", _IMPORT.sub(r'const \1 = modules["\2"];', asset(name)))
     given = ", ".join(exported for _, exported in _EXPORT.findall(code))
     plain = _EXPORT.sub(r"\1", code)
     return f'modules["{name}"] = (() => {{\n{plain}return {{ {given} }};\n}})();\n'

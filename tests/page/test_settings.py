@@ -99,5 +99,5 @@ def test_a_page_that_is_opened_asks_for_little(visitor: Visitor) -> None:
     asked = [url for url in visitor.requests if not url.startswith("data:")]
     visitor.tab("Production")
     visitor.page.locator("#code").wait_for(state="attached")
-    assert len(asked) <= 55
+    assert len(asked) <= 40
     assert len(visitor.requests) > len(asked) + 10
