@@ -33,7 +33,8 @@ def keep(
     """Have the browser keep the form at every change, and fill it in when the page is loaded.
 
     If the address holds a race, the form comes from that race; the header reports a changed
-    address. The board shows that race, else the visitor's last race, else the line-up.
+    address. The board shows that race, else the visitor's last race, else the line-up; a form that
+    nobody has changed leaves it the opening race.
     """
     usual = {name: component.value for name, component in fields.items()}
 
@@ -52,8 +53,9 @@ def keep(
             stays = [lineup if name == "lineup" else gr.skip() for name in fields]
             return [*stays, shown or gr.skip()]
         form = usable(values, usual, offer)
-        shown = shown or preview(text_of(form["lineup"]), offer)
-        return [*(_update(name, form, offer) for name in fields), shown]
+        if not shown and not _is_opening(form, usual):
+            shown = preview(text_of(form["lineup"]), offer)
+        return [*(_update(name, form, offer) for name in fields), shown or gr.skip()]
 
     asked, outputs = [header, fields["lineup"]], [*fields.values(), board]
     begun = calling("kept.js", "keptForm")
@@ -66,6 +68,12 @@ def keep(
         event.then(None, list(fields.values()), None, js=keeps)  # who shows the form hears of it
     changes = [_change(component) for component in fields.values()]
     gr.on(changes, None, list(fields.values()), None, js=keeps)
+
+
+def _is_opening(form: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:
+    """Whether the form still asks what the recorded race on a page just opened shows."""
+    same = text_of(form["lineup"]) == text_of(usual["lineup"])
+    return same and form["prompt"] == usual["prompt"]
 
 
 def _change(component: Any) -> Any:

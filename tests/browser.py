@@ -200,6 +200,10 @@ class Visitor:
     def wait_phase(self, phase: str) -> None:
         self.page.wait_for_selector(f'.dd-board[data-phase="{phase}"]')
 
+    def wait_restored(self) -> None:
+        """Wait until the form is as this browser kept it, which the chip beside Run then says."""
+        expect(self.page.locator(".dd-chip-model")).not_to_be_empty()
+
     def wait_decoding(self) -> None:
         self.page.wait_for_selector('.dd-card[data-state="decoding"] .dd-sampled')
 

@@ -75,7 +75,21 @@ def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
         page.wait_for_selector('.dd-board[data-phase="ended"]')
     assert visitor.card("KV reuse").text == second.locator(".dd-flow").nth(1).inner_text()
     other.page.reload()
-    other.page.wait_for_selector('.dd-board[data-phase="opening"]')
+    other.wait_restored()
+    other.wait_phase("opening")
+
+
+@pytest.mark.parametrize(("changed", "phase"), [(False, "opening"), (True, "idle")])
+def test_a_reload_plays_the_opening_race_again_while_nobody_has_changed_the_form(
+    visitor: Visitor, changed: bool, phase: str
+) -> None:
+    """A page that was loaded anew showed empty lanes where the recorded race had played."""
+    visitor.wait_restored()
+    if changed:
+        visitor.columns("kv")
+    visitor.page.reload()
+    visitor.wait_restored()
+    assert visitor.page.locator(".dd-board").get_attribute("data-phase") == phase
 
 
 @pytest.mark.thorough
