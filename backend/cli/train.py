@@ -3,18 +3,22 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from backend.cli.console import out, say
 from backend.errors import check_range
 from backend.models.files import BUILT_IN
+from backend.models.hub import HUB_ID
 
 
 def train(
     folder: Annotated[
-        Path, typer.Argument(help="The folder for data and draft; about 1.2 kB per token.")
+        Path,
+        typer.Argument(
+            help="The folder for data and draft; about 1.2 kB per token, for eagle3 four times."
+        ),
     ],
     answer_tokens: Annotated[
         int, typer.Option(min=1, help="The least tokens of answers to generate.")
@@ -24,6 +28,13 @@ def train(
         str, typer.Option(help="The target: built-in, a folder, or a Hub id.")
     ] = BUILT_IN,
     *,
+    form: Annotated[
+        Literal["head", "eagle3"],
+        typer.Option(
+            "--format",
+            help="head: Decode Derby's own, for any engine; eagle3: a folder that vLLM loads too.",
+        ),
+    ] = "head",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the draft in the folder.")
     ] = False,
@@ -36,6 +47,7 @@ def train(
     from backend.training.train import Work, recipe_for
     from backend.training.train import train as run
 
-    target = open_target(model, say)
-    work = Work(answer_tokens, minutes * 60, recipe_for(target), resume)
+    target = open_target(model, say, several=form == "eagle3")
+    verifier = model if HUB_ID.fullmatch(model) else ""
+    work = Work(answer_tokens, minutes * 60, recipe_for(target), resume, form, verifier)
     out.print_json(json.dumps(run(folder, work, target, say)))

@@ -8,6 +8,7 @@ that it learns to go on from its own guesses (training-time test, EAGLE-3, arXiv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import cos, pi
 from pathlib import Path
 from time import monotonic
@@ -20,15 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backend.engines.heads.file import shape_of
-from backend.engines.heads.network import KeyValue, TorchHead, as_layer, embeddings, tensor
+from backend.engines.heads.network import (
+    LAYER_TENSORS,
+    KeyValue,
+    TorchHead,
+    as_layer,
+    embeddings,
+    tensor,
+)
 from backend.training.shards import Shard, Text
-
-LAYER_TENSORS = {
-    **{f"{name}_proj": f"self_attn.{name}_proj" for name in "qkvo"},
-    **{f"{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-    "input_layernorm": "input_layernorm",
-    "post_attention_layernorm": "post_attention_layernorm",
-}
 
 #: Later draft steps count for less: they are reached less often.
 FADE = 0.7
@@ -93,11 +94,11 @@ def frequent_tokens(shards: Sequence[Shard], count: int, vocab_size: int) -> NDA
 def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
     """Run a batch of texts through `steps` draft steps; losses keep their graph."""
     device = head.embedding.device
-    tokens, answers, features = (x.to(device) for x in _padded(batch, head.shape.hidden))
+    tokens, answers, features = (x.to(device) for x in _padded(batch))
     n = tokens.shape[1] - 2
     after, positions = tokens[:, 1 : n + 1], torch.arange(1, n + 1, device=device)
-    truth = features[:, 1 : n + 1]  # what a place's prediction stands for
-    seen = features[:, :n]
+    truth = features[:, 1 : n + 1, -head.shape.hidden :]  # what a place's prediction stands for
+    first = seen = head.fused(features[:, :n]).float()
     earlier: list[list[KeyValue]] = [[] for _ in head.layers]
     found: list[Lesson] = []
     for step in range(steps):
@@ -106,27 +107,29 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
         judged = answers[:, 2 : n + 2].clone()
         judged[:, :step] = False
         found.append(_judge(head, predicted[judged], truth[judged]))
-        seen = torch.cat([features[:, :1], predicted[:, :-1].float()], 1)
+        seen = torch.cat([first[:, :1], predicted[:, :-1].float()], 1)
     return found
 
 
 def _judge(head: TorchHead, predicted: Tensor, truth: Tensor) -> Lesson:
-    """Compare features [m, D]: by the tokens they mean, and by themselves."""
+    """Compare features [m, D]: by the tokens they mean and, if they should be alike, by
+    themselves.
+    """
     with torch.no_grad():
-        target_logits = head.logits(truth.bfloat16())
+        target_logits = head.taught(truth.bfloat16())
     logits = head.logits(predicted.bfloat16())
     entropy = -(target_logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
-    distance = functional.smooth_l1_loss(predicted.float(), truth)
+    distance = functional.smooth_l1_loss(predicted.float(), truth) if head.likens else 0.0
     hit = (logits.detach().argmax(-1) == target_logits.argmax(-1)).float().mean()
     return Lesson(entropy + FEATURES * distance, float(hit), len(truth))
 
 
-def _padded(batch: Sequence[Text], hidden: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens int64 [B, n], which of them answers wrote, and features float32 [B, n, D]."""
+def _padded(batch: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens int64 [B, n], which of them answers wrote, and features float32 [B, n, F]."""
     n = max(len(text.tokens) for text in batch)
     tokens = np.zeros((len(batch), n), dtype=np.int64)
     answers = np.zeros((len(batch), n), dtype=bool)
-    bits = np.zeros((len(batch), n, hidden), dtype=np.uint16)
+    bits = np.zeros((len(batch), n, batch[0].features.shape[1]), dtype=np.uint16)
     for row, text in enumerate(batch):
         length = len(text.tokens)
         tokens[row, :length], answers[row, :length] = text.tokens, text.answers
@@ -184,7 +187,10 @@ def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float
                 told = monotonic()
                 said = " ".join(f"{hit:.3f}" for hit in hits)
                 speed = seen / (told - began)
-                yield f"{passed:.0%}: {seen} tokens, {speed:.0f}/s, right at each step {said}"
+                yield (
+                    f"{passed:.0%}, {(1 - passed) * seconds / 60:.0f} minutes left: {seen} tokens, "
+                    f"{speed:.0f}/s, right at each step {said}"
+                )
 
 
 def _learn(
@@ -203,10 +209,18 @@ def _learn(
 
 
 @torch.no_grad()
-def evaluate(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, steps: int) -> list[float]:
-    """How often the head's choice is the target's, at each of `steps` draft steps."""
+def evaluate(
+    head: TorchHead,
+    shards: Sequence[Shard],
+    recipe: Recipe,
+    steps: int,
+    most: int | None = None,
+) -> list[float]:
+    """How often the head's choice is the target's, at each of `steps` draft steps behind right
+    ones, in the first `most` batches.
+    """
     hits, counts = np.zeros(steps), 0
-    for batch in batches(shards, recipe, np.random.default_rng(0)):
+    for batch in islice(batches(shards, recipe, np.random.default_rng(0)), most):
         with torch.autocast(head.embedding.device.type, torch.bfloat16):
             found = lessons(head, batch, steps)
         hits += [lesson.hit * found[0].tokens for lesson in found]

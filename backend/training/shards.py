@@ -22,7 +22,7 @@ GIVEN, QUESTION, GREEDY, SAMPLED = range(4)
 
 class Text(NamedTuple):
     """One conversation: tokens int64 [n], which of them are an answer's, bool [n], and the
-    target's features of them as bf16 bits, uint16 [n, D].
+    target's features of them as bf16 bits, uint16 [n, F].
     """
 
     tokens: NDArray[np.int64]
@@ -33,14 +33,15 @@ class Text(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Shard:
     """`path` is the file of tokens: `tokens` uint16 or uint32 [N], `kind` uint8 [N], `offsets`
-    int64 [texts + 1].
+    int64 [texts + 1]. `kept`: what the file of its features is called, of those of one draft's.
     """
 
     path: Path
+    kept: str = "features"
 
     @property
     def features_path(self) -> Path:
-        return self.path.with_suffix(".features.npy")
+        return self.path.with_suffix(f".{self.kept}.npy")
 
     def texts(self) -> Iterator[Text]:
         """Its conversations; the features stay on disk until they are read."""

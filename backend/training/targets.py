@@ -17,7 +17,8 @@ from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.text import HfTokenizer
 from backend.training.chats import Template, template_of
-from backend.types import HiddenStates, ModelSpec
+from backend.training.eagle3 import layers_read
+from backend.types import HiddenStates, Layers, ModelSpec
 
 #: bf16 throughout. Threads are not bound to cores, because those of torch, which samples, and of
 #: whatever else runs for these hours need theirs too.
@@ -58,18 +59,20 @@ class Target(Protocol):
         ...
 
     def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
-        """HiddenStates [n, D] of one text."""
+        """HiddenStates [n, D] of one text, those of earlier layers in front of the last."""
         ...
 
 
-def open_target(name: str, say: Say) -> Target:
-    """The model `name`, on CUDA if there is a device, or else on OpenVINO. Raises DerbyError if
-    there is no such model, or none that a draft can be made of.
+def open_target(name: str, say: Say, *, several: bool = False) -> Target:
+    """The model `name`, on CUDA if there is a device, or else on OpenVINO; `several`: its features
+    are those of the layers that EAGLE-3 reads, and the last, which torch computes. Raises
+    DerbyError if there is no such model, or none that a draft can be made of.
     """
     files = model_files(name, say)
+    layers = layers_read(files.folder) if several else ()
     if torch.cuda.is_available():
-        return TorchTarget(files, "cuda")
-    return OpenVINOTarget(name, files, say)
+        return TorchTarget(files, "cuda", layers)
+    return OpenVINOTarget(name, files, say, layers)
 
 
 def _template(files: ModelFiles) -> Template:
@@ -81,9 +84,10 @@ class OpenVINOTarget:
 
     together = 8  # so many rows of logits stay in the processor's cache
 
-    def __init__(self, name: str, files: ModelFiles, say: Say) -> None:
+    def __init__(self, name: str, files: ModelFiles, say: Say, layers: Layers = ()) -> None:
         from backend.engines.openvino.export import IR, openvino_ir
 
+        self._layers = layers
         self.files, self.template = files, _template(files)
         self._path = openvino_ir(ModelSpec(name), say) / IR
         self._rounded = openvino_ir(ModelSpec(name, precision="int8"), say) / IR
@@ -99,6 +103,8 @@ class OpenVINOTarget:
         return torch.from_numpy(self._sampling.get_output_tensor(0).data)[:, 0]
 
     def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
+        if self._layers:
+            return self._torch.features(tokens)
         self._reading.reset_state()
         _infer(self._reading, 0, tokens[None], np.zeros(1, np.int32), [])
         return self._reading.get_output_tensor(1).data[0].copy()
@@ -111,6 +117,10 @@ class OpenVINOTarget:
         model = core().read_model(self._rounded)
         model.remove_result(model.get_results()[1])
         return core().compile_model(model, "CPU", FASTER).create_infer_request()
+
+    @cached_property
+    def _torch(self) -> "TorchTarget":
+        return TorchTarget(self.files, "cpu", self._layers)
 
     @cached_property
     def _reading(self) -> Any:
@@ -151,9 +161,10 @@ class TorchTarget:
 
     together = 1024  # all of a batch: kernels should be few
 
-    def __init__(self, files: ModelFiles, device: str) -> None:
+    def __init__(self, files: ModelFiles, device: str, layers: Layers = ()) -> None:
         from transformers import AutoModelForCausalLM
 
+        self._layers = layers
         self.files, self.template = files, _template(files)
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         try:
@@ -191,5 +202,6 @@ class TorchTarget:
     @torch.inference_mode()
     def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
         ids = torch.from_numpy(tokens[None]).to(self._model.device)
-        output = self._model.get_decoder()(ids, use_cache=False)
-        return output.last_hidden_state[0].float().cpu().numpy()
+        output = self._model.get_decoder()(ids, use_cache=False, output_hidden_states=True)
+        states = [*(output.hidden_states[i] for i in self._layers), output.last_hidden_state]
+        return torch.cat(states, -1)[0].float().cpu().numpy()

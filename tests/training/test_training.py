@@ -24,16 +24,22 @@ from torch import Tensor
 
 from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
+from backend.engines.heads.published import read_published
+from backend.engines.heads.torch_draft import open_published
+from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
 from backend.models.files import model_files
+from backend.text import HfTokenizer
 from backend.training import fit as fitting
 from backend.training.chats import Caps, Chat, Template, openings, template_of
+from backend.training.eagle3 import layers_read, new_eagle3, read_eagle3
 from backend.training.fit import Recipe, evaluate, frequent_tokens, lessons, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard, Text, shards_in
 from backend.training.synthesis import SEED, conversations, draw, synthesise
 from backend.training.targets import OpenVINOTarget, TorchTarget
-from backend.training.train import HEAD, REPORT, Work, recipe_for, train
+from backend.training.train import FORMS, HEAD, REPORT, Work, recipe_for, train
 from backend.training.whole_files import alone_in, whole
+from backend.types import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -226,7 +232,7 @@ def test_an_interrupted_synthesis_goes_on_with_the_same_bytes(
     first, second = (shard.path for shard in shards_in(data))
     shutil.copy(first, tmp_path)
     (tmp_path / f"{second.name}.partial").write_bytes(b"cut off")
-    wanted = sum(int(shard.answer_counts(VOCABULARY).sum()) for shard in shards_in(data))
+    wanted = answers_in(data)
     said: list[str] = []
     shards = synthesise(tmp_path, wanted, tiny, said.append, CAPS)
     assert [shard.path.name for shard in shards] == [first.name, second.name]
@@ -433,12 +439,17 @@ def total_loss(head: TorchHead, batch: list[Text]) -> float:
     return sum(float(lesson.loss) for lesson in lessons(head, batch, 2))
 
 
+def answers_in(folder: Path) -> int:
+    """Tokens of answers in its shards."""
+    return sum(int(shard.answer_counts(VOCABULARY).sum()) for shard in shards_in(folder))
+
+
 def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
     tiny: TorchTarget, data: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(data, folder)
-    wanted = sum(int(shard.answer_counts(VOCABULARY).sum()) for shard in shards_in(data))
+    wanted = answers_in(data)
     kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*")}
     report = train(folder, Work(wanted, 0.5, RECIPE), tiny, print, CAPS)
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*")} == kept
@@ -456,6 +467,45 @@ def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
     assert resumed["right at each draft step"] == pytest.approx(hits, abs=0.1)
     anew = train(folder, Work(wanted, 1e-9, RECIPE), tiny, print, CAPS)
     assert anew["head"]["sha256"] != resumed["head"]["sha256"]
+
+
+def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_path: Path) -> None:
+    """vLLM loads the folder, and so does the torch engine: its logits are those that were fitted,
+    and training goes on from it.
+    """
+    folder, wanted = tmp_path / "run", answers_in(data)
+    shutil.copytree(data, folder)
+    target = TorchTarget(tiny.files, "cpu", layers_read(tiny.files.folder))
+    work = Work(wanted, 0.5, RECIPE, form="eagle3")
+    report = train(folder, work, target, print, CAPS)
+    assert report["tokens per pass"] >= 1
+    path = folder / FORMS["eagle3"].file
+    weights, ids = read_eagle3(path)
+    head = new_eagle3(tiny.files.folder, ids, 2)
+    head.load_state_dict(weights)
+    head.output = head.output.bfloat16().float()  # as all that the folder holds
+    head.embedding = head.embedding.bfloat16().float()
+    tokens, _ = a_text(14)
+    features = torch.from_numpy(target.features(tokens.numpy()))
+    tokenizer = HfTokenizer(tiny.files.folder, frozenset(), VOCABULARY)
+    engine = TorchEngine(ModelSpec("tiny", "torch"), tiny._model, tokenizer, 512)
+    network = open_published(read_published(path.parent), engine).open()
+    assert network.layers == (0, 1, 2)
+    assert network.vocabulary is not None
+    assert np.array_equal(network.vocabulary, ids)
+    with torch.no_grad():
+        wanted_steps = all_at_once(head, tokens, head.fused(features), 3)
+        for end in (4, 9):
+            rows = features[:end, : -head.shape.hidden].numpy()
+            found = [network.read(1, tokens[1 : end + 1].tolist(), rows, wanted=True)]
+            found += [network.guess(end + s, int(tokens[end + s])) for s in (1, 2)]
+            for step, logits in enumerate(found):
+                fitted = head.logits(wanted_steps[step][end - 1 + step])
+                torch.testing.assert_close(torch.from_numpy(logits[0]), fitted, atol=1e-4, rtol=0)
+            network.rewind(0)
+    network.close()
+    resumed = train(folder, replace(work, seconds=1e-9, resume=True), target, print, CAPS)
+    assert resumed["right at each draft step"] == report["right at each draft step"]
 
 
 def test_a_run_that_cannot_train_says_why(tiny: TorchTarget, tmp_path: Path) -> None:

@@ -22,6 +22,14 @@ from backend.types import ModelSpec
 
 KeyValue = tuple[Tensor, Tensor]
 
+#: What the target calls a layer's weights, by what they are called here.
+LAYER_TENSORS = {
+    **{f"{name}_proj": f"self_attn.{name}_proj" for name in "qkvo"},
+    **{f"{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    "input_layernorm": "input_layernorm",
+    "post_attention_layernorm": "post_attention_layernorm",
+}
+
 #: The embeddings that a head shares with its target.
 INPUT = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
@@ -74,12 +82,16 @@ class Layer(nn.Module):
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [..., n, heads, d], keys and values [..., n, kv_heads, d] of x [..., n, D]."""
-        shape, h = self._shape, self.input_layernorm(x)
+        shape, h = self._shape, self.normed(x)
         q = self.q_proj(h).unflatten(-1, (shape.heads, shape.head_dim))
         k = self.k_proj(h).unflatten(-1, (shape.kv_heads, shape.head_dim))
         v = self.v_proj(h).unflatten(-1, (shape.kv_heads, shape.head_dim))
         turn = shape.theta
         return rotated(q, positions, turn).to(v), rotated(k, positions, turn).to(v), v
+
+    def normed(self, x: Tensor) -> Tensor:
+        """What queries, keys and values are made of."""
+        return self.input_layernorm(x)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """What the layer gives for x [..., n, D] whose heads attended to [..., n, heads, d]."""
@@ -100,6 +112,7 @@ class TorchHead(nn.Module):
 
     embedding: Tensor
     output: Tensor
+    likens = True  # whether its predictions stand for the target's last hidden states
 
     def __init__(self, shape: HeadShape, embedding: Tensor, output: Tensor) -> None:
         super().__init__()
@@ -118,8 +131,20 @@ class TorchHead(nn.Module):
         """What layer `index` is given: x, and the feature if it reads it."""
         return x + self.reads[str(index)](features).float() if str(index) in self.reads else x
 
+    def fused(self, features: Tensor) -> Tensor:
+        """What the head makes of the target's features, [..., D]."""
+        return features
+
+    def predicted(self, x: Tensor) -> Tensor:
+        """What goes into the next step in place of that, of the last layer's x."""
+        return self.norm(x)
+
     def logits(self, features: Tensor) -> Tensor:
-        """float32 [..., V'] of features [..., D]."""
+        """float32 [..., V'] of predicted features [..., D]."""
+        return self.taught(features)
+
+    def taught(self, features: Tensor) -> Tensor:
+        """float32 [..., V'] of the target's last hidden states [..., D]."""
         return functional.linear(features.to(self.output.dtype), self.output).float()
 
     def forward(
@@ -184,7 +209,7 @@ class TorchHead(nn.Module):
             steps = [*before, (k, v)]
             x = layer.finish(x, self._attend(layer, q, steps, bias))
             after.append(steps)
-        return self.norm(x), after
+        return self.predicted(x), after
 
     def _attend(self, layer: Layer, q: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:
         n, scale = q.shape[1], self.shape.scale

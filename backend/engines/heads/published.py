@@ -62,7 +62,7 @@ class PublishedDraft:
 
     def layers(self, count: int) -> Layers:
         """Those of a target with so many layers. Raises DerbyError if it has too few."""
-        reads = self.reads or (2, count // 2, count - 3)
+        reads = self.reads or usual_layers(count)
         if not 0 <= min(reads) <= max(reads) < count:
             raise DerbyError(
                 f"The draft {self.folder.name} reads the target's layers "
@@ -70,6 +70,11 @@ class PublishedDraft:
                 "was trained for it."
             )
         return reads
+
+
+def usual_layers(count: int) -> Layers:
+    """Those that EAGLE-3 reads of a target with so many, unless its configuration says others."""
+    return 2, count // 2, count - 3
 
 
 def folder_of(name: str) -> Path:
