@@ -103,8 +103,8 @@ def _require_unicode(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise DerbyError(
-            f"The {what}'s character {error.start + 1} is none (a byte that is not UTF-8, or half "
-            "of a surrogate pair): remove it."
+            f"Character {error.start + 1} of the {what} is invalid (a byte that is not UTF-8, or "
+            "half of a surrogate pair): remove it."
         ) from error
 
 

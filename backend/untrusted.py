@@ -38,8 +38,8 @@ _SAID = {
     "missing": "is missing",
     "extra_forbidden": "is not known",
     "unexpected_keyword_argument": "is not known",
-    "union_tag_invalid": "is none that is known",
-    "union_tag_not_found": "is none that is known",
+    "union_tag_invalid": "is unknown",
+    "union_tag_not_found": "is unknown",
     "string_unicode": "contains half of a surrogate pair: remove it",
 }
 
@@ -65,7 +65,7 @@ class UntrustedError(DerbyError):
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PydanticCustomError("int_type", "It is no number.")
+        raise PydanticCustomError("int_type", "It is not a number.")
     return value
 
 

@@ -44,7 +44,7 @@ def read_call(
     try:
         text = json.dumps({**call.model_dump(), "session_hash": named}, allow_nan=False)
     except ValueError as error:
-        raise DerbyError("The request holds a number that is none.") from error
+        raise DerbyError("The request contains a number that is not finite.") from error
     return named, text.encode()
 
 

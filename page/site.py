@@ -76,7 +76,7 @@ def proxies_of(texts: Iterable[str]) -> list[str]:
             networks.append(str(ip_network(text, strict=False)))
         except ValueError as error:
             raise DerbyError(
-                f"{text!r:.60} is no address of a proxy: give --proxy an address such as 10.0.0.1, "
+                f"{text!r:.60} is not a proxy's address: give --proxy an address such as 10.0.0.1, "
                 "or a network such as 10.0.0.0/8."
             ) from error
     return networks

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
         (["--limit", "colums=3"], "There is no limit 'colums'"),
         (["--port", "65536"], "The port is 65536; it must lie between 0 and 65535."),
         (["--host", "no.such.host.invalid"], "There is no host 'no.such.host.invalid'"),
-        (["--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
+        (["--host", "192.0.2.1"], "192.0.2.1 is not an address of this machine"),
         (["--model", "./nowhere"], "There is no model folder './nowhere'"),
     ],
 )

@@ -40,7 +40,7 @@ SERVED: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"prompt": "x" * 70_000},
         "prompt",
-        "The prompt of 70,000 characters is too long: 65,536 are allowed; shorten it.",
+        "The prompt has 70,000 characters; 65,536 are allowed: shorten the text.",
     ),
     ({"max_tokens": 0}, "max_tokens", "max_tokens is 0; it must lie between 1 and 8192."),
     (
@@ -105,7 +105,7 @@ SERVED: list[tuple[dict[str, Any], str | None, str]] = [
         {"model": "fake:kv:model=fake-loop"},
         "model",
         (
-            "The column 'kv:model=fake-loop' names a model of its own: name it before the column, "
+            "The column 'kv:model=fake-loop' names its own model: write it before the column, "
             "as MODEL:COLUMN."
         ),
     ),
@@ -135,7 +135,7 @@ CHATS: list[tuple[Any, str]] = [
     ),
     (
         [{"role": "user", "content": "x" * 70_000}],
-        "The messages of 70,000 characters is too long: 65,536 are allowed; shorten it.",
+        "The messages have 70,000 characters; 65,536 are allowed: shorten the text.",
     ),
 ]
 
@@ -156,7 +156,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x" * 70000}, "The prompt of 70,000 characters is too long: 65,536 are allowed."),
     (
         {"prompt": "\ud800"},
-        "The prompt's character 1 is none (a byte that is not UTF-8, or half of a surrogate pair): remove it.",
+        "Character 1 of the prompt is invalid (a byte that is not UTF-8, or half of a surrogate pair): remove it.",
     ),
     ({"max_new_tokens": None}, "max new tokens is empty; it must be a whole number."),
     ({"max_new_tokens": 0}, "max new tokens is 0; it must lie between 1 and 8192."),
@@ -278,7 +278,7 @@ LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
 #: What the line-up's editor cannot do, and the sentence.
 ACTIONS: list[tuple[Any, str]] = [
     ("add", "The action is 'add'; it must be an object."),
-    ({}, "The action is none that is known."),
+    ({}, "The action is unknown."),
     (
         {"op": "add", "strategy": "nothing"},
         "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
@@ -288,7 +288,7 @@ ACTIONS: list[tuple[Any, str]] = [
         {"op": "add", "strategy": "kv\nkv"},
         "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
-    ({"op": "duplicate", "index": 5}, "Column 5 is not there; the line-up has columns 0 to 4."),
+    ({"op": "duplicate", "index": 5}, "Column 5 does not exist; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
     (
         {"op": "set", "index": 2, "setting": "nothing", "value": "1"},
@@ -304,11 +304,11 @@ ACTIONS: list[tuple[Any, str]] = [
     ),
     (
         {"op": "set", "index": 2, "setting": "draft", "value": "a/b,k=2"},
-        "'a/b,k=2' has a comma or a line end, which no setting may have.",
+        "'a/b,k=2' contains a comma or a line break, which no setting may contain.",
     ),
     (
         {"op": "set", "index": 2, "setting": "draft", "value": "a/b\nkv"},
-        "'a/b\\nkv' has a comma or a line end, which no setting may have.",
+        "'a/b\\nkv' contains a comma or a line break, which no setting may contain.",
     ),
     (
         {"op": "set", "index": 2, "setting": "engine", "value": "fake"},
@@ -386,7 +386,7 @@ def test_what_is_no_address_of_a_proxy_is_refused(text: str) -> None:
         proxies_of(["10.0.0.1", text])
     assert (
         str(refused.value)
-        == f"{text!r} is no address of a proxy: give --proxy an address such as 10.0.0.1, or a network such as 10.0.0.0/8."
+        == f"{text!r} is not a proxy's address: give --proxy an address such as 10.0.0.1, or a network such as 10.0.0.0/8."
     )
 
 
@@ -452,7 +452,7 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     ),
     "config is a list": (
         holding("config.json", "[]"),
-        "The config.json of '{0}' is no JSON object: fetch it again.",
+        "The config.json of '{0}' is not a JSON object: fetch it again.",
     ),
     "config is cut": (
         holding("config.json", '{"model_type": "ll'),

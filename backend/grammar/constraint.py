@@ -186,7 +186,7 @@ class GrammarConstraint(Constraint):
             return
         # stop_reason() says InternalError in either case.
         if matcher.get_error().startswith("NoExtension"):
-            raise self._dead_end(drafted, "no text at all may follow; give it a rule that ends")
+            raise self._dead_end(drafted, "nothing may follow; give it a rule that ends")
         raise self._dead_end(drafted, "it is too ambiguous there to follow; simplify it")
 
     def _dead_end(self, drafted: Sequence[int], why: str) -> DerbyError:

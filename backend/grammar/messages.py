@@ -179,7 +179,7 @@ def _plainer(text: str) -> str:
     line = next((line for line in text.splitlines() if line.strip()), "")
     line = re.sub(r" \(at \".*| at line \d+ column \d+$", "", line)
     if line == "lexer error":
-        return "this cannot be read as Lark (is a quote or a slash left open?)"
+        return "this cannot be read as Lark (is a quote or a slash not closed?)"
     large = "too many expressions" in line or "Too many items" in line
     return f"{line}: use smaller repetitions, or * or +" if large else line
 

@@ -72,7 +72,7 @@ def read_object(path: Path, name: str) -> dict[str, Any]:
             f"The {path.name} of {name!r} is not JSON ({error!s:.100}): fetch it again."
         ) from error
     if not isinstance(found, dict):
-        raise DerbyError(f"The {path.name} of {name!r} is no JSON object: fetch it again.")
+        raise DerbyError(f"The {path.name} of {name!r} is not a JSON object: fetch it again.")
     return found
 
 

@@ -131,7 +131,7 @@ class _Parser:
             self._read_tag()
         self._add(Text(self.text[self.at :]), self.at)
         block = self.blocks[-1]
-        self._check(len(self.blocks) == 1, block.at, "this {{repeat}} is never closed: add {{end}}")
+        self._check(len(self.blocks) == 1, block.at, "this {{repeat}} has no {{end}}: add it")
         self._check(self.slots, 0, "the program has no slot: add a {{gen}} or {{select}}")
         return Program(tuple(block.merged()), self.user or "")
 
@@ -207,7 +207,7 @@ class _Parser:
 
     def _end(self) -> None:
         self._close(_CLOSE_LINE)
-        self._check(len(self.blocks) > 1, self.tag, "this {{end}} closes no {{repeat}}: remove it")
+        self._check(len(self.blocks) > 1, self.tag, "this {{end}} has no {{repeat}}: remove it")
         block = self.blocks.pop()
         # Copies are added one node at a time, so that the first one past a limit ends it.
         nodes = block.merged()
@@ -218,9 +218,9 @@ class _Parser:
     def _assistant(self) -> None:
         self._close()
         self._check(self.user is None, self.tag, "{{assistant}} is given twice: remove one")
-        inside = "{{assistant}} stands inside a {{repeat}}: move it before or after"
+        inside = "{{assistant}} is inside a {{repeat}}: move it before or after the {{repeat}}"
         self._check(len(self.blocks) == 1, self.tag, inside)
-        early = "a slot stands in the user's turn: move it after {{assistant}}"
+        early = "a slot is in the user's turn: move it after {{assistant}}"
         self._check(not self.slots, min(self.slots.values(), default=0), early)
         user = self.blocks[0]
         self.user = user.text()
@@ -236,14 +236,14 @@ class _Parser:
         block.characters += len(node.text) if is_text else 0
         block.size += not (is_text and block.nodes and isinstance(block.nodes[-1], Text))
         block.nodes.append(node)
-        many = f"the program grows past {MAX_NODES:,} pieces here: repeat less or use fewer tags"
+        many = f"the program grows past {MAX_NODES:,} pieces here: repeat less, or use fewer tags"
         self._check(block.size <= MAX_NODES, at, many)
         long = f"the fixed text grows past {MAX_TEXT:,} characters here: shorten it or repeat less"
         self._check(block.characters <= MAX_TEXT, at, long)
 
     def _name(self) -> str:
         at, name = self._string("the slot's name in double quotes")
-        problem = f"{name!r:.60} is no name: use letters, digits and _, beginning with no digit"
+        problem = f"{name!r:.60} is not a name: use letters, digits and _, but no digit first"
         self._check(_WORD.fullmatch(name), at, problem)
         self._check(name not in TAGS, at, f"{name!r} is a tag's name: choose another for the slot")
         return name
@@ -270,7 +270,7 @@ class _Parser:
         if found:
             return found.start(), _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], found[1])
         opened = self.text.startswith('"', self.at)
-        self._check(not opened, self.at, 'this string is never closed: end it with " on its line')
+        self._check(not opened, self.at, 'this string has no end: close it with " on its line')
         raise self._expected(what)
 
     def _close(self, pattern: re.Pattern[str] = _CLOSE) -> None:
@@ -291,10 +291,9 @@ class _Parser:
 
     def _expected(self, what: str) -> DerbyError:
         if self.at == len(self.text):
-            return self._error(self.tag, "this {{ is never closed: end the tag with }}")
-        return self._error(
-            self.at, f"{self.text[self.at]!r} stands where {what} should: correct it"
-        )
+            return self._error(self.tag, "this {{ has no }}: end the tag with }}")
+        found = self.text[self.at]
+        return self._error(self.at, f"expected {what} but found {found!r}: correct it")
 
     def _error(self, at: int, problem: str) -> DerbyError:
         line = self.text.count("\n", 0, at) + 1

@@ -65,7 +65,7 @@ class Offered:
             raise DerbyError(f"{column.title} does not run here: choose another column.")
         if column.model.name:
             raise DerbyError(
-                f"The column {text!r:.80} names a model of its own: name it before the column, as "
+                f"The column {text!r:.80} names its own model: write it before the column, as "
                 "MODEL:COLUMN."
             )
         if own is not None:

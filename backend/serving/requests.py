@@ -221,8 +221,8 @@ def read_asked(body: bytes, offered: Offered, *, chat: bool) -> Asked:
     characters = len(prompt) + sum(len(text) for _, text in turns)
     if characters > limits.prompt_characters:
         raise RefusedError(
-            f"The {call.where} of {characters:,} characters is too long: "
-            f"{limits.prompt_characters:,} are allowed; shorten it.",
+            f"The {call.where} {'has' if call.where == 'prompt' else 'have'} {characters:,} "
+            f"characters; {limits.prompt_characters:,} are allowed: shorten the text.",
             param=call.where,
         )
     seed = secrets.randbelow(2**63) if call.seed == -1 else call.seed

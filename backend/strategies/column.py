@@ -289,8 +289,8 @@ def _place(text: str, column: str) -> OwnModel:
             device = part
         else:
             raise DerbyError(
-                f"{part!r:.60} in column {column!r:.80} is no engine, precision or device: write "
-                f"name@engine/precision/device, with engines {', '.join(engines())}."
+                f"{part!r:.60} in column {column!r:.80} is not an engine, precision or device: "
+                f"write name@engine/precision/device, with engines {', '.join(engines())}."
             )
     return OwnModel("", engine, precision, device)
 

@@ -60,5 +60,5 @@ def _unbound(host: str, port: int, error: OSError) -> str:
         case errno.EACCES | errno.EPERM:
             return f"Port {port} may not be used by this user: choose one from 1024 with --port."
         case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine: give --host one, such as 127.0.0.1."
+            return f"{host} is not an address of this machine: give --host one, such as 127.0.0.1."
     return f"Port {port} at {host} cannot be used ({error.strerror}): choose another with --port."

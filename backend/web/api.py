@@ -232,7 +232,7 @@ def explained(report: Report) -> str:
 
 def summed_up(report: Report) -> str:
     """The last report of a benchmark as text."""
-    best = f" Best here: {report['best']}." if report["best"] else " Which is best is not known."
+    best = f" Best here: {report['best']}." if report["best"] else " The best one is not known."
     lines = [f"{report['status']}{best}"]
     for each in report["settings"]:
         low, high = each["interval"] or (None, None)

@@ -40,10 +40,10 @@ async def json_body(request: Request, most: int) -> bytes:
                         413,
                     )
     except ClientDisconnect as error:
-        raise RefusedError("The request's body did not come whole: send it again.") from error
+        raise RefusedError("The request's body is incomplete: send it again.") from error
     except TimeoutError as error:
         raise RefusedError(
-            f"The request did not come within {PATIENCE} seconds: send it again.", 408
+            f"The request did not arrive within {PATIENCE} seconds: send it again.", 408
         ) from error
     return bytes(body)
 

@@ -318,7 +318,7 @@ def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:
     if wanted.get("difference") is True:
         found = first_differences(board)
         if not found:
-            raise DerbyError("No column differs from the one that it is compared with.")
+            raise DerbyError("No column's text differs from the text that it is compared with.")
         return found[0]
     column, index = wanted.get("column"), wanted.get("index")
     if isinstance(column, int) and isinstance(index, int):

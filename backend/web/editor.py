@@ -102,7 +102,7 @@ def _fits(text: str, accepted: int, *, accepting: bool) -> str:
         return (
             f"Accepted up to character {accepted} of {len(text)}; {text[accepted]!r} cannot follow."
         )
-    what = "The whole text fits" if text else "Nothing is written yet"
+    what = "The whole text fits" if text else "Nothing has been written yet"
     return f"{what}, and it may {'' if accepting else 'not '}end here."
 
 

@@ -136,7 +136,7 @@ class _Set(Untrusted):
         written = self.value.strip()
         if set(",\n\r") & set(written):
             raise DerbyError(
-                f"{written!r:.60} has a comma or a line end, which no setting may have."
+                f"{written!r:.60} contains a comma or a line break, which no setting may contain."
             )
         column = read_column(line, offer)
         if self.setting in PLACE and column.strategy.lane is None:
@@ -160,7 +160,7 @@ def _lines(text: str, offer: Offer, *indices: int) -> list[str]:
     for index in indices:
         if index >= len(lines):
             raise DerbyError(
-                f"Column {index} is not there; the line-up has columns 0 to {len(lines) - 1}."
+                f"Column {index} does not exist; the line-up has columns 0 to {len(lines) - 1}."
             )
     return lines
 

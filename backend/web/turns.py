@@ -45,7 +45,7 @@ class Turns:
                 self.leave(visitor, late=False)
             raise
         if not admitted:
-            raise DerbyError("A newer change of the grammar is looked at instead.")
+            raise DerbyError("A newer change of the grammar is checked instead.")
 
     def leave(self, visitor: str, *, late: bool) -> None:
         """End a visitor's turn; `late` if it took long."""

@@ -380,7 +380,7 @@ class Visitors:
             try:
                 self.sweep()
             except Exception:
-                log.exception("Looking after absent visitors failed.")
+                log.exception("Absent visitors could not be removed.")
 
     def _begin(self, run: _Run) -> None:
         """Join the line, in the place of the visitor's earlier run. Raises DerbyError if the line

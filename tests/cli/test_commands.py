@@ -196,9 +196,9 @@ def test_the_list_of_commands_is_there_without_importing_them() -> None:
         (("tune", *FAKE, "--limit", "-1"), "-1"),
         (("verify", "--prompts", "0"), "0"),
         (("train", "nowhere", "--minutes", "nan"), "nan"),
-        (("race", "bad \udcff prompt", *FAKE, "-c", "kv"), "prompt's character 5"),
-        (("race", "xx", *FAKE, "-c", "kv", "--stop", "\udcff"), "stop string's character 1"),
-        (("snapshot", "save", "\udcff", "--engine", "fake"), "prompt's character 1"),
+        (("race", "bad \udcff prompt", *FAKE, "-c", "kv"), "Character 5 of the prompt"),
+        (("race", "xx", *FAKE, "-c", "kv", "--stop", "\udcff"), "Character 1 of the stop string"),
+        (("snapshot", "save", "\udcff", "--engine", "fake"), "Character 1 of the prompt"),
         (("snapshot", "info", "0123456789abcdef"), "0123456789abcdef"),
         (("snapshot", "save", "xx", "--engine", "fake", "-c", "warp"), "'warp'"),
     ],
@@ -276,7 +276,7 @@ def test_a_prompt_that_is_not_utf_8_is_one_sentence(prompt: bytes) -> None:
     code, _, err = ended("race", prompt, *FAKE, "-c", "kv", given=b"bad \xff prompt")
     assert code == 2
     assert err.count("\n") == 1
-    assert "prompt's character 5" in err
+    assert "Character 5 of the prompt" in err
 
 
 @pytest.mark.parametrize("utf8", ["0", "1"])

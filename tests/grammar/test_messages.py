@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "minProperties": ({"properties": {"a": {}}, "minProperties": 1}, "require all"),
     "patternProperties": ({"patternProperties": {"^a": {}, "b$": {}}}, "join them"),
     "$ref outside": ({"$ref": "https://example.com/a.json"}, "'$defs'"),
-    "$ref nowhere": ({"$ref": "#/$defs/none"}, "define what it names"),
+    "$ref nowhere": ({"$ref": "#/$defs/none"}, "define its target"),
     "multipleOf": ({"type": "number", "multipleOf": 0}, "above zero"),
     "look-ahead": ({"type": "string", "pattern": "(?=a)b"}, "write it without"),
     "word boundary": ({"type": "string", "pattern": "\\bfoo"}, "write it without"),

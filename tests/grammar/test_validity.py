@@ -48,7 +48,7 @@ def test_valid_texts_are_called_valid(text: str, written: str) -> None:
     ("text", "written", "where", "why"),
     [
         ("{}", '"open', "", "not JSON: Unterminated string"),
-        ("{}", '{"a": 1, "\\u0061": 2}', "", '"a" stands twice'),
+        ("{}", '{"a": 1, "\\u0061": 2}', "", '"a" occurs twice'),
         ("{}", "NaN", "", "NaN is not JSON"),
         ("{}", "1 2", "", "not JSON"),
         ('{"multipleOf": 0.01}', "19.995", "", "not a multiple of 0.01"),

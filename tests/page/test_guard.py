@@ -248,7 +248,7 @@ def test_a_call_has_the_values_that_its_function_takes(visitor: httpx.Client) ->
         (rest, f"{len(run['data'])} are needed"),
         ([deep, *rest], "nested more than"),
         ([{"a": [deep]}, *rest], "nested more than"),
-        ([beyond, *rest], "a number that is none"),
+        ([beyond, *rest], "a number that is not finite"),
     ):
         body = json.dumps(run | {"data": data})
         answer = visitor.post(CALL, content=body, headers=PLAIN)

@@ -226,7 +226,7 @@ def test_a_limit_beyond_what_users_may_set_is_for_columns_that_have_one() -> Non
         ("lookahead:auto=yes", "Auto is 'yes'; choose from best, decline, largest, off"),
         ("kv:model=", "KV reuse: model has 0 characters; it must have at least 1"),
         ("kv:model=" + "x" * 201, "model has 201 characters; it must have at most 200"),
-        ("kv@", "'' in column 'kv@' is no engine, precision or device"),
+        ("kv@", "'' in column 'kv@' is not an engine, precision or device"),
         ("kv@int8/", "'' in column 'kv@int8/'"),
         ("kv@openvino/torch", "'torch' in column"),
         ("kv@int8/openvino", "'openvino' in column"),

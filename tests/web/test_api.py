@@ -121,7 +121,7 @@ def test_a_stopped_benchmark_names_no_best(prompts: int) -> None:
     assert last["best"] == ""
     assert {setting["prompts"] for setting in last["settings"]} == ({prompts} if prompts else set())
     assert summed_up(last).startswith(
-        f"Stopped after {prompts} of 4 prompts: Resume continues. Which is best is not known."
+        f"Stopped after {prompts} of 4 prompts: Resume continues. The best one is not known."
     )
 
 

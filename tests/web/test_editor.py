@@ -46,7 +46,7 @@ def look(editor: Editor, kind: Any, text: Any, sample: Any) -> tuple[str, str]:
 
 def test_it_answers_whatever_it_is_sent(editor: Editor) -> None:
     assert look(editor, *GOOD) == (SOUND, FITS)
-    assert look(editor, "regex", "a+b", None)[1].startswith("Nothing is written yet")
+    assert look(editor, "regex", "a+b", None)[1].startswith("Nothing has been written yet")
     for kind, text in (("exe", "a"), (None, None), ("lark", ""), ("lark", {"a": 1}), ([], "a")):
         sound, fits = look(editor, kind, text, "x")
         assert sound.startswith("The grammar")

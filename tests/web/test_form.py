@@ -69,7 +69,7 @@ def test_a_column_may_run_where_this_page_offers_it() -> None:
         ("@GPU", "no device 'GPU' here"),
         ("@torch/AUTO", "PyTorch has no device 'AUTO'"),
         ("@torch/int8", "'int8' in column"),
-        ("@/etc/passwd", "no engine, precision or device"),
+        ("@/etc/passwd", "not an engine, precision or device"),
     ):
         with pytest.raises(DerbyError, match=sentence):
             one(f"kv{place}")

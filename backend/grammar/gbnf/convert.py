@@ -48,9 +48,9 @@ _CHARACTER = re.compile(
 )
 _NAMED = {"n": 10, "r": 13, "t": 9}
 _UNFINISHED = {
-    '"': "this quote is left open",
-    "[": "this bracket is left open",
-    "{": "this is no count like {3}, {3,} or {0,3}",
+    '"': "this quote has no end",
+    "[": "this bracket has no end",
+    "{": "this is not a count such as {3}, {3,} or {0,3}",
 }
 _ANY: Class = ((0, 0x10FFFF),)
 
@@ -145,13 +145,13 @@ class _Reader:
                     raise self._wrong(token.start(), why)
             elif token[0] == ")":
                 if not opened:
-                    raise self._wrong(token.start(), "this parenthesis closes nothing")
+                    raise self._wrong(token.start(), "this closing parenthesis has no opening one")
                 opened.pop()
                 stack.pop()
             elif token.lastgroup != "newline":
                 self._take(token, stack[-1][-1])
         if opened:
-            raise self._wrong(opened[-1], "this parenthesis is left open")
+            raise self._wrong(opened[-1], "this parenthesis has no end")
         return stack[0]
 
     def _take(self, token: re.Match[str], sequence: list[Item]) -> None:
@@ -172,7 +172,7 @@ class _Reader:
             why = f"{token[0]} is a token of one model's vocabulary, not a text: spell it as a text"
             raise self._wrong(token.start(), why)
         else:
-            raise self._wrong(token.start(), "a rule must begin on a line of its own")
+            raise self._wrong(token.start(), "a rule must begin on its own line")
 
     def _repeat(self, token: re.Match[str], sequence: list[Item]) -> None:
         if not sequence:
@@ -187,7 +187,7 @@ class _Reader:
         if max(len(low), len(high)) > 4 or max(int(low), int(high or 0)) > MAX_COUNT:
             raise self._wrong(token.start(), f"a count is above the limit of {MAX_COUNT}: lower it")
         if high and int(high) < int(low):
-            raise self._wrong(token.start(), f"{low} is more than {high}: exchange them")
+            raise self._wrong(token.start(), f"{low} is more than {high}: swap them")
         item.low, item.high = int(low), int(high) if high else None
 
     def _points(self, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -196,12 +196,12 @@ class _Reader:
             found = _CHARACTER.match(self._text, start, end)
             if not found:
                 written = self._text[start : start + 2]
-                raise self._wrong(start, f"{written!r} is no escape, or one that is cut short")
+                raise self._wrong(start, f"{written!r} is not an escape, or it is cut short")
             digits = found[1] or found[2] or found[3]
             literal = _NAMED.get(found[4] or "", ord(found[0][-1]))
             point = int(digits, 16) if digits else literal
             if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
-                raise self._wrong(start, f"{found[0]} is no character")
+                raise self._wrong(start, f"{found[0]} is not a character")
             yield start, point
             start = found.end()
 
@@ -216,7 +216,7 @@ class _Reader:
             hyphen = at + 2 < len(points) and self._text[points[at + 1][0]] == "-"
             high = points[at + 2][1] if hyphen else low
             if high < low:
-                raise self._wrong(start, "this range has its larger end first: exchange them")
+                raise self._wrong(start, "this range begins with its larger end: swap the ends")
             ranges.append((low, high))
             at += 3 if hyphen else 1
         if not ranges:

@@ -90,7 +90,7 @@ class _Linker:
         lark = parse(source.text) if source.kind == "lark" else None
         opened = self._files[module] = _File(module, source, lark)
         if lark and lark.unreadable:
-            why = "this cannot be read as Lark (is a quote, a slash or a brace left open?)"
+            why = "this cannot be read as Lark (is a quote, a slash or a brace not closed?)"
             raise opened.wrong(lark.unreadable, why)
         return opened
 
@@ -188,7 +188,7 @@ def _imported(file: _File, statement: Statement) -> list[_Import]:
         return [_Import(module, names[1], names[2])]
     if relative:
         forms = "'%import .file.name', '%import .file.name -> other' or '%import .file (a, b)'"
-        raise file.wrong(statement.at, f"this import is none of {forms}")
+        raise file.wrong(statement.at, f"this import must be one of {forms}")
     return []
 
 

@@ -143,7 +143,7 @@ class Sandbox:
         """How far `text` is accepted. Raises DerbyError as `examine` does, or if it is too long."""
         if why := too_long(text):
             raise DerbyError(why)
-        # Half a surrogate pair is no character and has no bytes.
+        # Half a surrogate pair is not a character and has no bytes.
         plain = re.sub("[\ud800-\udfff]", "\ufffd", text)
         reply = self._job("explore", source, tokenizer, text=plain)
         reply["expected"] = tuple(reply["expected"])

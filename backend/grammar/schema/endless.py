@@ -28,7 +28,7 @@ def endless(schema: Any) -> str:
         fact = (id(node), "any")
         if fact in possible and fact not in ends:
             where = "it" if path == "#" else f"its part {path!r}"
-            return f"no JSON that meets {where} ever ends: require less of it"
+            return f"no finite JSON can meet {where}: require less of it"
     return ""
 
 

@@ -67,11 +67,11 @@ _REASONS = (
     ),
     (
         _OUTSIDE,
-        "the '$ref' to {what!r} leads out of the schema: copy what it names into '$defs'",
+        "the '$ref' to {what!r} points outside the schema: copy its target into '$defs'",
     ),
     (
         re.compile(r"Pointer '(?P<what>.*)' does not exist", re.DOTALL),
-        "the '$ref' to '#{what}' leads nowhere: define what it names, or correct it",
+        "the '$ref' to '#{what}' points to nothing: define its target, or correct it",
     ),
     (
         re.compile(r"invalid multiple of.*", re.DOTALL),
@@ -84,8 +84,8 @@ _REASONS = (
     (
         re.compile(r"lookarounds not supported yet; .* in regex /(?P<what>.*?)/?", re.DOTALL),
         (
-            r"the regular expression {what!r} looks around, as \b, ^ and $ in it do: write it "
-            "without"
+            r"the regular expression {what!r} uses lookaround, such as \b, ^ or $ inside it: "
+            "write it without lookaround"
         ),
     ),
     (

@@ -72,7 +72,7 @@ def _first_error(schema: str, value: Any) -> ValidationError | None:
     except ValidationError as error:
         raise _UnclearError(f"the validator refuses the schema: {error.message}") from error
     except UnicodeEncodeError as error:
-        why = "a string in it holds half of a surrogate pair, which is no character"
+        why = "a string in it holds half of a surrogate pair, which is not a character"
         raise _UnclearError(why) from error
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise _UnclearError(f"the validator cannot read it ({error})") from error
@@ -146,6 +146,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for name, value in pairs:
         if name in read:
-            raise _WrongError(f"the name {json.dumps(name)} stands twice in one object")
+            raise _WrongError(f"the name {json.dumps(name)} occurs twice in one object")
         read[name] = value
     return read
