@@ -1,36 +1,115 @@
-"""Runs the jobs of a plan that are left, one after another, each row as soon as it is there."""
+"""Runs the jobs of a plan that are left: here, on the machines of a cluster, or one by one as a
+visitor's races. Each row is there as soon as its job has ended.
+"""
 
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from time import monotonic
 
-from backend.bench.plan import Plan
+from backend.bench.plan import Job, Plan
 from backend.bench.rows import Row, left_of, row_of
 from backend.engines.base import Engine
 from backend.errors import DerbyError
+from backend.racing.hosts.host import POLL, Lease, Machines
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.types import ModelSpec
 
+#: Times that a job is begun, if its machine is lost.
+TRIES = 3
+
+#: Machines of a cluster that are used at once.
+MOST = 256
+
+Say = Callable[[str], object]
+
+
+class Work:
+    """The jobs that `done` lacks, given out in the plan's order. One that was given out comes again
+    if its machine was lost, or was cold: the first race on a machine is slower, and does not count.
+    """
+
+    def __init__(self, plan: Plan, done: Sequence[Row], say: Say = lambda _: None) -> None:
+        self._plan = plan
+        self._say = say
+        self._warm: set[str] = set()
+        self._lost = Counter[int]()
+        self._begun: dict[int, float] = {}
+        self.waiting = deque(left_of(plan, done))
+
+    @property
+    def cold(self) -> bool:
+        """Whether no machine has raced yet."""
+        return not self._warm
+
+    def take(self) -> Job:
+        """The next job, which begins now."""
+        job = self.waiting.popleft()
+        run = f"run {job.number + 1} of {len(self._plan.jobs)} ({job.category})"
+        self._say("warming up" if self.cold else run)
+        self._begun[job.number] = time.monotonic()
+        return job
+
+    def row(self, job: Job, board: Scoreboard, public: Callable[[str], str] = str) -> Row | None:
+        """What a job's race came to, as `row_of` has it; None if the job runs again. Raises
+        DerbyError if it lost too many machines.
+        """
+        row = row_of(self._plan, job, board, time.monotonic() - self._begun[job.number], public)
+        if any(score.cause == "machine" for score in board.scores):
+            self._lost[job.number] += 1
+            if self._lost[job.number] == TRIES:
+                raise DerbyError(
+                    f"{TRIES} machines were lost at prompt {job.place + 1}: leave it out."
+                )
+            self._say(f"A machine was lost: prompt {job.place + 1} runs on another one.")
+        elif row.machine in self._warm:
+            return row
+        else:
+            self._warm.add(row.machine)
+        self.waiting.appendleft(job)
+        return None
+
 
 def run(
-    plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Callable[[str], None]
+    plan: Plan, done: Sequence[Row], race: Callable[[Race], Scoreboard], say: Say
 ) -> Iterator[Row]:
-    """The rows that `done` lacks; `race` runs one race. The first one runs once more at the start
-    and is not counted, as a cold machine is slower.
-    """
-    left = left_of(plan, done)
-    for job in left[:1]:
-        say("warming up")
-        race(job.race)
-    for job in left:
-        say(f"run {job.number + 1} of {len(plan.jobs)} ({job.category})")
-        begun = monotonic()
-        board = race(job.race)
-        yield row_of(plan, job, board, monotonic() - begun)
+    """The rows that `done` lacks; `race` runs one race."""
+    work = Work(plan, done, say)
+    while work.waiting:
+        job = work.take()
+        if (row := work.row(job, race(job.race))) is not None:
+            yield row
+
+
+def run_on(machines: Machines, plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
+    """The same, from whichever machines are free."""
+    work, running = Work(plan, done, say), dict[Future[Scoreboard], Job]()
+    with ThreadPoolExecutor(MOST) as pool:
+        while work.waiting or running:
+            if work.waiting and (lease := machines.lease((work.waiting[0].race,))) is not None:
+                job = work.take()
+                running[pool.submit(_raced_on, lease, job.race)] = job
+                continue
+            for future in [future for future in running if future.done()]:
+                if (row := work.row(running.pop(future), future.result())) is not None:
+                    yield row
+            time.sleep(POLL)
+
+
+def _raced_on(lease: Lease, race: Race) -> Scoreboard:
+    """The board of a race on a machine that is held, and then released."""
+    board = Scoreboard(race.columns)
+    try:
+        for event in lease.stream(race, lambda: False):
+            board.add(event)
+    finally:
+        lease.release()
+    return board
 
 
 def raced(race: Race, models: LoadedModels) -> Scoreboard:

@@ -10,7 +10,7 @@ import typer
 from backend.bench.plan import Plan
 from backend.bench.quiet import wait_for_quiet
 from backend.bench.rows import RowFile, left_of
-from backend.bench.runner import racing, run
+from backend.bench.runner import racing, run, run_on
 from backend.bench.summary import failures, measured, results
 from backend.bench.tables import results_table
 from backend.cli.console import out, say
@@ -27,7 +27,6 @@ from backend.cli.options import (
     default_columns,
     parsed,
 )
-from backend.cluster.spread import spread
 from backend.cluster.start import cluster_host
 from backend.engines.registry import engine_named, offered_engines
 from backend.errors import DerbyError
@@ -104,7 +103,7 @@ def _measure_on(address: str, plan: Plan, kept: RowFile) -> None:
     names = () if engine_named(engine).models else [target.name for target in plan.targets]
     host = cluster_host(address, models=names, engines=sorted({engine, *offered_engines()}))
     try:
-        for row in spread(host, plan, kept.rows, say):
+        for row in run_on(host, plan, kept.rows, say):
             kept.add(row)
     finally:
         host.close()

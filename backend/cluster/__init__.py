@@ -2,5 +2,5 @@
 
 `actor` is what runs on a machine, `driver` the one process that imports ray and talks to the
 actors, `host` the page's side, which knows the driver as a `Link` alone, `choice` which machine a
-race goes to, `spread` a benchmark over all of them.
+race goes to.
 """

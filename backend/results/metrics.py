@@ -10,6 +10,7 @@ import numpy as np
 from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
+from backend.errors import Cause
 from backend.events import (
     CUT_SHORT,
     CostsKnown,
@@ -67,6 +68,7 @@ class Score:
     state: State = "queued"
     reason: str = ""  # why a column that is done ended
     message: str = ""  # why a column failed, a sentence
+    cause: Cause | None = None  # whose fault that is
     expected: str = ""  # what the grammar still wanted when the text was cut
     judged: Judged | None = None  # how a text was judged that its grammar let end
     snapshot: str = ""  # id of the file that holds the column's state
@@ -154,7 +156,7 @@ class Score:
                 self.state = "stopped" if event.reason in CUT_SHORT else "done"
                 self.reason, self.expected = event.reason, event.expected
             case Failed():
-                self.state, self.message = "failed", event.message
+                self.state, self.message, self.cause = "failed", event.message, event.cause
             case _:
                 self._rarely(event)
 

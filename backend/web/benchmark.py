@@ -8,7 +8,6 @@ browser kept.
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -19,7 +18,8 @@ import numpy as np
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
-from backend.bench.rows import Figures, OtherPlanError, Row, left_of, row_of, rows_in
+from backend.bench.rows import Figures, OtherPlanError, Row, left_of, rows_in
+from backend.bench.runner import Work
 from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results, winner
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
@@ -125,18 +125,17 @@ class Benchmarks:
             return plan, _go_on(plan, before) if before != "" else []
 
         plan, rows = await asyncio.to_thread(made)  # the page does not wait meanwhile
-        left = left_of(plan, rows)
+        work = Work(plan, rows)
         with self._visitors.series(visitor) as stopped:
-            for number, job in enumerate([*left[:1], *left]):
-                yield Standing(plan, tuple(rows), "running" if number else "warming up")
-                begun = time.monotonic()
+            while work.waiting:
+                yield Standing(plan, tuple(rows), "warming up" if work.cold else "running")
+                job = work.take()
                 board = None if stopped() else await self._visitors.measure(visitor, job.race)
                 if board is None or any(score.state == "stopped" for score in board.scores):
                     yield Standing(plan, tuple(rows), "stopped")
                     return
-                if number:
-                    seconds = time.monotonic() - begun
-                    rows.append(row_of(plan, job, board, seconds, self._offer.public))
+                if (row := work.row(job, board, self._offer.public)) is not None:
+                    rows.append(row)
         yield Standing(plan, tuple(rows), "ended")
 
     def _plan(self, values: Values, prompts: Any, repeats: Any) -> Plan:

@@ -9,8 +9,8 @@ import pytest
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS
+from backend.bench.runner import run_on
 from backend.bench.summary import measured, results
-from backend.cluster.spread import spread
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Placed
 from backend.racing.commands import Command
@@ -69,7 +69,7 @@ def plan() -> Plan:
 def test_every_job_counts_once_though_machines_are_lost() -> None:
     said: list[str] = []
     machines = Machines(Machine("a", lambda _: False), Machine("b", lambda race: race in (1, 4)))
-    rows = list(spread(machines, plan(), [], said.append))
+    rows = list(run_on(machines, plan(), [], said.append))
     assert sorted(row.job for row in rows) == list(range(8))
     assert sum("was lost" in line for line in said) >= 1
     lines = [line for line in results(measured(plan(), rows)) if line.category == "all"]
@@ -86,14 +86,14 @@ def test_every_job_counts_once_though_machines_are_lost() -> None:
 def test_what_is_measured_already_is_left_out_and_a_cold_machine_runs_once_more() -> None:
     races: list[int] = []
     machine = Machine("a", lambda race: bool(races.append(race)))
-    rows = list(spread(Machines(machine), plan(), [], str))
+    rows = list(run_on(Machines(machine), plan(), [], str))
     assert len(races) == 9
     races.clear()
     machine = Machine("a", lambda race: bool(races.append(race)))
-    assert [row.job for row in spread(Machines(machine), plan(), rows[:-1], str)] == [rows[-1].job]
+    assert [row.job for row in run_on(Machines(machine), plan(), rows[:-1], str)] == [rows[-1].job]
     assert len(races) == 2
 
 
 def test_a_job_that_loses_three_machines_is_no_longer_tried() -> None:
     with pytest.raises(DerbyError, match="3 machines were lost at prompt 1"):
-        list(spread(Machines(Machine("a", lambda _: True)), plan(), [], str))
+        list(run_on(Machines(Machine("a", lambda _: True)), plan(), [], str))
