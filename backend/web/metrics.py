@@ -1,7 +1,7 @@
 """Figures for the operator, in Prometheus's text format: what races do, and what they take."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from backend.errors import DerbyError
 from backend.racing.hosts.host import Host
@@ -16,23 +16,25 @@ ADDRESS = "127.0.0.1"
 WAITS = (0.1, 1, 5, 15, 60, 300, 900)
 
 
+Counted = Literal["ended", "columns failed", "put out", "refused"]
+
+#: For each, its name for Prometheus, its help, and what it is told apart by.
+COUNTED: Mapping[Counted, tuple[str, str, Sequence[str]]] = {
+    "ended": ("races_ended", "Races that are over, by how.", ["how"]),
+    "columns failed": ("columns_failed", "Columns that failed.", []),
+    "put out": ("races_put_out", "Races that a limit ended or took out of line.", ["reason"]),
+    "refused": ("races_refused", "Races that were not let into the line.", ["reason"]),
+}
+
+
 class Tally:
     """Hears of every race, and of nothing else that a visitor does. This base class ignores it."""
 
     def begun(self, waited: float) -> None:
         """A race's turn came after so many seconds in line."""
 
-    def ended(self, how: str) -> None:
-        """A race is over: "finished", "stopped", or "failed", when all of its columns failed."""
-
-    def column_failed(self) -> None:
-        """A column of a race failed."""
-
-    def put_out(self, reason: str) -> None:
-        """A race was ended by a limit, or left the line: "time", "absent" or "line full"."""
-
-    def refused(self, reason: str) -> None:
-        """A race was not let into the line: "line full" or "races per hour"."""
+    def count(self, what: Counted, kind: str = "", times: int = 1) -> None:
+        """One of `COUNTED` happened."""
 
 
 class Metrics(Tally):
@@ -49,31 +51,16 @@ class Metrics(Tally):
         self._waited = Histogram(
             "race_wait_seconds", "Seconds that races waited in line.", buckets=WAITS, **into
         )
-        self._ended = Counter("races_ended", "Races that are over, by how.", ["how"], **into)
-        self._failed = Counter("columns_failed", "Columns that failed.", **into)
-        self._put_out = Counter(
-            "races_put_out", "Races that a limit ended or took out of line.", ["reason"], **into
-        )
-        self._refused = Counter(
-            "races_refused", "Races that were not let into the line.", ["reason"], **into
-        )
-        self.registry.register(_Facts(self))
+        self._counted = {what: Counter(*facts, **into) for what, facts in COUNTED.items()}
+        self.registry.register(self)
 
     def begun(self, waited: float) -> None:
         self._begun.inc()
         self._waited.observe(waited)
 
-    def ended(self, how: str) -> None:
-        self._ended.labels(how).inc()
-
-    def column_failed(self) -> None:
-        self._failed.inc()
-
-    def put_out(self, reason: str) -> None:
-        self._put_out.labels(reason).inc()
-
-    def refused(self, reason: str) -> None:
-        self._refused.labels(reason).inc()
+    def count(self, what: Counted, kind: str = "", times: int = 1) -> None:
+        counter = self._counted[what]
+        (counter.labels(kind) if kind else counter).inc(times)
 
     def serve(self, port: int) -> Callable[[], None]:
         """Answer at http://127.0.0.1:PORT/metrics from a thread; what ends it. Raises DerbyError
@@ -94,8 +81,8 @@ class Metrics(Tally):
 
         return close
 
-    def facts(self) -> "Iterator[Metric]":
-        """What is looked up anew each time the metrics are read."""
+    def collect(self) -> "Iterator[Metric]":
+        """Figures that are looked up anew each time prometheus_client reads them."""
         import psutil
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -117,16 +104,3 @@ class Metrics(Tally):
         yield GaugeMetricFamily(
             "decode_derby_races_waiting", "Races in line now.", value=self.waiting()
         )
-
-
-class _Facts:
-    """What prometheus_client calls for figures that nobody counts up."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> "Iterator[Metric]":
-        return self._metrics.facts()
-
-    def describe(self) -> "list[Metric]":
-        return []

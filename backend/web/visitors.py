@@ -101,15 +101,39 @@ class _Run:
     begun: float | None = None  # when its turn came
     note: str = ""
     wait: str = ""  # what it was told that it waits for, if not for others
-    looks: int = 0  # grows with the board
-    race: Race | None = None  # whose events are kept
-    events_seen: list[Event] = field(default_factory=list)  # until it is over
-    record: bytes = b""  # once it is over, compressed
-    unrecorded: Sequence[Event] = ()
+    seen: list[Event] = field(default_factory=list)  # what is on the board
     broken: bool = False  # its board could not take what happened
     over: bool = False
     folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
     context: Context = field(default_factory=copy_context)
+
+    @property
+    def board(self) -> Scoreboard:
+        assert self.shown is not None  # noqa: S101
+        return self.shown
+
+    async def finish(self) -> None:
+        """Report to the tally how the race ended. All its events are on the board."""
+        states = [score.state for score in self.board.scores]
+        self.tally.count("columns failed", times=states.count("failed"))
+        if set(states) == {"failed"}:
+            self.tally.count("ended", "failed")
+        else:
+            self.tally.count("ended", "stopped" if "stopped" in states else "finished")
+
+
+@dataclass(eq=False, kw_only=True)
+class _LastRace(_Run):
+    """A visitor's last race, whose events are kept. Each stay, from a visitor's first race until
+    they leave, has a new scope that nobody is told. So somebody who knows the visitor's name finds
+    nothing that an earlier stay left behind.
+    """
+
+    race: Race
+    number: int
+    scope: Visitor
+    record: bytes = b""  # once it is over, compressed
+    unrecorded: Sequence[Event] = ()
 
     @property
     def board(self) -> Scoreboard:
@@ -123,25 +147,18 @@ class _Run:
             self.shown = shown
         return shown
 
+    async def finish(self) -> None:
+        await super().finish()
+        self.record = await asyncio.to_thread(_packed, self.race, self.seen)
+        left = (event for event in self.seen if isinstance(event, _UNRECORDED))
+        self.unrecorded, self.seen = tuple(left), []
+
     def shelve(self) -> None:
         """Keep the record of a race that is over, and no board, which takes some fifty times the
         memory.
         """
         if self.over and self.record:
             self.shown = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A visitor's last race. Each stay, from a visitor's first race until they leave, has a new
-    scope that nobody is told. So somebody who knows the visitor's name finds nothing that an
-    earlier stay left behind.
-    """
-
-    race: Race
-    number: int
-    run: _Run
-    scope: Visitor
 
 
 class Visitors:
@@ -171,7 +188,7 @@ class Visitors:
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
         self._series: dict[str, threading.Event] = {}  # set once a visitor's series is stopped
-        self._last: OrderedDict[str, _Kept] = OrderedDict()  # the latest one last
+        self._last: OrderedDict[str, _LastRace] = OrderedDict()  # the latest one last
         self._number = 0
         self._leaving: list[Visitor] = []  # scopes whose caches must be forgotten
         self._presence.greet(self._drive)
@@ -183,9 +200,9 @@ class Visitors:
             found = self._last.get(visitor)
         if found is None:
             raise DerbyError("Nothing has run yet: run a race first.")
-        if not found.run.board.ended:
+        if not found.board.ended:
             raise DerbyError("The race is still running: stop it first, or wait for its end.")
-        return found.race, found.run.board
+        return found.race, found.board
 
     def record(self, visitor: str) -> RaceRecord:
         """The record of the visitor's last race. Reads it, so not for the event loop. Raises
@@ -193,7 +210,7 @@ class Visitors:
         """
         self.last(visitor)
         with self._lock:
-            packed = self._last[visitor].run.record
+            packed = self._last[visitor].record
         if not packed:
             raise DerbyError("This race has no record yet: try again in a moment.")
         return from_bytes(zlib.decompress(packed))
@@ -280,12 +297,21 @@ class Visitors:
         """
         with self._lock:
             self._require_quota(visitor)
-            scope = self._scope(visitor)
+            last = self._last.get(visitor)
+            scope = last.scope if last else Visitor(secrets.token_hex(16))
             race = replace(race, scope=scope)
-            run = _Run(visitor, (*before, race), Scoreboard(race.columns), self._tally, race=race)
+            run = _LastRace(
+                visitor,
+                (*before, race),
+                Scoreboard(race.columns),
+                self._tally,
+                race=race,
+                number=max(self._number + 1, time.time_ns() // 1_000_000),
+                scope=scope,
+            )
             self._begin(run)
             self._quota.count(visitor, self._presence.now())
-            self._keep(visitor, race, run, scope)
+            self._keep(run)
 
     async def watch(
         self, visitor: str, race: Race, before: Sequence[Command] = ()
@@ -310,23 +336,23 @@ class Visitors:
             kept = self._last.get(visitor)
         return kept.number if kept else 0
 
-    def _kept(self, visitor: str) -> _Kept:
+    def _kept(self, visitor: str) -> _LastRace:
         with self._lock:
-            kept = self._last.get(visitor)
-        if kept is None:
+            run = self._last.get(visitor)
+        if run is None:
             raise DerbyError("Your race is no longer in memory: run it again.")
-        return kept
+        return run
 
     async def follow(self, visitor: str) -> AsyncIterator[Frame]:
         """Yield a frame of the visitor's last race whenever something has changed, and a last one
         when it is over, even if the visitor has begun another race meanwhile. Raises DerbyError if
         no race is kept.
         """
-        kept, seen, over = self._kept(visitor), None, False
+        run, seen, over = self._kept(visitor), None, False
         while not over:
-            over, now = kept.run.over, (kept.run.looks, self._ahead(kept.run))
+            over, now = run.over, (len(run.seen), self._ahead(run))
             if now != seen or over:
-                yield self._frame(kept)
+                yield self._frame(run)
                 seen = now
             if not over:
                 await asyncio.sleep(PERIOD)
@@ -404,7 +430,7 @@ class Visitors:
         try:
             self._quota.require(visitor, self._presence.now())
         except DerbyError:
-            self._tally.refused("races per hour")
+            self._tally.count("refused", "races per hour")
             raise
 
     def _make_room(self) -> None:
@@ -413,7 +439,7 @@ class Visitors:
             if run.begun is None and not self._presence.met(run.visitor):
                 self._put_out(run, "line full", GAVE_WAY)
                 return
-        self._tally.refused("line full")
+        self._tally.count("refused", "line full")
         # Beyond it, an honest refusal is better than a long wait.
         raise DerbyError(
             f"{self._limits.waiting} races are waiting already: try again in a minute."
@@ -424,7 +450,7 @@ class Visitors:
         most = self._limits.waiting_per_address
         places = [self._presence.address(run.visitor) for run in self._line if run.begun is None]
         if address and places.count(address) >= most:
-            self._tally.refused("waiting per address")
+            self._tally.count("refused", "waiting per address")
             raise DerbyError(
                 f"{most} races of your address are waiting already: try again in a minute."
             )
@@ -440,27 +466,22 @@ class Visitors:
 
         return sorted(self._line, key=place)
 
-    def _scope(self, visitor: str) -> Visitor:
-        """The scope of the cached prefixes that the visitor's races use in this stay."""
-        kept = self._last.get(visitor)
-        return kept.scope if kept else Visitor(secrets.token_hex(16))
-
-    def _keep(self, visitor: str, race: Race, run: _Run, scope: Visitor) -> None:
-        """Remember the race as the visitor's last, and forget the oldest ones beyond the limit."""
-        self._number = max(self._number + 1, time.time_ns() // 1_000_000)
-        self._last[visitor] = _Kept(race, self._number, run, scope)
-        self._last.move_to_end(visitor)
+    def _keep(self, run: _LastRace) -> None:
+        """Remember the visitor's last race, and forget the oldest ones beyond the limit."""
+        self._number = run.number
+        self._last[run.visitor] = run
+        self._last.move_to_end(run.visitor)
         for other in list(self._last)[: max(0, len(self._last) - self._limits.visitors)]:
             if other not in self._runs:
                 self.leave(other)
         for other in tuple(self._last.values())[:-BOARDS]:
-            other.run.shelve()
+            other.shelve()
 
     def _put_out(self, run: _Run, reason: str, note: str) -> None:
         """Stop a run although its visitor did not ask for that. `note` tells them why."""
         if not run.stopped.is_set():
             run.note = note
-            run.tally.put_out(reason)
+            run.tally.count("put out", reason)
             self._end(run)
 
     def _end(self, run: _Run) -> None:
@@ -556,11 +577,7 @@ class Visitors:
                 while not run.events.empty():
                     event = run.events.get()
                     if event is None:
-                        _count(run.board, run.tally)
-                        if run.race is not None:
-                            run.record = await asyncio.to_thread(_packed, run.race, run.events_seen)
-                            left = (e for e in run.events_seen if isinstance(e, _UNRECORDED))
-                            run.unrecorded, run.events_seen = tuple(left), []
+                        await run.finish()
                         return
                     self._add(run, event)
                 await asyncio.sleep(WAITING_PERIOD if self._ahead(run) else PERIOD)
@@ -573,7 +590,6 @@ class Visitors:
         """
         if run.broken:
             return
-        run.looks += 1
         try:
             run.board.add(event)
         except Exception as error:
@@ -584,13 +600,12 @@ class Visitors:
             with self._lock:
                 self._end(run)
             return
-        if run.race is not None:
-            run.events_seen.append(event)
+        run.seen.append(event)
 
-    def _frame(self, kept: _Kept) -> Frame:
-        run, over = kept.run, kept.run.over
+    def _frame(self, run: _LastRace) -> Frame:
+        over = run.over
         note = run.note if over else ""
-        return Frame(kept.race, kept.number, run.board, self._ahead(run), note, over)
+        return Frame(run.race, run.number, run.board, self._ahead(run), note, over)
 
     def _ahead(self, run: _Run) -> int:
         """How many races go before this one, those that run included."""
@@ -608,14 +623,3 @@ def _packed(race: Race, events: Sequence[Event]) -> bytes:
     except Exception as error:
         explain(error)
         return b""
-
-
-def _count(board: Scoreboard, tally: Tally) -> None:
-    """Report to the tally how a race ended."""
-    states = [score.state for score in board.scores]
-    for _ in range(states.count("failed")):
-        tally.column_failed()
-    if set(states) == {"failed"}:
-        tally.ended("failed")
-    else:
-        tally.ended("stopped" if "stopped" in states else "finished")
