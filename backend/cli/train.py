@@ -9,7 +9,7 @@ import typer
 
 from backend.cli.console import out, say
 from backend.errors import check_range
-from backend.models.files import BUILT_IN
+from backend.models.files import BUILT_IN, model_title
 from backend.models.hub import HUB_ID
 
 
@@ -32,7 +32,7 @@ def train(
         Literal["head", "eagle3"],
         typer.Option(
             "--format",
-            help="head: Decode Derby's own, for any engine; eagle3: a folder that vLLM loads too.",
+            help="head: Decode Derby's own, for any engine; eagle3: for vLLM and SGLang, too.",
         ),
     ] = "head",
     resume: Annotated[
@@ -43,11 +43,15 @@ def train(
     # Torch's idle threads should sleep, not spin beside OpenVINO's. Torch reads the variable when
     # it is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from backend.export.curves import draw_training
     from backend.training.targets import open_target
-    from backend.training.train import Work, recipe_for
+    from backend.training.train import CURVE, Work, recipe_for
     from backend.training.train import train as run
 
     target = open_target(model, say, several=form == "eagle3")
     verifier = model if HUB_ID.fullmatch(model) else ""
     work = Work(answer_tokens, minutes * 60, recipe_for(target), resume, form, verifier)
-    out.print_json(json.dumps(run(folder, work, target, say)))
+    report = run(folder, work, target, say)
+    of = f"{model_title(model)}, {form}, {report['device']}, {minutes:g} minutes"
+    (folder / "curve.svg").write_text(draw_training(report[CURVE], of), encoding="utf-8")
+    out.print_json(json.dumps(report))

@@ -1,5 +1,5 @@
-"""Pictures of what forward passes cost and of speculation under load: plots with a logarithmic x
-axis and a legend.
+"""Pictures of what forward passes cost, of speculation under load, and of what training a draft
+brings: plots with a logarithmic x axis.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ from backend.records.record import RaceRecord, board
 from backend.results.charts import cost_curve
 
 COSTS = "The time of a pass by the number of its rows"
+TRAINING = "Tokens per pass on held-out text by the tokens that the draft was trained on"
 LOAD = "Acceptance at which guesses break even, by the number of requests at once"
 
 RADIUS = 9
@@ -51,14 +52,18 @@ LINES = (
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """`widest` and `most` are the largest values of either axis; the smallest are 1 and 0."""
+    """`widest` and `most` are the largest values of either axis, `least` the smallest of x; that of
+    y is 0.
+    """
 
     widest: float
     most: float
+    least: float = 1
 
     def x(self, value: float) -> float:
         across = END - LEFT - 2 * INSET
-        return LEFT + INSET + across * log2(max(value, 1)) / log2(max(self.widest, 2))
+        width = log2(max(self.widest / self.least, 2))
+        return LEFT + INSET + across * log2(max(value / self.least, 1)) / width
 
     def y(self, value: float) -> float:
         return FLOOR - (FLOOR - TOP) * value / self.most
@@ -81,7 +86,7 @@ class Plot:
         for value in xs:
             x = self.x(value)
             yield line(((x, FLOOR), (x, FLOOR + 5)), SOFT)
-            yield text(x, FLOOR + 20, str(value), SIZE, anchor="middle")
+            yield text(x, FLOOR + 20, f"{value:,}", SIZE, anchor="middle")
         yield text((LEFT + END) / 2, FLOOR + 42, titles[0], SIZE, anchor="middle")
         yield text(LEFT - 40, TOP - 18, titles[1], SIZE)
 
@@ -230,3 +235,24 @@ def _level(
         y = plot.y(mark["acceptance"])
         yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
         yield text(END + 4, levels[-1][1] + 4, str(number), SIZE, INK, bold=True)
+
+
+# --- what training brings
+
+
+def draw_training(curve: Sequence[tuple[int, float]], of: str) -> str:
+    """Tokens per pass by the tokens trained on, as `train` reports them; `of` says whose."""
+    known = [(tokens, rate) for tokens, rate in curve if tokens]
+    least, widest = (known[0][0], known[-1][0]) if known else (1, 2)
+    plot = Plot(widest, 1.08 * max((rate for _, rate in known), default=1), least)
+    round_numbers = (n * 10**e for e in range(12) for n in (1, 2, 5))
+    ticks = [number for number in round_numbers if least <= number <= widest]
+    titles = ("tokens trained on (log scale)", "tokens per pass")
+    parts = [*plot.axes(ticks, _ticks(plot.most), titles)]
+    parts.append(line([plot.at(*each) for each in known], CURVE, 2))
+    for tokens, rate in known:
+        tip = f"{rate:.2f} tokens per pass after {tokens:,} tokens"
+        parts.append(disc(plot.at(tokens, rate), 3.5, CURVE, tip, hollow=True))
+    parts.append(text(LEFT - 40, HEIGHT - 6, fitted(of, WIDTH - 20, 11), 11))
+    last = f"{known[-1][1]:.2f} after {widest:,} tokens" if known else "nothing was trained"
+    return picture(WIDTH, HEIGHT, TRAINING, f"{last}: {of}", parts)

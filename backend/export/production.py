@@ -6,6 +6,7 @@ from backend.errors import DerbyError
 from backend.export.llama_cpp import LLAMA_CPP
 from backend.export.openvino_genai import OPENVINO_GENAI
 from backend.export.plan import Library, Plan, Snippet, plan
+from backend.export.sglang import SGLANG
 from backend.export.transformers import TRANSFORMERS
 from backend.export.vllm import VLLM
 from backend.programs.parser import is_program
@@ -16,7 +17,7 @@ from backend.types import ModelSpec, Request
 
 #: What there are snippets for, by name, in their order.
 LIBRARIES: dict[str, Library] = {
-    library.name: library for library in (TRANSFORMERS, OPENVINO_GENAI, VLLM, LLAMA_CPP)
+    library.name: library for library in (TRANSFORMERS, OPENVINO_GENAI, VLLM, SGLANG, LLAMA_CPP)
 }
 
 

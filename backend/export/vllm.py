@@ -9,7 +9,7 @@ _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
 
 def _lines(plan: Plan) -> list[str]:
-    arguments = [f"model={_compressed(plan.model, 'target')}"]
+    arguments = [f"model={compressed(plan.model, 'target')}"]
     if not plan.model.quantised:
         arguments.append(f'dtype="{TORCH_DTYPES[plan.model.precision]}"')
     arguments.append(f"enable_prefix_caching={plan.reuse}")
@@ -40,6 +40,11 @@ def _notes(plan: Plan) -> Iterator[str]:
         )
     if plan.lacking == SUFFIX_DECODING:
         yield "vLLM's suffix decoding needs the package arctic-inference."
+    yield from quantising(plan)
+
+
+def quantising(plan: Plan) -> Iterator[str]:
+    """What is to be made before of each model in weights of fewer bits."""
     for model in filter(None, (plan.model, plan.draft)):
         if model.quantised:
             folder = "draft" if model is plan.draft else "target"
@@ -49,7 +54,8 @@ def _notes(plan: Plan) -> Iterator[str]:
             )
 
 
-def _compressed(model: Model, role: str) -> str:
+def compressed(model: Model, role: str) -> str:
+    """A literal of the model's name, or of the folder that `quantising` names."""
     return repr(f"./{role}-{model.precision}" if model.quantised else model.name)
 
 
@@ -68,7 +74,7 @@ def _speculation(plan: Plan) -> str:
         folder = [f'"model": {python(plan.trained)}'] if plan.trained else []
         entries = ['"method": "mtp"', *folder, *entries]
     elif plan.draft:
-        draft = _compressed(plan.draft, "draft")
+        draft = compressed(plan.draft, "draft")
         entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
     else:
         lookup = ['"prompt_lookup_min": 1', f'"prompt_lookup_max": {plan.ngram}']

@@ -1,5 +1,6 @@
-"""An EAGLE-3 draft to train (arXiv 2503.01840), and its folder as `speculators` writes one, which
-vLLM loads: one decoder layer that reads the hidden states of three of the target's layers.
+"""An EAGLE-3 draft to train (arXiv 2503.01840): one decoder layer that reads the hidden states of
+three of the target's layers. It is written twice, as `speculators` does, which vLLM loads, and in
+the format of the method's authors, which SGLang loads.
 """
 
 import json
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from backend.engines.heads.file import HeadShape, shape_of
 from backend.engines.heads.network import LAYER_TENSORS, Layer, Norm, TorchHead, embeddings, tensor
-from backend.engines.heads.published import usual_layers
+from backend.engines.heads.published import AUTHORS, usual_layers
 from backend.errors import DerbyError
 from backend.types import Layers
 
@@ -80,7 +81,7 @@ def layers_read(folder: Path) -> Layers:
         raise DerbyError(
             f"An EAGLE-3 draft reads three layers and the target has {count}: choose a larger one."
         )
-    return tuple(sorted(usual_layers(count)))
+    return usual_layers(count)
 
 
 def new_eagle3(folder: Path, tokens: NDArray[np.int64], source: int) -> Eagle3Head:
@@ -102,8 +103,9 @@ def new_eagle3(folder: Path, tokens: NDArray[np.int64], source: int) -> Eagle3He
 def write_eagle3(
     path: Path, head: Eagle3Head, tokens: NDArray[np.int64], target: Path, verifier: str
 ) -> None:
-    """Write the draft's weights to `path`, bf16, and config.json beside them. `target` is the
-    model's folder, and `verifier` what vLLM is to serve beside the draft.
+    """Write the draft's weights to `path`, bf16, config.json beside them, and in the folder AUTHORS
+    the same in the authors' format. `target` is the model's folder, and `verifier` what vLLM is to
+    serve beside the draft.
     """
     config = json.loads((target / CONFIG).read_text())
     weights = {_published(name): weight for name, weight in head.state_dict().items()}
@@ -113,12 +115,26 @@ def write_eagle3(
     ids = torch.from_numpy(tokens)
     weights["d2t"] = ids - torch.arange(len(ids))
     weights["t2d"] = torch.isin(torch.arange(config["vocab_size"]), ids)
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
+    stated = _config(head, len(ids), config, layers_read(target), verifier)
+    renamed = {name.replace("layers.0.", "midlayer."): each for name, each in weights.items()}
+    authors = {
+        **stated["transformer_layer_config"],
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": len(ids),
+        "dtype": "bfloat16",
+        "rope_theta": head.shape.theta,
+    }
+    _write(path.parent / AUTHORS, authors, renamed)
+    _write(path.parent, stated, weights)
+
+
+def _write(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    """The weights last, and whole: they say that the folder can be used."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{WEIGHTS}.partial"
     save_file(weights, partial, {"format": "pt"})
-    stated = json.dumps(_config(head, len(ids), config, layers_read(target), verifier), indent=2)
-    (path.parent / CONFIG).write_text(f"{stated}\n", encoding="utf-8")
-    partial.replace(path)
+    (folder / CONFIG).write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
+    partial.replace(folder / WEIGHTS)
 
 
 def read_eagle3(path: Path) -> tuple[dict[str, Tensor], NDArray[np.int64]]:

@@ -55,6 +55,14 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """`seen`: tokens trained on so far. `said`: how the fit stands, in words."""
+
+    seen: int
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """Of one draft step: its loss, how often the head's choice was the target's, and of how many
     tokens.
@@ -162,8 +170,10 @@ def batches(
         yield from groups
 
 
-def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float) -> Iterator[str]:
-    """Train `head` in place for so long; a sentence on how it stands every minute."""
+def fit(
+    head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float
+) -> Iterator[Progress]:
+    """Train `head` in place for so long; tells how it stands every minute and at the end."""
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     optimizer = torch.optim.AdamW(
@@ -174,8 +184,16 @@ def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float
     hits: list[float] = []
     while True:
         for batch in batches(shards, recipe, rng):
-            passed = (monotonic() - began) / seconds
-            if passed >= 1:
+            passed = min(1, (monotonic() - began) / seconds)
+            if passed == 1 or monotonic() - told > 60:
+                told = monotonic()
+                said = " ".join(f"{hit:.3f}" for hit in hits)
+                yield Progress(
+                    seen,
+                    f"{passed:.0%}, {(1 - passed) * seconds / 60:.0f} minutes left: {seen} tokens, "
+                    f"{seen / (told - began):.0f}/s, right at each step {said}",
+                )
+            if passed == 1:
                 return
             rate = recipe.rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + cos(pi * passed)))
             steps = recipe.steps[int(passed * len(recipe.steps))]
@@ -183,14 +201,6 @@ def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float
             hits = [0.98 * a + 0.02 * b for a, b in zip(hits, learnt, strict=False)] or learnt
             hits += learnt[len(hits) :]
             done, seen = done + 1, seen + sum(len(text.tokens) for text in batch)
-            if monotonic() - told > 60:
-                told = monotonic()
-                said = " ".join(f"{hit:.3f}" for hit in hits)
-                speed = seen / (told - began)
-                yield (
-                    f"{passed:.0%}, {(1 - passed) * seconds / 60:.0f} minutes left: {seen} tokens, "
-                    f"{speed:.0f}/s, right at each step {said}"
-                )
 
 
 def _learn(

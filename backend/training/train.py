@@ -30,6 +30,9 @@ from backend.training.whole_files import alone_in, whole
 HEAD = "head.safetensors"
 REPORT = "report.json"
 
+#: The report's tokens per pass by the tokens trained on, on the few held-out batches.
+CURVE = "curve"
+
 #: Draft steps that the report judges.
 JUDGED = 4
 
@@ -127,11 +130,12 @@ def train(folder: Path, work: Work, target: Target, say: Say, caps: Caps = USUAL
         read = monotonic()
         head, tokens = _started(folder, work, shards[1:], target)
         path = folder / form.file
-        for said in fit(head, shards[1:], work.recipe, work.seconds):
+        curve: list[tuple[int, float]] = []
+        for progress in fit(head, shards[1:], work.recipe, work.seconds):
             hits = evaluate(head, shards[:1], work.recipe, JUDGED, FEW)
-            say(f"{said}; {tokens_per_pass(hits):.2f} tokens per pass on held-out text")
+            curve.append((progress.seen, round(tokens_per_pass(hits), 3)))
+            say(f"{progress.said}; {curve[-1][1]:.2f} tokens per pass on held-out text")
             form.save(path, head, tokens, target, work)
-        form.save(path, head, tokens, target, work)
         fitted = monotonic()
         hits = evaluate(_as_shipped(head, form, path), shards[:1], work.recipe, JUDGED)
         seconds = {
@@ -139,7 +143,7 @@ def train(folder: Path, work: Work, target: Target, say: Say, caps: Caps = USUAL
             "features": round(read - synthesised),
             "fit": round(fitted - read),
         }
-        report = _report(folder, work, shards, target, hits, seconds)
+        report = _report(folder, work, shards, target, hits, seconds) | {CURVE: curve}
         with whole(folder / REPORT) as file:
             file.write(json.dumps(report, indent=1).encode() + b"\n")
         return report

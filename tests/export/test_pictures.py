@@ -12,12 +12,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from boards import LONG, LONG_PAIRS, priced, started, step, written
 from hypothesis import given
+from hypothesis import strategies as st
 from recordings import EVERY, RECORDS, race_of
 
 from backend.errors import DerbyError
 from backend.events import Conditions, Failed, Fed, Finished, LoadKnown
 from backend.export.card import LENGTH, card
-from backend.export.curves import END, curve, draw_load
+from backend.export.curves import END, FLOOR, LEFT, TOP, curve, draw_load, draw_training
 from backend.export.svg import COLOURS, fitted, text
 from backend.export.tables import csv_table, markdown
 from backend.export.trace import trace
@@ -246,3 +247,13 @@ def test_a_program_s_lanes_are_as_long_as_its_texts() -> None:
     lanes = [float(wide) for wide in re.findall(r'width="([\d.]+)" height="30"', picture)][1::2]
     assert lanes[0] == LENGTH > lanes[1], "the first one to finish has the longest lane"
     assert {"15.50 s", "62.70 s", "4.05\u00d7 as long"} <= set(words(picture))
+
+
+@given(points=st.lists(st.tuples(st.integers(0, 10**9), st.floats(1, 9)), max_size=30))
+def test_what_training_brings_is_drawn_inside_the_picture(points: list[tuple[int, float]]) -> None:
+    """Of a run that ended before it trained, too."""
+    discs = [e for e in elements(draw_training(sorted(points), HOSTILE)) if "cx" in e.attrib]
+    for disc in discs:
+        assert LEFT <= float(disc.attrib["cx"]) <= END
+        assert TOP <= float(disc.attrib["cy"]) <= FLOOR
+    assert len(discs) == sum(tokens > 0 for tokens, _ in points)

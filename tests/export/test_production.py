@@ -1,6 +1,7 @@
 """From a column's run to its code: the settings in force, and what visitors are handed."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.engines.heads.published import AUTHORS
 from backend.errors import DerbyError
 from backend.events import Decided, Event
 from backend.export.plan import Snippet
@@ -56,6 +58,17 @@ def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
         assert code_of("lookup", ran({"k": 3}, why=why)).note == f"{why.rstrip('.')}."
 
 
+def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_path: Path) -> None:
+    (tmp_path / AUTHORS).mkdir()
+    config = {"speculators_model_type": "eagle3", "transformer_layer_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    column = f"speculative:draft={tmp_path},k=4"
+    assert f'"model": {str(tmp_path)!r}' in code_of(column, ran(), "vLLM").code
+    served = code_of(column, ran(), "SGLang")
+    assert f"speculative_draft_model_path={str(tmp_path / AUTHORS)!r}" in served.code
+    assert "speculators" not in served.note
+
+
 @pytest.mark.parametrize("name", ["llama", "peagle"])
 def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
     """Elsewhere the note says what is missing, and what comes nearest."""
@@ -64,6 +77,11 @@ def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
     found = code_of(column, ran(), "vLLM").code
     assert f'"method": "eagle3", "model": {str(folder)!r}, "num_speculative_tokens": 4' in found
     assert ('"parallel_drafting": True' in found) == (name == "peagle")
+    if name == "llama":
+        served = code_of(column, ran(), "SGLang")
+        assert f"speculative_draft_model_path={str(folder)!r}" in served.code
+        assert "speculative_num_steps=4" in served.code
+        assert "speculators" in served.note
     note = code_of(column, ran()).note
     assert "EAGLE" in note
     assert "prompt_lookup_num_tokens=4" in note

@@ -30,7 +30,7 @@ from backend.results.metrics import Score
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 
-LIBRARIES = ("transformers", "openvino-genai", "vLLM", "llama.cpp")
+LIBRARIES = ("transformers", "openvino-genai", "vLLM", "SGLang", "llama.cpp")
 WARM = Sampling(temperature=1, top_k=20, top_p=0.9, seed=2**63 - 1)
 QUESTION = Request("Count: 1 2 3 1 2 3", max_new_tokens=12)
 
@@ -121,14 +121,14 @@ def test_untrusted_text_stays_a_literal_in_python(
     found = written(column, request, ModelSpec(name))
     tame = replace(request, prompt="x", stop=("x",) * len(request.stop))
     same = written(column, tame, ModelSpec("./x"))
-    for library in LIBRARIES[:3]:
+    for library in LIBRARIES[:4]:
         code = found[library].code
         assert shape(code) == shape(same[library].code)
         if code:
             assert request.prompt in strings(code)
             assert set(request.stop) <= set(strings(code))
             assert all(line.isprintable() for line in code.split("\n"))
-    for library in ("transformers", "vLLM"):
+    for library in ("transformers", "vLLM", "SGLang"):
         assert not found[library].code or name in strings(found[library].code)
 
 
@@ -168,7 +168,7 @@ def test_a_hostile_grammar_stays_a_literal() -> None:
     text = 'root ::= "\'" # """ $(date) \x1b\n'
     column = bound_by(GrammarSource("gbnf", text, "own"))
     found = written(column)
-    for library in ("openvino-genai", "vLLM"):
+    for library in ("openvino-genai", "vLLM", "SGLang"):
         assert text in strings(found[library].code)
     data = shlex.split(found["llama.cpp"].code)[-1]
     assert json.loads(data)["grammar"] == text
@@ -247,6 +247,7 @@ def test_the_stateless_columns_limit_and_a_caches_scope_are_kept() -> None:
         found = written(f"kv:cache={cache}")
         assert f"enable_prefix_caching = {reuse}" in found["openvino-genai"].code
         assert f"enable_prefix_caching={reuse}" in found["vLLM"].code
+        assert f"disable_radix_cache={not reuse}" in found["SGLang"].code
         assert f'"cache_prompt": {str(reuse).lower()}' in found["llama.cpp"].code
 
 
@@ -347,7 +348,7 @@ def test_openvino_genai_knows_every_setting(
 
 
 @pytest.mark.parametrize("name", sorted(set(shipped()) - {"sql_block"}))
-def test_grammars_are_what_llguidance_reads_inside_vllm_and_llama_cpp(name: str) -> None:
+def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
     from llguidance import LLMatcher, grammar_from
 
     found = written(f"kv:grammar={name}")
@@ -356,6 +357,10 @@ def test_grammars_are_what_llguidance_reads_inside_vllm_and_llama_cpp(name: str)
     assert kind in ("json", "regex", "grammar")
     assert keywords(code, "LLM")["structured_outputs_config"] == {"backend": "guidance"}
     (text,) = re.findall(r"^grammar = (.+?)^llm = ", code, re.MULTILINE | re.DOTALL)
+    assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
+    (kind,) = keywords(found["SGLang"].code, "dict").keys() - {"max_new_tokens", "temperature"}
+    assert kind in ("json_schema", "regex", "ebnf")
+    assert ast.literal_eval(text) in strings(found["SGLang"].code)
     assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
     if shipped()[name].kind == "lark":
         sent = json.loads(shlex.split(found["llama.cpp"].code)[-1])["grammar"]

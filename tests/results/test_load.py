@@ -124,7 +124,7 @@ def test_production_carries_the_load_over() -> None:
     assert ranges[-1][1:] == [8, 0] or ranges[-1][1] == 8
     assert f'"num_speculative_tokens_per_batch_size": {ranges}' in code("vLLM", load=True)
     assert f"--parallel {found.limit}" in code("llama.cpp", load=True)
-    for library in ("transformers", "openvino-genai", "vLLM", "llama.cpp"):
+    for library in ("transformers", "openvino-genai", "vLLM", "SGLang", "llama.cpp"):
         assert f"pays up to {found.limit} requests at once" in code(library, load=True)
         assert "at once" not in code(library, load=False)
         assert "batch_size" not in code(library, load=False)

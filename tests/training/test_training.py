@@ -24,7 +24,7 @@ from torch import Tensor
 
 from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
-from backend.engines.heads.published import read_published
+from backend.engines.heads.published import AUTHORS, read_published
 from backend.engines.heads.torch_draft import open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
@@ -37,7 +37,7 @@ from backend.training.fit import Recipe, evaluate, frequent_tokens, lessons, new
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard, Text, shards_in
 from backend.training.synthesis import SEED, conversations, draw, synthesise
 from backend.training.targets import OpenVINOTarget, TorchTarget
-from backend.training.train import FORMS, HEAD, REPORT, Work, recipe_for, train
+from backend.training.train import CURVE, FORMS, HEAD, REPORT, Work, recipe_for, train
 from backend.training.whole_files import alone_in, whole
 from backend.types import ModelSpec
 
@@ -470,8 +470,8 @@ def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
 
 
 def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_path: Path) -> None:
-    """vLLM loads the folder, and so does the torch engine: its logits are those that were fitted,
-    and training goes on from it.
+    """vLLM loads the folder, SGLang the one in it, and the torch engine both: their logits are
+    those that were fitted, and training goes on from it.
     """
     folder, wanted = tmp_path / "run", answers_in(data)
     shutil.copytree(data, folder)
@@ -479,6 +479,8 @@ def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_p
     work = Work(wanted, 0.5, RECIPE, form="eagle3")
     report = train(folder, work, target, print, CAPS)
     assert report["tokens per pass"] >= 1
+    assert all(rate >= 1 for _, rate in report[CURVE])
+    assert report[CURVE][-1][0] > 0, "tells how it stands at the end"
     path = folder / FORMS["eagle3"].file
     weights, ids = read_eagle3(path)
     head = new_eagle3(tiny.files.folder, ids, 2)
@@ -489,21 +491,23 @@ def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_p
     features = torch.from_numpy(target.features(tokens.numpy()))
     tokenizer = HfTokenizer(tiny.files.folder, frozenset(), VOCABULARY)
     engine = TorchEngine(ModelSpec("tiny", "torch"), tiny._model, tokenizer, 512)
-    network = open_published(read_published(path.parent), engine).open()
-    assert network.layers == (0, 1, 2)
-    assert network.vocabulary is not None
-    assert np.array_equal(network.vocabulary, ids)
     with torch.no_grad():
         wanted_steps = all_at_once(head, tokens, head.fused(features), 3)
+    for published in (path.parent, path.parent / AUTHORS):
+        network = open_published(read_published(published), engine).open()
+        assert network.layers == (0, 1, 2)
+        assert network.vocabulary is not None
+        assert np.array_equal(network.vocabulary, ids)
         for end in (4, 9):
             rows = features[:end, : -head.shape.hidden].numpy()
             found = [network.read(1, tokens[1 : end + 1].tolist(), rows, wanted=True)]
             found += [network.guess(end + s, int(tokens[end + s])) for s in (1, 2)]
             for step, logits in enumerate(found):
-                fitted = head.logits(wanted_steps[step][end - 1 + step])
+                with torch.no_grad():
+                    fitted = head.logits(wanted_steps[step][end - 1 + step])
                 torch.testing.assert_close(torch.from_numpy(logits[0]), fitted, atol=1e-4, rtol=0)
             network.rewind(0)
-    network.close()
+        network.close()
     resumed = train(folder, replace(work, seconds=1e-9, resume=True), target, print, CAPS)
     assert resumed["right at each draft step"] == report["right at each draft step"]
 

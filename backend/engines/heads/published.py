@@ -13,6 +13,9 @@ from backend.types import Layers
 
 CONFIG = "config.json"
 
+#: In a folder that `train` writes, the same EAGLE-3 draft in the format of the method's authors.
+AUTHORS = "authors"
+
 #: The kinds that run here, as configurations call them, and in sentences.
 KINDS = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE", "mtp": "MTP"}
 
@@ -73,8 +76,10 @@ class PublishedDraft:
 
 
 def usual_layers(count: int) -> Layers:
-    """Those that EAGLE-3 reads of a target with so many, unless its configuration says others."""
-    return 2, count // 2, count - 3
+    """Those that EAGLE-3 reads of a target with so many, unless its configuration says others. In
+    ascending order, as every server collects them.
+    """
+    return tuple(sorted((2, count // 2, count - 3)))
 
 
 def folder_of(name: str) -> Path:

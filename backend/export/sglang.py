@@ -1,0 +1,112 @@
+"""SGLang: its offline Engine with speculative decoding and structured outputs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from backend.engines.heads.published import AUTHORS
+from backend.export.plan import TORCH_DTYPES, Library, Plan, call, python
+from backend.export.vllm import compressed, quantising
+from backend.strategies.equivalents import EAGLE_3, MTP
+
+
+def _lines(plan: Plan) -> list[str]:
+    arguments = [f"model_path={compressed(plan.model, 'target')}"]
+    if not plan.model.quantised:
+        arguments.append(f'dtype="{TORCH_DTYPES[plan.model.precision]}"')
+    arguments.append(f"disable_radix_cache={not plan.reuse}")
+    arguments += _speculation(plan)
+    if plan.grammar:
+        arguments.append('grammar_backend="llguidance"')
+    if not plan.greedy:
+        arguments.append(f"random_seed={plan.request.sampling.seed % 2**32}")
+    asked = ["prompt"]
+    chat: list[str] = []
+    if plan.request.chat:
+        chat = [
+            f"tokenizer = AutoTokenizer.from_pretrained({compressed(plan.model, 'target')})",
+            'messages = [{"role": "user", "content": prompt}]',
+            "asked = tokenizer.apply_chat_template(",
+            "    messages, add_generation_prompt=True, return_dict=True",
+            ")",
+        ]
+        asked = ['input_ids=asked["input_ids"]']
+    body = [
+        f"prompt = {python(plan.request.prompt)}",
+        *([f"grammar = {python(plan.constraint)}"] if plan.grammar else []),
+        *chat,
+        *call("llm", "sgl.Engine", arguments),
+        *call("sampling", "dict", _sampling(plan)),
+        *call("output", "llm.generate", [*asked, "sampling_params=sampling"]),
+        'print(output["text"])',
+    ]
+    return [
+        "import sglang as sgl",
+        *(["from transformers import AutoTokenizer"] if plan.request.chat else []),
+        "",
+        'if __name__ == "__main__":  # it starts processes that import this file again',
+        *(f"    {line}" for lines in body for line in lines.split("\n")),
+    ]
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    yield from quantising(plan)
+    if plan.kind == "lookup" and not plan.lacking:
+        yield "Its n-grams are also those of other requests, and need CUDA."
+    if plan.trained and _loadable(plan.trained) == plan.trained:
+        yield (
+            "SGLang loads drafts in their authors' format (its issue 18216): convert the draft if "
+            "it is in that of speculators."
+        )
+
+
+def _speculation(plan: Plan) -> list[str]:
+    trained = [f"speculative_draft_model_path={python(_loadable(plan.trained))}"] * bool(
+        plan.trained
+    )
+    chain = [
+        f"speculative_num_steps={plan.k}",
+        "speculative_eagle_topk=1",
+        f"speculative_num_draft_tokens={plan.k} + 1",  # the last token is among them
+    ]
+    if plan.lacking:
+        algorithm = {EAGLE_3: "EAGLE3", MTP: "EAGLE"}[plan.lacking]
+        return [f'speculative_algorithm="{algorithm}"', *trained, *chain]
+    if plan.draft:
+        draft = f"speculative_draft_model_path={compressed(plan.draft, 'draft')}"
+        return ['speculative_algorithm="STANDALONE"', draft, *chain]
+    if plan.kind == "lookup":
+        return ['speculative_algorithm="NGRAM"', chain[-1]]
+    return []
+
+
+def _loadable(draft: str) -> str:
+    """The draft's folder, or the one in it that `train` wrote for SGLang."""
+    folder = Path(draft) / AUTHORS
+    return str(folder) if folder.is_dir() else draft
+
+
+def _sampling(plan: Plan) -> list[str]:
+    sampling = plan.request.sampling
+    arguments = [f"max_new_tokens={plan.limit}"]
+    if plan.greedy:
+        arguments.append("temperature=0.0")
+    else:
+        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k}"]
+        arguments.append(f"top_p={sampling.top_p}")
+    if plan.request.stop:
+        arguments.append(f"stop={list(plan.request.stop)!r}")
+    if plan.grammar:
+        kinds = {"json_schema": "json_schema", "regex": "regex"}
+        arguments.append(f"{kinds.get(plan.grammar.kind, 'ebnf')}=grammar")
+    return arguments
+
+
+SGLANG = Library(
+    "SGLang",
+    "python",
+    'speculative_algorithm="NGRAM" and speculative_num_draft_tokens=',
+    _lines,
+    _notes,
+    imports=False,
+    has=frozenset({EAGLE_3, MTP}),
+)
