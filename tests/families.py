@@ -347,6 +347,9 @@ RECURRENT: Mapping[str, dict[str, Any]] = {
     ),
 }
 
+#: Those of them that convert to OpenVINO.
+CONVERTED = ("lfm2", "lfm2_moe")
+
 
 def make(name: str, folder: Path, *, spread: float = 0.15) -> Path:
     """Write the model called `name` into `folder`: safetensors, configs and a byte tokenizer.

@@ -84,10 +84,9 @@ class Store(ABC):
     `in_place`: rows at the end are dropped for nothing, and `gather` copies only what it moves;
     otherwise it copies the whole cache.
 
-    That of a model with recurrent state (Capabilities.rewinds) is in place, and keeps states: that
-    behind no row, that of the checkpoint, and of the last pass those behind each row whose logits
-    were asked for, behind its last row, and where it began. `run` and `read` are asked for none but
-    these.
+    That of a model with recurrent state (Capabilities.rewinds) keeps states: that behind no row,
+    that of the checkpoint, and of the last pass those behind each row whose logits were asked for,
+    behind its last row, and where it began. `run` and `read` are asked for none but these.
     """
 
     in_place = True
@@ -188,7 +187,7 @@ class Cache:
             if self.capabilities.recurrent:
                 self._forget()  # some layers' states may be further on than others'
             raise
-        self._rewinding.ran(self._held, n, asked[0].rows)
+        self._rewinding.ran(self._lengths[0], n, asked[0].rows)
         self._start, self._held = self._held, self._held + n
         self._context = _with_room(self._context, self._held)
         self._pending = [tuple(new.parents) for new in asked]

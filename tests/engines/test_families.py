@@ -74,11 +74,8 @@ NOT_ON_OPENVINO = {
     "qwen3_vl": "optimum-intel has no exporter for it",
 }
 
-#: Those of the families with recurrent layers that have an exporter: it imports a cache that
-#: transformers had before 5.5.
+#: Those of the families with recurrent layers that have an exporter for transformers before 5.5.
 EXPORTED_BEFORE = (
-    "lfm2",
-    "lfm2_moe",
     "qwen3_next",
     "qwen3_5",
     "qwen3_5_moe",
@@ -238,12 +235,13 @@ def generate(folder: Path, prompt: Sequence[int]) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name", [name for name in families.FAMILIES if name not in NOT_ON_OPENVINO]
+    "name",
+    [*(name for name in families.FAMILIES if name not in NOT_ON_OPENVINO), *families.CONVERTED],
 )
 def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str) -> None:
     """A window capped the context; layers that do not slide must not be masked by it either.
     Gemma, GLM and EXAONE 4 were refused for the version of transformers alone, the families behind
-    them for having no exporter of their own.
+    them for having no exporter of their own, LFM2 for a class that transformers no longer has.
     """
     for length, text in PROMPTS.items():
         long = "longrope" in name and length == "long"
@@ -254,7 +252,10 @@ def test_on_openvino_the_columns_agree_and_equal_torch(models: Models, name: str
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [*NOT_ON_OPENVINO, *families.RECURRENT])
+@pytest.mark.parametrize(
+    "name",
+    [*NOT_ON_OPENVINO, *(each for each in families.RECURRENT if each not in families.CONVERTED)],
+)
 def test_what_openvino_cannot_run_is_a_sentence(models: Models, name: str) -> None:
     like = "granitemoehybrid" if name in EXPORTED_BEFORE else "qwen2_5_vl"
     said = NOT_ON_OPENVINO.get(name) or NOT_ON_OPENVINO[like]
@@ -268,6 +269,7 @@ def test_the_table_of_models_names_what_is_run_here() -> None:
     named = {(kind, row[2].strip()) for row in rows for kind in findall("`([^`]+)`", row[0])}
     attending = {name: each["model_type"] for name, each in families.FAMILIES.items()}
     converts = {kind for name, kind in attending.items() if name not in NOT_ON_OPENVINO}
+    converts |= {families.RECURRENT[name]["model_type"] for name in families.CONVERTED}
     assert {kind for kind, openvino in named if openvino == "yes"} == converts
     recurrent = {each["model_type"] for each in families.RECURRENT.values()}
     assert {kind for kind, _ in named} == {*attending.values(), *recurrent}

@@ -26,8 +26,11 @@ pytestmark = families.OLD_NAMES
 #: The others run under the mark; one of each kind of recurrence is always held by its engine.
 QUICK = ("qwen3_5",)
 NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough)
+    (name, "torch") if name in QUICK else pytest.param((name, "torch"), marks=pytest.mark.thorough)
     for name in families.RECURRENT
+]
+NAMES += [
+    pytest.param((name, "openvino"), marks=pytest.mark.thorough) for name in families.CONVERTED
 ]
 
 #: So that `auto` drafts, and nothing is measured.
@@ -73,14 +76,15 @@ class Tiny:
         return list(board.scores)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=NAMES, ids="-".join)
 def tiny(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tiny]:
-    folder = families.make(request.param, tmp_path_factory.mktemp("recurrent"))
+    name, engine = request.param
+    folder = families.make(name, tmp_path_factory.mktemp("recurrent"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DECODE_DERBY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield Tiny(LoadedModels(idle_warm_up=True), ModelSpec(str(folder), "torch"))
+        yield Tiny(LoadedModels(idle_warm_up=True), ModelSpec(str(folder), engine))
 
 
 def asked(tokens: int = 24, sampling: Sampling = SAMPLINGS[1], prompt: str = PROMPT) -> Request:

@@ -3,7 +3,7 @@
 import gc
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.cache import Cache, NewRows
-from backend.engines.openvino.abilities import CAPABILITIES, EXACT
+from backend.engines.openvino.abilities import EXACT, abilities
+from backend.engines.openvino.recurrent import store_of
 from backend.engines.openvino.refusal import unsupported
-from backend.engines.openvino.store import OpenVINOStore
-from backend.engines.openvino.tracing import traced_once
+from backend.engines.openvino.tracing import former_caches, traced_once
 from backend.errors import DerbyError, chain
 from backend.models.files import ModelFiles
 from backend.types import Logits, ModelSpec, chain_parents
@@ -82,14 +82,16 @@ class Probe:
         """The logits [n, V] of the IR, computed as engines do."""
         from backend.engines.openvino.core import core
 
-        request = core().compile_model(ir, "CPU", EXACT).create_infer_request()
-        able = replace(CAPABILITIES, max_context=files.max_context)
-        cache, computed = Cache(OpenVINOStore(request, 1, files.window), able), []
+        model = core().compile_model(ir, "CPU", EXACT)
+        able = abilities(model, files.max_context)
+        store = store_of(model, able, 1, files.window)
+        cache, computed = Cache(store, able), []
         for tokens in np.split(self.tokens, np.cumsum(WIDTHS)[:-1]):
             width, rows = len(tokens), range(len(tokens))
             new = NewRows(tokens.tolist(), chain_parents(width), rows)
-            if width > 1:  # and another child of the last row's parent, which is forgotten then
-                new = NewRows([*new.tokens, 0], [*new.parents, width - 2], rows)
+            if width > 1:  # and a row that is forgotten then: the last one's sibling, or its child
+                parent = width - 2 if able.tree else width - 1
+                new = NewRows([*new.tokens, 0], [*new.parents, parent], rows)
             computed.append(cache.run_one(0, new).copy())
             cache.keep(0, rows)
         cache.close()
@@ -162,7 +164,7 @@ def _export(model: Any, exporter: Callable[..., Any], path: Path, files: ModelFi
     from optimum.exporters.openvino.convert import export
     from optimum.intel import OVConfig
 
-    with traced_once(), warnings.catch_warnings():
+    with traced_once(), former_caches(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer's, about code that is not ours
         try:
             export(

@@ -1,13 +1,14 @@
 """The OpenVINO engine: one compiled model, and an infer request (a Store) for each cache."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from backend.engines.base import Engine
-from backend.engines.openvino.abilities import CAPABILITIES, EXACT, EXACT_PRECISIONS
+from backend.engines.openvino.abilities import EXACT, EXACT_PRECISIONS, abilities
 from backend.engines.openvino.core import available_devices, core
 from backend.engines.openvino.export import IR, openvino_ir, ready_made
+from backend.engines.openvino.recurrent import store_of
 from backend.engines.openvino.store import OpenVINOStore
 from backend.errors import DerbyError
 from backend.models.files import model_files
@@ -30,7 +31,7 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
         settings |= EXACT
     graph = ready_made(path, spec, files) if files.ready_made else path
     model = core().compile_model(graph, spec.device, settings)
-    capabilities = replace(CAPABILITIES, max_context=files.max_context, batch=True)
+    capabilities = abilities(model, files.max_context)
     size = path.with_suffix(".bin").stat().st_size
     return OpenVINOEngine(
         spec, files.fingerprint, size, tokenizer, capabilities, model, files.window
@@ -55,4 +56,4 @@ class OpenVINOEngine(Engine):
     window: int
 
     def store(self, sequences: int) -> OpenVINOStore:
-        return OpenVINOStore(self.model.create_infer_request(), sequences, self.window)
+        return store_of(self.model, self.capabilities, sequences, self.window)

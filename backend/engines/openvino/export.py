@@ -8,6 +8,8 @@ ones, batch 1:
     beam_idx        i32 [1]             always 0
     attention_bias  f32 [1, 1, n, P+n]  added to the scores: 0 visible, the f32 minimum hidden
     sliding_bias    f32 [1, 1, n, P+n]  the same for the layers that slide, if only some do
+    kept            i64 [1]             how many rows of the last pass are kept, if there are
+                                        convolutions over the last rows: see windows.py
     rows            i64 [r]             which of the n new tokens get logits; may be empty
     logits          f32 [1, r, V]       the first output
     features        f32 [1, n, D]       the second: what the output projection reads, of all rows
@@ -35,6 +37,7 @@ from backend.engines.openvino.refusal import (
     require_converted,
     unsupported,
 )
+from backend.engines.openvino.windows import keep_windows, take_positions, windows_in
 from backend.errors import DerbyError
 from backend.models.cache_folder import cache_dir
 from backend.models.checkpoint import require_convertible
@@ -189,6 +192,7 @@ def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov
 
     sliding = files.sliding
     inputs = {parameter.get_friendly_name(): parameter for parameter in model.get_parameters()}
+    kept, sinks = _rewindable(model, files, inputs)
     for name in EXPORTED:
         if name not in inputs:
             raise unsupported(files, f"its graph has no input {name!r}")
@@ -229,10 +233,30 @@ def _with_interface(model: "ov.Model", files: ModelFiles, cap: float = 0) -> "ov
     build: Any = ov.Model  # its stubs reject every call
     return build(
         [*model.get_results(), hidden],
-        model.get_sinks(),
-        [*order, *biases, rows],
+        sinks,
+        [*order, *kept, *biases, rows],
         architecture(files),
     )
+
+
+def _rewindable(
+    model: "ov.Model", files: ModelFiles, inputs: "dict[str, ov.Node]"
+) -> "tuple[list[ov.Node], list[ov.Node]]":
+    """Have recurrent states be taken up behind any row of the last pass, which takes an input more,
+    and positions be an input: that input, and all sinks. Changes nothing where there are no such
+    states. Raises RefusedError.
+    """
+    import openvino as ov
+
+    if not windows_in(model):
+        return [], model.get_sinks()
+    kept = _parameter([1], ov.Type.i64, "kept")
+    inputs["position_ids"] = _parameter([-1, -1], ov.Type.i64, "position_ids")
+    try:
+        take_positions(model, inputs["position_ids"])
+        return [kept], keep_windows(model, kept)
+    except ValueError as error:
+        raise unsupported(files, f"its graph computes its state otherwise, {error}") from error
 
 
 def _cap_scores(node: "ov.Node", cap: float) -> None:

@@ -1,11 +1,13 @@
 """Caches in the states of one infer request, whose passes it runs."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.cache import Pass, Store
+from backend.engines.openvino.windows import WINDOW
 from backend.types import Arrays, HiddenStates, Layers, Logits
 
 
@@ -29,23 +31,27 @@ class OpenVINOStore(Store):
     def run(self, work: Pass) -> Logits:
         if work.held == 0:
             self._request.reset_state()
+        self._request.infer(self.inputs(work), share_inputs=True, share_outputs=True)
+        logits = self._request.get_output_tensor(0).data
+        return logits if len(self._beam) > 1 else logits.copy()
+
+    def inputs(self, work: Pass) -> dict[str, Any]:
+        """What the graph is given, by the names that export.py documents."""
         bias = work.bias()
         biases = {"attention_bias": bias}
         if self._window:
             biases[self._sliding] = work.within(self._window, bias)
-        self._request.infer(
-            {
-                "input_ids": work.tokens,
-                "position_ids": work.positions,
-                "beam_idx": self._beam,
-                "rows": work.rows,
-                **biases,
-            },
-            share_inputs=True,
-            share_outputs=True,
-        )
-        logits = self._request.get_output_tensor(0).data
-        return logits if len(self._beam) > 1 else logits.copy()
+        return {
+            "input_ids": work.tokens,
+            "position_ids": work.positions,
+            "beam_idx": self._beam,
+            "rows": work.rows,
+            **biases,
+        }
+
+    def _rows(self) -> Iterator[Any]:
+        """The states of attention, which have a row for each token."""
+        return (state for state in self._request.query_state() if not state.name.startswith(WINDOW))
 
     def hidden_states(self, layers: Layers) -> HiddenStates:
         return self._request.get_output_tensor(1).data
@@ -54,7 +60,7 @@ class OpenVINOStore(Store):
         """See Store; states are copied whole, so `start` is always 0."""
         import openvino
 
-        for state in self._request.query_state():
+        for state in self._rows():
             held = state.state.data
             rows = np.empty((*held.shape[:2], index.shape[1], held.shape[3]), held.dtype)
             # Whole rows of one sequence at a time: indexing all at once goes number by number.
@@ -69,13 +75,13 @@ class OpenVINOStore(Store):
             state.name: state.state.data[own, :, :m].copy()
             if dense
             else np.ascontiguousarray(state.state.data[own, :, places])
-            for state in self._request.query_state()
+            for state in self._rows()
         }
 
     def write(self, arrays: Arrays) -> None:
         import openvino
 
-        states = {state.name: state for state in self._request.query_state()}
+        states = {state.name: state for state in self._rows()}
         if set(states) != set(arrays):
             raise RuntimeError("arrays of another model")
         # One buffer for all: fresh memory for each would cost more than copying does.
