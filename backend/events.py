@@ -72,7 +72,8 @@ class Conditions:
     """What else used the machine while the columns ran, as shares of its time: other programs, the
     page's own process, and what its host gave to others (steal). `cores` is how many cores' worth
     of time the race itself might use. So many models were `loaded` for the race, and so many were
-    `cold`: widths of passes were left that they had never computed.
+    `cold`: widths of passes were left that they had never computed. `raw`: the prompt was sent as
+    it is, for the model has no chat template.
     """
 
     cores: Number
@@ -81,6 +82,7 @@ class Conditions:
     stolen: Share
     loaded: Count = 0
     cold: Count = 0
+    raw: bool = False
     kind: Literal["Conditions"] = field(default="Conditions", kw_only=True)
 
 

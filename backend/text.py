@@ -122,6 +122,15 @@ def in_template(
         ) from error
 
 
+def takes_chats(tokenizer: Tokenizer) -> bool:
+    """Whether the model has a chat template that takes a question."""
+    try:
+        tokenizer.encode("a", chat=True)
+    except DerbyError:
+        return False
+    return True
+
+
 class HfTokenizer:
     """A fast tokenizer saved in a model folder."""
 

@@ -79,7 +79,7 @@ def specbench(
     if left_of(plan, kept.rows):
         wait_for_quiet(wait, say)
         ledger = Ledger()
-        for row in run(plan, kept.rows, partial(raced, models=LoadedModels()), say):
+        for row in run(plan, kept.rows, partial(raced, models=LoadedModels(), say=say), say):
             kept.add(row)
         say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
     found = [

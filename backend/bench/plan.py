@@ -59,6 +59,7 @@ class Plan:
                     self.columns,
                     target,
                     first=number % len(self.columns),
+                    raw_allowed=True,
                 ),
                 prompt.category,
                 place,

@@ -63,13 +63,15 @@ Reason = Annotated[str, Field(max_length=2_000)]
 
 class Row(_Read):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran, `seconds`
-    what it took, waiting included; `columns` are in the plan's order.
+    what it took, waiting included; `raw`: the prompt was sent as it is, for the model has no chat
+    template; `columns` are in the plan's order.
     """
 
     of: str
     job: Count
     machine: Annotated[str, Field(max_length=200)] = ""
     seconds: Amount
+    raw: bool = False
     columns: Annotated[tuple[Figures | Reason, ...], Len(1, 12)]
 
     @property
@@ -94,6 +96,7 @@ def row_of(
         job=job.number,
         machine=machine[:200],
         seconds=round(seconds, 3),
+        raw=board.conditions is not None and board.conditions.raw,
         columns=columns,
     )
 

@@ -6,19 +6,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from functools import cache
 
 from backend.bench.plan import Job, Plan
 from backend.bench.rows import Row, left_of, row_of
-from backend.engines.base import Engine
 from backend.errors import DerbyError
+from backend.events import Event, Preparing
 from backend.racing.hosts.host import POLL, Lease, Machines
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.types import ModelSpec
+
+#: Of a model for which Race.raw_allowed made a difference.
+RAW = "The model has no chat template, so prompts are sent as they are."
 
 #: Times that a job is begun, if its machine is lost.
 TRIES = 3
@@ -38,6 +38,7 @@ class Work:
         self._plan = plan
         self._say = say
         self._warm: set[str] = set()
+        self._raw = False
         self._lost = Counter[int]()
         self._begun: dict[int, float] = {}
         self.waiting = deque(left_of(plan, done))
@@ -60,6 +61,9 @@ class Work:
         DerbyError if it lost too many machines.
         """
         row = row_of(self._plan, job, board, time.monotonic() - self._begun[job.number], public)
+        if row.raw and not self._raw:
+            self._raw = True
+            self._say(RAW)
         if any(score.cause == "machine" for score in board.scores):
             self._lost[job.number] += 1
             if self._lost[job.number] == TRIES:
@@ -112,41 +116,19 @@ def _raced_on(lease: Lease, race: Race) -> Scoreboard:
     return board
 
 
-def raced(race: Race, models: LoadedModels) -> Scoreboard:
-    """The board of a race that was run in this process, on this thread."""
-    board = Scoreboard(race.columns)
-    race.run(models, board.add, lambda: False)
-    return board
-
-
-def racing(models: LoadedModels, say: Callable[[str], None]) -> Callable[[Race], Scoreboard]:
-    """What runs races as `raced` does, their prompts as they are where the target has no chat
-    template; `say` is told that once a model.
+def raced(race: Race, models: LoadedModels, say: Say = lambda _: None) -> Scoreboard:
+    """The board of a race that was run in this process, on this thread; `say` is told what takes
+    time.
     """
+    board = Scoreboard(race.columns)
 
-    @cache
-    def taking_chats(target: ModelSpec) -> bool:
-        try:
-            return chats(models.get(target, say), say)
-        except Exception:  # its columns tell
-            return True
+    def add(event: Event) -> None:
+        if isinstance(event, Preparing):
+            say(event.text)
+        board.add(event)
 
-    def run_one(race: Race) -> Scoreboard:
-        if race.request.chat and not taking_chats(race.target):
-            race = replace(race, request=replace(race.request, chat=False))
-        return raced(race, models)
-
-    return run_one
-
-
-def chats(engine: Engine, say: Callable[[str], None]) -> bool:
-    """Whether the model has a chat template that takes a question; `say` is told if not."""
-    try:
-        engine.tokenizer.encode("a", chat=True)
-    except DerbyError:
-        say("The model has no chat template, so prompts are sent as they are.")
-        return False
-    return True
+    race.run(models, add, lambda: False)
+    return board
 
 
 def whole(board: Scoreboard) -> Scoreboard:

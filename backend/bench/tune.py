@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backend.bench.plan import with_baseline
 from backend.bench.prompts import Prompt
-from backend.bench.runner import chats, raced, whole
+from backend.bench.runner import RAW, raced, whole
 from backend.bench.summary import winner
 from backend.costs.pass_costs import PassCosts
 from backend.errors import DerbyError
@@ -21,6 +21,7 @@ from backend.results.intervals import UNKNOWN, Ratio, median_ratio
 from backend.results.metrics import Score
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE, strategies
+from backend.text import takes_chats
 from backend.types import ModelSpec, Request
 
 
@@ -93,7 +94,9 @@ def tune(
     tried = [parse_column(_text(name, candidate.settings)) for name, candidate in candidates]
     loading.prepare(tried, target, remeasure=True)
     costs = loading.costs(engine)
-    runs = _Runs(target, prompts, tokens, models, say, chats(engine, say))
+    if not takes_chats(engine.tokenizer):
+        say(RAW)
+    runs = _Runs(target, prompts, tokens, models, say)
     rows: list[Advice] = []
     draft_steps: dict[str, float] = {}
     for name, candidate in candidates:
@@ -146,7 +149,6 @@ class _Runs:
     tokens: int
     models: LoadedModels
     say: Say
-    chat: bool = True
     _known: dict[str, list[tuple[Score, Score]]] = field(default_factory=dict)
 
     def scores(self, text: str) -> list[Score]:
@@ -165,8 +167,8 @@ class _Runs:
 
     def _pair(self, columns: tuple[Column, ...], prompt: Prompt, place: int) -> tuple[Score, Score]:
         """Each alone; who begins rotates."""
-        request = Request(prompt.text, self.tokens, chat=self.chat)
-        race = Race(request, columns, self.target, first=place % len(columns))
+        first, request = place % len(columns), Request(prompt.text, self.tokens)
+        race = Race(request, columns, self.target, first=first, raw_allowed=True)
         base, score = whole(raced(race, self.models)).scores
         return base, score
 

@@ -119,7 +119,7 @@ def _run(
 ) -> Result:
     """Race these columns, of which the first is KV reuse. Raises DerbyError if that fails."""
     request = Request(case.prompt.text, max_new_tokens, Sampling(case.temperature, seed=case.seed))
-    board = raced(Race(request, columns, case.target), models)
+    board = raced(Race(request, columns, case.target, raw_allowed=True), models)
     base = board.scores[0]
     if base.state == "failed":
         raise DerbyError(base.message)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from backend.bench.plan import Plan
 from backend.bench.quiet import wait_for_quiet
 from backend.bench.rows import RowFile, left_of
-from backend.bench.runner import racing, run, run_on
+from backend.bench.runner import raced, run, run_on
 from backend.bench.summary import failures, measured, results
 from backend.bench.tables import results_table
 from backend.cli.console import out, say
@@ -92,7 +93,7 @@ def _measure_here(plan: Plan, kept: RowFile, wait: int) -> None:
         return
     wait_for_quiet(wait, say)
     ledger = Ledger()
-    for row in run(plan, kept.rows, racing(LoadedModels(), say), say):
+    for row in run(plan, kept.rows, partial(raced, models=LoadedModels(), say=say), say):
         kept.add(row)
     say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
 

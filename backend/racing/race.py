@@ -14,6 +14,7 @@ from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.schedule import interleave
 from backend.strategies.column import Column
+from backend.text import takes_chats
 from backend.types import AnswerSoFar, ModelSpec, Request
 
 MAX_COLUMNS = 12
@@ -24,6 +25,7 @@ class Race:
     """`target` is the model of every column that names none of its own. `earlier` is what each
     column had written already; (): nothing. `scope` is whose caches may be used and are kept.
     `first`: the columns run alone, one after another, this one first; None: they take turns.
+    `raw_allowed`: a target without a chat template gets the prompt as it is.
     """
 
     request: Request
@@ -32,6 +34,7 @@ class Race:
     earlier: tuple[AnswerSoFar, ...] = ()
     scope: Scope = NOBODY
     first: int | None = None
+    raw_allowed: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.columns) <= MAX_COLUMNS:
@@ -55,7 +58,8 @@ class Race:
         loads = models.loads
         loading = Loading(models, lambda text: emit(Preparing(text)), self.request.context)
         loading.prepare(self.columns, self.target)
-        lanes = [self.lane(index, loading, stopped) for index in range(len(self.columns))]
+        fitting = self._fitting(loading)
+        lanes = [fitting.lane(index, loading, stopped) for index in range(len(self.columns))]
         ledger, cold = Ledger(), models.cold
         for group in self._groups(lanes):
             for event in interleave(group, stopped):
@@ -63,7 +67,16 @@ class Race:
         models.keep_costs()
         for event in self._known_load(loading):
             emit(event)
-        emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold))
+        raw = fitting is not self
+        emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold, raw=raw))
+
+    def _fitting(self, loading: Loading) -> "Race":
+        """This race, raw if that is allowed and the target has no chat template."""
+        if self.raw_allowed and self.request.chat:
+            with suppress(Exception):  # a model that cannot be loaded is for its columns to tell
+                if not takes_chats(loading.engine(self.target).tokenizer):
+                    return replace(self, request=replace(self.request, chat=False))
+        return self
 
     def lane(self, index: int, loading: Loading, stopped: Callable[[], bool]) -> Lane:
         """One of the columns, ready to run."""

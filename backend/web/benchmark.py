@@ -19,7 +19,7 @@ import numpy as np
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
 from backend.bench.rows import Figures, OtherPlanError, Row, left_of, rows_in
-from backend.bench.runner import Work
+from backend.bench.runner import RAW, Work
 from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results, winner
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
@@ -77,7 +77,11 @@ class Standing:
 
     @property
     def status(self) -> str:
-        """How far it is, in a sentence."""
+        """How far it is, in a sentence, and how prompts are sent if the model has no template."""
+        return f"{self._come} {RAW}" if any(row.raw for row in self.rows) else self._come
+
+    @property
+    def _come(self) -> str:
         total, done = len(self.plan.jobs), len(self.rows)
         match self.phase:
             case "ended":

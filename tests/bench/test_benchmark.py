@@ -122,7 +122,7 @@ def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
     text = "".join(row.line for row in rows)
     assert rows_in(text, plan("lookup")) == rows
     for line in text.splitlines():
-        assert set(json.loads(line)) == {"of", "job", "machine", "seconds", "columns"}
+        assert set(json.loads(line)) == {"of", "job", "machine", "seconds", "raw", "columns"}
     with pytest.raises(OtherPlanError):
         rows_in(text, plan("stateless"))
 

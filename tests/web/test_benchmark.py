@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from lib import without_template
 
 from backend.bench.rows import Figures
+from backend.bench.runner import RAW
 from backend.bench.summary import ColumnResult, Measured
 from backend.limits import PRIVATE, Limits
 from backend.racing.hosts.inline import InlineHost
+from backend.text import ByteTokenizer
 from backend.web.api import values_of
 from backend.web.benchmark import Benchmarks, _boxes
 from backend.web.offer import Offer, offer_of
@@ -64,6 +67,16 @@ def test_every_prompt_is_measured_and_summed_up_by_category() -> None:
         assert all(0 <= place <= 1 for place in (*marks, *dots))
         assert marks == sorted(marks)
     assert last["failures"] == []
+
+
+def test_a_model_without_a_chat_template_is_measured_on_raw_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every column failed, and the page asked to switch the template off."""
+    monkeypatch.setattr(ByteTokenizer, "encode", without_template)
+    last = run_to_its_end()[-1]
+    assert last["failures"] == []
+    assert last["status"].endswith(RAW)
 
 
 def test_what_is_saved_is_the_command_lines_json_and_every_measurement() -> None:
