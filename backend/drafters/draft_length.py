@@ -44,6 +44,12 @@ class DraftLength:
         """
         return len(path_probabilities)
 
+    def gain(self, path_probabilities: Sequence[float], calls: int = 0) -> float:
+        """What the best round of such guesses earns, the best first, each of which takes so many
+        `calls` of the draft: only differences mean anything.
+        """
+        return sum(path_probabilities[: self.most])
+
     def padding_rows(self, drafted: int) -> int:
         """Rows to send along for nothing, for a pass of another width than the last costs more.
         They hang from the root, so there are none where the target takes no trees.
@@ -103,12 +109,22 @@ class AdaptiveDraftLength(DraftLength):
         return self._costs.now.one_row * self._plain_steps / self._tokens
 
     def verify_count(self, path_probabilities: Sequence[float]) -> int:
-        best, gain, saved = 0, -self._cost(0), 0.0
-        for drafted, path_probability in enumerate(path_probabilities, 1):
-            saved += self._seconds_per_token * path_probability
-            if saved - self._cost(drafted) > gain:
-                best, gain = drafted, saved - self._cost(drafted)
+        gains = self._gains(path_probabilities)
+        best = max(range(len(gains)), key=gains.__getitem__)
         return best or (1 if path_probabilities and self._probes() else 0)
+
+    def gain(self, path_probabilities: Sequence[float], calls: int = 0) -> float:
+        """In seconds, over a round that takes no time and yields no guess."""
+        return max(self._gains(path_probabilities[: self.most], calls))
+
+    def _gains(self, path_probabilities: Sequence[float], calls: int = 0) -> list[float]:
+        """Of drafting none of them, the first, the first two, and so on."""
+        token, saved = self._seconds_per_token, 0.0
+        gains = [-self._cost(0)]
+        for drafted, path_probability in enumerate(path_probabilities, 1):
+            saved += token * path_probability - calls * self._draft
+            gains.append(saved - self._cost(drafted))
+        return gains
 
     def _probes(self) -> bool:
         """Whether to find out what a pass over two rows costs."""

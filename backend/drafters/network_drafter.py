@@ -48,6 +48,7 @@ class NetworkDrafter(Drafter):
         self.states = KnownStates(network.layers) if network.layers else None
         self.verifier = verifier
         self.decision = UNDECIDED
+        self.by = network.name  # where its guesses are shown
         self._network = network
         self._sampler = sampler
         self._draft_length = draft_length

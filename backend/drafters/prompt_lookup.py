@@ -31,8 +31,9 @@ class PromptLookup(Drafter):
     proposed as a loop.
     """
 
-    #: Occurrences of an n-gram that are remembered, the latest ones, and the longest match that is
-    #: told from a shorter one.
+    #: What its guesses are by; occurrences of an n-gram that are remembered, the latest ones; and
+    #: the longest match that is told from a shorter one.
+    by = "prompt lookup"
     occurrences, longest = OCCURRENCES, len(PRIOR)
 
     def __init__(
@@ -124,7 +125,7 @@ class PromptLookup(Drafter):
                     chance = self._estimates[kind] * left
                     unclaimed[before] = left - chance
                     chance *= path_probability
-                    nodes[path] = Guess(path, chance, kind, "prompt lookup")
+                    nodes[path] = Guess(path, chance, kind, self.by)
                     new = True
                 path_probability = nodes[path].path_probability
             branches += new

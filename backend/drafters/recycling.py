@@ -28,6 +28,8 @@ class TokenRecycling(Drafter):
     its own; starts with what followed each token in `earlier` texts and in the prompt.
     """
 
+    by = "recycling"
+
     def __init__(
         self, draft_length: DraftLength, *, chain: bool, earlier: Sequence[Sequence[int]] = ()
     ) -> None:
@@ -40,7 +42,8 @@ class TokenRecycling(Drafter):
         self._seeded: dict[int, list[int]] = {}  # those that followed it in a text
         self._read = 0  # tokens of the text that were read for that
         self._root = 0  # the last committed token
-        self._guesses: Sequence[Guess] = ()
+        self.guesses: Sequence[Guess] = ()  # of the last round
+        self.first_token_acceptance = 0.0  # expected of the last proposal
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         for text in self._earlier:
@@ -54,17 +57,26 @@ class TokenRecycling(Drafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
-        self._guesses = self._tree(context[-1], budget)
-        return proposal_of(self._guesses, self._draft_length)
+        self.guesses = self._tree(context[-1], budget)
+        self.first_token_acceptance = max(
+            (guess.path_probability for guess in self.guesses), default=0.0
+        )
+        return proposal_of(self.guesses, self._draft_length)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
-        for kind, right in verified({g.path: g.kind for g in self._guesses}, outcome):
+        self.learn(outcome)
+
+    def learn(self, outcome: Outcome) -> None:
+        """See which of the last guesses were right, and what is probable behind what was computed,
+        whoever proposed it.
+        """
+        for kind, right in verified({g.path: g.kind for g in self.guesses}, outcome):
             self._estimates.learn(kind, right=right)
         computed = (self._root, *outcome.proposal.tokens)
         best = best_tokens(outcome.logits, BREADTH).tolist()
         self._after.update(zip(computed, best, strict=False))
-        self._root, self._guesses = outcome.tokens[-1], ()
+        self._root, self.guesses = outcome.tokens[-1], ()
 
     def conclude(self) -> None:
         self.decision = self._draft_length.summary()
@@ -98,7 +110,7 @@ class TokenRecycling(Drafter):
         while found and len(guesses) < self._draft_length.most:
             negative, path, kind = heappop(found)
             if len(path) <= budget:
-                guesses.append(Guess(path, -negative, kind, "recycling"))
+                guesses.append(Guess(path, -negative, kind, self.by))
                 grow(path, path[-1], -negative)
         return guesses
 

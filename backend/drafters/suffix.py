@@ -50,6 +50,7 @@ class SuffixDecoding(PromptLookup):
     as probable as earlier guesses with such a match and such a share of the matches were right.
     """
 
+    by = "suffix"
     occurrences, longest = 24, LENGTHS[-1]
 
     def __init__(
@@ -87,7 +88,7 @@ class SuffixDecoding(PromptLookup):
             if chance < LEAST:
                 break
             left -= chance
-            guesses.append(Guess((*path, token), chance, kinds[token], "suffix"))
+            guesses.append(Guess((*path, token), chance, kinds[token], self.by))
             self._grow((*path, token), chance, behind[token], guesses)
 
 

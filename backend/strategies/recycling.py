@@ -1,5 +1,6 @@
 """Token recycling as a strategy."""
 
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import latest
 from backend.drafters.recycling import TokenRecycling
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
@@ -9,8 +10,12 @@ from backend.types import ModelSpec
 
 
 def build(inputs: DrafterInputs) -> TokenRecycling:
+    return recycling_of(inputs, inputs.draft_length())
+
+
+def recycling_of(inputs: DrafterInputs, length: DraftLength) -> TokenRecycling:
     chain = not inputs.target.capabilities.tree
-    return TokenRecycling(inputs.draft_length(), chain=chain, earlier=latest(inputs.texts))
+    return TokenRecycling(length, chain=chain, earlier=latest(inputs.texts))
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:

@@ -1,12 +1,16 @@
-"""Speculative decoding as a strategy: a trained head, prompt lookup before it, or a draft model."""
+"""Speculative decoding as a strategy: a trained head, a draft model, or either beside a proposer
+without weights.
+"""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.verification import KEYED, DistributionVerifier
-from backend.drafters.hybrid import Hybrid
+from backend.drafters.draft_length import DraftLength
+from backend.drafters.hybrid import Hybrid, Proposer
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
@@ -22,12 +26,22 @@ from backend.strategies.declaration import (
 )
 from backend.strategies.equivalents import Draft, Equivalent, Lookup, Nothing
 from backend.strategies.lookup import NGRAM, lookup_of
+from backend.strategies.recycling import recycling_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
+from backend.strategies.suffix import suffix_of
 from backend.types import ModelSpec
 
 #: Drafts that are no model's name: the trained head, the same behind prompt lookup, and the
 #: target's own layer for more than the next token.
 TRAINED, HYBRID, MTP = "trained", "hybrid", "mtp"
+
+#: What may propose beside the draft. USUALLY: prompt lookup beside HYBRID, nothing beside others.
+USUALLY = "usual"
+BESIDE: dict[str, Callable[[DrafterInputs, DraftLength], Proposer]] = {
+    "lookup": lookup_of,
+    "suffix": suffix_of,
+    "recycling": recycling_of,
+}
 
 #: What may be promised of the text: that it is the plain one's, or that its distribution is.
 TEXT, DISTRIBUTION = "text", "distribution"
@@ -97,9 +111,14 @@ def build(inputs: DrafterInputs) -> Drafter:
         tokenizer.vocab_size,
         KEYED if keeps_text(inputs.values) else DistributionVerifier(),
     )
-    if inputs.values["draft"] != HYBRID:
-        return drafter
-    return Hybrid(lookup_of(inputs, length), drafter, length)
+    proposer = beside(inputs.values)
+    return Hybrid(BESIDE[proposer](inputs, length), drafter, length) if proposer else drafter
+
+
+def beside(values: Values) -> str:
+    """What proposes beside the draft; "": nothing does."""
+    usual = "lookup" if values["draft"] == HYBRID else ""
+    return usual if values["beside"] == USUALLY else values["beside"]
 
 
 def keeps_text(values: Values) -> bool:
@@ -121,23 +140,34 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     if draft == MTP:
         return Nothing(KINDS[MTP], Lookup(k, NGRAM))
     if _head(draft, target) is not None or draft == TRAINED:
-        beside = " beside prompt lookup" if draft == HYBRID else ""
+        together = f" beside {_named(values)}" if beside(values) else ""
         return Lookup(
             k,
             NGRAM,
-            f"No library loads Decode Derby's trained draft{beside}: this code uses prompt lookup "
-            "alone. With an int4 copy as the draft it would come nearer.",
+            f"No library loads Decode Derby's trained draft{together}: this code uses prompt "
+            "lookup alone. With an int4 copy as the draft it would come nearer.",
         )
     if draft == HYBRID:
         return Draft(
             k,
             replace(target, precision=USUAL_COPY),
-            "Decode Derby tries prompt lookup first and then the int4 copy. No library does both.",
+            f"Decode Derby drafts with {_named(values)} and the int4 copy. No library does both.",
         )
     if draft in all_precisions():
         return Draft(k, replace(target, precision=draft))
     return Draft(k, replace(target, name=draft))
 
+
+def _named(values: Values) -> str:
+    return dict(_BESIDE)[beside(values)]
+
+
+_BESIDE = (
+    (USUALLY, "as the draft has it"),
+    ("lookup", "prompt lookup"),
+    ("suffix", "suffix decoding"),
+    ("recycling", "token recycling"),
+)
 
 SPECULATIVE = Strategy(
     "speculative",
@@ -172,6 +202,14 @@ SPECULATIVE = Strategy(
             ),
         ),
         Choice(
+            "beside",
+            "Beside it",
+            "What guesses without weights beside the draft; each round takes whichever earns more, "
+            "or both. Hybrid has prompt lookup, other drafts have nothing.",
+            USUALLY,
+            _BESIDE,
+        ),
+        Choice(
             "promise",
             "Promise",
             "Same text: exactly the text of KV reuse. Same distribution: another text, just as "
@@ -191,6 +229,8 @@ SPECULATIVE = Strategy(
         "draft=trained,k=4",
         "draft=int4,k=3",
         "draft=int4,k=8",
+        "beside=suffix",
+        "draft=trained,beside=recycling,k=6",
         "promise=distribution",
     ),
     candidates=(

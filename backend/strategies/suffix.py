@@ -1,5 +1,6 @@
 """Suffix decoding as a strategy."""
 
+from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import latest
 from backend.drafters.suffix import SuffixDecoding
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
@@ -9,8 +10,12 @@ from backend.types import ModelSpec
 
 
 def build(inputs: DrafterInputs) -> SuffixDecoding:
+    return suffix_of(inputs, inputs.draft_length())
+
+
+def suffix_of(inputs: DrafterInputs, length: DraftLength) -> SuffixDecoding:
     chain = not inputs.target.capabilities.tree
-    return SuffixDecoding(inputs.draft_length(), chain=chain, earlier=latest(inputs.texts))
+    return SuffixDecoding(length, chain=chain, earlier=latest(inputs.texts))
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:

@@ -66,7 +66,7 @@ class _Choose(Untrusted):
     def apply(self, text: str, offer: Offer) -> list[str]:
         for preset in presets():
             if preset.name == self.name and _can_run(preset, offer):
-                return list(preset.lines)
+                return list(preset.lines[: offer.most_columns])
         raise DerbyError(f"There is no preset {self.name!r:.60}.")
 
 
@@ -255,7 +255,9 @@ def catalogue(offer: Offer) -> dict[str, Any]:
 
 
 def _can_run(preset: Preset, offer: Offer) -> bool:
-    return editor_state("\n".join(preset.lines), offer)["columns"] is not None
+    """Whether the preset can be raced here, or its first columns where fewer are allowed."""
+    lines = preset.lines[: offer.most_columns]
+    return len(lines) > 1 and editor_state("\n".join(lines), offer)["columns"] is not None
 
 
 def _field(setting: Setting, offer: Offer) -> dict[str, Any]:

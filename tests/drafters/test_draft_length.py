@@ -1,5 +1,6 @@
 """How much to draft: the best round under known costs, and beliefs that follow what happens."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -257,25 +258,28 @@ def test_every_drafter_sums_up_once_when_the_text_has_ended(k: int) -> None:
         assert not any(isinstance(event, Decided) for event in fixed.events)
 
 
-def test_a_hybrid_tells_whose_drafts_were_verified() -> None:
+def test_a_hybrid_tells_whose_guesses_were_accepted_and_what_asking_took() -> None:
     engine = FakeEngine(period=1, sharpness=8.0)
     draft_length = AdaptiveDraftLength(CURVE, 0.1, 4)
-    draft = drafting(engine, draft_length)
-    lookup = PromptLookup(draft_length, 3)
-    hybrid = Hybrid(lookup, draft, draft_length)
-    counts: list[bool] = []
-    observe = hybrid.observe
+    hybrid = Hybrid(PromptLookup(draft_length, 3), drafting(engine, draft_length), draft_length)
+    found = run(engine, Request("x", max_new_tokens=60), hybrid)
+    accepted = sum(step.accepted for step in found.steps)
+    drafted = sum(step.drafted for step in found.steps)
+    told = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+) by", hybrid.decision.why)]
+    assert tuple(map(sum, zip(*told, strict=True))) == (accepted, drafted)
+    cost = r"proposing took prompt lookup \S+ ms in each of \d+ rounds, and the draft model \S+ ms"
+    assert re.search(cost, hybrid.decision.why)
 
-    def counted(found: Outcome) -> None:
-        if found.proposal.drafted:
-            rows = found.proposal.tokens[: found.proposal.drafted]
-            counts.append(bool(lookup.guesses) and lookup.guesses[0].path[0] in rows)
-        observe(found)
 
-    hybrid.observe = counted
-    run(engine, Request("x", max_new_tokens=60), hybrid)
-    assert f", {sum(counts)} of them with prompt lookup" in hybrid.decision.why
-    assert 0 < sum(counts) <= len(counts)
+def test_what_a_round_earns_is_what_the_best_number_of_guesses_does() -> None:
+    """A guess that does not pay takes nothing from it; calls of the draft do."""
+    length = AdaptiveDraftLength(CURVE, 0.1, 4)
+    none = length.gain([])
+    assert length.gain([0.9]) > none
+    assert length.gain([0.9, 0.01]) == length.gain([0.9])
+    assert none <= length.gain([0.9], calls=1) < length.gain([0.9])
+    assert length.gain([0.9] * 9) == length.gain([0.9] * 4), "at most k"
+    assert DraftLength(2).gain([0.5, 0.25, 0.1]) == 0.75
 
 
 def test_a_token_is_as_dear_as_the_machine_is_slow_now() -> None:

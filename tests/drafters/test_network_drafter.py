@@ -1,6 +1,7 @@
 """A network's cache always holds the text's beginning, and no pass is ever wasted on it."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -14,12 +15,15 @@ from numpy.typing import NDArray
 from backend.costs.pass_costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.context import Bounds
+from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import DraftSampler, Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
-from backend.drafters.hybrid import Hybrid
+from backend.drafters.hybrid import Hybrid, Proposer
 from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
+from backend.drafters.recycling import TokenRecycling
+from backend.drafters.suffix import SuffixDecoding
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import CAPABILITIES, RECURRENT, FakeEngine
@@ -446,3 +450,28 @@ def test_a_hybrid_verifies_both_guesses_in_one_tree_where_that_pays() -> None:
     }
     assert {90, 8} <= roots, "looked up, and drafted"
     assert proposal.calls
+
+
+@pytest.mark.parametrize("name", ["suffix", "recycling"])
+def test_any_proposer_without_weights_goes_beside_a_draft(name: str) -> None:
+    """In a text that repeats itself it is right and spares the draft's calls; in one that does not,
+    nearly all that is accepted is the draft's. The text stays what it is.
+    """
+    kinds: dict[str, Callable[[DraftLength], Proposer]] = {
+        "suffix": lambda length: SuffixDecoding(length, chain=False),
+        "recycling": lambda length: TokenRecycling(length, chain=False),
+    }
+    for period, sharpness in ((1, 8.0), (2, 4.0)):
+        engine = FakeEngine(period=period, sharpness=sharpness)
+        length = AdaptiveDraftLength(PassCosts((1, 2, 16), (1.0, 1.01, 1.2)), 0.3, 4)
+        hybrid = Hybrid(kinds[name](length), drafting(engine, length), length)
+        request = Request("x", max_new_tokens=80)
+        found = run(engine, request, hybrid)
+        assert found.tokens == run(engine, request, Drafter()).tokens
+        told = re.findall(r"(\d+) of \d+ by ([a-z ]+)", hybrid.decision.why)
+        accepted = {by: int(count) for count, by in told}
+        if period == 1:
+            assert accepted[name] > accepted["draft model"]
+            assert found.score.calls < 40, "each token of the draft is a call"
+        else:
+            assert accepted["draft model"] > 10 * accepted[name]
