@@ -182,7 +182,7 @@ class LoadedModels:
         if self._needed[spec] < SLOW:
             say(sentence)
             return declared.open(spec, say)
-        with progress(say) as tell:
+        with progress(say, self._needed[spec]) as tell:
             tell(sentence)
             return declared.open(spec, tell)
 

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 from backend.models.prepared import Building, building
@@ -12,63 +14,116 @@ from backend.racing.usual import size
 LOOK = 1.0
 
 #: Memory that has come since the last sentence and is worth a word, in bytes.
-WORTH = 2e8
+WORTH = 1e8
 
-#: The share of a file that must have come before the time that is left can be told.
+#: The share that must have come before the time that is left can be told.
 TELLING = 0.02
+
+#: The share of the mapped files that is read once all is: an engine may leave their headers alone.
+ALL = 0.98
+
+#: Where Linux lists what a process maps: a line a region.
+MAPS = Path("/proc/self/maps")
 
 Say = Callable[[str], None]
 
 
-class Progress:
-    """Adds to the latest sentence how much of a prepared folder's file is written, or how much
-    memory was taken. Says nothing while nothing comes: silence tells of a process that hangs.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes that this process holds: its own, and what it has read of the files that it maps, of
+    `mapped` bytes in all; 0: unknown.
     """
 
-    def __init__(self, say: Say, memory: Callable[[], int]) -> None:
-        """`memory` tells how many bytes this process holds."""
-        self._say, self._memory = say, memory
+    own: int
+    read: int = 0
+    mapped: int = 0
+
+    def __sub__(self, other: "Held") -> "Held":
+        return Held(self.own - other.own, self.read - other.read, self.mapped - other.mapped)
+
+
+def held() -> Held:
+    """What it holds now."""
+    import psutil
+
+    facts = psutil.Process().memory_info()
+    if (mapped := _mapped()) == 0:
+        return Held(facts.rss)
+    return Held(facts.rss - facts.shared, facts.shared, mapped)
+
+
+def _mapped() -> int:
+    """Bytes of all mapped files but libraries; 0 where nobody tells."""
+    total = 0
+    with suppress(OSError):
+        for line in MAPS.read_text(errors="replace").splitlines():
+            region, _, _, _, inode, *path = line.split(maxsplit=5)
+            if inode != "0" and path and ".so" not in path[0]:
+                begin, end = region.split("-")
+                total += int(end, 16) - int(begin, 16)
+    return total
+
+
+class Progress:
+    """Adds to the latest sentence how much of a prepared folder's file is written, or else how much
+    of a model's files was read and how much memory was taken. Says nothing while nothing comes:
+    silence tells of a process that hangs.
+    """
+
+    def __init__(self, say: Say, memory: Callable[[], Held], weights: int = 0) -> None:
+        """`memory` tells what this process holds, `weights` how many bytes of its own the model
+        will take; 0: unknown.
+        """
+        self._say, self._memory, self._weights = say, memory, weights
         self._lock = threading.Lock()
         self._sentence, self._held = "", memory()
-        self._told = 0.0
-        self._first: tuple[float, int] | None = None
+        self._told: tuple[str, float] = ("", 0.0)
+        self._first: tuple[str, float, int] | None = None
 
     def say(self, sentence: str) -> None:
         with self._lock:
-            self._sentence, self._told, self._first = sentence, 0.0, None
+            self._sentence, self._told, self._first = sentence, ("", 0.0), None
             self._say(sentence)
 
     def look(self, now: float, folders: tuple[Building, ...]) -> None:
         """Say how far it has come by `now`, in seconds, if that is further than before."""
         with self._lock:
-            written, total = next(((f.written, f.needs) for f in folders if f.written), (0, 0))
-            done = written or self._memory() - self._held
-            if not self._sentence or abs(done - self._told) < (1 if written else WORTH):
+            how, done, total = self._come(folders)
+            before = self._told[1] if how == self._told[0] else 0.0
+            worth = 1 if how == "written" else WORTH
+            if not self._sentence or done <= 0 or abs(done - before) < worth:
                 return
-            self._told = done
-            come = self._writing(now, written, total) if written else f"{size(done)} in memory"
-            self._say(f"{self._sentence} {come}")
+            self._told = how, done
+            self._say(f"{self._sentence} {self._part(now, how, done, total)}")
 
-    def _writing(self, now: float, written: int, total: int) -> str:
-        self._first = self._first or (now, written)
-        began, before = self._first
-        if not total > written:
-            return f"{size(written)} written"
-        said = f"{size(written)} of about {size(total)} written ({written / total:.0%})"
-        if written - before < TELLING * total:
+    def _come(self, folders: tuple[Building, ...]) -> tuple[str, int, int]:
+        """What happens to how many bytes, of how many; 0: unknown."""
+        if found := next((folder for folder in folders if folder.written), None):
+            return "written", found.written, found.needs
+        come = self._memory() - self._held
+        if come.read < ALL * come.mapped:
+            return "read", come.read, come.mapped
+        return "in memory", come.own, self._weights
+
+    def _part(self, now: float, how: str, done: int, total: int) -> str:
+        if self._first is None or self._first[0] != how:
+            self._first = how, now, done
+        _, began, before = self._first
+        if not total > done:
+            return f"{size(done)} {how}"
+        said = f"{size(done)} of about {size(total)} {how} ({done / total:.0%})"
+        if done - before < TELLING * total:
             return said
-        return f"{said}, about {(total - written) * (now - began) / (written - before):.0f} s left"
+        left = (total - done) * (now - began) / (done - before)
+        return f"{said}, about {max(1, left):.0f} s left"
 
 
 @contextmanager
-def progress(say: Say) -> Iterator[Say]:
+def progress(say: Say, weights: int = 0) -> Iterator[Say]:
     """What to tell sentences meanwhile; `say` hears them, and from a thread of its own what comes
-    to them, one at a time.
+    to them, one at a time. `weights`: see Progress.
     """
-    import psutil
-
-    process, ended = psutil.Process(), threading.Event()
-    told = Progress(say, lambda: process.memory_info().rss)
+    ended, told = threading.Event(), Progress(say, held, weights)
 
     def look() -> None:
         while not ended.wait(LOOK):
