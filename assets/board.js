@@ -12,7 +12,7 @@ import { drawGlossary, drawWhy, startWhy } from "./why.js";
 const find = finder("board");
 const STILL = 10000; // ms after which the page says why nothing moves
 const ORIGINS = {
-  drafted: "guessed and right",
+  drafted: "guessed right",
   forced: "forced by the grammar",
   fixed: "text of the program",
   earlier: "before Continue",
@@ -70,9 +70,10 @@ function begin(board, view) {
 }
 
 // Of a race that was run elsewhere or earlier, and how one came out that was run again here.
-function drawRecorded({ phase, recorded, compared, fragment }) {
+function drawRecorded({ phase, recorded, place, compared, fragment }) {
   if (fragment) keepAddress(fragment);
   put(find(".dd-recorded span"), recorded ?? "");
+  find(".dd-recorded span").title = place ?? "";
   find(".dd-recorded").hidden = !recorded;
   find(".dd-recorded button").hidden = phase === "opening";
   const box = find(".dd-compared");

@@ -6,7 +6,7 @@ import { addRounds, drawMoment, stripOf } from "./rounds.js";
 import { laneOf } from "./track.js";
 
 // Laid out from its end: what is added is in sight, unless its reader has scrolled back.
-function textOf({ title, description }) {
+function textOf({ title, gist }) {
   const box = make("div", "dd-text");
   box.tabIndex = 0;
   box.setAttribute("role", "region");
@@ -16,7 +16,7 @@ function textOf({ title, description }) {
   flow.lang = "";
   const problem = make("p", "dd-problem");
   const inner = make("div");
-  inner.append(flow, make("p", "dd-intro", description), problem);
+  inner.append(flow, make("p", "dd-intro", gist), problem);
   box.append(inner);
   return { box, flow, problem };
 }
@@ -41,6 +41,7 @@ export function card(column) {
   const header = make("header");
   const state = make("span", "dd-state");
   header.append(make("h3", "", column.title), state);
+  header.title = column.description;
   const text = textOf(column);
   const body = make("div", "dd-body");
   body.append(text.box, copier(`Copy the text of ${column.title}`, text.flow));

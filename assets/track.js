@@ -8,7 +8,7 @@ const find = finder("board");
 const CLOCK = 0;
 const STEPS = [1, 2, 5];
 const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
-const NEAR = 0.93;
+const NARROW = 640; // pixels of the window up to which a lane is short
 let drawn = ""; // of the scale, which changes in place
 let scale = { unit: "token", flag: 0, end: "", finish: null, now: null };
 
@@ -16,7 +16,7 @@ export function laneOf(column) {
   const root = make("li", "dd-lane");
   const who = make("div", "dd-who");
   const gist = make("span", "dd-gist");
-  who.title = column.title;
+  who.title = `${column.title}: ${column.description}`;
   who.append(make("strong", "", column.title), gist);
   const course = make("div", "dd-course");
   const [rail, fill, runner, count] = ["rail", "fill", "runner", "count"].map((name) => make("div", `dd-${name}`));
@@ -31,12 +31,15 @@ export function laneOf(column) {
   return { root, gist, fill, runner, count, place, factor, pace };
 }
 
+// From which share of a lane on the flag would lie on its number.
+const near = () => (innerWidth <= NARROW ? 0.85 : 0.93);
+
 // Round numbers, a few.
 function ticks() {
   let step = 1;
   for (let i = 0; scale.flag / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
   const all = [];
-  for (let at = 0; at < NEAR * scale.flag; at += step) all.push(at);
+  for (let at = 0; at < near() * scale.flag; at += step) all.push(at);
   return all;
 }
 
@@ -73,7 +76,7 @@ export function drawLane(it) {
   setStyle(lane.fill, "transform", `translateX(${percent - 100}%)`);
   setStyle(lane.runner, "transform", `translateX(${percent}%)`);
   put(lane.count, length ? String(length) : "");
-  setData(lane.root, "near", String(it.share > NEAR && it.share < 1)); // the flag would lie on its number
+  setData(lane.root, "near", String(it.share > near() && it.share < 1));
   setData(lane.root, "state", column.state);
   setData(lane.root, "pace", column.pace);
   setData(lane.root, "place", column.place);

@@ -314,10 +314,10 @@ def _kept_texts(board: Scoreboard) -> str:
         return f"{board.name(others[0])} wrote the same text as {reference}."
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
-    until = ", as far as each goes" if any(_shorter(board, i) for i in same) else ""
+    compared = "agree" if any(_shorter(board, i) for i in same) else "are identical"
     whole = len(board.columns)
     which = f"All {_number(whole)}" if len(same) == whole else f"{len(same)} of {whole}"
-    return f"{which} texts are identical{until}."
+    return f"{which} texts {compared}."
 
 
 def _shorter(board: Scoreboard, index: int) -> bool:
@@ -498,29 +498,35 @@ def brief(board: Scoreboard, index: int) -> str:
         return as_sentence(verdict(board, index))
     if judged and index == board.baseline_index:
         return as_sentence(validity(score))
-    return as_sentence(_exception(board, index) or _factors(board, index) or served(score))
+    return as_sentence(_cause(board, index))
 
 
 def reason(board: Scoreboard, index: int) -> str:
-    """Why a column is as fast as it is: tokens per pass and the time of a pass, the prediction, and
-    what was declined; "" while unknown and for the baseline itself.
+    """Why a column is as fast as it is: tokens per pass and the time of a pass, what both come to,
+    the prediction, and what was declined; "" while unknown and for the baseline itself.
     """
-    score, exception = board.scores[index], _exception(board, index)
-    if score.fed or board.control(index):
-        return exception
-    factors = exception or _factors(board, index) or served(score)
-    return "; ".join([factors, *_asides(board, index)]) if factors else ""
+    cause = _cause(board, index)
+    shown = _comes_to(board, index) if cause and cause == _factors(board, index) else ""
+    return "; ".join([f"{cause}: {shown}" if shown else cause, *_asides(board, index)])
 
 
 def aside(board: Scoreboard, index: int) -> str:
-    """What `reason` says beyond `brief`."""
-    whole, begun = as_sentence(reason(board, index)), brief(board, index).removesuffix(".")
+    """What `reason` says beyond `brief` and the verdict that the lane shows."""
+    whole = as_sentence("; ".join([_cause(board, index), *_asides(board, index)]))
+    begun = brief(board, index).removesuffix(".")
     return whole.removeprefix(begun).removesuffix(".").removeprefix("; ")
+
+
+def _cause(board: Scoreboard, index: int) -> str:
+    """Why a column is as fast as it is, without what that comes to."""
+    return _exception(board, index) or _factors(board, index) or served(board.scores[index])
 
 
 def _asides(board: Scoreboard, index: int) -> list[str]:
     """The share of drafting, the prediction, and what was declined."""
     score, exception, parts = board.scores[index], _exception(board, index), list[str]()
+    if score.fed or board.control(index) or not _cause(board, index):
+        return parts
     if drafting := _drafting(board, score):
         parts.append(f"drafting takes {factor(drafting)} of that")
     # A prediction is over plain decoding on the column's own model. What was declined states the
@@ -575,19 +581,21 @@ def _exception(board: Scoreboard, index: int) -> str:
 
 
 def _factors(board: Scoreboard, index: int) -> str:
-    """Tokens per pass, the time of a pass, and what both come to; "" while unknown and for the
-    baseline itself.
-    """
-    score, cost, pace = board.scores[index], pass_cost(board, index), board.pace(index)
+    """Tokens per pass and the time of a pass; "" while unknown and for the baseline itself."""
+    score, cost = board.scores[index], pass_cost(board, index)
     if not cost or index == board.baseline_index:
         return ""
-    price = f"each pass takes {factor(cost)} as long"
-    if score.drafted or score.tokens_per_forward > PLAIN:
-        joint = "but" if pace == "slower" else "and"
-        price = f"{score.tokens_per_forward:.2f} tokens per pass, {joint} {price}"
-    unclear = "no clear difference" if board.gain(index).known else ""
-    shown = pace or ("" if board.noisy else unclear)
-    return f"{price}: {shown}" if shown else price
+    if not (score.drafted or score.tokens_per_forward > PLAIN):
+        return f"each pass takes {factor(cost)} as long"
+    joint = "but" if board.pace(index) == "slower" else "and"
+    gained = f"{score.tokens_per_forward:.2f} tokens per pass"
+    return f"{gained}, {joint} each takes {factor(cost)} as long"
+
+
+def _comes_to(board: Scoreboard, index: int) -> str:
+    """Whether tokens per pass and the time of a pass make a column faster; "" while unknown."""
+    unclear = board.gain(index).known and not board.noisy
+    return board.pace(index) or ("no clear difference" if unclear else "")
 
 
 def _drafting(board: Scoreboard, score: Score) -> float:

@@ -104,17 +104,21 @@ def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> Vie
     """
     number, goal = time.time_ns() // 1_000_000, goal_of(record.request)
     shown = view(board_of(record), race=number, goal=goal, public=public)
-    return {**shown, "recorded": public(f"Recorded: {record.place}.")}
+    return {**shown, **_recorded(record, public)}
 
 
 def opening_view(record: RaceRecord) -> View:
     """The recorded race that a page just opened plays until there is another one: number 0."""
-    board, machine = board_of(record), record.machine
-    where = machine.processor or machine.system
-    shown = view(board, race=0, goal=goal_of(record.request))
+    shown = view(board_of(record), race=0, goal=goal_of(record.request))
     later = {"doubt": "", "result": None, "costs": None, "load": None, "glossary": _glossary()}
+    return {**shown, **later, "phase": "opening", **_recorded(record, str)}
+
+
+def _recorded(record: RaceRecord, public: Callable[[str], str]) -> View:
+    """Where and when a race was recorded, in few words; `place` says it in full."""
+    where = record.machine.processor or record.machine.system
     told = f"Recorded on {where}, {record.made[:10]}."
-    return {**shown, **later, "phase": "opening", "recorded": told}
+    return {"recorded": public(told), "place": public(record.place)}
 
 
 def _glossary() -> list[list[str]]:

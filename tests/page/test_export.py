@@ -252,7 +252,7 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         other.wait_phase("ended")
         assert texts(other) == whole
         expect(other.page.get_by_label("Prompt", exact=True)).to_have_value(LONG)
-        expect(other.page.locator(".dd-recorded")).to_contain_text("Recorded: ")
+        expect(other.page.locator(".dd-recorded")).to_contain_text("Recorded on ")
         expect(other.page.locator("#continue")).to_be_hidden()  # it said "Nothing has run yet"
         other.page.get_by_role("button", name="Race it again here").click()
         compared = other.page.locator(".dd-compared li")

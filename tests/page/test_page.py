@@ -33,7 +33,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
         assert "Identical to KV reuse (64 tokens)." in visitor.card(title).part("told")
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
-    assert "4 of 5 texts are identical, as far as each goes." in visitor.status
+    assert "4 of 5 texts agree." in visitor.status
     visitor.why("Figures")
     assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 5
     for origin in ("drafted", "forced"):
@@ -382,7 +382,7 @@ def test_the_built_in_model_races(browser: Browser) -> None:
         visitor.close()
         visitor = Visitor(browser, address)
         visitor.page.evaluate("(hash) => { location.hash = hash; }", link)
-        expect(visitor.page.locator(".dd-recorded")).to_contain_text("Recorded: ")
+        expect(visitor.page.locator(".dd-recorded")).to_contain_text("Recorded on ")
         assert visitor.page.locator(".dd-flow").all_text_contents() == texts
         visitor.page.get_by_label("Speed of the replay").select_option("0.25")
         visitor.page.get_by_role("button", name="Replay", exact=True).click()

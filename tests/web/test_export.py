@@ -147,7 +147,7 @@ def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
 
     nothing, there, opened, step, later, missing = asyncio.run(scene())
     assert nothing == {"form": "mine", "note": "Nothing has run yet: run a race first."}
-    assert there["recorded"].startswith("Recorded: ")
+    assert there["recorded"].startswith("Recorded on ")
     assert read_shared(opened["file"][2]) == record
     assert (step["at"], step["column"]) == ([1, 0], "Prompt lookup")
     assert read_shared(later["file"][2]).request.prompt == "Else"

@@ -130,8 +130,8 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert column["line"] == "95 % interval (1.31\u20131.35)."
     assert base["line"] == "TTFT 1.00 s, tokens/s 10.0."
     assert (base["place"], column["place"]) == ("2nd", "1st")
-    said = "2.00 tokens per pass, and each pass takes 1.50\u00d7 as long: faster."
-    assert column["sentence"] == said
+    said = "2.00 tokens per pass, and each takes 1.50\u00d7 as long."
+    assert (column["sentence"], column["pace_text"]) == (said, "\u25b2 faster")
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."
     assert "61 tokens in 5.50 s; it stopped at: token limit." in details["told"]
