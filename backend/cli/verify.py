@@ -1,5 +1,6 @@
 """python -m backend verify."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ from backend.bench.prompts import PROMPTS
 from backend.cli.console import out
 from backend.cli.options import MaxNewTokens
 from backend.engines.registry import engines
+from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
 
@@ -20,14 +22,21 @@ def verify(
     prompts: Annotated[
         int, typer.Option(help="How many of the six prompts to use.", min=1, max=len(PROMPTS))
     ] = len(PROMPTS),
+    model: Annotated[
+        str, typer.Option(help="Another model than the built-in one, as it was published.")
+    ] = BUILT_IN,
     max_new_tokens: MaxNewTokens = 96,
 ) -> None:
     from backend.bench.verify import TARGETS, cases
     from backend.bench.verify import verify as run_cases
 
-    promised = [target for target in TARGETS if target.engine in engine]
+    promised = [
+        replace(target, name=model)
+        for target in TARGETS
+        if target.engine in engine and (model == BUILT_IN or target.precision != "int4-exact")
+    ]
     others = set(engine) - {target.engine for target in promised}
-    targets = (*promised, *(ModelSpec(engine=name) for name in sorted(others)))
+    targets = (*promised, *(ModelSpec(model, name) for name in sorted(others)))
     chosen = cases(targets, PROMPTS[:prompts])
     unequal = 0
     for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):

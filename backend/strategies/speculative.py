@@ -231,6 +231,7 @@ SPECULATIVE = Strategy(
         "draft=int4,k=8",
         "beside=suffix",
         "draft=trained,beside=recycling,k=6",
+        "draft=mtp,k=3",
         "promise=distribution",
     ),
     candidates=(

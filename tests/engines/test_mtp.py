@@ -7,6 +7,7 @@ projection. Later logits are of its layer over the rows of the text and those of
 """
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,20 @@ from published_drafts import assert_like_speculators, write
 from races import board_after, events_of
 from safetensors.torch import load_file, save_file
 
+from backend.bench.prompts import PROMPTS
+from backend.bench.verify import cases, runs_on, verified_columns, verify
 from backend.engines.heads.published import is_published, read_published
 from backend.engines.heads.torch_draft import open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
 from backend.kvcache.sources import Visitor
+from backend.racing.commands import SaveColumn, run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.strategies.speculative import SPECULATIVE
-from backend.types import ModelSpec, Request, Sampling
+from backend.strategies.speculative import MTP, SPECULATIVE
+from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
 
 PUBLISHED = Path(__file__).parent / "mtp"
 NAMES = ("qwen3", "qwen3_5", "qwen3_next")
@@ -165,6 +170,9 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     return ModelSpec(str(folder), "torch")
 
 
+#: Texts of three tokens that two columns write of each.
+SEEDS = 150
+
 PLAIN = Request("one two three, one two", 32, chat=False)
 
 
@@ -181,15 +189,27 @@ def test_columns_write_what_kv_reuse_writes(qwen: ModelSpec, temperature: float,
     assert more or drafted.accepted, "its guesses cannot follow a grammar that it does not see"
 
 
-def test_an_answer_goes_on_as_if_it_had_not_ended(qwen: ModelSpec) -> None:
+@pytest.mark.parametrize("saved", [False, True], ids=["cache", "snapshot"])
+def test_an_answer_goes_on_as_if_it_had_not_ended(
+    qwen: ModelSpec, saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.kvcache.snapshots.cache_dir", lambda: tmp_path)
     columns = tuple(parse_column(t) for t in ("kv", "speculative:draft=mtp,auto=off,k=3"))
     request, models, scope = (
         replace(PLAIN, max_new_tokens=16, sampling=Sampling(0.8, seed=2)),
         LoadedModels(),
         Visitor("ann"),
     )
-    first = board_after(columns, events_of(Race(request, columns, qwen, scope=scope), models))
+    begun = Race(request, columns, qwen, scope=scope)
+    first = board_after(columns, events_of(begun, models))
     earlier = tuple(score.answer_so_far for score in first.scores)
+    if saved:
+        boards = [Scoreboard(columns[index : index + 1]) for index in range(2)]
+        for index, board in enumerate(boards):
+            command = SaveColumn(begun, index, earlier[index])
+            run_to_end(command, models, board.add, lambda: False)
+        models.prefixes.forget(scope)
+        earlier = tuple(AnswerSoFar(snapshot=board.scores[0].snapshot) for board in boards)
     on = Race(request, columns, qwen, earlier, scope)
     whole = Race(replace(request, max_new_tokens=32), columns[:1], qwen)
     plain, drafted = board_after(columns, events_of(on, models)).scores
@@ -197,6 +217,52 @@ def test_an_answer_goes_on_as_if_it_had_not_ended(qwen: ModelSpec) -> None:
     assert plain.message == drafted.message == ""
     assert drafted.tokens[-16:] == plain.tokens[-16:] == expected.tokens[-16:]
     assert drafted.drafted > 0
+
+
+def test_a_program_s_slots_are_filled_alike(qwen: ModelSpec) -> None:
+    program = (
+        '{{select "s" "red|green"}}: {{gen "a" regex="[a-z]{9}"}} and {{gen "b" max_tokens=9}}'
+    )
+    columns = tuple(parse_column(t) for t in ("kv", "speculative:draft=mtp,auto=off,k=3"))
+    request = replace(PLAIN, prompt=program, sampling=Sampling(0.8, seed=2))
+    plain, drafted = board_after(columns, events_of(Race(request, columns, qwen))).scores
+    assert plain.message == drafted.message == ""
+    assert (drafted.values, drafted.tokens) == (plain.values, plain.tokens)
+    assert drafted.drafted > 0
+
+
+@pytest.mark.thorough
+def test_the_promised_distribution_is_the_plain_columns(qwen: ModelSpec) -> None:
+    """Of the second and third token, over many seeds; with every guess accepted it is another."""
+    names = "kv", "speculative:draft=mtp,auto=off,k=2,promise=distribution"
+    columns, models = tuple(map(parse_column, names)), LoadedModels()
+    counts: list[Counter[tuple[int, ...]]] = [Counter(), Counter()]
+    accepted = 0
+    for seed in range(SEEDS):
+        request = replace(PLAIN, max_new_tokens=3, sampling=Sampling(1.0, top_k=2, seed=seed))
+        scores = board_after(columns, events_of(Race(request, columns, qwen), models)).scores
+        for count, score in zip(counts, scores, strict=True):
+            assert not score.message
+            count[tuple(score.tokens)] += 1
+        accepted += scores[1].accepted
+    plain, drafted = counts
+    assert accepted > SEEDS / 4
+    away = sum(abs(plain[text] - drafted[text]) for text in plain | drafted) / SEEDS / 2
+    assert away < 0.15
+
+
+def test_verify_runs_it_where_the_model_has_the_layer(qwen: ModelSpec) -> None:
+    columns = [c for c in verified_columns() if c.settings().get("draft") == MTP]
+    assert columns
+    assert not any(runs_on(column, ModelSpec(engine="torch")) for column in columns)
+    assert not any(runs_on(column, ModelSpec("fake", "fake")) for column in columns)
+    assert all(runs_on(column, qwen) for column in columns)
+    checked = (parse_column("kv"), *columns)
+    for result in verify(
+        cases((qwen,), PROMPTS[:1], (0.0, 0.8), (1,)), LoadedModels(), 12, checked
+    ):
+        assert result.equal, result.verdicts
+        assert result.tokens > 0
 
 
 def test_what_cannot_draft_is_refused_by_name(tmp_path: Path) -> None:

@@ -127,6 +127,11 @@ def read_published(folder: Path) -> PublishedDraft:
     )
 
 
+def has_mtp(name: str) -> bool:
+    """Whether the model called `name`, which is here, has an MTP layer of its own."""
+    return bool(own_mtp_prefix(model_folder(name, lambda _: None)))
+
+
 def own_mtp(name: str) -> Path:
     """The folder of the model called `name`, which is here. Raises DerbyError if it has no MTP
     layer.
