@@ -9,6 +9,7 @@ from backend.bench.prompts import PROMPTS
 from backend.cli.console import out
 from backend.cli.options import MaxNewTokens
 from backend.engines.registry import engines
+from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
 from backend.racing.models import LoadedModels
 from backend.types import ModelSpec
@@ -26,6 +27,9 @@ def verify(
         str, typer.Option(help="Another model than the built-in one, as it was published.")
     ] = BUILT_IN,
     max_new_tokens: MaxNewTokens = 96,
+    first: Annotated[
+        int, typer.Option(help="The case to begin with, to go on with a run that ended.", min=1)
+    ] = 1,
 ) -> None:
     from backend.bench.verify import TARGETS, cases
     from backend.bench.verify import verify as run_cases
@@ -39,7 +43,9 @@ def verify(
     targets = (*promised, *(ModelSpec(model, name) for name in sorted(others)))
     chosen = cases(targets, PROMPTS[:prompts])
     unequal = 0
-    for number, result in enumerate(run_cases(chosen, LoadedModels(), max_new_tokens), 1):
+    if not (left := chosen[first - 1 :]):
+        raise DerbyError(f"There are {len(chosen)} cases: choose one of them, and not {first}.")
+    for number, result in enumerate(run_cases(left, LoadedModels(), max_new_tokens), first):
         case = result.case
         unequal += not result.equal
         verdict = f"{len(result.verdicts)} columns equal" if result.equal else "NOT EQUAL"
@@ -52,5 +58,5 @@ def verify(
         for name, sentence in result.verdicts:
             if sentence != "equal":
                 out.print(f"    {name}: {sentence}", highlight=False)
-    out.print(f"{len(chosen) - unequal} of {len(chosen)} cases: all columns equal")
+    out.print(f"{len(left) - unequal} of {len(left)} cases: all columns equal")
     raise typer.Exit(1 if unequal else 0)
