@@ -13,6 +13,7 @@ from backend.grammar.sources import GrammarSource
 from backend.models.builtin import GGUF_MEMBER, PACKAGE
 from backend.models.files import BUILT_IN
 from backend.models.gguf import SUFFIX
+from backend.strategies.equivalents import RECYCLED, SUFFIX_DECODING
 
 ADDRESS = "http://127.0.0.1:8080"
 
@@ -21,6 +22,12 @@ _RANDOM_SEED = 2**32 - 1
 _OUTTYPES = {"bf16": "bf16", "fp16": "f16"}
 _REFUSED = {
     "regex": "llama.cpp takes no regular expression such as {}: write it as a GBNF grammar."
+}
+_NEAR = {
+    SUFFIX_DECODING: "Nearer to it are ngram-map-k, which counts what followed an n-gram, and "
+    "ngram-mod, which also knows the n-grams of other requests.",
+    RECYCLED: "Nearer to it is ngram-mod, which keeps a next token for each n-gram of all "
+    "requests.",
 }
 _EXACT = "--flash-attn on --cache-type-v f32 --ubatch-size 7 --no-repack"
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
@@ -161,5 +168,6 @@ LLAMA_CPP = Library(
     _notes,
     _REFUSED,
     imports=False,
+    near=_NEAR,
     packed=True,
 )

@@ -181,7 +181,8 @@ class Library:
     empty line. `notes`: sentences on it. `refused`: by kind, the grammars that it does not take: a
     sentence with {} for the name, and what to use instead. `caches`: it cannot do without a cache.
     `imports`: it reads the files that a grammar imports. `has`: what other libraries lack.
-    `packed`: it runs GGUF files as they are.
+    `near`: by what it lacks, a sentence on what is like it there. `packed`: it runs GGUF files as
+    they are.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Library:
     caches: bool = True
     imports: bool = True
     has: Set[str] = frozenset()
+    near: Mapping[str, str] = field(default_factory=dict)
     packed: bool = False
 
     def write(self, plan: Plan) -> Snippet:
@@ -207,7 +209,8 @@ class Library:
             return f"{self.name} computes GGUF files differently or not at all: use llama.cpp."
         if plan.lacking and plan.lacking not in self.has:
             setting = f"{self.lookup}{plan.k}"
-            return f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."
+            instead = f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."
+            return f"{instead} {self.near.get(plan.lacking, '')}".rstrip()
         if self.caches and not plan.cache:
             return f"{self.name} cannot write a text without its cache: use KV reuse."
         if plan.grammar is None:

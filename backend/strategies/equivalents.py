@@ -36,6 +36,7 @@ class Draft:
 
 #: What only some libraries have, as `Nothing.lacking` names it.
 SUFFIX_DECODING = "suffix decoding"
+RECYCLED = "token recycling"
 EAGLE_3 = "EAGLE-3"
 P_EAGLE = "P-EAGLE"
 MTP = "MTP"

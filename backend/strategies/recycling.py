@@ -4,7 +4,7 @@ from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import latest
 from backend.drafters.recycling import TokenRecycling
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
-from backend.strategies.equivalents import Equivalent, Lookup, Nothing
+from backend.strategies.equivalents import RECYCLED, Equivalent, Lookup, Nothing
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
 from backend.types import ModelSpec
 
@@ -19,7 +19,7 @@ def recycling_of(inputs: DrafterInputs, length: DraftLength) -> TokenRecycling:
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
-    return Nothing("token recycling", Lookup(min(values["k"], 8), 2))
+    return Nothing(RECYCLED, Lookup(min(values["k"], 8), 2))
 
 
 RECYCLING = Strategy(

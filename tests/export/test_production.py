@@ -89,6 +89,13 @@ def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
     assert '{"method": "mtp", "num_speculative_tokens": 4}' in own
 
 
+def test_llama_cpps_other_lookups_are_named_where_they_are_nearer() -> None:
+    for column, near in (("suffix", ("ngram-map-k", "ngram-mod")), ("recycling", ("ngram-mod",))):
+        note = code_of(column, ran(), "llama.cpp").note
+        assert all(name in note for name in ("--spec-type ngram-simple", *near))
+        assert "ngram-" not in code_of(column, ran(), "transformers").note
+
+
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup:k=7", "lookup:auto=false"])
 def test_a_column_that_was_set_stays_as_it_was_set(column: str) -> None:
     found = code_of(column, ran())
