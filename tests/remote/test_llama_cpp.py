@@ -53,13 +53,18 @@ def test_a_server_races_beside_local_columns(server: Any) -> None:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_productions_request_gets_the_columns_text(plain_server: Any, *, chat: bool) -> None:
-    request, target = Request("The rivers of Europe", 24, chat=chat), ModelSpec(BUILT_IN, "llamacpp", "gguf")
+    request, target = (
+        Request("The rivers of Europe", 24, chat=chat),
+        ModelSpec(BUILT_IN, "llamacpp", "gguf"),
+    )
     race = Race(request, (parse_column("kv"),), target)
     [score] = board_after(race.columns, events_of(race)).scores
     code = snippet(race.columns[0], score, request, target, "llama.cpp").code
     *_, address, _, header, _, body = shlex.split(code.replace("\\\n", " "))
     sent = {"content": body, "headers": dict([header.split(": ")])}
-    answer = httpx.post(address.replace(ADDRESS, plain_server.listening_address), **sent, timeout=60)
+    answer = httpx.post(
+        address.replace(ADDRESS, plain_server.listening_address), **sent, timeout=60
+    )
     told = answer.raise_for_status().json()
     text = told["choices"][0]["message"]["content"] if chat else told["content"]
     assert text == score.text
