@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -77,6 +77,7 @@ class Progress:
         self._say, self._memory, self._weights = say, memory, weights
         self._lock = threading.Lock()
         self._sentence, self._held = "", memory()
+        self._mapping = False
         self._told: tuple[str, float] = ("", 0.0)
         self._first: tuple[str, float, int] | None = None
 
@@ -100,10 +101,15 @@ class Progress:
         """What happens to how many bytes, of how many; 0: unknown."""
         if found := next((folder for folder in folders if folder.written), None):
             return "written", found.written, found.needs
-        come = self._memory() - self._held
+        now = self._memory()
+        come = now - self._held
+        if not come.mapped:
+            return "in memory", come.own, 0
+        if not self._mapping:  # what libraries took before is not the model's
+            self._mapping, self._held = True, replace(self._held, own=now.own)
         if come.read < ALL * come.mapped:
             return "read", come.read, come.mapped
-        return "in memory", come.own, self._weights
+        return "in memory", now.own - self._held.own, self._weights
 
     def _part(self, now: float, how: str, done: int, total: int) -> str:
         if self._first is None or self._first[0] != how:

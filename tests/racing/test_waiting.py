@@ -42,10 +42,13 @@ def test_a_model_is_read_and_then_laid_out_each_with_its_own_share_and_speed() -
     said, memory = list[str](), Memory()
     told = Progress(said.append, memory, 2_000_000_000)
     told.say("Loading it...")
+    memory.now = Held(1_150_000_000, 50_000_000)
+    told.look(0.0, ())
     for now, own, read in ((1, 0, 0.5), (2, 0.1, 1.5), (3, 0.5, 2.0), (5, 1.5, 2.0), (9, 2.2, 2.0)):
-        memory.now = Held(int((1 + own) * 1e9), int((0.05 + read) * 1e9), 2_000_000_000)
+        memory.now = Held(int((1.15 + own) * 1e9), int((0.05 + read) * 1e9), 2_000_000_000)
         told.look(now, ())
     assert said[1:] == [
+        "Loading it... 150.0 MB in memory",  # of libraries
         "Loading it... 500.0 MB of about 2.0 GB read (25%)",
         "Loading it... 1.5 GB of about 2.0 GB read (75%), about 1 s left",
         "Loading it... 500.0 MB of about 2.0 GB in memory (25%)",
