@@ -18,6 +18,9 @@ MANIFEST = "manifest.json"
 #: How the name of a folder ends that is being built.
 PARTIAL = ".partial"
 
+#: What the Hub's client calls a file that is not whole yet.
+FETCHING = "*.incomplete"
+
 #: How libraries say that they could not write: safetensors, pip and others; OpenVINO's streams.
 FULL = ("No space left on device", "os error 28", "Disk quota exceeded", "basic_ios::clear")
 
@@ -37,11 +40,11 @@ class Building:
 
 
 def building() -> tuple[Building, ...]:
-    """What threads of this process are building, files in folders of their own left out: those are
-    on the way to something else.
+    """What threads of this process are building. Files in folders of their own are on the way to
+    something else, and left out, but for those that the Hub's client is fetching.
     """
     return tuple(
-        Building(sum(_bytes(path) for path in partial.glob("*")), needs)
+        Building(sum(map(_bytes, (*partial.glob("*"), *partial.rglob(FETCHING)))), needs)
         for partial, needs in tuple(_building.items())
     )
 

@@ -222,12 +222,14 @@ class LoadedModels:
         """Have the files of the Hub model `name` here, beside those of the models that one race
         needs; any other name is left alone. Raises DerbyError for what cannot be had.
         """
-        self._hub.fetch(name, say, {spec.name for spec in self._needed})
+        with progress(say) as tell:
+            self._hub.fetch(name, tell, {spec.name for spec in self._needed})
 
     def _fetch(self, spec: ModelSpec, needed: Collection[str], say: Say) -> None:
         """Have the files of a model of the Hub here, beside those of the models `needed`."""
         if not engine_named(spec.engine).models:
-            self._hub.fetch(spec.name, say, needed)
+            with progress(say) as tell:
+                self._hub.fetch(spec.name, tell, needed)
 
     def _weight_bytes(self, spec: ModelSpec, names: Collection[str], say: Say) -> int:
         """Bytes of a model's weights, estimated if it is not loaded; 0 if it cannot be had, which

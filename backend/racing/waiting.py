@@ -76,14 +76,14 @@ class Progress:
         """
         self._say, self._memory, self._weights = say, memory, weights
         self._lock = threading.Lock()
-        self._sentence, self._held = "", memory()
-        self._mapping = False
+        self._sentence, self._held, self._mapping = "", Held(0), False
         self._told: tuple[str, float] = ("", 0.0)
         self._first: tuple[str, float, int] | None = None
 
     def say(self, sentence: str) -> None:
         with self._lock:
             self._sentence, self._told, self._first = sentence, ("", 0.0), None
+            self._held, self._mapping = self._memory(), False
             self._say(sentence)
 
     def look(self, now: float, folders: tuple[Building, ...]) -> None:
@@ -126,8 +126,8 @@ class Progress:
 
 @contextmanager
 def progress(say: Say, weights: int = 0) -> Iterator[Say]:
-    """What to tell sentences meanwhile; `say` hears them, and from a thread of its own what comes
-    to them, one at a time. `weights`: see Progress.
+    """What to tell sentences meanwhile; `say` hears them, and from a thread that the first one
+    starts what comes to them, one at a time. `weights`: see Progress.
     """
     ended, told = threading.Event(), Progress(say, held, weights)
 
@@ -136,9 +136,15 @@ def progress(say: Say, weights: int = 0) -> Iterator[Say]:
             told.look(perf_counter(), building())
 
     looking = threading.Thread(target=look, name="progress", daemon=True)
-    looking.start()
+
+    def tell(sentence: str) -> None:
+        told.say(sentence)
+        if looking.ident is None:
+            looking.start()
+
     try:
-        yield told.say
+        yield tell
     finally:
         ended.set()
-        looking.join()
+        if looking.ident is not None:
+            looking.join()

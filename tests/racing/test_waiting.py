@@ -1,12 +1,16 @@
 """How far loading has come: told as it comes, and never while nothing does."""
 
 import mmap
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from backend.models import prepared as cache
+from backend.models.hub_quota import HubQuota
 from backend.models.prepared import Building, building, prepared
+from backend.racing.models import LoadedModels
 from backend.racing.waiting import ALL, MAPS, Held, Progress, held, progress
 
 
@@ -101,13 +105,43 @@ def test_folders_are_looked_at_while_they_are_built_and_only_then(
         seen.append(building())
         (folder / "model.bin").write_bytes(bytes(100))
         seen.append(building())
+        (folder / "scratch" / "weights.incomplete").write_bytes(bytes(20))  # of a download
+        seen.append(building())
         raise ValueError("enough")
 
     with pytest.raises(ValueError, match="enough"):
         prepared("x", "r1", build, 250)
-    assert seen == [(Building(0, 250),), (Building(100, 250),)]
+    assert seen == [(Building(written, 250),) for written in (0, 100, 120)]
     assert building() == ()
     assert not cache._building
+
+
+def test_a_download_is_told_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page told of its size alone, for as long as it took."""
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    monkeypatch.setattr("backend.racing.waiting.LOOK", 0.001)
+    said, heard = list[str](), threading.Event()
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        if "written" in sentence:
+            heard.set()
+
+    def fetch(_quota: HubQuota, name: str, tell: Callable[[str], None], _needed: object) -> None:
+        def build(folder: Path) -> None:
+            (folder / ".cache").mkdir()
+            (folder / ".cache" / "weights.incomplete").write_bytes(bytes(5_000_000))
+            tell(f"Downloading {name}...")
+            assert heard.wait(60)
+
+        prepared("x", "r1", build, 20_000_000)
+
+    monkeypatch.setattr(HubQuota, "fetch", fetch)
+    LoadedModels().fetch("owner/model", say)
+    assert said[:2] == [
+        "Downloading owner/model...",
+        "Downloading owner/model... 5.0 MB of about 20.0 MB written (25%)",
+    ]
 
 
 def test_sentences_are_passed_on_and_no_thread_stays() -> None:
