@@ -4,7 +4,7 @@ import { card, drawColumn } from "./card.js";
 import { finder, fit, make, put, setData } from "./dom.js";
 import { keepAddress } from "./kept.js";
 import { beginReplay, drawControls, playOnce, replay, showMoment, startReplay } from "./replay.js";
-import { race, sight } from "./rounds.js";
+import { race, showBeginnings, sight } from "./rounds.js";
 import { drawScale } from "./track.js";
 import { listenTo, RUNNING, views } from "./stream.js";
 import { drawGlossary, drawWhy, startWhy } from "./why.js";
@@ -115,6 +115,7 @@ function show(view) {
   const fresh = view.race > race.number || view.race === 0;
   if (view.glossary) drawGlossary(view.glossary);
   if (fresh) begin(board, view);
+  const over = !RUNNING.includes(view.phase) && (fresh || RUNNING.includes(board.dataset.phase));
   const begun = view.race && (fresh || (view.phase === "racing" && board.dataset.phase !== "racing"));
   setPhase(board, view.phase);
   setData(board, "continues", view.continues ? "yes" : "no"); // a recording or a program does not
@@ -127,6 +128,7 @@ function show(view) {
   drawRecorded(view);
   drawScale(view.track);
   view.columns.forEach((column, i) => drawColumn(race.cards[i], column));
+  if (over) showBeginnings();
   if (replay.at === null) drawControls();
   else showMoment();
   drawLegend();

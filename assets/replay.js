@@ -1,7 +1,8 @@
 // The race as it was at an earlier moment of the columns' own clocks, standing or moving: each card
 // shows the rounds that it had by then (rounds.js).
 import { finder, put, setData } from "./dom.js";
-import { race, showUntil } from "./rounds.js";
+import { race, showBeginnings, showUntil } from "./rounds.js";
+import { racing } from "./stream.js";
 import { finishedBy } from "./track.js";
 
 const find = finder("board");
@@ -49,6 +50,7 @@ function pause() {
 function goTo(place) {
   replay.at = place === null ? null : Math.min(Math.max(0, place), lastPlace());
   showMoment();
+  if (place === null && !racing()) showBeginnings();
 }
 
 // By tokens, one lasts as long as with the fastest column.

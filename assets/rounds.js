@@ -47,6 +47,11 @@ export function showUntil(it, n) {
   drawMoment(it);
 }
 
+// What nothing is added to any more is read from its beginning.
+export function showBeginnings() {
+  for (const { text } of race.cards) text.box.scrollTop = -text.box.scrollHeight;
+}
+
 export function drawMoment(it) {
   drawLane(it);
   const { state, status } = it.column;

@@ -11,6 +11,21 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.parametrize("width", [380, 1366])
+def test_the_axis_names_the_line_of_the_baseline(visitor: Visitor, width: int) -> None:
+    """On a phone the axis was as wide as its own words, beside the boxes."""
+    page = visitor.page
+    page.set_viewport_size({"width": width, "height": 800})
+    visitor.tab("Benchmark")
+    middle = """(node) => {
+      const { left, width } = node.getBoundingClientRect();
+      return left + width / 2;
+    }"""
+    line, name = page.locator(".dd-box-one").first, page.locator(".dd-axis span").first
+    expect(name).to_have_text("KV reuse")
+    assert abs(line.evaluate(middle) - name.evaluate(middle)) < 3
+
+
 def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     visitor: Visitor, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Download, Route, expect
 from recordings import race_of
 
 from backend.records.file import from_bytes
-from backend.records.link import encode
+from backend.records.link import decode, encode
 from backend.records.record import RaceRecord
 from backend.web.export import read_shared
 
@@ -171,6 +171,17 @@ def test_menus_and_tabs_go_by_keys_alone(ended: Visitor) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator(".dd-result")).to_be_visible()
     page.locator(".dd-why > summary").click()
+
+
+def test_share_says_that_a_link_holds_the_race_and_the_address_its_settings(ended: Visitor) -> None:
+    """The address was copied in the belief that it holds the race."""
+    page = ended.page
+    page.get_by_role("button", name="Share", exact=True).click()
+    told = page.get_by_role("menuitem", name="Copy a link")
+    expect(told).to_contain_text("to the whole race; the address bar holds only its settings")
+    page.keyboard.press("Escape")
+    assert decode(link_of(ended)).events
+    assert not decode(page.evaluate("location.hash")).events
 
 
 def test_a_token_tells_of_its_step(ended: Visitor) -> None:

@@ -708,6 +708,57 @@ def test_lanes_stand_still_from_the_photo_finish_on(visitor: Visitor) -> None:
     )
 
 
+#: Numbers of lanes that the flag lies on.
+CROSSED = """[...document.querySelectorAll(".dd-count")].filter((node) => {
+  const { left, right, width } = node.getBoundingClientRect();
+  const flag = document.querySelector(".dd-flag").getBoundingClientRect().left;
+  return width && left < flag + 2 && right > flag;
+}).map((node) => node.textContent)"""
+
+
+@pytest.mark.parametrize("width", [380, 1366])
+def test_the_flag_lies_on_no_lane_s_number(visitor: Visitor, width: int) -> None:
+    """On a phone it crossed the number of a lane at 93 % of its length."""
+    page = visitor.page
+    page.set_viewport_size({"width": width, "height": 800})
+    page.wait_for_selector('.dd-board[data-phase="opening"][data-replay="on"]')
+    slider = page.get_by_label("Moment of the race")
+    for part in range(1, 41):
+        slider.evaluate(
+            f"(it) => {{ it.value = it.max * {part} / 40; it.dispatchEvent(new Event('input')); }}"
+        )
+        assert page.evaluate(CROSSED) == []
+
+
+def test_a_long_prompt_shows_how_it_begins_and_its_question(visitor: Visitor) -> None:
+    page = visitor.page
+    prompt = page.get_by_label("Prompt", exact=True)
+    for text, shown in (
+        ("Why?\n\nSay it in one word.", "Why?\n\nSay it in one word."),
+        ("Do as here.\nTwice.\n\nA: b\n\n \nC: d\n\nE:", "Do as here. \u2026 E:"),
+    ):
+        prompt.fill(text)
+        expect(page.locator("#prompt")).to_have_attribute("data-gist", shown)
+
+
+def test_what_has_ended_is_read_from_its_beginning(visitor: Visitor) -> None:
+    """The first line of a text that was longer than its box was cut in half."""
+    page = visitor.page
+    page.set_viewport_size({"width": 1366, "height": 600})
+    page.get_by_role("button", name="Back to the result").click()
+    box = page.locator(".dd-text").nth(2)
+    assert box.evaluate("(it) => it.scrollHeight - it.clientHeight + it.scrollTop") <= 1
+    visitor.columns("kv")
+    visitor.ask(LONG, tokens=600)
+    visitor.wait_phase("ended")
+    box = page.locator(".dd-text").first
+    page.wait_for_function(
+        "(() => { const it = document.querySelector('.dd-text');"
+        "return it.scrollHeight > it.clientHeight"
+        " && it.scrollHeight - it.clientHeight + it.scrollTop <= 1; })()"
+    )
+
+
 def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(
     browser: Browser, address: str
 ) -> None:

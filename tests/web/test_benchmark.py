@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import io
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,12 +13,12 @@ from lib import without_template
 
 from backend.bench.rows import Figures
 from backend.bench.runner import RAW
-from backend.bench.summary import ColumnResult, Measured
+from backend.bench.summary import ALL, ColumnResult, Measured
 from backend.limits import PRIVATE, Limits
 from backend.racing.hosts.inline import InlineHost
 from backend.text import ByteTokenizer
 from backend.web.api import values_of
-from backend.web.benchmark import Benchmarks, _boxes
+from backend.web.benchmark import Benchmarks, _boxes, _ticks, _verdict
 from backend.web.offer import Offer, offer_of
 from backend.web.view import View
 from backend.web.visitors import Visitors
@@ -176,6 +177,40 @@ def test_columns_as_fast_as_the_baseline_have_their_marks(speedups: list[float])
     assert drawn is not None
     ((_, marks, dots, _),) = drawn["rows"]
     assert all(0 < place < 1 for place in (drawn["one"], *marks, *dots))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.97, 1.06), (0.2, 1.4), (0.9, 40.0), (1.0, 200.0)])
+def test_an_axis_has_few_round_values_at_even_distances(low: float, high: float) -> None:
+    ticks = _ticks(low, high)
+    assert 1 <= len(ticks) <= 6
+    assert all(low <= tick <= high for tick in ticks)
+    assert len({round(b - a, 2) for a, b in itertools.pairwise(ticks)}) <= 1
+    assert all(20 * tick == pytest.approx(round(20 * tick)) for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "said"),
+    [
+        ([], ""),
+        ([None], "These are too few prompts to name the fastest column: four are needed."),
+        ([(0.9, 1.4)], "No column is measurably faster than KV reuse on prompts like these."),
+        (
+            [(1.1, 1.4), (0.9, 1.9)],
+            "A is the fastest: 1.20\u00d7 the speed of KV reuse, 1.10\u20131.40",
+        ),
+    ],
+)
+def test_a_benchmark_ends_with_what_it_shows(
+    intervals: list[tuple[float, float] | None], said: str
+) -> None:
+    """A wide interval makes no winner, however high its middle is."""
+    blank = dict.fromkeys(ColumnResult.__dataclass_fields__)
+    rest = {**blank, "category": ALL, "machine": ALL}
+    known = [ColumnResult(**rest | {"column": "KV reuse", "speedup": 1.0})]
+    for name, speedup, interval in zip("AB", (1.2, 1.6), intervals, strict=False):
+        found = {"column": name, "speedup": speedup, "interval": interval}
+        known.append(ColumnResult(**rest | found))
+    assert _verdict(known).removesuffix(" on other prompts like these.") == said
 
 
 def test_a_cell_of_the_file_is_no_formula() -> None:
