@@ -32,6 +32,10 @@ PRIOR = (
     (0.2, 0.4, 0.9, 0.99, 0.94),
 )
 
+#: A match promises at most so many tokens more than it is long: most matches of a few tokens are
+#: coincidences, and what is far behind them was right half as often as expected.
+MORE = 3
+
 #: Guesses that are less probable than this are left out, and whatever is behind them.
 LEAST = 0.02
 
@@ -65,7 +69,10 @@ class SuffixDecoding(PromptLookup):
         return [chance for line in PRIOR for chance in line]
 
     def _tree(self, depth: int) -> list[Guess]:
-        matches = [Match(n, self._continuation(start, depth)) for start, n in self._matches()]
+        matches = [
+            Match(n, self._continuation(start, min(depth, n + MORE)))
+            for start, n in self._matches()
+        ]
         guesses: list[Guess] = []
         self._grow((), 1.0, matches, guesses)
         guesses.sort(key=lambda guess: (-guess.path_probability, len(guess.path)))
