@@ -26,7 +26,7 @@ function detailsOf({ title, description, setting }) {
   const summary = make("summary");
   summary.setAttribute("aria-label", `Details of ${title}`);  // its line may still be empty
   const [line, sentence] = [make("span", "dd-line"), make("span", "dd-sentence")];
-  summary.append(sentence, " ", line);
+  summary.append(sentence, line);
   const values = make("p", "dd-values");
   const told = make("div", "dd-told");
   const parts = make("div", "dd-parts");

@@ -62,6 +62,7 @@ function shortcut(event) {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     event.stopPropagation();
+    if (event.target.closest?.("#prompt")) document.getElementById("run").focus(); // it lies over the race
     press("run");
   } else if (event.key === "Escape") {
     escape(event);

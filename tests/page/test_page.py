@@ -708,6 +708,15 @@ def test_lanes_stand_still_from_the_photo_finish_on(visitor: Visitor) -> None:
     )
 
 
+def test_a_race_begun_in_the_prompt_is_not_hidden_by_it(visitor: Visitor) -> None:
+    """The prompt lies over the race while it is edited, and kept the focus."""
+    page = visitor.page
+    page.get_by_label("Prompt", exact=True).fill("Hello\n" * 9)
+    page.keyboard.press("Control+Enter")
+    visitor.wait_phase("ended")
+    expect(page.locator("#run")).to_be_focused()
+
+
 #: Numbers of lanes that the flag lies on.
 CROSSED = """[...document.querySelectorAll(".dd-count")].filter((node) => {
   const { left, right, width } = node.getBoundingClientRect();
