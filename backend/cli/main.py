@@ -6,6 +6,7 @@ with one sentence on stderr and exit code 2.
 """
 
 import logging
+import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -114,4 +115,7 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    # Bars and reports of transformers would stand between our sentences, and across the live table.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     app()

@@ -271,6 +271,18 @@ def ended(*arguments: str | bytes, given: bytes = b"", **options: Any) -> tuple[
     return program.returncode, (out or b"").decode(), (err or b"").decode()
 
 
+@pytest.mark.thorough
+def test_what_libraries_say_of_a_damaged_model_is_left_out(tmp_path: Path) -> None:
+    """A bar of transformers and its report of eight lines stood above the sentence."""
+    config = chat_model.make(tmp_path) / "config.json"
+    stated = json.loads(config.read_text(encoding="utf-8")) | {"num_hidden_layers": 4}
+    config.write_text(json.dumps(stated), encoding="utf-8")
+    code, _, said = ended("race", "a", "-c", "kv", "--engine", "torch", "--model", str(tmp_path))
+    assert code == 2
+    (sentence,) = said.splitlines()
+    assert "lack 9 tensors" in sentence
+
+
 @pytest.mark.parametrize("prompt", [b"bad \xff prompt", b"-"])
 def test_a_prompt_that_is_not_utf_8_is_one_sentence(prompt: bytes) -> None:
     """On the command line and on standard input it was a traceback."""
