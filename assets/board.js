@@ -5,7 +5,7 @@ import { finder, fit, make, put, setData } from "./dom.js";
 import { keepAddress } from "./kept.js";
 import { beginReplay, drawControls, playOnce, replay, showMoment, startReplay } from "./replay.js";
 import { race, showBeginnings, sight } from "./rounds.js";
-import { drawScale } from "./track.js";
+import { drawLane, drawScale } from "./track.js";
 import { listenTo, RUNNING, views } from "./stream.js";
 import { drawGlossary, drawWhy, startWhy } from "./why.js";
 
@@ -157,6 +157,10 @@ export function start(component) {
   document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));
   document.addEventListener("dd-end", ({ detail }) => showEnd(detail));
   document.addEventListener("visibilitychange", () => undrawn && show(undrawn));
+  window.addEventListener("resize", () => {
+    drawScale();
+    race.cards.forEach(drawLane);
+  });
   answered();
   if (views.preparing) showPreparation(views.preparing);
   if (views.race) show(views.race);

@@ -8,8 +8,9 @@ const find = finder("board");
 const CLOCK = 0;
 const STEPS = [1, 2, 5];
 const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
-const NARROW = 640; // pixels of the window up to which a lane is short
+const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
 let drawn = ""; // of the scale, which changes in place
+let width = 800; // of the lanes, in pixels
 let scale = { unit: "token", flag: 0, end: "", finish: null, now: null };
 
 export function laneOf(column) {
@@ -32,7 +33,7 @@ export function laneOf(column) {
 }
 
 // From which share of a lane on the flag would lie on its number.
-const near = () => (innerWidth <= NARROW ? 0.85 : 0.93);
+const near = () => 1 - ROOM / width;
 
 // Round numbers, a few.
 function ticks() {
@@ -51,12 +52,15 @@ function tick(name, share, text) {
   return node;
 }
 
-export function drawScale(now) {
+// Anew where only the window has changed.
+export function drawScale(now = scale) {
   scale = now;
+  width = find(".dd-scale").clientWidth || width;
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
   setData(find(".dd-track"), "noisy", String(now.noisy));
-  if (drawn === `${now.flag} ${now.end}`) return;
-  drawn = `${now.flag} ${now.end}`;
+  const wanted = `${now.flag} ${now.end} ${width}`;
+  if (drawn === wanted) return;
+  drawn = wanted;
   const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));
   find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
 }

@@ -717,6 +717,14 @@ def test_a_race_begun_in_the_prompt_is_not_hidden_by_it(visitor: Visitor) -> Non
     expect(page.locator("#run")).to_be_focused()
 
 
+def test_stop_is_red(visitor: Visitor) -> None:
+    """It was as blue as Run: a rule for all buttons of the bar outweighed its own."""
+    visitor.endless()
+    stop = visitor.page.locator("#stop")
+    assert stop.evaluate("(it) => getComputedStyle(it).backgroundColor") == "rgb(179, 38, 30)"
+    visitor.stop()
+
+
 #: Numbers of lanes that the flag lies on.
 CROSSED = """[...document.querySelectorAll(".dd-count")].filter((node) => {
   const { left, right, width } = node.getBoundingClientRect();
@@ -725,9 +733,9 @@ CROSSED = """[...document.querySelectorAll(".dd-count")].filter((node) => {
 }).map((node) => node.textContent)"""
 
 
-@pytest.mark.parametrize("width", [380, 1366])
+@pytest.mark.parametrize("width", [380, 768, 1366])
 def test_the_flag_lies_on_no_lane_s_number(visitor: Visitor, width: int) -> None:
-    """On a phone it crossed the number of a lane at 93 % of its length."""
+    """On a phone or a tablet it crossed the number of a lane at 93 % of its length."""
     page = visitor.page
     page.set_viewport_size({"width": width, "height": 800})
     page.wait_for_selector('.dd-board[data-phase="opening"][data-replay="on"]')
