@@ -183,11 +183,14 @@ def loading_error(name: str, what: str, error: Exception) -> DerbyError:
 
 
 def _installed(package: str) -> bool:
-    """Whether a package can be imported, also one inside another."""
+    """Whether a package can be imported, also one inside another. A folder of that name where the
+    program was started, which holds a model perhaps, has no origin.
+    """
     try:
-        return find_spec(package) is not None
+        found = find_spec(package)
     except ModuleNotFoundError:
         return False
+    return found is not None and found.origin is not None
 
 
 def _require_whole(path: Path, name: str) -> None:

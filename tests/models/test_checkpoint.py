@@ -79,6 +79,15 @@ def test_a_package_inside_another_is_looked_for_itself(folder: Path, method: str
     assert ("optimum.quanto" in refusal(folder)) == (method in READERS)
 
 
+def test_a_folder_is_no_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's folder called bitsandbytes passed for it where the program was started."""
+    (folder / "bitsandbytes").mkdir()
+    monkeypatch.syspath_prepend(folder)
+    config = FACTS | {"quantization_config": {"load_in_4bit": True}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "install the package bitsandbytes" in refusal(folder)
+
+
 @pytest.mark.parametrize(
     ("config", "method"),
     [
