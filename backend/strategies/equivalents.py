@@ -39,6 +39,7 @@ SUFFIX_DECODING = "suffix decoding"
 RECYCLED = "token recycling"
 EAGLE_3 = "EAGLE-3"
 P_EAGLE = "P-EAGLE"
+DFLASH = "DFlash"
 MTP = "MTP"
 
 

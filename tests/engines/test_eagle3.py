@@ -1,4 +1,5 @@
-"""EAGLE-3 drafts as they are published: their logits, whose states they read, and what is refused.
+"""EAGLE-3 drafts and others like them, as they are published: their logits, whose states they read,
+and what is refused.
 
 The folders in `eagle3/` were written by `speculators` 0.9.0 with random weights. The file beside
 each holds what it computes with them: at every place of a text, the logits behind it, and behind
@@ -20,7 +21,8 @@ from published_drafts import assert_like_speculators, write
 from races import board_after, events_of
 from safetensors.torch import load_file
 
-from backend.engines.heads.published import is_published, read_published
+from backend.engines.heads.dflash import DFlash
+from backend.engines.heads.published import PublishedDraft, is_published, read_published
 from backend.engines.heads.torch_draft import TorchDraftNetwork, open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
@@ -53,12 +55,28 @@ def test_logits_are_those_of_speculators(target: TorchEngine, name: str) -> None
     assert_like_speculators(PUBLISHED / name, target, load_file(PUBLISHED / f"{name}.safetensors"))
 
 
-def test_a_parallel_draft_predicts_a_block_as_speculators_does(target: TorchEngine) -> None:
-    """P-EAGLE. The reference has nothing of places behind its text."""
-    reference = load_file(PUBLISHED / "peagle.safetensors")
+@pytest.mark.parametrize("name", ["peagle", "dflash", "dflash of its authors"])
+def test_a_parallel_draft_predicts_a_block_as_speculators_does(
+    target: TorchEngine, name: str, tmp_path: Path
+) -> None:
+    """The reference has nothing of places behind its text. Of DFlash it has the target's part, and
+    the second layer has a window; its authors count layers from behind the first one.
+    """
+    kind = name.partition(" ")[0]
+    folder, reference = PUBLISHED / kind, load_file(PUBLISHED / f"{kind}.safetensors")
+    if "embedding" in reference:
+        with torch.no_grad():
+            target.model.get_input_embeddings().weight.copy_(reference["embedding"])
+            target.model.get_output_embeddings().weight.copy_(reference["output"])
+    if name != kind:
+        config = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
+        own = {"target_layer_ids": [0, 2], "mask_token_id": 7, "block_size": 4}
+        stated = {"architectures": ["DFlashDraftModel"], "dflash_config": own}
+        weights = load_file(folder / "model.safetensors")
+        folder = write(tmp_path / "draft", config | stated, weights)
     tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
     logits = reference["logits"].numpy()  # [depth, place, V']
-    network = open_published(read_published(PUBLISHED / "peagle"), target).open()
+    network = open_published(read_published(folder), target).open()
     held = 0
     for end in (1, 2, 5, 6, 9):
         found = network.read(held, tokens[held:end], states[held:end], wanted=True)
@@ -107,7 +125,7 @@ def test_states_are_those_in_front_of_the_layers(target: TorchEngine) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """A model, a draft for it in the format of the method's authors, and a parallel one."""
+    """A model, a draft for it in the format of the method's authors, and two parallel ones."""
     root = tmp_path_factory.mktemp("eagle")
     model, size, kept = make(root / "model"), 32, 200
     table = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
@@ -156,12 +174,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
         model,
         write(root / "draft", config, weights),
         write(root / "parallel", parallel, masked),
+        write(root / "dflash", *dflash(config)),
     )
+
+
+def dflash(layer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The configuration and weights of a DFlash draft with such a layer."""
+    stated = {"architectures": ["DFlashDraftModel"], "head_dim": 8}
+    own = {"target_layer_ids": [0, 1], "mask_token_id": 7, "block_size": 4}
+    config = layer | stated | {"model_type": "qwen3", "dflash_config": own}
+    return config, DFlash(PublishedDraft(Path(), "dflash", config, (1, 2))).state_dict()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("more", ["", ",grammar=json"])
-@pytest.mark.parametrize("kind", [1, 2], ids=["EAGLE-3", "P-EAGLE"])
+@pytest.mark.parametrize("kind", [1, 2, 3], ids=["EAGLE-3", "P-EAGLE", "DFlash"])
 def test_columns_write_what_kv_reuse_writes(
     folders: tuple[Path, ...], temperature: float, more: str, kind: int
 ) -> None:
@@ -181,7 +208,7 @@ def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, ...]) -> 
     """What was in the cache has hidden states that nobody knows any more: the draft reads on
     behind it.
     """
-    model, draft, _ = folders
+    model, draft, *_ = folders
     columns = tuple(parse_column(t) for t in ("kv", f"speculative:draft={draft},auto=off,k=3"))
     request, spec = (
         Request("Say a word.", 16, Sampling(0.8, seed=2)),
@@ -213,7 +240,7 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
         seen.update({position + i: row for i, row in enumerate(rows)})
         return read(self, position, tokens, states, wanted=wanted)
 
-    model, draft, _ = folders
+    model, draft, *_ = folders
     columns = (parse_column(f"speculative:draft={draft},auto=off,k=4"),)
     models, spec = LoadedModels(), ModelSpec(str(model), "torch")
     race = Race(Request("Say a word.", 24, Sampling(0.8, seed=1)), columns, spec)
@@ -235,7 +262,7 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
 
 
 def test_a_distribution_can_be_promised(folders: tuple[Path, ...]) -> None:
-    model, draft, _ = folders
+    model, draft, *_ = folders
     columns = (parse_column(f"speculative:draft={draft},promise=distribution,auto=off,k=3"),)
     race = Race(Request("Say a word.", 30, Sampling(0.8)), columns, ModelSpec(str(model), "torch"))
     (score,) = board_after(columns, events_of(race)).scores
@@ -269,8 +296,8 @@ def test_what_no_column_can_draft_with_is_refused_by_name(
     assert "layers 1, 2, 3, and this target has 3" in changed("deep", deep, weights)
     cut = {name: each for name, each in weights.items() if "down_proj" not in name}
     assert "(layers.0.mlp.down_proj.weight)" in changed("cut", config, cut)
-    other = {"architectures": ["DFlashDraftModel"]}
-    assert "is a DFlash draft" in changed("dflash", other, weights)
+    other = {"architectures": ["DSparkDraftModel"]}
+    assert "is a DSpark draft" in changed("dspark", other, weights)
     pickled = shutil.copytree(draft, tmp_path / "pickled")
     (pickled / "w.safetensors").rename(pickled / "pytorch_model.bin")
     assert "pickled ones are never loaded" in refusal(folders, pickled)
@@ -278,7 +305,7 @@ def test_what_no_column_can_draft_with_is_refused_by_name(
 
 
 def test_a_model_is_no_published_draft(folders: tuple[Path, ...]) -> None:
-    model, draft, _ = folders
+    model, draft, *_ = folders
     assert is_published(str(draft))
     assert not is_published(str(model))
     assert not is_published("int4")

@@ -85,6 +85,9 @@ def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
     note = code_of(column, ran()).note
     assert "EAGLE" in note
     assert "prompt_lookup_num_tokens=4" in note
+    dflash = folder.parent / "dflash"
+    block = code_of(f"speculative:draft={dflash},k=4", ran(), "vLLM").code
+    assert f'"method": "dflash", "model": {str(dflash)!r}' in block
     own = code_of("speculative:draft=mtp,k=4", ran(), "vLLM").code
     assert '{"method": "mtp", "num_speculative_tokens": 4}' in own
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from backend.engines.heads.dflash import DFlash
 from backend.engines.heads.draft_module import (
     DraftModule,
     causal,
@@ -134,9 +135,10 @@ def _norm(size: int, eps: float) -> nn.Module:
     return nn.RMSNorm(size, eps)
 
 
-def eagle3_module(draft: PublishedDraft, model: Any) -> Eagle3:
-    """The draft, loaded beside its target, a transformers model; embeddings and output projection
-    that it lacks are the target's. Raises DerbyError if it cannot be, or is for another target.
+def eagle3_module(draft: PublishedDraft, model: Any) -> DraftModule:
+    """The draft, loaded beside its target, a transformers model: EAGLE-3's, P-EAGLE's or DFlash's.
+    Embeddings and output projection that it lacks are the target's. Raises DerbyError if it cannot
+    be, or is for another target.
     """
     config = model.config.get_text_config(decoder=True)
     reads = draft.layers(config.num_hidden_layers)
@@ -161,12 +163,13 @@ def eagle3_module(draft: PublishedDraft, model: Any) -> Eagle3:
             f"states, and this target shows {states}: choose a draft that was trained for it."
         )
     with torch.device("meta"):
-        made = Eagle3(draft)
+        made = DFlash(draft) if draft.kind == "dflash" else Eagle3(draft)
     fill(made, weights, draft)
     made.placed(like, embedding, output, _rotary(made.config).to(like.device))
     made.reads, made.vocabulary = reads, vocabulary
-    with torch.inference_mode():
-        made.unknown = made.fused(made.mask_hidden)
+    if isinstance(made, Eagle3):
+        with torch.inference_mode():
+            made.unknown = made.fused(made.mask_hidden)
     return made
 
 

@@ -17,10 +17,10 @@ CONFIG = "config.json"
 AUTHORS = "authors"
 
 #: The kinds that run here, as configurations call them, and in sentences.
-KINDS = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE", "mtp": "MTP"}
+KINDS = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE", "dflash": "DFlash", "mtp": "MTP"}
 
 #: What else is published in the same format.
-OTHERS = {"dflash": "DFlash", "dspark": "DSpark", "eagle": "EAGLE", "medusa": "Medusa"}
+OTHERS = {"dflash2": "DFlash 2", "dspark": "DSpark", "eagle": "EAGLE", "medusa": "Medusa"}
 
 #: How the names of an MTP layer's tensors begin: in a model's own files (Qwen), and in a folder of
 #: `speculators`. In others (DeepSeek) it is one more layer of the model.
@@ -31,11 +31,13 @@ MTP_PREFIXES = ("mtp.", "mtp_layers.0.")
 class PublishedDraft:
     """A draft in `folder` of one of KINDS: EAGLE-3 (arXiv 2503.01840), P-EAGLE (arXiv 2602.01469),
     which predicts `block` tokens in one pass and reads `mask` in place of those it does not know,
-    or an MTP layer, whose tensors' names begin with `prefix`.
+    DFlash (arXiv 2602.06036), whose `block` begins with the last token, or an MTP layer, whose
+    tensors' names begin with `prefix`.
 
     `layer`: the configuration of its decoder layers, of the family `family`; {}: the target's.
     `reads`: layers of the target whose hidden states it reads; (): the usual ones. The others are
-    the flags of `speculators`: what is normalised on the way.
+    the flags of `speculators`: what is normalised on the way; of DFlash, whether the last token's
+    row predicts too, and whether rows see those behind them in layers with a window.
     """
 
     folder: Path
@@ -49,6 +51,8 @@ class PublishedDraft:
     block: int = 1
     mask: int = 0
     prefix: str = ""
+    from_anchor: bool = False
+    sees_ahead: bool = False
 
     @property
     def title(self) -> str:
@@ -110,6 +114,8 @@ def read_published(folder: Path) -> PublishedDraft:
     layer = config.get("transformer_layer_config", config)
     if kind == "mtp":
         return PublishedDraft(folder, kind, layer, prefix=MTP_PREFIXES[1])
+    if kind == "dflash":
+        return _dflash(folder, config)
     reads = config.get("eagle_aux_hidden_state_layer_ids") or (
         config.get("eagle_config") or {}
     ).get("eagle_aux_hidden_state_layer_ids")
@@ -124,6 +130,24 @@ def read_published(folder: Path) -> PublishedDraft:
         bool(config.get("norm_output")),
         _block(config) if kind == "peagle" else 1,
         config.get("mask_token_id") or 0,
+    )
+
+
+def _dflash(folder: Path, config: Mapping[str, Any]) -> PublishedDraft:
+    """A DFlash draft, in either format. Its authors count the layers from behind the first one."""
+    own = config.get("dflash_config") or {}
+    reads = config.get("aux_hidden_state_layer_ids") or [
+        layer + 1 for layer in own.get("target_layer_ids") or ()
+    ]
+    return PublishedDraft(
+        folder,
+        "dflash",
+        config.get("transformer_layer_config", config),
+        tuple(reads),
+        from_anchor=bool(config.get("sample_from_anchor")),
+        sees_ahead=bool(config.get("sliding_window_non_causal")),
+        block=config.get("block_size") or own.get("block_size") or 8,
+        mask=config.get("mask_token_id") or own.get("mask_token_id") or 0,
     )
 
 
@@ -184,4 +208,4 @@ def _kind(config: Mapping[str, Any]) -> str:
     names = " ".join(map(str, config.get("architectures") or ())).lower()
     if "eagle3" in names:
         return "eagle3"
-    return next((kind for kind in OTHERS if kind in names), "")
+    return next((kind for kind in (*OTHERS, "dflash") if kind in names), "")
