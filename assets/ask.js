@@ -1,6 +1,6 @@
 // The examples as chips, the prompt, Run, and the chip that says what the next race runs on. It is there
 // from the start, so it also has the settings loaded when they are opened for the first time.
-import { button, finder, put } from "./dom.js";
+import { button, finder, make } from "./dom.js";
 import { openSettings } from "./settings.js";
 import { startStale } from "./stale.js";
 
@@ -10,8 +10,9 @@ let models = {}; // titles by key
 
 export function showForm(key, hub, precision, tokens, temperature) {
   const sampling = temperature ? `temperature ${temperature}` : "greedy";
-  const told = [models[key] ?? hub, precision, `${tokens} tokens`, sampling];
-  put(find(".dd-chip-model"), told.filter(Boolean).join(" \u00b7 "));
+  const rest = [precision, `${tokens} tokens`, sampling].join(" \u00b7 ");
+  const parts = [make("span", "", models[key] ?? hub), make("i", "", " \u00b7 "), make("span", "", rest)];
+  find(".dd-chip-model").replaceChildren(...parts); // two lines where there is room
   return [];
 }
 

@@ -766,9 +766,9 @@ def test_what_has_ended_is_read_from_its_beginning(visitor: Visitor) -> None:
     box = page.locator(".dd-text").nth(2)
     assert box.evaluate("(it) => it.scrollHeight - it.clientHeight + it.scrollTop") <= 1
     visitor.columns("kv")
+    page.set_viewport_size({"width": 380, "height": 600})
     visitor.ask(LONG, tokens=600)
     visitor.wait_phase("ended")
-    box = page.locator(".dd-text").first
     page.wait_for_function(
         "(() => { const it = document.querySelector('.dd-text');"
         "return it.scrollHeight > it.clientHeight"
