@@ -10,6 +10,10 @@ let component = null; // which is asked, and holds the answer
 const wanted = new Set(); // the forms that are still to come; "kept": a link, to be kept
 let offered = -1; // the number of the race that was last asked for to be kept
 
+// What Share says of the address bar: for a race that a link opened, and for one that was run here.
+const OPENED = "to the whole race, as the address bar holds it";
+const RUN = "to the whole race; the address bar holds only its settings";
+
 // What the server makes where the page makes something else of it.
 const MADE_OF = { kept: "link", png: "svg", "curve-png": "curve-svg" };
 
@@ -20,7 +24,7 @@ function clear() {
 
 function ask(form) {
   wanted.add(form);
-  clear();
+  if (form !== "kept") clear();
   send(form);
 }
 
@@ -59,13 +63,14 @@ async function copy(address, told) {
   field.value = address;
   try {
     await navigator.clipboard.writeText(address);
-    note.textContent = `The link is copied. ${told}`;
+    note.textContent = `Link copied. ${told}`;
   } catch {
     field.hidden = false;
     field.focus();
     field.select();
     note.textContent = `Copy the link from here. ${told}`;
   }
+  note.scrollIntoView({ block: "nearest" });
 }
 
 function settle({ form, link, note: told, file, about }) {
@@ -111,7 +116,14 @@ function attach() {
 export function start(given) {
   component = given;
   component.watch("value", answered);
-  find(".dd-export").addEventListener("click", ({ target }) => target.dataset.form && ask(target.dataset.form));
+  find(".dd-export").addEventListener("click", ({ target }) => {
+    const form = target.closest("[data-form]")?.dataset.form; // a button's second line is a node in it
+    if (form) ask(form);
+  });
+  find("#dd-share").addEventListener("beforetoggle", () => {
+    const opened = !document.querySelector(".dd-recorded").hidden; // by a link, which the address is
+    find("small").textContent = opened ? OPENED : RUN;
+  });
   for (const name of ["#dd-share", "#dd-download"]) startMenu(find(name));
   attach();
 }

@@ -38,9 +38,8 @@ MOST_NAME = 48
 
 #: What a link holds, as its reader should know.
 _HOLDS: dict[Held, str] = {
-    "all": "It holds the whole race; the address above holds only its settings.",
-    "all but details": "It holds the race without the details of its steps; the address above "
-    "holds only its settings.",
+    "all": "It holds the whole race.",
+    "all but details": "It holds the race without the details of its steps.",
     "settings": "It holds only the settings, because the race is too long: download a file for "
     "all of it.",
 }

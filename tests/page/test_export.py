@@ -1,6 +1,7 @@
 """A race is replayed, looked into, exported and read back, in a real browser."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -184,6 +185,24 @@ def test_share_says_that_a_link_holds_the_race_and_the_address_its_settings(ende
     assert not decode(page.evaluate("location.hash")).events
 
 
+def test_a_link_is_copied_or_there_to_be_copied(ended: Visitor) -> None:
+    """Nothing happened: the middle of the item is its second line, whose clicks went unheard."""
+    page = ended.page
+    link = page.evaluate("location.href.split('#')[0]") + link_of(ended)
+    page.evaluate("void (navigator.clipboard.writeText = async (it) => { window.copied = it })")
+    told = page.locator(".dd-export p")
+    field = page.get_by_label("Link to the race")
+    ended.take("link")
+    expect(told).to_have_text(re.compile(r"^Link copied\. It holds the whole race\."))
+    assert page.evaluate("window.copied") == link
+    expect(field).to_be_hidden()
+    page.evaluate("void (navigator.clipboard.writeText = () => Promise.reject())")
+    ended.take("link")
+    expect(told).to_have_text(re.compile(r"^Copy the link from here\."))
+    expect(field).to_be_focused()
+    assert field.evaluate("(it) => it.value.slice(it.selectionStart, it.selectionEnd)") == link
+
+
 def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     page = ended.page
     card = ended.card("Speculative")
@@ -264,6 +283,10 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         assert texts(other) == whole
         expect(other.page.get_by_label("Prompt", exact=True)).to_have_value(LONG)
         expect(other.page.locator(".dd-recorded")).to_contain_text("Recorded on ")
+        other.page.get_by_role("button", name="Share", exact=True).click()
+        copying = other.page.get_by_role("menuitem", name="Copy a link")
+        expect(copying).to_contain_text("as the address bar holds it")
+        other.page.keyboard.press("Escape")
         expect(other.page.locator("#continue")).to_be_hidden()  # it said "Nothing has run yet"
         other.page.get_by_role("button", name="Race it again here").click()
         compared = other.page.locator(".dd-compared li")

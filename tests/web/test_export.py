@@ -66,10 +66,7 @@ def test_a_replay_page_holds_little_beside_its_record() -> None:
 def test_a_link_says_what_it_holds_and_where_it_fits() -> None:
     fragment, note = link_of(race_of("kv", 12))  # the digits of its times vary
     assert fragment.startswith("#race=")
-    assert note == (
-        "It holds the whole race; the address above holds only its settings. It is short enough "
-        "for most chats."
-    )
+    assert note == "It holds the whole race. It is short enough for most chats."
     _, note = link_of(race_of("kv stateless lookup grammar speculative lookahead", 800))
     assert note.startswith("It holds only the settings, because the race is too long")
 
