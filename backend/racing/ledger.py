@@ -1,10 +1,14 @@
 """Whose processor time it was while a race ran, so that one that others disturbed says so."""
 
 import multiprocessing
+import time
 from dataclasses import dataclass
 
 from backend.events import Conditions
 from backend.machine import cores
+
+#: Seconds between two looks at whether a race has become noisy.
+LOOK = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._begun = _read()
+        self._looked, self._noisy = time.monotonic(), False
 
     def conditions(self) -> Conditions:
         """What happened since the beginning."""
@@ -36,6 +41,19 @@ class Ledger:
             return min(1.0, max(0.0, seconds / total)) if total > 0 else 0.0
 
         return Conditions(cores(), share(others), share(page), share(now.stolen - begun.stolen))
+
+    def turned(self) -> Conditions | None:
+        """The same if the machine has become noisy, or no longer is, since the last look; looks
+        every `LOOK` seconds.
+        """
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return None
+        self._looked, found = now, self.conditions()
+        if found.noisy == self._noisy:
+            return None
+        self._noisy = found.noisy
+        return found
 
 
 def _read() -> _Reading:

@@ -64,6 +64,8 @@ class Race:
         for group in self._groups(lanes):
             for event in interleave(group, stopped):
                 emit(event)
+                if (found := ledger.turned()) is not None:
+                    emit(found)
         models.keep_costs()
         for event in self._known_load(loading):
             emit(event)

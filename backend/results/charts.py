@@ -19,6 +19,8 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
     if not known:
         return None
     costs, spec = known[0].costs, known[0].spec
+    more = f"{costs.width_change * 1e3:.1f}"
+    changed = f"A pass takes {more} ms more if the pass before it had another number of rows. "
     cells = [
         [str(rows), f"{seconds * 1e3:.1f}", f"{costs.relative(rows):.2f}"]
         for rows, seconds in zip(costs.widths, costs.seconds, strict=True)
@@ -38,9 +40,8 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
             for i, score in enumerate(board.scores)
             if score.spec == spec and board.columns[i].strategy.keeps_cache and _guesses(score)
         ],
-        "note": f"A one-token pass takes {costs.one_row * 1e3:.1f} ms here. A pass takes "
-        f"{costs.width_change * 1e3:.1f} ms more if the pass before it had another number of "
-        "rows. The curve does not include drafting.",
+        "note": f"A one-token pass takes {costs.one_row * 1e3:.1f} ms here. "
+        f"{changed if float(more) else ''}The curve does not include drafting.",
     }
 
 

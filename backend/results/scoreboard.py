@@ -14,9 +14,6 @@ from backend.strategies.registry import BASELINE
 
 ENDED = ("done", "stopped", "failed")
 
-#: Share of the machine that others may use before no column is called faster or slower.
-NOISY = 0.5
-
 #: Of a column: the baseline, shown to be faster or slower, a control, or nothing shown.
 Pace = Literal["base", "faster", "slower", "control", ""]
 
@@ -206,11 +203,8 @@ class Scoreboard:
 
     @property
     def noisy(self) -> bool:
-        """True if others used so much of the machine that the race shows no speeds. The page's own
-        share is not theirs.
-        """
-        found = self.conditions
-        return found is not None and found.others + found.stolen > NOISY
+        """True if others use too much of the machine for speeds to be shown."""
+        return self.conditions is not None and self.conditions.noisy
 
     def pace(self, index: int) -> Pace:
         """Whether the column is shown to be faster or slower than the baseline: neither for one

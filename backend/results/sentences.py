@@ -14,7 +14,7 @@ from backend.events import Conditions, Served
 from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
-from backend.results.track import photo_finish, place, position, standing, unit_of
+from backend.results.track import BY_DESIGN, photo_finish, place, position, standing, unit_of
 
 #: Tokens per pass above which a column did more than plain decoding.
 PLAIN = 1.03
@@ -99,8 +99,11 @@ def headline(board: Scoreboard) -> str:
 
 def live(board: Scoreboard) -> str:
     """What is known while a race runs: which columns are faster or slower, and which finished
-    first. It changes only when one of these changes, not with every token.
+    first; in a noisy race, that alone. It changes only when one of these changes, not with every
+    token.
     """
+    if board.noisy:
+        return f"The result will be rough: {_taken(board)}."
     base, parts = board.baseline_index, []
     running = [i for i, score in enumerate(board.scores) if score.state != "failed"]
     for shown in ("faster", "slower"):
@@ -126,8 +129,10 @@ def lead(board: Scoreboard) -> str:
     second, name = max(others, default=(0, ""))
     if not name or second == now.length:
         return ""
-    ahead = f"{counted(now.length - second, unit)} ahead of {name}"
-    return ahead if photo_finish(board) else f"{board.name(now.column)} is {ahead}"
+    ahead = counted(now.length - second, unit)
+    if photo_finish(board):
+        return f"{ahead} ahead of {name}"
+    return f"{board.name(now.column)} leads {name} by {ahead}"
 
 
 def _failures(board: Scoreboard) -> str:
@@ -309,12 +314,12 @@ def _kept_texts(board: Scoreboard) -> str:
     spec, scores = board.baseline.spec, enumerate(board.scores)
     alike = {i for i, score in scores if score.spec == spec and board.sameness(i) == "same"}
     same = sorted({*others, *alike, *(i for i in references if i is not None)})
+    compared = "agree" if any(_shorter(board, i) for i in same) else "are identical"
     if len(others) == 1 and len(same) == 2:
         reference = board.name(board.reference(others[0]) or 0)
-        return f"{board.name(others[0])} wrote the same text as {reference}."
+        return f"The texts of {reference} and {board.name(others[0])} {compared}."
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
-    compared = "agree" if any(_shorter(board, i) for i in same) else "are identical"
     whole = len(board.columns)
     which = f"All {_number(whole)}" if len(same) == whole else f"{len(same)} of {whole}"
     return f"{which} texts {compared}."
@@ -416,7 +421,7 @@ def doubt(board: Scoreboard) -> str:
 def _taken(board: Scoreboard) -> str:
     """How much of the machine others used, and this page, each by itself."""
     found = board.conditions or Conditions(0, 0, 0, 0)
-    page = f" and this page {found.page:.0%}" if found.page >= 0.005 else ""
+    page = f" and this page {found.page:.0%}" if found.page >= 0.05 else ""
     return f"other programs used {found.others + found.stolen:.0%} of the machine{page}"
 
 
@@ -473,7 +478,8 @@ def pace(board: Scoreboard, index: int) -> str:
         return f"{factor(1 / board.speedup(index))} as long"
     if board.gain(index).known:
         return "no clear difference"
-    return "too short to tell" if board.speedup(index) and score.state in ENDED else ""
+    short = board.speedup(index) and score.state in ENDED and score.reason != BY_DESIGN
+    return "too short to tell" if short else ""
 
 
 def kept(board: Scoreboard, index: int) -> str:
@@ -582,11 +588,11 @@ def _exception(board: Scoreboard, index: int) -> str:
 
 def _factors(board: Scoreboard, index: int) -> str:
     """Tokens per pass and the time of a pass; "" while unknown and for the baseline itself."""
-    score, cost = board.scores[index], pass_cost(board, index)
-    if not cost or index == board.baseline_index:
+    score, cost, base = board.scores[index], pass_cost(board, index), board.baseline_index
+    if not cost or base is None or index == base:
         return ""
     if not (score.drafted or score.tokens_per_forward > PLAIN):
-        return f"each pass takes {factor(cost)} as long"
+        return f"each pass takes {factor(cost)} as long as one of {board.name(base)}"
     joint = "but" if board.pace(index) == "slower" else "and"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
     return f"{gained}, {joint} each takes {factor(cost)} as long"

@@ -254,7 +254,7 @@ def _lookahead(seen: Proposed) -> str:
 
 
 def _cost(score: Score, index: int) -> str:
-    """The time of the pass, and that of one which guesses nothing."""
+    """The time of the pass, and that of one over a single row."""
     step, moment = score.step_at.get(index), score.moments[index]
     if step is None:
         return ""
@@ -264,7 +264,7 @@ def _cost(score: Score, index: int) -> str:
     if not (step.rows and score.costs.known):
         return f"{took}."
     plain = score.costs(1, score.prompt_tokens + score.earlier + moment.start)
-    return f"{took}; without guesses, one token takes {duration(plain)}."
+    return f"{took}, over {counted(step.rows, 'row')}; one row alone takes {duration(plain)}."
 
 
 def _constrained(seen: Proposed) -> str:

@@ -59,15 +59,19 @@ def photo_finish(board: Scoreboard) -> PhotoFinish | None:
     whose text ended behind another one's did not finish first: its text is merely shorter.
     """
     unit = unit_of(board)
-    racing = [score for score in board.scores if score.state != "failed"]
+    lanes = [
+        (index, score)
+        for index, score in enumerate(board.scores)
+        if score.state != "failed" and not own_text(board, index)
+    ]
     ended = sorted(
         (score.moments[-1].clock, index)
-        for index, score in enumerate(board.scores)
+        for index, score in lanes
         if score.state == "done" and score.reason != BY_DESIGN and score.moments
     )
     for seconds, index in ended:
         length = position(board.scores[index], unit)
-        if length and all(position(score, unit, seconds) <= length for score in racing):
+        if length and all(position(score, unit, seconds) <= length for _, score in lanes):
             return PhotoFinish(index, seconds, length)
     return None
 
@@ -81,7 +85,7 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     racing = [
         i
         for i, score in enumerate(board.scores)
-        if score.state not in ENDED and score.clock == "own"
+        if score.state not in ENDED and score.clock == "own" and not own_text(board, i)
     ]
     if not racing:
         return None
@@ -106,11 +110,21 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     return 1 + sum(theirs > ours for theirs in order)
 
 
+def own_text(board: Scoreboard, index: int) -> bool:
+    """True if the column's grammar made it write another text than the baseline, so who wrote it
+    first says nothing: an answer in another form is another race.
+    """
+    base = board.baseline_index
+    bound = base is not None and board.columns[index].grammar != board.columns[base].grammar
+    return bound and board.sameness(index) == "allowed"
+
+
 def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
     score, winner = board.scores[index], board.scores[finish.column]
     last = score.moments[-1].clock if score.moments else 0.0
     gone = score.state in ENDED and last < finish.seconds
-    return score.state != "failed" and score.clock == winner.clock and not gone
+    same_race = score.clock == winner.clock and not own_text(board, index)
+    return score.state != "failed" and same_race and not gone
 
 
 def _clock(moment: Moment) -> float:

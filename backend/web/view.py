@@ -38,6 +38,7 @@ from backend.results.track import (
     BY_DESIGN,
     PhotoFinish,
     goal_of,
+    own_text,
     photo_finish,
     place,
     position,
@@ -77,7 +78,7 @@ def view(
         "race": race,
         "phase": phase,
         "status": public(_status(board, phase, ahead)),
-        "left": public(", ".join(left)) if phase == "racing" else "",
+        "left": public(" \N{MIDDLE DOT} ".join(left)) if phase == "racing" else "",
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now),
@@ -247,6 +248,8 @@ def _lane(board: Scoreboard, index: int) -> str:
     score = board.scores[index]
     if score.reason == BY_DESIGN:
         return f"stops at {counted(score.written, 'token')} by design"
+    if own_text(board, index):
+        return "writes another text: no place"
     if score.state in ("queued", "decoding", "done"):
         untold = score.steps and not (score.times or score.fed)
         return "its server sends no token counts" if untold else ""

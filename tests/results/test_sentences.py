@@ -69,7 +69,7 @@ def test_a_speedup_is_told_by_its_two_factors() -> None:
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
         "Speculative is 1.33 times as fast as KV reuse. "
-        "Speculative wrote the same text as KV reuse."
+        "The texts of KV reuse and Speculative are identical."
     )
 
 
@@ -77,7 +77,7 @@ def test_the_headline_admits_that_nothing_is_faster_and_names_a_changed_text() -
     plain = written(0, LONG, 0.1)
     nothing = "No strategy was measurably faster than KV reuse."
     same = board_of("kv lookup", *plain, *written(1, LONG, 0.11))
-    assert headline(same) == f"{nothing} Prompt lookup wrote the same text as KV reuse."
+    assert headline(same) == f"{nothing} The texts of KV reuse and Prompt lookup are identical."
     changed = board_of("kv lookup", *plain, *written(1, OTHER, 0.1))
     assert headline(changed) == f"{nothing} The text changed in Prompt lookup."
     other = board_of("kv grammar", *plain, *written(1, OTHER, 0.05))
@@ -249,7 +249,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
-    assert reason(board, 1) == "each pass takes 5.00\u00d7 as long: slower"
+    assert reason(board, 1) == "each pass takes 5.00\u00d7 as long as one of KV reuse: slower"
 
 
 def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
@@ -258,7 +258,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "each pass takes 2.50\u00d7 as long"
+    assert reason(board, 1) == "each pass takes 2.50\u00d7 as long as one of KV reuse"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
@@ -272,7 +272,7 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
     assert headline(board_of("kv kv@int8 kv@int4 speculative", *events)) == (
         "Speculative is 1.33 times as fast as KV reuse. KV reuse (int4), whose "
         "text may differ, is 2.50 times as fast. "
-        "Speculative wrote the same text as KV reuse. "
+        "The texts of KV reuse and Speculative are identical. "
         "With other weights, KV reuse (int8) wrote the same text as KV reuse, KV reuse (int4) "
         "differs from KV reuse from token 2."
     )
@@ -494,7 +494,7 @@ def test_a_column_under_a_grammar_is_not_said_to_write_a_text_of_its_own() -> No
     assert kept(board, 2) == "same text"
     said = headline(board)
     assert said.startswith("KV reuse writes 10.0 tokens a second. Prompt lookup, which follows a ")
-    assert said.endswith(" times as fast. Prompt lookup wrote the same text as Grammar.")
+    assert said.endswith(" times as fast. The texts of Grammar and Prompt lookup are identical.")
 
 
 def test_a_program_is_told_by_its_times_alone() -> None:

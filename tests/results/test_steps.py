@@ -79,7 +79,7 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert view["sentences"] == [
         OFFER,
         'The model chose " x", not "e".',
-        "It took 30.0 ms for 3 tokens; without guesses, one token takes 20.0 ms.",
+        "It took 30.0 ms for 3 tokens, over 8 rows; one row alone takes 20.0 ms.",
         "The grammar allowed 1 token first.",
     ]
 

@@ -115,5 +115,5 @@ def test_who_leads_is_told_at_a_clock_that_all_have_reached() -> None:
     assert now is not None
     assert (now.column, now.seconds, now.length) == (1, pytest.approx(0.32), 3)
     assert [place(board, i, now) for i in range(2)] == [2, 1]
-    assert lead(board) == "Prompt lookup is 1 token ahead of KV reuse"
+    assert lead(board) == "Prompt lookup leads KV reuse by 1 token"
     assert standing(board_of("kv lookup", started(0), started(1))) is None
