@@ -126,14 +126,13 @@ class Hybrid(Drafter):
 
     def _told(self) -> list[str]:
         """Whose guesses were accepted, and what asking for them took."""
-        accepted = [
-            f"{self._accepted[by]} of {count} by {by}" for by, count in self._offered.items()
-        ]
+        accepted = [f"{by} {self._accepted[by]} of {count}" for by, count in self._offered.items()]
         if not accepted:
             return []
-        cost = f"proposing took {self._proposer.by} {_each(self._found, self._rounds)}"
+        cost = f"a guess took {_each(self._found, self._rounds)} by {self._proposer.by}"
         if self._asked:
-            cost += f", and the {self._draft.by} {_each(self._drafted, self._asked)}"
+            asked = f"in {self._asked} of {self._rounds} passes"
+            cost += f", {_each(self._drafted, self._asked)} by {self._draft.by} ({asked})"
         return [f"accepted: {', '.join(accepted)}", cost]
 
     def close(self) -> None:
@@ -141,4 +140,4 @@ class Hybrid(Drafter):
 
 
 def _each(seconds: float, rounds: int) -> str:
-    return f"{seconds / max(rounds, 1) * 1e3:.2g} ms in each of {rounds} rounds"
+    return f"{seconds / max(rounds, 1) * 1e3:.2g} ms"

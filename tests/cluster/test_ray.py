@@ -67,7 +67,7 @@ def test_a_machine_races_as_this_process_would(host: ClusterHost) -> None:
     assert texts(there, 2) == texts(here, 2)
     steps = [[(e.column, e.tokens) for e in each if isinstance(e, Step)] for each in (here, there)]
     assert sorted(steps[0]) == sorted(steps[1]), "nothing is lost, and nothing told twice"
-    assert sum(isinstance(event, Conditions) for event in there) == 1
+    assert any(isinstance(event, Conditions) for event in there)
 
 
 def test_races_of_a_hundred_visitors_are_neither_lost_nor_crossed(host: ClusterHost) -> None:

@@ -5,8 +5,15 @@ import sys
 import time
 
 import psutil
+import pytest
+from races import FAKE
 
+from backend.events import Conditions, Event, Step
 from backend.racing.ledger import Ledger
+from backend.racing.models import LoadedModels
+from backend.racing.race import Race
+from backend.strategies.column import default_column
+from backend.types import Request
 
 
 def spent(seconds: float) -> None:
@@ -35,3 +42,26 @@ def test_another_program_is_told_from_the_race_itself() -> None:
 def test_nothing_is_made_up_of_no_time_at_all() -> None:
     found = Ledger().conditions()
     assert all(0 <= share <= 1 for share in (found.others, found.page, found.stolen))
+
+
+def test_it_tells_when_the_machine_becomes_noisy_and_when_it_no_longer_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = iter((0.1, 0.6, 0.7, 0.4))
+    monkeypatch.setattr("backend.racing.ledger.LOOK", 0.0)
+    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, next(shares), 0.0, 0.0))
+    ledger = Ledger()
+    told = [ledger.turned() for _ in range(4)]
+    assert [found and found.others for found in told] == [None, 0.6, None, 0.4]
+
+
+def test_a_race_tells_that_the_machine_has_become_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.racing.ledger.LOOK", 0.0)
+    monkeypatch.setattr(Ledger, "conditions", lambda _: Conditions(2, 0.9, 0.0, 0.0))
+    events: list[Event] = []
+    race = Race(Request("x", 4), (default_column("kv"),), FAKE)
+    race.run(LoadedModels(), events.append, lambda: False)
+    places = [i for i, event in enumerate(events) if isinstance(event, Conditions)]
+    assert len(places) == 2
+    assert places[0] < next(i for i, event in enumerate(events) if isinstance(event, Step))
+    assert places[1] == len(events) - 1

@@ -483,6 +483,19 @@ def test_a_machine_that_others_use_by_half_shows_nobody_faster(others: float, pa
         assert doubt(board).endswith("other programs used 40% of the machine and this page 60%.")
 
 
+def test_a_noisy_race_says_so_from_early_on_and_calls_nothing_faster() -> None:
+    """For a minute columns were "faster", in green, until the end took it back."""
+    events = [*written(0, LONG[:-9], 0.1), *written(1, LONG_PAIRS[:-9], 0.1)]
+    pairs = [event for event in events if not isinstance(event, Finished)]
+    board = board_of("kv speculative", *pairs)
+    assert live(board) == "So far Speculative is faster than KV reuse."
+    board.add(Conditions(2, 0.8, 0.0, 0.1))
+    assert live(board) == "The result will be rough: other programs used 90% of the machine."
+    assert board.pace(1) == ""
+    board.add(Conditions(2, 0.4, 0.0, 0.0))
+    assert live(board) == "So far Speculative is faster than KV reuse."
+
+
 def test_a_column_under_a_grammar_is_not_said_to_write_a_text_of_its_own() -> None:
     """The headline said "Prompt lookup, which writes a text of its own", and its card "same text":
     the card compares it with the plain column under the same grammar.

@@ -4,6 +4,7 @@ import pytest
 from boards import SINGLE, board_of, started, step, written
 
 from backend.events import Fed, Finished
+from backend.results.figures import NONE
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import lead
 from backend.results.track import goal_of, photo_finish, place, position, standing, unit_of
@@ -117,3 +118,16 @@ def test_who_leads_is_told_at_a_clock_that_all_have_reached() -> None:
     assert [place(board, i, now) for i in range(2)] == [2, 1]
     assert lead(board) == "Prompt lookup leads KV reuse by 1 token"
     assert standing(board_of("kv lookup", started(0), started(1))) is None
+
+
+def test_a_grammar_that_answers_something_else_has_no_place() -> None:
+    """A grammar for persons wrote one in answer to a question about primes, and was "1st"."""
+    names = "kv lookup grammar:grammar=person"
+    slow, quick = written(0, [[1], [2], [3], [4]], 0.1), written(1, [[1], [2, 3], [4]], 0.1)
+    board = board_of(names, *slow, *quick, *written(2, [[9, 9, 9, 9]], 0.1))
+    assert places(board) == [2, 1, 0]
+    shown = view(board, race=1, goal=4)["columns"]
+    assert [each["place"] for each in shown] == ["2nd", "1st", NONE]
+    assert shown[2]["lane"] == "writes another text: no place"
+    kept = board_of(names, *slow, *quick, *written(2, [[1, 2, 3, 4]], 0.1))
+    assert places(kept) == [3, 2, 1], "its text is the same"
