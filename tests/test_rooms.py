@@ -37,6 +37,7 @@ HEAVY = {
 LATE = (
     "backend.engines.torch.",
     "backend.engines.heads.device",
+    "backend.engines.heads.dflash",
     "backend.engines.heads.draft_module",
     "backend.engines.heads.eagle3",
     "backend.engines.heads.mtp",

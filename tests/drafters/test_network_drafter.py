@@ -468,8 +468,8 @@ def test_any_proposer_without_weights_goes_beside_a_draft(name: str) -> None:
         request = Request("x", max_new_tokens=80)
         found = run(engine, request, hybrid)
         assert found.tokens == run(engine, request, Drafter()).tokens
-        told = re.findall(r"(\d+) of \d+ by ([a-z ]+)", hybrid.decision.why)
-        accepted = {by: int(count) for count, by in told}
+        told = re.findall(r"[:,] ([a-z ]+) (\d+) of", hybrid.decision.why)
+        accepted = {by: int(count) for by, count in told}
         if period == 1:
             assert accepted[name] > accepted["draft model"]
             assert found.score.calls < 40, "each token of the draft is a call"
