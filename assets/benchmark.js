@@ -108,6 +108,7 @@ function show(view) {
   find(".dd-verdict").textContent = view.verdict;
   drawTable(view.headings, view.groups);
   if (view.boxes) drawBoxes(view.boxes, RESULT);
+  else find(".dd-boxes div").replaceChildren(); // no sketch, which would look like a result
   find(".dd-failures").replaceChildren(...view.failures.map((sentence) => make("li", "", sentence)));
   drawFiles(view.files);
 }

@@ -126,7 +126,7 @@ function show(view) {
   if (RUNNING.includes(view.phase)) stillness = setTimeout(() => put(find(".dd-left"), view.still), STILL);
   put(find(".dd-setup"), view.setup);
   drawRecorded(view);
-  drawScale(view.track);
+  drawScale(view.track.flag ? view.track : undefined); // another line-up says nothing of the scale
   view.columns.forEach((column, i) => drawColumn(race.cards[i], column));
   if (over) showBeginnings();
   if (replay.at === null) drawControls();

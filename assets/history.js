@@ -13,7 +13,11 @@ function entry(race) {
   const made = new Date(race.made);
   const when = Number.isNaN(made.valueOf()) ? "" : made.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   box.setAttribute("aria-label", `Choose the race of ${when}`);
-  box.addEventListener("change", () => (box.checked ? chosen.add(race.link) : chosen.delete(race.link)));
+  box.addEventListener("change", () => {
+    if (box.checked) chosen.add(race.link);
+    else chosen.delete(race.link);
+    drawActs();
+  });
   const open = make("a", "", race.prompt || "A race");
   open.href = race.link;
   open.addEventListener("click", () => document.getElementById("tab-race").click());
@@ -23,12 +27,19 @@ function entry(race) {
   return item;
 }
 
+// Two races at least can stand side by side.
+function drawActs() {
+  find("[data-act=compare]").disabled = chosen.size < 2;
+  find("[data-act=forget]").disabled = !chosen.size;
+}
+
 function draw() {
   const wanted = find("input[type=search]").value.toLowerCase();
   const found = kept.races().filter((race) => JSON.stringify(race).toLowerCase().includes(wanted));
   find(".dd-history").dataset.empty = kept.races().length ? "no" : "yes";
   find(".dd-races").replaceChildren(...found.map(entry));
   if (wanted && !found.length) find(".dd-races").append(make("li", "dd-note", "No race matches."));
+  drawActs();
 }
 
 const ACTS = {
@@ -41,8 +52,9 @@ const ACTS = {
     trigger("input");
   },
   forget() {
-    kept.writeRaces(kept.races().filter((race) => !chosen.has(race.link)));
+    const others = kept.races().filter((race) => !chosen.has(race.link));
     chosen.clear();
+    kept.writeRaces(others);
     find(".dd-scroll").replaceChildren();
   },
 };

@@ -8,6 +8,7 @@ import gradio as gr
 
 from backend.errors import explain
 from backend.web.controller import Controller
+from backend.web.examples import examples
 from backend.web.form import usable
 from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
@@ -54,7 +55,10 @@ def keep(
             return [*stays, shown or gr.skip()]
         form = usable(values, usual, offer)
         if not shown and not _is_opening(form, usual):
-            shown = preview(text_of(form["lineup"]), offer)
+            lineup = text_of(form["lineup"])
+            shown = preview(
+                lineup, offer, _about(form["prompt"], lineup, offer), int(form["max_new_tokens"])
+            )
         return [*(_update(name, form, offer) for name in fields), shown or gr.skip()]
 
     asked, outputs = [header, fields["lineup"]], [*fields.values(), board]
@@ -68,6 +72,12 @@ def keep(
         event.then(None, list(fields.values()), None, js=keeps)  # who shows the form hears of it
     changes = [_change(component) for component in fields.values()]
     gr.on(changes, None, list(fields.values()), None, js=keeps)
+
+
+def _about(prompt: Any, lineup: str, offer: Offer) -> str:
+    """What an example says that the form still asks."""
+    same = (it for it in examples() if (it.prompt, it.lineup(offer)) == (prompt, lineup))
+    return next((example.about for example in same), "")
 
 
 def _is_opening(form: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:

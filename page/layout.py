@@ -97,7 +97,7 @@ def _set_examples(ask: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) ->
         example = known.get(str(prompt), examples()[0])
         lineup = example.lineup(offer)
         tokens = min(example.tokens, offer.limits.tokens)
-        return editor_state(lineup, offer), tokens, preview(lineup, offer, example.about)
+        return editor_state(lineup, offer), tokens, preview(lineup, offer, example.about, tokens)
 
     outputs = [fields["lineup"], fields["max_new_tokens"], board]
     chosen = ask.select(choose, ask, outputs, **QUIET)

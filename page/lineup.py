@@ -26,8 +26,8 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
     return {"lineup": editor}
 
 
-def preview(text: str, offer: Offer, about: str = "") -> View:
+def preview(text: str, offer: Offer, about: str = "", goal: int = 0) -> View:
     """A view of the text's columns before anything has run, with a line that says what they are
-    about.
+    about, and the flag at `goal` tokens; 0: where it was.
     """
-    return idle(Lineup.read(text, offer).columns, about)
+    return idle(Lineup.read(text, offer).columns, about, goal)

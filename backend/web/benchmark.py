@@ -86,6 +86,8 @@ class Standing:
         match self.phase:
             case "ended":
                 return f"{total} of {total} prompts measured, every column alone."
+            case "stopped" if not done:
+                return "Stopped before the first prompt was finished."
             case "stopped":
                 return f"Stopped after {done} of {total} prompts: Resume continues."
             case "warming up":

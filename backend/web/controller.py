@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from backend.errors import DerbyError, explain
+from backend.events import CUT_SHORT
 from backend.export.plan import Snippet
 from backend.export.production import snippet
 from backend.kvcache.snapshots import Info, default_folder
@@ -309,7 +310,15 @@ class Controller:
         status = f"{frame.note} {shown['status']}".strip()
         there = compared(opened, race.request, frame.board) if frame.over and opened else []
         told = {"status": status, "fragment": fragment, "compared": there}
-        return {**shown, **told, "continues": not is_program(race.request.prompt)}
+        return {**shown, **told, "continues": _continues(race, frame.board)}
+
+
+def _continues(race: Race, board: Scoreboard) -> bool:
+    """Whether some text was cut, by the limit or by a stop: one that ended by itself is whole, and
+    a program always runs to its end.
+    """
+    cut = (s.length and (s.reason == "token limit" or s.reason in CUT_SHORT) for s in board.scores)
+    return any(cut) and not is_program(race.request.prompt)
 
 
 def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """A visitor's race exported as a link or a file, and one read back from them."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -185,9 +186,17 @@ def _compared(then: Scoreboard, here: Scoreboard, index: int) -> str:
     return f"{here.name(index)}: {_sameness(old, new)}; there {gains[0]}, here {gains[1]}"
 
 
+def gist(prompt: str) -> str:
+    """How a long prompt begins and its last paragraph, which is the question after worked examples:
+    as the page shows a prompt that nobody edits (assets/ask.js).
+    """
+    parts = re.split(r"\n\s*\n", prompt.strip())
+    return f"{parts[0].splitlines()[0]} {_CUT} {parts[-1]}" if len(parts) > 2 else prompt
+
+
 def about(record: RaceRecord) -> View:
     """A line on a race for a list of races."""
-    made, prompt = board(record), record.request.prompt
+    made, prompt = board(record), gist(record.request.prompt)
     return {
         "made": record.made,
         "prompt": prompt if len(prompt) <= MOST_PROMPT else f"{prompt[: MOST_PROMPT - 1]}{_CUT}",
@@ -219,7 +228,7 @@ def side_by_side(texts: object, public: Callable[[str], str]) -> View:
 
 def _named(record: RaceRecord) -> str:
     """A race in a table's heading: its prompt, when it was run and on what processor."""
-    prompt = " ".join(record.request.prompt.split())
+    prompt = " ".join(gist(record.request.prompt).split())
     shown = prompt if len(prompt) <= MOST_NAME else f"{prompt[: MOST_NAME - 1]}{_CUT}"
     return f"{shown} ({record.made[:16].replace('T', ' ')}, {record.machine.processor})"
 

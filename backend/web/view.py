@@ -91,11 +91,11 @@ def view(
     }
 
 
-def idle(columns: Sequence[Column], about: str = "") -> View:
+def idle(columns: Sequence[Column], about: str = "", goal: int = 0) -> View:
     """What the page shows before any race: the columns, what each of them does, `about` what they
-    show together, and what the figures will mean.
+    show together, and what the figures will mean. `goal` is the place of the flag; 0: where it was.
     """
-    shown = view(Scoreboard(columns), race=0, goal=0)
+    shown = view(Scoreboard(columns), race=0, goal=goal)
     return {**shown, "phase": "idle", "status": about, "glossary": _glossary()}
 
 

@@ -41,8 +41,19 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     questions.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     page.locator(".dd-file input").set_input_files(questions)
     expect(page.locator("#prompt-set")).to_have_value(questions.read_text("utf-8"))
+    sketched = """() => {
+      const look = () => {
+        const { phase } = document.querySelector(".dd-benchmark").dataset;
+        const drawn = document.querySelector(".dd-boxes div").textContent.includes("Another");
+        if (phase !== "idle" && drawn) window.sketched = true;
+      };
+      const all = { childList: true, subtree: true, attributes: true };
+      new MutationObserver(look).observe(document.querySelector(".dd-benchmark"), all);
+    }"""
+    page.evaluate(sketched)  # it stayed and turned blue, as if it were a result
     page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
+    assert page.evaluate("window.sketched") is None
     shown = page.locator(".dd-benchmark tbody th[scope=rowgroup]").all_inner_texts()
     assert shown == ["all prompts", "a", "b"]
     assert page.locator(".dd-box-half").count() == 1

@@ -806,3 +806,79 @@ def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(
     assert page.locator(".dd-flag").text_content() == f"{max(counts)} tokens"
     assert visitor.complaints == []
     visitor.close()
+
+
+@pytest.mark.parametrize("width", [380, 1366])
+def test_texts_are_cut_between_lines_and_continue_moves_nothing(
+    visitor: Visitor, width: int
+) -> None:
+    """The last line in sight was cut through its middle, and Continue made the prompt wrap anew."""
+    page = visitor.page
+    page.set_viewport_size({"width": width, "height": 768})
+    visitor.columns("kv")
+    prompt = page.locator("#prompt")
+    before = prompt.bounding_box()
+    visitor.ask(LONG, tokens=3000)
+    visitor.wait_phase("ended")
+    expect(page.locator("#continue")).to_be_visible()
+    assert prompt.bounding_box() == before
+    lines = page.locator(".dd-text").evaluate(
+        "(it) => it.clientHeight / parseFloat(getComputedStyle(it).lineHeight)"
+    )
+    assert lines == int(lines) >= 6
+    fade = "(it) => getComputedStyle(it).maskImage.match(/rgba.0, 0, 0, 0/g)?.length"
+    page.wait_for_function(f"({fade})(document.querySelector('.dd-text')) === 1")
+    page.locator(".dd-text").evaluate("(it) => { it.scrollTop = -it.scrollHeight / 3; }")
+    page.wait_for_function(f"({fade})(document.querySelector('.dd-text')) === 2")
+
+
+def test_continue_is_for_texts_that_were_cut(visitor: Visitor) -> None:
+    """It was offered where every text had ended by itself."""
+    page = visitor.page
+    visitor.columns("kv", "lookup")
+    visitor.tab("Sampling")
+    page.get_by_label("Stop strings").fill("e")
+    visitor.ask("Hello", tokens=400)
+    visitor.wait_phase("ended")
+    for told in page.locator(".dd-told").all_text_contents():
+        assert "it stopped at: stop string" in told
+    expect(page.locator("#continue")).to_be_hidden()
+
+
+def test_an_example_keeps_axis_flag_and_its_question(visitor: Visitor) -> None:
+    """The stage was empty, and after a reload it did not say what the example is about."""
+    page = visitor.page
+    for label in ("Chat", "Code"):
+        page.get_by_role("button", name=label, exact=True).click()
+        expect(page.locator(".dd-status")).to_be_visible()
+        visitor.wait_phase("idle")
+    question = page.locator(".dd-status").inner_text()
+    flag = page.locator(".dd-flag").inner_text()
+    assert flag.endswith(" tokens")
+    assert page.locator(".dd-tick").count() >= 4
+    page.reload()
+    expect(page.locator(".dd-status")).to_have_text(question)
+    expect(page.locator(".dd-flag")).to_have_text(flag)
+
+
+def test_a_phone_has_targets_for_fingers_and_a_table_to_read_sideways(visitor: Visitor) -> None:
+    """Chips were 26 px high, and headings of the table broke within words."""
+    page = visitor.page
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.locator(".dd-examples button").first.wait_for()
+    visitor.columns(*DEFAULT_COLUMNS)
+    visitor.close_settings()
+    page.locator("#run").click()
+    visitor.wait_phase("ended")
+    visitor.why("Figures")
+    low = """[...document.querySelectorAll("button:not(.dd-helped)")].filter((it) =>
+      it.checkVisibility() && it.getBoundingClientRect().height < 36).map((it) => it.outerHTML)"""
+    assert page.evaluate(low) == []
+    table = page.locator(".dd-result .dd-scroll")
+    assert table.evaluate("(it) => it.scrollWidth > it.clientWidth")
+    first = page.locator(".dd-result tbody th").first
+    left = first.bounding_box()
+    table.evaluate("(it) => { it.scrollLeft = 200; }")
+    assert first.bounding_box() == left
+    head = page.locator(".dd-result thead th").first
+    assert head.evaluate("(it) => it.scrollWidth <= it.clientWidth")

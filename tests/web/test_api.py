@@ -120,9 +120,12 @@ def test_a_stopped_benchmark_names_no_best(prompts: int) -> None:
     last = asyncio.run(scene())
     assert last["best"] == ""
     assert {setting["prompts"] for setting in last["settings"]} == ({prompts} if prompts else set())
-    assert summed_up(last).startswith(
-        f"Stopped after {prompts} of 4 prompts: Resume continues. The best one is not known."
+    stopped = (
+        f"Stopped after {prompts} of 4 prompts: Resume continues."
+        if prompts
+        else "Stopped before the first prompt was finished."
     )
+    assert summed_up(last).startswith(f"{stopped} The best one is not known.")
 
 
 def test_a_benchmark_reports_its_own_figures() -> None:

@@ -27,6 +27,7 @@ from backend.web.export import (
     compared,
     file_of,
     form_of,
+    gist,
     link_of,
     read_shared,
     settings_link,
@@ -150,3 +151,9 @@ def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
     assert read_shared(later["file"][2]).request.prompt == "Else"
     assert missing["note"].startswith("There is no such step")
     assert {*FILES, "link"} == set(FORMS)
+
+
+def test_a_list_of_races_tells_the_question_behind_worked_examples() -> None:
+    """It told how every prompt with the same examples begins."""
+    assert gist("Do as here.\nTwice.\n\nA: b\n\n \nC: d\n\nE:") == "Do as here. \u2026 E:"
+    assert gist("Why?\n\nSay it in one word.") == "Why?\n\nSay it in one word."
