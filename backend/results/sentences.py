@@ -93,6 +93,8 @@ def headline(board: Scoreboard) -> str:
     parts = [speed, _kept_texts(board), _other_weights(board), _recurrent(board), failed]
     if "stopped" in states:
         lent = any(score.reason == "end of GPU time" for score in board.scores)
+        if not lent and not any(score.written for score in board.scores):
+            return " ".join(filter(None, ("Stopped before the first token.", failed)))
         parts = [_NO_LONGER_LENT if lent else "Stopped early.", speed, failed]
     return " ".join(filter(None, parts))
 
