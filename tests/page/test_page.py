@@ -382,6 +382,7 @@ def test_the_built_in_model_races(browser: Browser) -> None:
         visitor.close()
         visitor = Visitor(browser, address)
         visitor.page.evaluate("(hash) => { location.hash = hash; }", link)
+        visitor.wait_phase("ended")  # the opening race is a recorded one, too
         expect(visitor.page.locator(".dd-recorded")).to_contain_text("Recorded on ")
         assert visitor.page.locator(".dd-flow").all_text_contents() == texts
         visitor.page.get_by_label("Speed of the replay").select_option("0.25")
