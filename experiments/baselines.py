@@ -32,7 +32,7 @@ from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
 from backend.types import ModelSpec, Request
 from experiments.experiment import Experiment, Setup
-from experiments.llama_server import llama_server
+from experiments.llama_server import LlamaServer
 from experiments.runs import ratios_of, rounds
 
 if TYPE_CHECKING:
@@ -351,12 +351,12 @@ def _openvino_genai(target: ModelSpec, count: int, say: Say) -> Loop:
 
 def _llama_cpp(target: ModelSpec, count: int, say: Say, **speculation: Any) -> Loop:
     """llama.cpp's server on the same file. It counts accepted tokens, which tells its passes."""
-    server = llama_server(gguf_file(target.name, say), **speculation)
+    server = LlamaServer(gguf_file(target.name, say), **speculation)
     options = {"n_predict": count, "temperature": 0, "cache_prompt": False, "return_tokens": True}
 
     def run(ids: Sequence[int]) -> Answer:
         asked = {"prompt": list(ids), "stream": True, **options}
-        address = f"{server.listening_address}/completion"  # it lasts as long as this function
+        address = f"{server.address}/completion"  # it lasts as long as this function
         blocks, last = list[Block](), dict[str, Any]()
         with httpx.stream("POST", address, json=asked, timeout=600, trust_env=False) as answer:
             for line in filter(None, answer.iter_lines()):

@@ -1,5 +1,8 @@
 """llama.cpp's own server, from the package whose library the llama.cpp engine uses."""
 
+import subprocess
+import sys
+import weakref
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,14 +13,29 @@ from backend.machine import threads
 CONTEXT = 4096
 
 
-def llama_server(file: Path, speculation: str = "none", **sizes: int) -> Any:
-    """A server of a GGUF file at its `listening_address`, which ends once it is forgotten.
+class LlamaServer:
+    """A server of a GGUF file in a process of its own, for the threads of two in one process wait
+    for one another: at `address`, until it is forgotten.
+
     `speculation` is what `llama-server --spec-type` takes, and `sizes` are its settings: size_n and
-    size_m of `ngram-simple`, n_match of `ngram-mod`.
+    size_m of `ngram-simple`; n_match, n_min and n_max of `ngram-mod`.
     """
+
+    def __init__(self, file: Path, speculation: str = "none", **sizes: int) -> None:
+        settings = [f"{name}={value}" for name, value in sizes.items()]
+        command = [sys.executable, "-m", "experiments.llama_server", str(file), speculation]
+        process = subprocess.Popen(
+            [*command, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        weakref.finalize(self, process.communicate)  # it ends with its input
+        self.address = process.stdout.readline().strip() if process.stdout else ""
+
+
+def _serve(file: str, speculation: str, *settings: str) -> None:
+    """Serve until the input ends."""
     package: Any = import_module("xllamacpp")  # it states no types
     params = package.CommonParams()
-    params.model.path = str(file)
+    params.model.path = file
     params.n_ctx, params.n_parallel, params.port, params.verbosity = CONTEXT, 1, 0, -1
     params.endpoint_metrics = True
     for pool in (params.cpuparams, params.cpuparams_batch):
@@ -25,6 +43,12 @@ def llama_server(file: Path, speculation: str = "none", **sizes: int) -> Any:
     name = speculation.replace("-", "_")
     kind = getattr(package.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{name.upper()}")
     params.speculative.types = [kind]
-    for size, value in sizes.items():
-        setattr(getattr(params.speculative, name), size, value)
-    return package.Server(params)
+    for size, _, value in (setting.partition("=") for setting in settings):
+        setattr(getattr(params.speculative, name), size, int(value))
+    server = package.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

@@ -1,7 +1,6 @@
 """A real server: llama.cpp's own, on the built-in model's own GGUF file."""
 
 import shlex
-from typing import Any
 
 import httpx
 import pytest
@@ -15,24 +14,24 @@ from backend.racing.race import Race
 from backend.results.sentences import served, verdict
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec, Request
-from experiments.llama_server import llama_server
+from experiments.llama_server import LlamaServer
 
 pytestmark = [pytest.mark.model, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
-def server() -> Any:
-    return llama_server(gguf_file(BUILT_IN, print), "ngram-simple", size_n=2, size_m=4)
+def server() -> LlamaServer:
+    return LlamaServer(gguf_file(BUILT_IN, print), "ngram-simple", size_n=2, size_m=4)
 
 
 @pytest.fixture(scope="module")
-def plain_server() -> Any:
-    return llama_server(gguf_file(BUILT_IN, print))
+def plain_server() -> LlamaServer:
+    return LlamaServer(gguf_file(BUILT_IN, print))
 
 
-def test_a_server_races_beside_local_columns(server: Any) -> None:
+def test_a_server_races_beside_local_columns(server: LlamaServer) -> None:
     """Its text is compared with fp32's; with log-probabilities it has a speed, and gaps."""
-    address = server.listening_address
+    address = server.address
     names = ("kv", "kv@int4-exact", f"@{address}", f"@{address}:gaps=true")
     race = Race(Request("List five rivers of Europe.", 48), tuple(map(parse_column, names)))
     board = board_after(race.columns, events_of(race))
@@ -52,7 +51,9 @@ def test_a_server_races_beside_local_columns(server: Any) -> None:
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_productions_request_gets_the_columns_text(plain_server: Any, *, chat: bool) -> None:
+def test_productions_request_gets_the_columns_text(
+    plain_server: LlamaServer, *, chat: bool
+) -> None:
     request, target = (
         Request("The rivers of Europe", 24, chat=chat),
         ModelSpec(BUILT_IN, "llamacpp", "gguf"),
@@ -62,9 +63,7 @@ def test_productions_request_gets_the_columns_text(plain_server: Any, *, chat: b
     code = snippet(race.columns[0], score, request, target, "llama.cpp").code
     *_, address, _, header, _, body = shlex.split(code.replace("\\\n", " "))
     sent = {"content": body, "headers": dict([header.split(": ")])}
-    answer = httpx.post(
-        address.replace(ADDRESS, plain_server.listening_address), **sent, timeout=60
-    )
+    answer = httpx.post(address.replace(ADDRESS, plain_server.address), **sent, timeout=60)
     told = answer.raise_for_status().json()
     text = told["choices"][0]["message"]["content"] if chat else told["content"]
     assert text == score.text
