@@ -112,7 +112,7 @@ def _started(start: str, command: Sequence[str], cache: Path, say: Say) -> Start
     """Run the command up to its first token."""
     began = monotonic()
     # Every word of the command is ours.
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {CACHE: str(cache)}
     )
     assert process.stdout

@@ -545,7 +545,7 @@ def run_alone(part: Part, task: Task, prompts: Path | None, seconds: float) -> N
     before = task.journal(part.name).ends
     try:
         # Our own program, and arguments that no shell reads.
-        run = subprocess.run(command, timeout=seconds + PATIENCE, check=False)  # noqa: S603
+        run = subprocess.run(command, timeout=seconds + PATIENCE, check=False)
         state = f"ended by itself with code {run.returncode}"
     except subprocess.TimeoutExpired:
         state = f"was ended {PATIENCE} s after its time"
