@@ -129,10 +129,10 @@ class Hybrid(Drafter):
         accepted = [f"{by} {self._accepted[by]} of {count}" for by, count in self._offered.items()]
         if not accepted:
             return []
-        cost = f"a guess took {_each(self._found, self._rounds)} by {self._proposer.by}"
+        cost = f"guessing takes {self._proposer.by} {_each(self._found, self._rounds)} a pass"
         if self._asked:
-            asked = f"in {self._asked} of {self._rounds} passes"
-            cost += f", {_each(self._drafted, self._asked)} by {self._draft.by} ({asked})"
+            cost += f", and the {self._draft.by} {_each(self._drafted, self._asked)}"
+            cost += f" in {self._asked} of {self._rounds} passes"
         return [f"accepted: {', '.join(accepted)}", cost]
 
     def close(self) -> None:

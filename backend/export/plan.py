@@ -232,6 +232,22 @@ def python(text: str) -> str:
     return "\n".join(["(", *(f"    {line!r}" for line in lines), ")"])
 
 
+def sampled(plan: Plan, limit: str) -> list[str]:
+    """How tokens are chosen and where a text ends, as arguments that vLLM and SGLang name alike,
+    but for the most tokens, which they call `limit`.
+    """
+    sampling = plan.request.sampling
+    arguments = [f"{limit}={plan.limit}"]
+    if plan.greedy:
+        arguments.append("temperature=0.0")
+    else:
+        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k}"]
+        arguments.append(f"top_p={sampling.top_p}")
+    if plan.request.stop:
+        arguments.append(f"stop={list(plan.request.stop)!r}")
+    return arguments
+
+
 def call(target: str, function: str, arguments: Iterable[str]) -> list[str]:
     """Lines of `target = function(arguments)`, an argument a line."""
     return [f"{target} = {function}(", *(f"    {argument}," for argument in arguments), ")"]

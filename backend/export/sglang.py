@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backend.engines.heads.published import AUTHORS
-from backend.export.plan import TORCH_DTYPES, Library, Plan, call, python
+from backend.export.plan import TORCH_DTYPES, Library, Plan, call, python, sampled
 from backend.export.vllm import compressed, quantising
 from backend.strategies.equivalents import EAGLE_3, MTP
 
@@ -86,15 +86,7 @@ def _loadable(draft: str) -> str:
 
 
 def _sampling(plan: Plan) -> list[str]:
-    sampling = plan.request.sampling
-    arguments = [f"max_new_tokens={plan.limit}"]
-    if plan.greedy:
-        arguments.append("temperature=0.0")
-    else:
-        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k}"]
-        arguments.append(f"top_p={sampling.top_p}")
-    if plan.request.stop:
-        arguments.append(f"stop={list(plan.request.stop)!r}")
+    arguments = sampled(plan, "max_new_tokens")
     if plan.grammar:
         kinds = {"json_schema": "json_schema", "regex": "regex"}
         arguments.append(f"{kinds.get(plan.grammar.kind, 'ebnf')}=grammar")

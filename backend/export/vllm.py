@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python
+from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python, sampled
 from backend.strategies.equivalents import DFLASH, EAGLE_3, MTP, P_EAGLE, SUFFIX_DECODING
 
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
@@ -85,15 +85,9 @@ def _speculation(plan: Plan) -> str:
 
 
 def _vllm_sampling(plan: Plan) -> list[str]:
-    sampling = plan.request.sampling
-    arguments = [f"max_tokens={plan.limit}"]
-    if plan.greedy:
-        arguments.append("temperature=0.0")
-    else:
-        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k}"]
-        arguments += [f"top_p={sampling.top_p}", f"seed={sampling.seed}"]
-    if plan.request.stop:
-        arguments.append(f"stop={list(plan.request.stop)!r}")
+    arguments = sampled(plan, "max_tokens")
+    if not plan.greedy:
+        arguments.append(f"seed={plan.request.sampling.seed}")
     if plan.grammar:
         kind = {"json_schema": "json", "regex": "regex"}.get(plan.grammar.kind, "grammar")
         arguments.append(f"structured_outputs=StructuredOutputsParams({kind}=grammar)")

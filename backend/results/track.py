@@ -62,7 +62,7 @@ def photo_finish(board: Scoreboard) -> PhotoFinish | None:
     lanes = [
         (index, score)
         for index, score in enumerate(board.scores)
-        if score.state != "failed" and not own_text(board, index)
+        if score.state != "failed" and not answers_otherwise(board, index)
     ]
     ended = sorted(
         (score.moments[-1].clock, index)
@@ -85,7 +85,7 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     racing = [
         i
         for i, score in enumerate(board.scores)
-        if score.state not in ENDED and score.clock == "own" and not own_text(board, i)
+        if score.state not in ENDED and score.clock == "own" and not answers_otherwise(board, i)
     ]
     if not racing:
         return None
@@ -110,7 +110,7 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     return 1 + sum(theirs > ours for theirs in order)
 
 
-def own_text(board: Scoreboard, index: int) -> bool:
+def answers_otherwise(board: Scoreboard, index: int) -> bool:
     """True if the column's grammar made it write another text than the baseline, so who wrote it
     first says nothing: an answer in another form is another race.
     """
@@ -123,7 +123,7 @@ def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
     score, winner = board.scores[index], board.scores[finish.column]
     last = score.moments[-1].clock if score.moments else 0.0
     gone = score.state in ENDED and last < finish.seconds
-    same_race = score.clock == winner.clock and not own_text(board, index)
+    same_race = score.clock == winner.clock and not answers_otherwise(board, index)
     return score.state != "failed" and same_race and not gone
 
 

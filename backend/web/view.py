@@ -37,8 +37,8 @@ from backend.results.scoreboard import ENDED, Sameness, Scoreboard
 from backend.results.track import (
     BY_DESIGN,
     PhotoFinish,
+    answers_otherwise,
     goal_of,
-    own_text,
     photo_finish,
     place,
     position,
@@ -248,7 +248,7 @@ def _lane(board: Scoreboard, index: int) -> str:
     score = board.scores[index]
     if score.reason == BY_DESIGN:
         return f"stops at {counted(score.written, 'token')} by design"
-    if own_text(board, index):
+    if answers_otherwise(board, index):
         return "writes another text: no place"
     if score.state in ("queued", "decoding", "done"):
         untold = score.steps and not (score.times or score.fed)

@@ -268,7 +268,10 @@ def test_a_hybrid_tells_whose_guesses_were_accepted_and_what_asking_took() -> No
     said = hybrid.decision.why.partition("accepted: ")[2].partition(";")[0]
     told = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+)", said)]
     assert tuple(map(sum, zip(*told, strict=True))) == (accepted, drafted)
-    cost = r"a guess took \S+ ms by prompt lookup, \S+ ms by draft model \(in \d+ of \d+ passes\)"
+    cost = (
+        r"guessing takes prompt lookup \S+ ms a pass, "
+        r"and the draft model \S+ ms in \d+ of \d+ passes"
+    )
     assert re.search(cost, hybrid.decision.why)
 
 

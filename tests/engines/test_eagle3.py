@@ -204,11 +204,12 @@ def test_columns_write_what_kv_reuse_writes(
     assert drafted.drafted > 0
 
 
-def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, ...]) -> None:
+@pytest.mark.parametrize("kind", [1, 2, 3], ids=["EAGLE-3", "P-EAGLE", "DFlash"])
+def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, ...], kind: int) -> None:
     """What was in the cache has hidden states that nobody knows any more: the draft reads on
     behind it.
     """
-    model, draft, *_ = folders
+    model, draft = folders[0], folders[kind]
     columns = tuple(parse_column(t) for t in ("kv", f"speculative:draft={draft},auto=off,k=3"))
     request, spec = (
         Request("Say a word.", 16, Sampling(0.8, seed=2)),
@@ -298,6 +299,8 @@ def test_what_no_column_can_draft_with_is_refused_by_name(
     assert "(layers.0.mlp.down_proj.weight)" in changed("cut", config, cut)
     other = {"architectures": ["DSparkDraftModel"]}
     assert "is a DSpark draft" in changed("dspark", other, weights)
+    blind = {"architectures": ["DFlashDraftModel"], "dflash_config": {"target_layer_ids": [0, 1]}}
+    assert "states no mask_token_id" in changed("blind", blind, weights)
     pickled = shutil.copytree(draft, tmp_path / "pickled")
     (pickled / "w.safetensors").rename(pickled / "pytorch_model.bin")
     assert "pickled ones are never loaded" in refusal(folders, pickled)

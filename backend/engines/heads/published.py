@@ -134,11 +134,19 @@ def read_published(folder: Path) -> PublishedDraft:
 
 
 def _dflash(folder: Path, config: Mapping[str, Any]) -> PublishedDraft:
-    """A DFlash draft, in either format. Its authors count the layers from behind the first one."""
+    """A DFlash draft, in either format. Its authors count the layers from behind the first one.
+    Raises DerbyError if it does not say which token masks those to come.
+    """
     own = config.get("dflash_config") or {}
     reads = config.get("aux_hidden_state_layer_ids") or [
         layer + 1 for layer in own.get("target_layer_ids") or ()
     ]
+    mask = config.get("mask_token_id", own.get("mask_token_id"))
+    if mask is None:
+        raise DerbyError(
+            f"The {CONFIG} of the draft {folder.name} states no mask_token_id, which DFlash reads "
+            "in place of tokens to come: fetch it again, or choose another draft."
+        )
     return PublishedDraft(
         folder,
         "dflash",
@@ -147,7 +155,7 @@ def _dflash(folder: Path, config: Mapping[str, Any]) -> PublishedDraft:
         from_anchor=bool(config.get("sample_from_anchor")),
         sees_ahead=bool(config.get("sliding_window_non_causal")),
         block=config.get("block_size") or own.get("block_size") or 8,
-        mask=config.get("mask_token_id") or own.get("mask_token_id") or 0,
+        mask=mask,
     )
 
 
