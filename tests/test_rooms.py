@@ -40,6 +40,7 @@ LATE = (
     "backend.engines.heads.dflash",
     "backend.engines.heads.draft_module",
     "backend.engines.heads.eagle3",
+    "backend.engines.heads.medusa",
     "backend.engines.heads.mtp",
     "backend.engines.heads.torch_draft",
     "backend.engines.heads.network",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python, sampled
-from backend.strategies.equivalents import DFLASH, EAGLE_3, MTP, P_EAGLE, SUFFIX_DECODING
+from backend.strategies.equivalents import DFLASH, EAGLE_3, MEDUSA, MTP, P_EAGLE, SUFFIX_DECODING
 
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
@@ -70,8 +70,9 @@ def _speculation(plan: Plan) -> str:
     elif plan.lacking in (EAGLE_3, P_EAGLE):
         entries = ['"method": "eagle3"', f'"model": {python(plan.trained)}', *entries]
         entries += ['"parallel_drafting": True'] * (plan.lacking == P_EAGLE)
-    elif plan.lacking == DFLASH:
-        entries = ['"method": "dflash"', f'"model": {python(plan.trained)}', *entries]
+    elif plan.lacking in (DFLASH, MEDUSA):
+        method = f'"method": "{plan.lacking.lower()}"'
+        entries = [method, f'"model": {python(plan.trained)}', *entries]
     elif plan.lacking == MTP:
         folder = [f'"model": {python(plan.trained)}'] if plan.trained else []
         entries = ['"method": "mtp"', *folder, *entries]
@@ -101,5 +102,5 @@ VLLM = Library(
     _lines,
     _notes,
     imports=False,
-    has=frozenset({SUFFIX_DECODING, EAGLE_3, P_EAGLE, DFLASH, MTP}),
+    has=frozenset({SUFFIX_DECODING, EAGLE_3, P_EAGLE, DFLASH, MEDUSA, MTP}),
 )

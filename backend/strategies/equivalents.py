@@ -40,6 +40,7 @@ RECYCLED = "token recycling"
 EAGLE_3 = "EAGLE-3"
 P_EAGLE = "P-EAGLE"
 DFLASH = "DFlash"
+MEDUSA = "Medusa"
 MTP = "MTP"
 
 

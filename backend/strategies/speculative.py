@@ -191,7 +191,8 @@ SPECULATIVE = Strategy(
             "Draft",
             "What drafts: hybrid is prompt lookup, else the trained draft; int4 and int8 are "
             "copies of the model; mtp is its own layer for more tokens, if it has one. Or another "
-            "model with the same tokenizer, or a published EAGLE-3, P-EAGLE, DFlash or MTP draft.",
+            "model with the same tokenizer, or a published EAGLE-3, P-EAGLE, DFlash, Medusa or MTP "
+            "draft.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),

@@ -8,7 +8,6 @@ one and two tokens more that the draft reads its own states for.
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 import torch
 from chat_model import VOCABULARY, make
 from families import byte_tokenizer, random_model
-from published_drafts import assert_like_speculators, write
+from published_drafts import assert_goes_on, assert_like_speculators, write
 from races import board_after, events_of
 from safetensors.torch import load_file
 
@@ -26,7 +25,6 @@ from backend.engines.heads.published import PublishedDraft, is_published, read_p
 from backend.engines.heads.torch_draft import TorchDraftNetwork, open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
-from backend.kvcache.sources import Visitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
@@ -34,6 +32,9 @@ from backend.types import ModelSpec, Request, Sampling, chain_parents
 
 PUBLISHED = Path(__file__).parent / "eagle3"
 NAMES = ("llama", "llama-fc-norm", "qwen3")
+
+#: What there are folders of for whole races, behind the model.
+KINDS = ["EAGLE-3", "P-EAGLE", "DFlash", "Medusa"]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_states_are_those_in_front_of_the_layers(target: TorchEngine) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """A model, a draft for it in the format of the method's authors, and two parallel ones."""
+    """A model, a draft for it in the format of the method's authors, and three parallel ones."""
     root = tmp_path_factory.mktemp("eagle")
     model, size, kept = make(root / "model"), 32, 200
     table = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
@@ -175,6 +176,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
         write(root / "draft", config, weights),
         write(root / "parallel", parallel, masked),
         write(root / "dflash", *dflash(config)),
+        write(root / "medusa", *medusa(table)),
     )
 
 
@@ -186,9 +188,18 @@ def dflash(layer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tenso
     return config, DFlash(PublishedDraft(Path(), "dflash", config, (1, 2))).state_dict()
 
 
+def medusa(table: torch.Tensor) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The same of a Medusa draft for a model of these embeddings, [V, D]."""
+    size = table.shape[1]
+    blocks = {f"{i}.0.linear.weight": 0.1 * torch.randn(size, size) for i in range(3)}
+    biases = {f"{i}.0.linear.bias": torch.zeros(size) for i in range(3)}
+    projections = {f"{i}.1.weight": table.clone() for i in range(3)}
+    return {"medusa_num_heads": 2, "medusa_num_layers": 1}, blocks | biases | projections
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("more", ["", ",grammar=json"])
-@pytest.mark.parametrize("kind", [1, 2, 3], ids=["EAGLE-3", "P-EAGLE", "DFlash"])
+@pytest.mark.parametrize("kind", range(1, 5), ids=KINDS)
 def test_columns_write_what_kv_reuse_writes(
     folders: tuple[Path, ...], temperature: float, more: str, kind: int
 ) -> None:
@@ -204,27 +215,21 @@ def test_columns_write_what_kv_reuse_writes(
     assert drafted.drafted > 0
 
 
-@pytest.mark.parametrize("kind", [1, 2, 3], ids=["EAGLE-3", "P-EAGLE", "DFlash"])
-def test_an_answer_goes_on_as_if_it_had_not_ended(folders: tuple[Path, ...], kind: int) -> None:
+@pytest.mark.parametrize("saved", [False, True], ids=["cache", "snapshot"])
+@pytest.mark.parametrize("kind", range(1, 5), ids=KINDS)
+def test_an_answer_goes_on_as_if_it_had_not_ended(
+    folders: tuple[Path, ...],
+    kind: int,
+    saved: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was in the cache has hidden states that nobody knows any more: the draft reads on
     behind it.
     """
-    model, draft = folders[0], folders[kind]
-    columns = tuple(parse_column(t) for t in ("kv", f"speculative:draft={draft},auto=off,k=3"))
-    request, spec = (
-        Request("Say a word.", 16, Sampling(0.8, seed=2)),
-        ModelSpec(str(model), "torch"),
-    )
-    models, scope = LoadedModels(), Visitor("ann")
-    first = board_after(columns, events_of(Race(request, columns, spec, scope=scope), models))
-    earlier = tuple(score.answer_so_far for score in first.scores)
-    on = Race(request, columns, spec, earlier, scope)
-    whole = Race(replace(request, max_new_tokens=32), columns[:1], spec)
-    plain, drafted = board_after(columns, events_of(on, models)).scores
-    (expected,) = board_after(columns[:1], events_of(whole, models)).scores
-    assert plain.message == drafted.message == ""
-    assert drafted.tokens[-16:] == plain.tokens[-16:] == expected.tokens[-16:]
-    assert drafted.drafted > 0
+    request = Request("Say a word.", 16, Sampling(0.8, seed=2))
+    spec, draft = ModelSpec(str(folders[0]), "torch"), str(folders[kind])
+    assert_goes_on(request, spec, draft, tmp_path if saved else None, monkeypatch)
 
 
 def test_every_row_is_read_with_the_states_of_the_token_before_it(

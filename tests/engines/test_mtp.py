@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from families import RECURRENT, byte_tokenizer, random_model
-from published_drafts import assert_like_speculators, write
+from published_drafts import assert_goes_on, assert_like_speculators, write
 from races import board_after, events_of
 from safetensors.torch import load_file, save_file
 
@@ -26,14 +26,11 @@ from backend.engines.heads.published import is_published, read_published
 from backend.engines.heads.torch_draft import open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
-from backend.kvcache.sources import Visitor
-from backend.racing.commands import SaveColumn, run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.speculative import MTP, SPECULATIVE
-from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
+from backend.types import ModelSpec, Request, Sampling
 
 PUBLISHED = Path(__file__).parent / "mtp"
 NAMES = ("qwen3", "qwen3_5", "qwen3_next")
@@ -193,30 +190,8 @@ def test_columns_write_what_kv_reuse_writes(qwen: ModelSpec, temperature: float,
 def test_an_answer_goes_on_as_if_it_had_not_ended(
     qwen: ModelSpec, saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.kvcache.snapshots.cache_dir", lambda: tmp_path)
-    columns = tuple(parse_column(t) for t in ("kv", "speculative:draft=mtp,auto=off,k=3"))
-    request, models, scope = (
-        replace(PLAIN, max_new_tokens=16, sampling=Sampling(0.8, seed=2)),
-        LoadedModels(),
-        Visitor("ann"),
-    )
-    begun = Race(request, columns, qwen, scope=scope)
-    first = board_after(columns, events_of(begun, models))
-    earlier = tuple(score.answer_so_far for score in first.scores)
-    if saved:
-        boards = [Scoreboard(columns[index : index + 1]) for index in range(2)]
-        for index, board in enumerate(boards):
-            command = SaveColumn(begun, index, earlier[index])
-            run_to_end(command, models, board.add, lambda: False)
-        models.prefixes.forget(scope)
-        earlier = tuple(AnswerSoFar(snapshot=board.scores[0].snapshot) for board in boards)
-    on = Race(request, columns, qwen, earlier, scope)
-    whole = Race(replace(request, max_new_tokens=32), columns[:1], qwen)
-    plain, drafted = board_after(columns, events_of(on, models)).scores
-    (expected,) = board_after(columns[:1], events_of(whole, models)).scores
-    assert plain.message == drafted.message == ""
-    assert drafted.tokens[-16:] == plain.tokens[-16:] == expected.tokens[-16:]
-    assert drafted.drafted > 0
+    request = replace(PLAIN, max_new_tokens=16, sampling=Sampling(0.8, seed=2))
+    assert_goes_on(request, qwen, "mtp", tmp_path if saved else None, monkeypatch)
 
 
 def test_a_program_s_slots_are_filled_alike(qwen: ModelSpec) -> None:

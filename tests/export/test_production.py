@@ -70,7 +70,7 @@ def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_p
 
 
 @pytest.mark.parametrize("name", ["llama", "peagle"])
-def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
+def test_a_published_draft_is_named_where_it_can_be_loaded(name: str, tmp_path: Path) -> None:
     """Elsewhere the note says what is missing, and what comes nearest."""
     folder = Path(__file__).parents[1] / "engines" / "eagle3" / name
     column = f"speculative:draft={folder},k=4"
@@ -86,8 +86,11 @@ def test_a_published_draft_is_named_where_it_can_be_loaded(name: str) -> None:
     assert "EAGLE" in note
     assert "prompt_lookup_num_tokens=4" in note
     dflash = folder.parent / "dflash"
-    block = code_of(f"speculative:draft={dflash},k=4", ran(), "vLLM").code
-    assert f'"method": "dflash", "model": {str(dflash)!r}' in block
+    (medusa := tmp_path / "medusa").mkdir()
+    (medusa / "config.json").write_text('{"medusa_num_heads": 3}')
+    for method, draft in (("dflash", dflash), ("medusa", medusa)):
+        block = code_of(f"speculative:draft={draft},k=4", ran(), "vLLM").code
+        assert f'"method": "{method}", "model": {str(draft)!r}' in block
     own = code_of("speculative:draft=mtp,k=4", ran(), "vLLM").code
     assert '{"method": "mtp", "num_speculative_tokens": 4}' in own
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,3 +112,25 @@ def projection(weight: Tensor) -> nn.Linear:
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     made.weight = nn.Parameter(weight, requires_grad=False)
     return made
+
+
+def require_same(draft: PublishedDraft, what: str, theirs: Any, ours: Any) -> None:
+    """Raise DerbyError if the draft was made for a target with another `what`."""
+    if theirs != ours:
+        raise DerbyError(
+            f"The draft {draft.folder.name} was made for a target of {what} {theirs}, and this "
+            f"target's is {ours}: choose a draft that was trained for it."
+        )
+
+
+def known_vocabulary(draft: PublishedDraft, ids: Tensor, size: int) -> NDArray[np.int64]:
+    """The target's ids of the draft's logits, ascending. Raises DerbyError if the target, of a
+    vocabulary of this size, does not have them.
+    """
+    vocabulary = ids.numpy().astype(np.int64)
+    if vocabulary[-1] >= size or (np.diff(vocabulary) <= 0).any():
+        raise DerbyError(
+            f"The draft {draft.folder.name} writes tokens up to {vocabulary.max()}, and this "
+            f"target has {size}: choose a draft that was trained for it."
+        )
+    return vocabulary

@@ -15,6 +15,7 @@ from backend.engines.heads.draft_module import (
     DraftModule,
     causal,
     fill,
+    known_vocabulary,
     projection,
     read_weights,
 )
@@ -190,10 +191,5 @@ def _vocabulary(
     if offsets is None:
         return None
     # Published as the distance of each id to the target's.
-    vocabulary = (offsets + torch.arange(len(offsets))).numpy().astype(np.int64)
-    if vocabulary[-1] >= config.vocab_size or (np.diff(vocabulary) <= 0).any():
-        raise DerbyError(
-            f"The draft {draft.folder.name} writes tokens up to {vocabulary.max()}, and this "
-            f"target has {config.vocab_size}: choose a draft that was trained for it."
-        )
-    return vocabulary
+    ids = offsets + torch.arange(len(offsets))
+    return known_vocabulary(draft, ids, config.vocab_size)

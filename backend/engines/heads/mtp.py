@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.engines.heads.draft_module import DraftModule, causal, fill, read_weights
+from backend.engines.heads.draft_module import (
+    DraftModule,
+    causal,
+    fill,
+    read_weights,
+    require_same,
+)
 from backend.engines.heads.published import MTP_PREFIXES, PublishedDraft
 from backend.engines.torch.growing import GrowingCache
 from backend.engines.torch.hidden_states import layers_of
-from backend.errors import DerbyError
 
 #: What its parts outside the decoder layer are called here, by what their makers call them.
 PARTS = {
@@ -71,7 +76,8 @@ def mtp_module(draft: PublishedDraft, model: Any) -> Mtp:
     be, or is another model's.
     """
     target = model.config.get_text_config(decoder=True)
-    _require_same(draft, target)
+    for name, what in SIZES.items():
+        require_same(draft, what, draft.layer.get(name, ours := getattr(target, name)), ours)
     config = type(target)(**draft.layer) if draft.layer else target
     for name in ("_attn_implementation", "_experts_implementation"):
         setattr(config, name, getattr(target, name, None))
@@ -117,14 +123,3 @@ def _with_stacked_experts(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         others[f"{place}.gate_up_proj"] = torch.cat(gate_up, 1)
         others[f"{place}.down_proj"] = stacked[place, "down"]
     return others
-
-
-def _require_same(draft: PublishedDraft, target: Any) -> None:
-    """Raise DerbyError if the layer was made for another model."""
-    for name, what in SIZES.items():
-        theirs, ours = draft.layer.get(name), getattr(target, name)
-        if theirs is not None and theirs != ours:
-            raise DerbyError(
-                f"The draft {draft.folder.name} was made for a target of {what} {theirs}, and this "
-                f"target's is {ours}: choose a draft that was trained for it."
-            )

@@ -17,10 +17,16 @@ CONFIG = "config.json"
 AUTHORS = "authors"
 
 #: The kinds that run here, as configurations call them, and in sentences.
-KINDS = {"eagle3": "EAGLE-3", "peagle": "P-EAGLE", "dflash": "DFlash", "mtp": "MTP"}
+KINDS = {
+    "eagle3": "EAGLE-3",
+    "peagle": "P-EAGLE",
+    "dflash": "DFlash",
+    "medusa": "Medusa",
+    "mtp": "MTP",
+}
 
 #: What else is published in the same format.
-OTHERS = {"dflash2": "DFlash 2", "dspark": "DSpark", "eagle": "EAGLE", "medusa": "Medusa"}
+OTHERS = {"dflash2": "DFlash 2", "dspark": "DSpark", "eagle": "EAGLE"}
 
 #: How the names of an MTP layer's tensors begin: in a model's own files (Qwen), and in a folder of
 #: `speculators`. In others (DeepSeek) it is one more layer of the model.
@@ -31,8 +37,8 @@ MTP_PREFIXES = ("mtp.", "mtp_layers.0.")
 class PublishedDraft:
     """A draft in `folder` of one of KINDS: EAGLE-3 (arXiv 2503.01840), P-EAGLE (arXiv 2602.01469),
     which predicts `block` tokens in one pass and reads `mask` in place of those it does not know,
-    DFlash (arXiv 2602.06036), whose `block` begins with the last token, or an MTP layer, whose
-    tensors' names begin with `prefix`.
+    DFlash (arXiv 2602.06036), whose `block` begins with the last token, Medusa (arXiv 2401.10774),
+    or an MTP layer, whose tensors' names begin with `prefix`.
 
     `layer`: the configuration of its decoder layers, of the family `family`; {}: the target's.
     `reads`: layers of the target whose hidden states it reads; (): the usual ones. The others are
@@ -116,6 +122,8 @@ def read_published(folder: Path) -> PublishedDraft:
         return PublishedDraft(folder, kind, layer, prefix=MTP_PREFIXES[1])
     if kind == "dflash":
         return _dflash(folder, config)
+    if kind == "medusa":  # its files alone say what it is like
+        return PublishedDraft(folder, kind, {})
     reads = config.get("eagle_aux_hidden_state_layer_ids") or (
         config.get("eagle_config") or {}
     ).get("eagle_aux_hidden_state_layer_ids")
@@ -216,4 +224,6 @@ def _kind(config: Mapping[str, Any]) -> str:
     names = " ".join(map(str, config.get("architectures") or ())).lower()
     if "eagle3" in names:
         return "eagle3"
-    return next((kind for kind in (*OTHERS, "dflash") if kind in names), "")
+    if "medusa_num_heads" in config:  # its authors name no architecture, others the target's
+        return "medusa"
+    return next((kind for kind in (*OTHERS, "dflash", "medusa") if kind in names), "")

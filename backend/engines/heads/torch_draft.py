@@ -12,6 +12,7 @@ from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork
 from backend.engines.heads.draft_module import DraftModule
 from backend.engines.heads.eagle3 import eagle3_module
+from backend.engines.heads.medusa import medusa_module
 from backend.engines.heads.mtp import mtp_module
 from backend.engines.heads.published import PublishedDraft
 from backend.engines.torch.engine import TorchEngine
@@ -29,7 +30,7 @@ class TorchDraft:
     def __init__(self, draft: PublishedDraft, target: TorchEngine) -> None:
         """Raises DerbyError if the draft's files cannot be read, or are for another target."""
         self.name, self.title = draft.title, f"{draft.title} draft {draft.folder.name}"
-        build = mtp_module if draft.kind == "mtp" else eagle3_module
+        build = {"mtp": mtp_module, "medusa": medusa_module}.get(draft.kind, eagle3_module)
         self.module: DraftModule = build(draft, target.model)
         self.states = len(self.module.reads) * target.model.get_input_embeddings().embedding_dim
         target.show(self.module.reads)
