@@ -67,7 +67,7 @@ class Preparing:
     kind: Literal["Preparing"] = field(default="Preparing", kw_only=True)
 
 
-#: Above this share of the machine taken by others, a race shows no speeds.
+#: Above this share of the machine taken by others, a race shows its speeds pale.
 NOISY = 0.5
 
 
@@ -92,8 +92,8 @@ class Conditions:
 
     @property
     def noisy(self) -> bool:
-        """True if others used so much of the machine that the race shows no speeds. The page's own
-        share is not theirs.
+        """True if others used so much of the machine that the race shows its speeds pale. The
+        page's own share is not theirs.
         """
         return self.others + self.stolen > NOISY
 

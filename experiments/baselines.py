@@ -473,7 +473,9 @@ def rounded(weights: "torch.Tensor") -> "torch.Tensor":
     return (low + codes * step).flatten(1)
 
 
-PEERS = Experiment("peers", "KV reuse against the engine's own greedy loop", peers)
+PEERS = Experiment(
+    "peers", "KV reuse against the engine's own greedy loop or llama.cpp's server", peers
+)
 ASSISTED = Experiment(
     "assisted",
     "drafting columns against transformers' assisted generation, torch at fp32",

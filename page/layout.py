@@ -18,6 +18,7 @@ from backend.web.feeds import Feeds
 from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
+from backend.web.opened import OpenedRaces
 from backend.web.presence import Presence
 from backend.web.view import View, opening_view
 from backend.web.visitors import Visitors
@@ -52,11 +53,16 @@ def build(
     devices = host.facts().devices
     offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
-        feeds = Feeds(limits.visitors)
-        visitors = Visitors(host, limits, presence, feeds.forget, metrics)
+        feeds, opened = Feeds(limits.visitors), OpenedRaces(limits.visitors)
+
+        def forget(visitor: str) -> None:
+            feeds.forget(visitor)
+            opened.forget(visitor)
+
+        visitors = Visitors(host, limits, presence, forget, metrics)
         if metrics is not None:
             metrics.waiting = lambda: visitors.waiting
-        controller = Controller(visitors, offer, feeds)
+        controller = Controller(visitors, offer, feeds, opened)
         header = own("header", script="page.js")
         board = own("board", opening_view(opening()), render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))

@@ -57,7 +57,10 @@ class _Connection(H11Protocol):
         return self.due.when() if self.due else 0.0
 
     def _look(self) -> None:
-        self._expect(awaited=self.conn.their_state is h11.IDLE)
+        """A request is awaited, too, of a client that goes on sending what was answered already."""
+        ours, theirs = self.conn.our_state, self.conn.their_state
+        sending = (ours, theirs) == (h11.DONE, h11.SEND_BODY)
+        self._expect(awaited=sending or theirs is h11.IDLE)
 
     def _expect(self, *, awaited: bool) -> None:
         """Have the connection closed in time, if a request is awaited."""

@@ -186,5 +186,5 @@ CACHE = CacheChoice(
 
 def grammar_choice(default: GrammarSource | None) -> GrammarChoice:
     """A column's setting, with the grammar that it usually has."""
-    text = "The grammar that the text must follow. Write your own in the Grammar tab."
+    text = "The grammar that the text must follow. Write your own under Own grammar."
     return GrammarChoice("grammar", "Grammar", text, default)

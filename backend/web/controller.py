@@ -1,7 +1,6 @@
 """The page's requests arrive here: forms are read, races begin, and their views are shown."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,6 +36,7 @@ from backend.web.export import (
 from backend.web.feeds import Draw, Feeds
 from backend.web.form import Values, read_race, read_tokens, require_allowed, wants_measuring
 from backend.web.offer import Offer
+from backend.web.opened import OpenedRaces
 from backend.web.snapshots import VisitorSnapshots
 from backend.web.view import View, alert, begun, preparing, recorded_view, view
 from backend.web.visitors import PERIOD, Frame, Visitors
@@ -52,13 +52,13 @@ class Controller:
         visitors: Visitors,
         offer: Offer,
         feeds: Feeds | None = None,
+        opened: OpenedRaces | None = None,
     ) -> None:
         self._visitors = visitors
         self._offer = offer
         self.feeds = feeds or Feeds(offer.limits.visitors)
         self._snapshots = VisitorSnapshots(offer.limits)
-        # What each visitor opened last, by the number that its view has; the latest one last.
-        self._opened: OrderedDict[str, tuple[int, RaceRecord]] = OrderedDict()
+        self._opened = opened or OpenedRaces(offer.limits.visitors)
 
     async def race(self, visitor: str, values: Values) -> View:
         """Begin the race that the form asks for.
@@ -200,12 +200,11 @@ class Controller:
         """
         if asked.get("race") == 0:
             return opening()
-        number, record = self._opened.get(visitor, (0, None))
-        last = self._visitors.number(visitor)
+        number, last = self._opened.number(visitor), self._visitors.number(visitor)
         shown = asked.get("race", max(number, last))
         if shown not in (number, last):
             raise DerbyError("This race is no longer in memory: run it again, or open it again.")
-        return record if shown == number else None
+        return self._opened.record(visitor) if shown == number else None
 
     def open(self, visitor: str, text: Any) -> tuple[Values, View]:
         """The form and the view of a race that a link or a file's text holds. Not
@@ -215,10 +214,7 @@ class Controller:
         if not record.events:
             return form_of(record, self._offer), View()
         shown = recorded_view(record)
-        self._opened[visitor] = shown["race"], record
-        self._opened.move_to_end(visitor)
-        while len(self._opened) > self._offer.limits.visitors:
-            self._opened.popitem(last=False)
+        self._opened.keep(visitor, shown["race"], record)
         return form_of(record, self._offer), shown
 
     def inspect(self, visitor: str, asked: Any) -> View:
@@ -290,15 +286,16 @@ class Controller:
     ) -> AsyncIterator[Draw]:
         """How to draw these frames of a race. `fragment`: of an address at which it can be run."""
         async for frame in frames:
-            yield partial(self._drawn, visitor, frame, fragment)
+            opened = await asyncio.to_thread(self._opened.record, visitor) if frame.over else None
+            yield partial(self._drawn, frame, fragment, opened)
 
     def _settings(self, race: Race) -> str:
         """The fragment of an address at which this race can be run again."""
         record = recorded(race.request, race.columns, race.target, ())
         return settings_link(record.published(self._offer.public))
 
-    def _drawn(self, visitor: str, frame: Frame, fragment: str) -> View:
-        race, (_, opened) = frame.race, self._opened.get(visitor, (0, None))
+    def _drawn(self, frame: Frame, fragment: str, opened: RaceRecord | None) -> View:
+        race = frame.race
         written = max((len(answer.tokens) for answer in race.earlier), default=0)
         shown = view(
             frame.board,
@@ -308,7 +305,7 @@ class Controller:
             public=self._offer.public,
         )
         status = f"{frame.note} {shown['status']}".strip()
-        there = compared(opened, race.request, frame.board) if frame.over and opened else []
+        there = compared(opened, race.request, frame.board) if opened else []
         told = {"status": status, "fragment": fragment, "compared": there}
         return {**shown, **told, "continues": _continues(race, frame.board)}
 

@@ -137,6 +137,25 @@ def test_a_request_that_does_not_come_is_not_waited_for(
                 pass
 
 
+def test_a_client_that_goes_on_sending_behind_its_answer_is_not_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte put the end off, and 512 such clients, who needed no key, left others no room."""
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    head = b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    with half_sent(site, 1, head) as (client,):
+        assert client.recv(4096).startswith(b"HTTP/1.1 405")
+
+        def gone() -> bool:
+            try:
+                client.sendall(b"x")
+            except (BrokenPipeError, ConnectionResetError):
+                return True
+            return False
+
+        until(gone)
+
+
 def test_of_too_many_connections_the_idlest_ends(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from backend.cli.replay import FORMS
 from backend.errors import DerbyError
 from backend.export.tables import csv_table
 from backend.grammar.sources import GrammarSource
+from backend.limits import PRIVATE
 from backend.racing.hosts.inline import InlineHost
 from backend.records.file import as_bytes
 from backend.records.link import encode
@@ -35,8 +36,11 @@ from backend.web.export import (
 )
 from backend.web.form import read_race
 from backend.web.offer import Offer, offer_of
+from backend.web.opened import OpenedRaces
+from backend.web.presence import Presence
 from backend.web.view import View, recorded_view
 from backend.web.visitors import Visitors
+from page import layout
 
 OFFER = offer_of(["fake"])
 
@@ -157,3 +161,34 @@ def test_a_list_of_races_tells_the_question_behind_worked_examples() -> None:
     """It told how every prompt with the same examples begins."""
     assert gist("Do as here.\nTwice.\n\nA: b\n\n \nC: d\n\nE:") == "Do as here. \u2026 E:"
     assert gist("Why?\n\nSay it in one word.") == "Why?\n\nSay it in one word."
+
+
+def test_a_race_that_was_opened_is_kept_small_and_until_its_visitor_leaves() -> None:
+    """The last ones of two hundred visitors stayed as they had been read, also of those who left."""
+    record = race_of("kv lookup", 200)
+    races = OpenedRaces(2)
+    for number, visitor in enumerate("uvwv", 1):
+        races.keep(visitor, number, record)
+    assert races.record("u") is None, "one too many, and the oldest"
+    assert (races.number("u"), races.number("v"), races.number("w")) == (0, 4, 3)
+    assert races.record("v") == record
+    kept = sum(len(packed) for _, packed in races._kept.values())
+    assert kept < len(as_bytes(record)), "two of them take less than one that is as it was saved"
+    races.forget("v")
+    assert races.record("v") is None
+
+
+def test_a_page_forgets_what_a_visitor_opened_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    class Noted(Visitors):
+        def __init__(self, *given: Any) -> None:
+            made["forget"] = given[3]
+            super().__init__(*given)
+
+    monkeypatch.setattr(layout, "Visitors", Noted)
+    _, controller, _ = layout.build(InlineHost(), ["fake"], [], PRIVATE, Presence(), None)
+    controller.open("v", encode(race_of("kv")))
+    assert "file" in controller.export("v", {"ask": "json"})
+    made["forget"]("v")
+    assert controller.export("v", {"ask": "json"})["note"].startswith("Nothing has run yet")

@@ -1,4 +1,4 @@
-"""Drafts as others publish them: folders of the `speculators` library, and of EAGLE-3's authors."""
+"""Drafts as others publish them: folders of the `speculators` library or of a method's authors."""
 
 import json
 from collections.abc import Mapping

@@ -374,7 +374,7 @@ def _calling(model: Any, *, recurrent: bool) -> "Calling":
         raise DerbyError(
             f"Models of type {config.model_type!r} keep state that cannot be rewound to an earlier "
             "token: choose a model with attention and explicit positions, or with recurrent layers "
-            "that the README names."
+            "that docs/models.md names."
         )
     window = getattr(config, "sliding_window", None)
     if layer_types and "sliding_attention" not in layer_types:
