@@ -164,7 +164,7 @@ def test_a_list_of_races_tells_the_question_behind_worked_examples() -> None:
 
 
 def test_a_race_that_was_opened_is_kept_small_and_until_its_visitor_leaves() -> None:
-    """The last ones of two hundred visitors stayed as they had been read, also of those who left."""
+    """Those of two hundred visitors stayed as they had been read, also of who had left."""
     record = race_of("kv lookup", 200)
     races = OpenedRaces(2)
     for number, visitor in enumerate("uvwv", 1):
