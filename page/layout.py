@@ -14,11 +14,9 @@ from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
 from backend.web.examples import examples, opening
-from backend.web.feeds import Feeds
 from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
-from backend.web.opened import OpenedRaces
 from backend.web.presence import Presence
 from backend.web.view import View, opening_view
 from backend.web.visitors import Visitors
@@ -53,16 +51,10 @@ def build(
     devices = host.facts().devices
     offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
-        feeds, opened = Feeds(limits.visitors), OpenedRaces(limits.visitors)
-
-        def forget(visitor: str) -> None:
-            feeds.forget(visitor)
-            opened.forget(visitor)
-
-        visitors = Visitors(host, limits, presence, forget, metrics)
+        visitors = Visitors(host, limits, presence, metrics)
         if metrics is not None:
             metrics.waiting = lambda: visitors.waiting
-        controller = Controller(visitors, offer, feeds, opened)
+        controller = Controller(visitors, offer)
         header = own("header", script="page.js")
         board = own("board", opening_view(opening()), render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))
@@ -81,7 +73,7 @@ def build(
         _wire(controller, fields, ask, board)
         benchmarks = Benchmarks(visitors, offer)
         with _view("benchmark"):
-            benchmark.fill(benchmarks, fields, feeds)
+            benchmark.fill(benchmarks, fields, controller.feeds)
         with _view("history"):
             races.fill_history(controller)
         keep(demo, fields, offer, controller, header, board)

@@ -51,14 +51,13 @@ class Controller:
         self,
         visitors: Visitors,
         offer: Offer,
-        feeds: Feeds | None = None,
-        opened: OpenedRaces | None = None,
     ) -> None:
         self._visitors = visitors
         self._offer = offer
-        self.feeds = feeds or Feeds(offer.limits.visitors)
+        self.feeds = Feeds(offer.limits.visitors)
         self._snapshots = VisitorSnapshots(offer.limits)
-        self._opened = opened or OpenedRaces(offer.limits.visitors)
+        self._opened = OpenedRaces(offer.limits.visitors)
+        visitors.leavers += [self.feeds.forget, self._opened.forget]
 
     async def race(self, visitor: str, values: Values) -> View:
         """Begin the race that the form asks for.

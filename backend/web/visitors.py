@@ -164,7 +164,7 @@ class _LastRace(_Run):
 class Visitors:
     """The races of all visitors. Thread-safe. A visitor is a string that only they have, such as a
     session hash. `presence` knows who is connected; without it, nobody ever counts as absent.
-    `forgotten` is called with each visitor who has been absent for too long, and `tally` hears of
+    `leavers` are called with each visitor who has been absent for too long, and `tally` hears of
     every race.
     """
 
@@ -173,14 +173,13 @@ class Visitors:
         host: Host,
         limits: Limits = PRIVATE,
         presence: Presence | None = None,
-        forgotten: Callable[[str], None] = lambda _: None,
         tally: Tally | None = None,
     ) -> None:
         self._host = host
         self._machines: Machines = host if isinstance(host, Machines) else OneMachine(host)
         self._limits = limits
         self._presence = presence or Everybody()
-        self._forgotten = forgotten
+        self.leavers: list[Callable[[str], None]] = []
         self._tally = tally or Tally()
         self._quota = Quota(limits.races_per_hour)
         self._line: list[_Run] = []  # in the order in which they came, those that run included
@@ -380,7 +379,8 @@ class Visitors:
                 self.leave(visitor)
             self._drive()  # a machine may have joined
         for visitor in gone:
-            self._forgotten(visitor)
+            for leave in self.leavers:
+                leave(visitor)
 
     def _hurry(self, run: _Run) -> None:
         """End the running race if others have waited for it long enough."""

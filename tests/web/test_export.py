@@ -15,7 +15,6 @@ from backend.cli.replay import FORMS
 from backend.errors import DerbyError
 from backend.export.tables import csv_table
 from backend.grammar.sources import GrammarSource
-from backend.limits import PRIVATE
 from backend.racing.hosts.inline import InlineHost
 from backend.records.file import as_bytes
 from backend.records.link import encode
@@ -37,10 +36,8 @@ from backend.web.export import (
 from backend.web.form import read_race
 from backend.web.offer import Offer, offer_of
 from backend.web.opened import OpenedRaces
-from backend.web.presence import Presence
 from backend.web.view import View, recorded_view
 from backend.web.visitors import Visitors
-from page import layout
 
 OFFER = offer_of(["fake"])
 
@@ -178,17 +175,11 @@ def test_a_race_that_was_opened_is_kept_small_and_until_its_visitor_leaves() -> 
     assert races.record("v") is None
 
 
-def test_a_page_forgets_what_a_visitor_opened_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Any] = {}
-
-    class Noted(Visitors):
-        def __init__(self, *given: Any) -> None:
-            made["forget"] = given[3]
-            super().__init__(*given)
-
-    monkeypatch.setattr(layout, "Visitors", Noted)
-    _, controller, _ = layout.build(InlineHost(), ["fake"], [], PRIVATE, Presence(), None)
+def test_a_page_forgets_what_a_visitor_opened_who_has_left() -> None:
+    visitors = Visitors(InlineHost())
+    controller = Controller(visitors, OFFER)
     controller.open("v", encode(race_of("kv")))
     assert "file" in controller.export("v", {"ask": "json"})
-    made["forget"]("v")
+    for leave in visitors.leavers:
+        leave("v")
     assert controller.export("v", {"ask": "json"})["note"].startswith("Nothing has run yet")

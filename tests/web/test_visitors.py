@@ -86,7 +86,8 @@ class Street:
         self.host = SlowHost()
         self.presence = Presence(self.clock, by_address=by_address)
         self.forgotten: list[str] = []
-        self.visitors = Visitors(self.host, limits, self.presence, self.forgotten.append)
+        self.visitors = Visitors(self.host, limits, self.presence)
+        self.visitors.leavers.append(self.forgotten.append)
         for name in here:
             self.presence.opened(name)
 
