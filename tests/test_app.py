@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import app
 from backend.errors import DerbyError
+from backend.limits import PRIVATE, PUBLIC, Limits
 from backend.web.address import free_port
 from page.site import Site, site_of
 
@@ -49,6 +51,24 @@ def test_a_port_that_is_taken_is_told_with_the_remedy() -> None:
         with pytest.raises(DerbyError, match=r"is taken, .* choose another with --port"):
             free_port("127.0.0.1", other.getsockname()[1])
     assert free_port("127.0.0.1", 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("host", "public", "space", "expected"),
+    [
+        ("127.0.0.1", False, "", PRIVATE),
+        ("127.0.0.1", True, "", PUBLIC),  # --share or --public-host
+        ("127.0.0.1", False, "me/derby", PUBLIC),
+        ("0.0.0.0", False, "", PUBLIC),  # noqa: S104
+    ],
+)
+def test_limits_are_strict_where_others_can_reach_the_page(
+    host: str, public: bool, space: str, expected: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(app.SPACE, raising=False)
+    if space:
+        monkeypatch.setenv(app.SPACE, space)
+    assert app._limits([], host, public=public) == expected
 
 
 def test_a_site_knows_its_names() -> None:

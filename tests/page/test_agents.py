@@ -18,6 +18,7 @@ from mcp.types import RequestParams
 from recordings import race_of
 
 from backend.errors import DerbyError
+from backend.limits import PRIVATE
 from backend.records.link import encode
 from backend.records.place import PROGRAM, versions
 from backend.web.api import Report
@@ -142,7 +143,11 @@ def client(address: str, **headers: str) -> httpx.Client:
 
 
 def test_a_foreign_page_may_not_call(address: str) -> None:
-    for header in ({"Origin": "https://example.org"}, {"Sec-Fetch-Site": "cross-site"}):
+    for header in (
+        {"Origin": "https://example.org"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ):
         with client(address, **header) as http:
             assert http.post("/mcp", json=message("tools/list")).status_code == 403
 
@@ -170,6 +175,13 @@ def test_a_body_that_is_no_call_is_refused_in_a_sentence(
         answer = http.post("/mcp", content=body)
     assert answer.status_code == 400
     assert sentence in answer.json()["detail"]
+
+
+def test_a_call_has_the_size_that_a_request_may_have(address: str) -> None:
+    with client(address) as http:
+        answer = http.post("/mcp", json=message("tools/list", long="x" * (PRIVATE.request_bytes)))
+    assert answer.status_code == 413
+    assert answer.json()["detail"].startswith(f"A request may have {PRIVATE.request_bytes:,} bytes")
 
 
 def test_arguments_are_refused_in_a_sentence_that_names_no_library(address: str) -> None:

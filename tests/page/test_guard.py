@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from streams import read_all
 
+from backend.web import bodies
 from backend.web.presence import Presence
 from page.guard import MAX_OPEN, Guard
 from page.identity import COOKIE, visitor_by
@@ -192,20 +193,53 @@ def test_the_documents_scripts_bear_its_mark(visitor: httpx.Client) -> None:
 
 def test_no_more_of_a_body_is_read_than_is_allowed() -> None:
     """One of 200 MB took 700 MB of memory. Of one whose length is not told, each part counts."""
-    taken, sent = list[int](), list[Any]()
+    taken = list[int]()
 
     async def receive() -> Message:
         taken.append(1)
         return {"type": "http.request", "body": b"[" * 1000, "more_body": True}
 
+    guard = Guard(unreachable, Site(), {f"/{JOIN}": {0: 1}}, 50_000, Presence())
+    assert answered(guard, receive)[0]["status"] == 413
+    assert len(taken) == 51
+
+
+def answered(guard: Guard, receive: Receive) -> list[Any]:
+    """What the guard sends to a call whose body comes by `receive`."""
+    sent = list[Any]()
+
     async def send(message: Message) -> None:
         sent.append(message)
 
-    guard = Guard(unreachable, Site(), {f"/{JOIN}": {0: 1}}, 50_000, Presence())
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     asyncio.run(guard(scope("POST", f"/{JOIN}", headers), receive, send))
-    assert sent[0]["status"] == 413
-    assert len(taken) == 51
+    return sent
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [b"["]
+
+    async def receive() -> Message:
+        if not parts:
+            await asyncio.Event().wait()  # the client keeps the connection and sends no more
+        return {"type": "http.request", "body": parts.pop(), "more_body": True}
+
+    monkeypatch.setattr(bodies, "PATIENCE", 0.01)
+    guard = Guard(unreachable, Site(), {f"/{JOIN}": {0: 1}}, 50_000, Presence())
+    sent = answered(guard, receive)
+    assert sent[0]["status"] == 408
+    assert b"did not arrive within" in sent[1]["body"]
+
+
+@pytest.mark.parametrize("space", [False, True])
+def test_nobody_but_the_hub_shows_the_page_in_a_frame(space: bool) -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    guard = Guard(unreachable, Site(space=space), {f"/{JOIN}": {0: 1}}, 50_000, Presence())
+    headers = dict(answered(guard, receive)[0]["headers"])
+    (framed,) = re.findall(r"frame-ancestors ([^;]*)", headers[b"content-security-policy"].decode())
+    assert framed.split() == ["'self'", *["https://huggingface.co", "https://*.hf.space"] * space]
 
 
 GOOD = b'"data":[],"session_hash":"a"'

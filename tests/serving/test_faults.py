@@ -271,6 +271,11 @@ def test_who_has_no_key_gets_no_further(races: ProcessHost) -> None:
                 error = error_in(answer)
                 assert error["code"] == "invalid_api_key"
                 assert "s3cret" not in answer.text
+        unsigned = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        with half_sent(site, 3, unsigned) as clients:
+            for each in clients:
+                assert each.recv(12) == b"HTTP/1.1 401"
+            assert site.length == 0, "they stand in no line"
         right = {"Authorization": "Bearer s3cret"}
         assert site.post("completions", QUICK, headers=right).status_code == 200
         # Behind a proxy it may have any name: whoever has the key is let in.
