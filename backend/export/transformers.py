@@ -28,11 +28,11 @@ def _lines(plan: Plan) -> list[str]:
         "",
         f"prompt = {python(plan.request.prompt)}",
         f"tokenizer = AutoTokenizer.from_pretrained({plan.model.name!r})",
-        f"model = {_loaded(plan.model)}",
+        f"model = {_loaded(plan.model, plan.placed)}",
     ]
     if plan.draft:
         lines += [
-            f"draft = {_loaded(plan.draft)}",
+            f"draft = {_loaded(plan.draft, plan.placed)}",
             "# generate() reads these from the draft, not from its own arguments.",
             f"draft.generation_config.num_assistant_tokens = {plan.k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
@@ -53,13 +53,14 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield "To reuse earlier texts, pass their past_key_values yourself."
 
 
-def _loaded(model: Model) -> str:
+def _loaded(model: Model, device: str) -> str:
     how = (
         f"quantization_config=BitsAndBytesConfig({_BITS[model.precision]}=True)"
         if model.quantised
         else f'dtype="{TORCH_DTYPES[model.precision]}"'
     )
-    return f"AutoModelForCausalLM.from_pretrained({model.name!r}, {how})"
+    where = f", device_map={device!r}" if device else ""
+    return f"AutoModelForCausalLM.from_pretrained({model.name!r}, {how}{where})"
 
 
 def _inputs(plan: Plan) -> list[str]:
@@ -78,6 +79,7 @@ def _inputs(plan: Plan) -> list[str]:
 def _generate(plan: Plan) -> list[str]:
     sampling = plan.request.sampling
     arguments = ["**inputs", f"max_new_tokens={plan.limit}", f"use_cache={plan.cache}"]
+    arguments.append("repetition_penalty=1.0")  # the model's own settings may say otherwise
     if plan.greedy:
         arguments.append("do_sample=False")
     else:

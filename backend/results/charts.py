@@ -55,12 +55,13 @@ def _guesses(score: Score) -> bool:
 def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
     """A column's place: the rows of its average pass, the tokens gained by it, its time in
     one-token passes, whether that is shown to pay, and a sentence. The time is that of this race,
-    as on the card; without a baseline, that of the curve.
+    as on the card; without a baseline, that of the curve with the draft's passes.
     """
     score = board.scores[index]
     rows, tokens = score.mean_rows, score.tokens_per_forward
     measured = pass_cost(board, index)
-    steps, pace = measured or costs.average(rows) / costs.one_row, board.pace(index)
+    predicted = tokens / score.predicted if score.predicted else costs.average(rows) / costs.one_row
+    steps, pace = measured or predicted, board.pace(index)
     cost = f"{'took' if measured else 'should take'} {factor(steps)} as long"
     unclear = "too noisy to tell" if board.noisy else "no clear difference"
     verdict = {"faster": "faster", "slower": "slower"}.get(pace, unclear)

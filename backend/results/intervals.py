@@ -51,12 +51,14 @@ DRAWS = 400
 class Ratio:
     """How many times as much, 0 while unknown, between `low` and `high` in 95 of 100 cases: 0 and
     infinite where it is not known how sure it is. `pieces` is how many slices or prompts say so.
+    `fixed`: the part of the interval's half width, in logarithms, that more pieces do not reduce.
     """
 
     value: float = 0.0
     low: float = 0.0
     high: float = inf
     pieces: int = 0
+    fixed: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -81,9 +83,12 @@ class Ratio:
     @property
     def needed(self) -> float:
         """How many times as many pieces would show that it is not 1, if it stays what it is."""
-        if not self.known or self.value in (0.0, 1.0):
+        if not self.known or not self.value:
             return inf
-        return (log(self.high / self.value) / log(self.value)) ** 2
+        reach, away = log(self.high / self.value), abs(log(self.value))
+        if away <= self.fixed:
+            return inf
+        return (reach**2 - self.fixed**2) / (away**2 - self.fixed**2)
 
 
 UNKNOWN = Ratio()
@@ -170,8 +175,9 @@ def _usual(seconds: Floats, rows: Floats, calls: Floats) -> Floats:
 def _around(value: float, logarithms: Floats, pieces: int, beside: float = 0.0) -> Ratio:
     """`beside` is a standard error that the pieces do not show."""
     error = hypot(float(logarithms.std()) * sqrt(pieces / (pieces - 1)), beside)
-    reach = student(pieces - 1) * error
-    return Ratio(value, value * exp(-reach), value * exp(reach), pieces)
+    surely = student(pieces - 1)
+    reach = surely * error
+    return Ratio(value, value * exp(-reach), value * exp(reach), pieces, surely * beside)
 
 
 @lru_cache(maxsize=MOST_SLICES)

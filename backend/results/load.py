@@ -80,7 +80,7 @@ def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
     """The column's figures under load; None if it checks no guesses, or feeds fixed text."""
     if not (load.known and score.drafted and score.passes) or score.fed or score.mean_rows <= 1:
         return None
-    drafting = score.parts.get("draft", 0.0) / max(score.steps, 1)
+    drafting = score.drafting / score.passes
     context = round(score.prompt_tokens + score.length / 2)
     return UnderLoad(load, score.mean_rows, score.tokens_per_forward, drafting, context)
 

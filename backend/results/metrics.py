@@ -115,6 +115,7 @@ class Score:
     drafted: int = 0  # tokens proposed by a drafter, never those that a grammar forces
     accepted: int = 0  # of these, those that the target confirmed
     calls: int = 0  # passes of the draft
+    drafting: float = 0.0  # seconds that drafting took in `passes`, without the prompt's
     overlaps: list[float] = field(default_factory=list)  # 1 - TV, row by row; []: not computed
     rounds: Counter[int] = field(default_factory=Counter)  # accepted tokens -> rounds with a draft
     depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (drafted, accepted)
@@ -223,6 +224,7 @@ class Score:
             self.ttft, self.first_block = self.seconds, count
         elif step.rows:
             self.passes += 1
+            self.drafting += step.seconds.get("draft", 0.0)
             self.widths[step.rows] += 1
             self.calls += step.calls
             self._expect(step.rows, step.calls, count, self.length, self.last_rows)

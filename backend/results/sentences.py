@@ -611,7 +611,7 @@ def _drafting(board: Scoreboard, score: Score) -> float:
     plain = board.baseline.tpot
     if not plain or not score.passes:
         return 0.0
-    steps = score.parts.get("draft", 0.0) / score.passes / plain
+    steps = score.drafting / score.passes / plain
     return steps if steps >= 0.05 else 0.0
 
 

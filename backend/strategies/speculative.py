@@ -17,6 +17,7 @@ from backend.engines.heads.file import HEAD_SUFFIX, head_for
 from backend.engines.heads.published import KINDS, folder_of, is_published, own_mtp, read_published
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
+from backend.models.gguf import SUFFIX
 from backend.strategies.declaration import (
     Candidate,
     DrafterInputs,
@@ -147,15 +148,20 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
             f"No library loads Decode Derby's trained draft{together}: this code uses prompt "
             "lookup alone. With an int4 copy as the draft it would come nearer.",
         )
-    if draft == HYBRID:
-        return Draft(
+    copy = USUAL_COPY if draft == HYBRID else draft
+    if copy not in all_precisions():
+        return Draft(k, replace(target, name=copy))
+    if target.name.endswith(SUFFIX):
+        return Lookup(
             k,
-            replace(target, precision=USUAL_COPY),
-            f"Decode Derby drafts with {_named(values)} and the int4 copy. No library does both.",
+            NGRAM,
+            "No library drafts with a copy of a GGUF file in fewer bits: this code uses prompt "
+            "lookup alone.",
         )
-    if draft in all_precisions():
-        return Draft(k, replace(target, precision=draft))
-    return Draft(k, replace(target, name=draft))
+    note = ""
+    if draft == HYBRID:
+        note = f"Decode Derby drafts with {_named(values)} and the int4 copy. No library does both."
+    return Draft(k, replace(target, precision=copy), note)
 
 
 def _named(values: Values) -> str:

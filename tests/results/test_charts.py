@@ -38,6 +38,19 @@ def test_without_a_baseline_a_mark_lies_on_the_curve_and_says_so(tokens: int, ve
     )
 
 
+def test_what_should_be_faster_is_so_with_its_draft() -> None:
+    """Four tokens in three plain steps "should be faster", though drafting took six more."""
+    costs = [event for event in priced(0, 5, 4) if isinstance(event, CostsKnown)]
+    drafted = [replace(each, draft=1.5e-3) for each in costs]
+    steps = [step(0, [0] * 4, 0.004, rows=5, drafted=4, calls=4) for _ in range(9)]
+    events = [started(0), *drafted, step(0, [0], 0.004), *steps, Finished(0, "token limit", [])]
+    curve = cost_curve(board_of("lookup grammar", *events))
+    assert curve is not None
+    [mark] = curve["marks"]
+    assert mark["steps"] == pytest.approx(9)
+    assert mark["sentence"].endswith("should take 9.00\u00d7 as long: it should be slower")
+
+
 @pytest.mark.parametrize(
     ("seconds", "pace"),
     [(0.15, "faster"), (0.25, "slower")],

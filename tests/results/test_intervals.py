@@ -182,6 +182,16 @@ def test_more_pieces_are_asked_for_than_would_do_by_chance() -> None:
     assert none.needed == Ratio(1.0, 0.9, 1.1, 9).needed == inf
 
 
+def test_no_number_of_pieces_shows_less_than_caches_differ_by() -> None:
+    """Three hundred tokens more were to show a difference of 1 %, which none ever would."""
+    near = Ratio(1.01, 0.992, 1.028, 20, fixed=0.0146)
+    far = Ratio(1.02, 0.99, 1.051, 20, fixed=0.0146)
+    assert near.needed == inf
+    assert far.needed == pytest.approx((0.03**2 - 0.0146**2) / (0.0198**2 - 0.0146**2), rel=0.02)
+    alike = shared(*[[Commit(0.01 * i, 1) for i in range(600)]] * 2)
+    assert alike.fixed == pytest.approx(PLACE * student(alike.pieces - 1))
+
+
 def test_students_t_is_right() -> None:
     for freedom in range(LEAST - 1, 40):
         exact = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)

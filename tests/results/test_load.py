@@ -69,6 +69,17 @@ def test_a_column_pays_up_to_the_load_at_which_its_rows_cost_what_they_yield() -
     assert "as long for 8" in found.sentence
 
 
+def test_reading_the_prompt_is_no_drafting_of_a_pass() -> None:
+    """The draft reads it in the first step, and each pass had a part of that on its account."""
+    parts = {"draft": 0.04, "mask": 0.0, "forward": 0.02, "rest": 0.0, "total": 0.06}
+    first = step(0, [0], 0.0, rows=10, seconds=parts)
+    later = step(0, [0] * 3, 0.0, rows=5, drafted=4, seconds={**parts, "draft": 0.001})
+    made = board_of("lookup:k=4", started(0), first, *[later] * 19, KNOWN)
+    found = under_load(made.scores[0], load_of(made, 0))
+    assert found is not None
+    assert found.drafting == pytest.approx(0.001)
+
+
 def test_what_pays_never_and_what_pays_always_say_so() -> None:
     never, always = under(loaded(drafting=0.1)), under(loaded(tokens=5))
     assert (never.limit, always.limit) == (0, 8)
