@@ -6,6 +6,7 @@ import { listenTo, views } from "./stream.js";
 
 const find = finder("benchmark");
 const MOST = 200000; // characters of a prompt set, as the server has it
+const RUNNING = ["warming up", "running"];
 const RESULT = "Speed-up over KV reuse: a dot for each prompt, a box around the middle half, a line at the median.";
 
 // What one gets, before there is anything: shares of the width, as the server would send them.
@@ -102,7 +103,9 @@ function sketch() {
 }
 
 function show(view) {
+  const held = document.activeElement?.id.startsWith("benchmark-");
   find(".dd-benchmark").dataset.phase = view.phase;
+  if (held) find(RUNNING.includes(view.phase) ? "#benchmark-stop" : "#benchmark-start").focus();
   find(".dd-measured").textContent = view.status;
   find("progress").value = view.share;
   find(".dd-verdict").textContent = view.verdict;
@@ -141,6 +144,8 @@ export function start({ props, trigger, watch }) {
   find("input[type=file]").addEventListener("change", readFile);
   watch("value", () => (props.value?.begun ? listenTo(props.value) : draw(props.value)));
   document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));
+  // Nothing runs any more: a benchmark that still does so here was refused, or the server forgot it.
+  document.addEventListener("dd-end", () => RUNNING.includes(find(".dd-benchmark").dataset.phase) && recall());
   if (views.benchmark) draw(views.benchmark);
   else recall();
 }

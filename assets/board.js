@@ -41,11 +41,12 @@ function bringToSight(board) {
   if (top < 0 || bottom > window.innerHeight) first.scrollIntoView({ block: "start" });
 }
 
-// Run and Stop are one place: whoever has the focus there keeps it.
+// Run and Stop are one place: whoever has the focus there, or on what vanishes, has it there.
 function setPhase(board, phase) {
   if (board.dataset.phase === phase) return;
   const [from, to] = RUNNING.includes(phase) ? ["run", "stop"] : ["stop", "run"];
-  const kept = document.activeElement?.id === from;
+  const vanish = `#${from}, #continue, .dd-recorded button, .dd-again, .dd-load-measure`;
+  const kept = document.activeElement?.matches(vanish);
   board.dataset.phase = phase;
   if (kept) document.getElementById(to)?.focus();
 }
@@ -57,6 +58,7 @@ function drawEnd(view) {
 }
 
 function begin(board, view) {
+  board.dataset.phase = ""; // so that whoever watches it hears of another race in the same phase
   race.number = view.race;
   race.seen = new Set();
   about = view.race ? about : view.status;
@@ -99,7 +101,7 @@ function showEnd(sentence) {
   if (!RUNNING.includes(board.dataset.phase)) return;
   clearTimeout(stillness);
   put(find(".dd-alert"), sentence);
-  put(find(".dd-status"), "");
+  for (const name of [".dd-status", ".dd-left"]) put(find(name), "");
   setPhase(board, "ended");
 }
 

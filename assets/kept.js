@@ -52,19 +52,21 @@ kept.add = (link, about) => {
 // ---- the benchmark: what was asked, and the last view of it, to go on from
 const BENCHMARK = "decode-derby-benchmark";
 
-kept.benchmark = (() => {
+const stored = () => {
   try {
     return JSON.parse(kept.read(BENCHMARK) || "null");
   } catch {
     return null;
   }
-})();
+};
 
-// A benchmark that goes on through a reload was asked for by the page before.
-let benchmarkAsked = kept.benchmark?.asked ?? [];
+kept.benchmark = stored();
 
+let benchmarkAsked = null; // by this page
+
+// A benchmark that goes on through a reload, or in two tabs, was asked for by another page.
 kept.keepBenchmark = (view) => {
-  kept.benchmark = { asked: benchmarkAsked, view };
+  kept.benchmark = { asked: benchmarkAsked ?? stored()?.asked ?? [], view };
   if (!kept.write(BENCHMARK, JSON.stringify(kept.benchmark))) kept.write(BENCHMARK, "");
 };
 

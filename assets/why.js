@@ -8,11 +8,15 @@ import { tabsIn } from "./tabs.js";
 
 const find = finder("board");
 let tabs = null;
+let drawn = ""; // what the table shows: drawn anew, it would lose the focus
 
 function drawFigures({ headings, lines, ledger }) {
+  put(find(".dd-ledger"), ledger);
+  const wanted = JSON.stringify([headings, lines]);
+  if (drawn === wanted) return;
+  drawn = wanted;
   const helpful = lines.map(([title, ...texts]) => [meanings.has(title) ? helped(title) : title, ...texts]);
   find(".dd-result .dd-scroll").replaceChildren(table(headings, helpful, { named: true }));
-  put(find(".dd-ledger"), ledger);
 }
 
 export function drawGlossary(entries) {

@@ -51,7 +51,7 @@ class Limits:
     snapshots: int = _limit(1000, "snapshots of one visitor; 0: no snapshots", 0)
     snapshot_bytes: int = _limit(20 * GIB, "bytes of disk for all snapshots", 0)
     snapshot_hours: int = _limit(24 * 365, "hours after which a snapshot is removed")
-    request_bytes: int = _limit(2**20, "bytes of one request's body", 2**17)
+    request_bytes: int = _limit(2**23, "bytes of one request's body", 2**17)
 
     def changed(self, texts: Iterable[str]) -> "Limits":
         """These limits with some of them changed, each text NAME=VALUE. Raises DerbyError."""

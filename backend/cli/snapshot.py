@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Column as TableColumn
 from rich.table import Table
 
-from backend.cli.console import as_utf8, out
+from backend.cli.console import as_utf8, out, visible
 from backend.cli.options import (
     AsJson,
     MaxNewTokens,
@@ -102,7 +103,7 @@ def rm(names: Annotated[list[str], typer.Argument(help="Snapshots' ids.")]) -> N
 
 def _cells(entry: Info) -> Sequence[str]:
     tokens = f"{entry.prompt_tokens} + {entry.answer_tokens}"
-    prompt = str(entry.record.get("request", {}).get("prompt", ""))[:40]
+    prompt = escape(visible(str(entry.record.get("request", {}).get("prompt", ""))[:40]))
     column = str(entry.record.get("strategy", ""))
     return entry.id, entry.created[:19], f"{entry.bytes / 1e6:.1f}", tokens, column, prompt
 

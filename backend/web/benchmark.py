@@ -83,19 +83,21 @@ class Standing:
     @property
     def _come(self) -> str:
         total, done = len(self.plan.jobs), len(self.rows)
+        # A prompt that is measured twice is one prompt in the table below.
+        each = "prompt" if len({job.prompt for job in self.plan.jobs}) == total else "run"
         match self.phase:
             case "ended":
-                return f"{total} of {total} prompts measured, every column alone."
+                return f"{total} of {total} {each}s measured, every column alone."
             case "stopped" if not done:
-                return "Stopped before the first prompt was finished."
+                return f"Stopped before the first {each} was finished."
             case "stopped":
-                return f"Stopped after {done} of {total} prompts: Resume continues."
+                return f"Stopped after {done} of {total} {each}s: Resume continues."
             case "warming up":
                 return "Warming up: the first prompt runs once and is not counted."
         left = sum(row.seconds for row in self.rows) / max(done, 1) * (total - done)
         minutes = f", about {max(1, round(left / 60))} min left" if left >= 60 else ""
         seconds = f", about {max(1, round(left))} s left" if 0 < left < 60 else ""
-        return f"Prompt {done + 1} of {total}{minutes or seconds}."
+        return f"{each.capitalize()} {done + 1} of {total}{minutes or seconds}."
 
 
 class Benchmarks:

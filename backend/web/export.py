@@ -230,7 +230,8 @@ def _named(record: RaceRecord) -> str:
     """A race in a table's heading: its prompt, when it was run and on what processor."""
     prompt = " ".join(gist(record.request.prompt).split())
     shown = prompt if len(prompt) <= MOST_NAME else f"{prompt[: MOST_NAME - 1]}{_CUT}"
-    return f"{shown} ({record.made[:16].replace('T', ' ')}, {record.machine.processor})"
+    made = f"{record.made[:16].replace('T', ' ')} UTC"
+    return f"{shown} ({', '.join(filter(None, (made, record.machine.processor)))})"
 
 
 def _beside(first: Scoreboard, made: Scoreboard, index: int) -> str:
@@ -238,7 +239,7 @@ def _beside(first: Scoreboard, made: Scoreboard, index: int) -> str:
     score, gain, setting = made.scores[index], made.gain(index), str(made.columns[index])
     if score.message:
         return "failed"
-    if not score.tokens:
+    if score.state == "queued":
         return "only its settings are kept"
     parts = [f"{factor(gain.value)}{span(gain)}"] if gain.value else []
     parts += [f"{rate(score.tokens_per_second)} tokens/s"] if score.tokens_per_second else []

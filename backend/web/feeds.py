@@ -108,9 +108,11 @@ class Feed:
                     if state.number <= after:
                         continue
                     after = state.number
-                    data = changes(sent[name].view, state.view) if name in sent else state.view
+                    before, view = sent.get(name), state.view
+                    # A view with other keys is sent whole: there is no place in it to change.
+                    known = before is not None and before.view.keys() == view.keys()
                     sent[name] = state
-                    yield Message(after, name, data)
+                    yield Message(after, name, changes(before.view, view) if known else view)
                 if changed is not self._changed:
                     continue  # something came while the reader took the last message
                 if not self._tasks:

@@ -313,7 +313,10 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
         for figure in figures("page")
         if figure.name not in told_by_speedup
     ]
-    kept = [_state(board, i) or "the baseline" for i in range(len(board.columns))]
+    kept = [
+        _state(board, i) or ("the baseline" if i == board.baseline_index else NONE)
+        for i in range(len(board.columns))
+    ]
     return {
         "headings": ["", *(public(board.name(i)) for i in range(len(board.columns)))],
         "lines": [["text", *kept], *(line for line in lines if set(line[1:]) != {NONE})],

@@ -296,6 +296,8 @@ class Visitors:
         """
         with self._lock:
             self._require_quota(visitor)
+            if (series := self._series.get(visitor)) is not None:
+                series.set()  # also between two of its races
             last = self._last.get(visitor)
             scope = last.scope if last else Visitor(secrets.token_hex(16))
             race = replace(race, scope=scope)
@@ -391,8 +393,7 @@ class Visitors:
             self._put_out(
                 run,
                 "time",
-                f"This race was stopped after {seconds} s because others wait. Continue goes on "
-                f"from there.",
+                f"This race was stopped after {seconds} s because others wait.",
             )
 
     def _absence(self, run: _Run) -> float:

@@ -51,6 +51,18 @@ def test_a_file_in_the_folder_s_place_is_a_sentence(folder: Path) -> None:
     assert folder.read_text() == "a file"
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_prompt_in_the_list_is_no_markup() -> None:
+    """One with [/INST] was an error of ours, in every list until its snapshot was removed."""
+    saved = run("snapshot", "save", "[INST] [b]Why?\x1b[2J[/INST]", *SAVE[3:])
+    assert saved.exit_code == 0, saved.stderr
+    listed = run("snapshot", "list")
+    assert listed.exit_code == 0, listed.stderr
+    told = "".join(listed.stdout.split())
+    assert "\x1b" not in told
+    assert "INST" in told
+
+
 def test_the_command_line_has_a_quota_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = snapshots.SnapshotFolder.__init__
 

@@ -105,6 +105,24 @@ def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor)
     assert visitor.complaints == []
 
 
+def test_a_benchmark_that_is_refused_midway_can_go_on(visitor: Visitor) -> None:
+    """It stood there as if it ran, without Start or Resume, until the page was loaded anew."""
+    page = visitor.page
+    visitor.tab("Benchmark")
+    page.get_by_role("button", name="Start with six built-in prompts").click()
+    page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
+    view = page.evaluate("JSON.parse(localStorage.getItem('decode-derby-benchmark')).view")
+    half = view | {"phase": "running", "left": "Stopped after 3 of 6 prompts: Resume continues."}
+    told = "([name, detail]) => document.dispatchEvent(new CustomEvent(name, { detail }))"
+    page.evaluate(told, ["dd-benchmark", half])
+    page.locator("#benchmark-stop").focus()
+    page.evaluate(told, ["dd-benchmark", {"alert": "No more today."}])
+    page.evaluate(told, ["dd-end", ""])
+    expect(page.locator(".dd-refused")).to_have_text("No more today.")
+    expect(page.locator("#benchmark-resume")).to_be_visible()
+    expect(page.locator("#benchmark-start")).to_be_focused()
+
+
 @pytest.mark.thorough
 def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> None:
     """A reload reset everything once."""

@@ -19,6 +19,7 @@ from backend.racing.hosts.inline import InlineHost
 from backend.text import ByteTokenizer
 from backend.web.api import values_of
 from backend.web.benchmark import Benchmarks, _boxes, _ticks, _verdict
+from backend.web.form import read_race
 from backend.web.offer import Offer, offer_of
 from backend.web.view import View
 from backend.web.visitors import Visitors
@@ -81,8 +82,10 @@ def test_a_model_without_a_chat_template_is_measured_on_raw_prompts(
 
 
 def test_what_is_saved_is_the_command_lines_json_and_every_measurement() -> None:
-    files = run_to_its_end(repeats=2)[-1]["files"]
+    last = run_to_its_end(repeats=2)[-1]
+    files = last["files"]
     results = json.loads(files["json"])
+    assert last["status"].startswith("6 of 6 runs measured"), "of the three prompts below"
     assert set(results[0]) == set(ColumnResult.__dataclass_fields__)
     assert results[0]["prompts"] == results[0]["equal"] == 3
     lines = list(csv.DictReader(io.StringIO(files["csv"])))
@@ -102,6 +105,23 @@ def stopped_midway(repeats: int = 1) -> list[View]:
         return views
 
     return played(scene)
+
+
+def test_a_race_between_two_prompts_ends_the_benchmark_and_not_the_race() -> None:
+    """The next prompt took the place of a race that its visitor had just begun."""
+
+    async def scene(benchmarks: Benchmarks, visitors: Visitors) -> list[View]:
+        views: list[View] = []
+        async for view in benchmarks.start("v", FORM, PROMPTS, 1):
+            views.append(view)
+            if view["share"] > 0 and view["phase"] == "running":
+                visitors.begin("v", read_race({**FORM, "prompt": "Mine"}, offer()))
+        frames = [frame async for frame in visitors.follow("v")]
+        assert frames[-1].over
+        assert {score.state for score in frames[-1].board.scores} == {"done"}
+        return views
+
+    assert played(scene)[-1]["status"] == "Stopped after 1 of 3 prompts: Resume continues."
 
 
 def test_a_stop_between_two_prompts_is_heard() -> None:

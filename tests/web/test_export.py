@@ -13,6 +13,7 @@ from streams import shown
 
 from backend.cli.replay import FORMS
 from backend.errors import DerbyError
+from backend.events import Step
 from backend.export.tables import csv_table
 from backend.grammar.sources import GrammarSource
 from backend.racing.hosts.inline import InlineHost
@@ -113,6 +114,20 @@ def test_races_stand_side_by_side_by_their_columns() -> None:
     assert table["lines"][0][2].endswith("same text")
     with pytest.raises(DerbyError, match="Choose 2 to 6 races"):
         side_by_side([encode(race_of("kv"))], str)
+
+
+def test_a_column_without_ids_of_tokens_has_more_than_settings() -> None:
+    """Of a server that sends no ids, the table said that its settings alone were kept."""
+    record = race_of("kv")
+    events = (
+        replace(event, tokens=[], gaps=[]) if isinstance(event, Step) else event
+        for event in record.events
+    )
+    silent, settings = replace(record, events=tuple(events)), replace(record, events=())
+    ((_, told, empty),) = side_by_side([encode(silent), encode(settings)], str)["lines"]
+    assert "tokens/s" in told
+    assert empty == "only its settings are kept"
+    assert " UTC" in side_by_side([encode(silent)] * 2, str)["headings"][1]
 
 
 def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:

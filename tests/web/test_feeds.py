@@ -120,6 +120,25 @@ def test_a_slow_reader_gets_the_newest_state_and_nothing_waits_for_it() -> None:
     played(scene)
 
 
+def test_another_kind_of_view_is_sent_whole() -> None:
+    """The page put it at a place called "undefined", and a benchmark that was refused midway stood
+    there as if it ran.
+    """
+
+    async def scene() -> None:
+        async def draws() -> AsyncIterator[Draw]:
+            yield lambda: {"phase": "running", "share": 0.5}
+            await asyncio.sleep(0)
+            yield lambda: {"alert": "No more today."}
+
+        feed = Feed()
+        feed.show("benchmark", draws())
+        told = [message.data async for message in feed.read()]
+        assert told[-1] == {"alert": "No more today."}
+
+    played(scene)
+
+
 def test_what_nobody_reads_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quiet reader is there, hears that the stream stands, and that nothing runs any more."""
     monkeypatch.setattr("backend.web.feeds.BEAT", 0.01)
