@@ -82,7 +82,8 @@ class NetworkDrafter(Drafter):
         self._draft_length.begin(len(context))
         budget = min(budget, self._room(len(context)))
         known = self._known(len(context))
-        if budget <= 0 or len(context) - known > READ_FORCED:
+        unread = len(context) - known
+        if budget <= 0 or unread > READ_FORCED * self._network.goes_on:
             return NOTHING
         if not self._calibration.begin(self._draft_length):
             return NOTHING
@@ -92,7 +93,7 @@ class NetworkDrafter(Drafter):
             return NOTHING
         for position in range(known, len(context)):
             logits = self._guess(position, context[position])
-        calls = len(context) - known
+        calls = unread
         while True:
             calls += 1
             for row in logits:
@@ -100,6 +101,8 @@ class NetworkDrafter(Drafter):
                 self._calibration.add(pair, second=self._draft_length.branches)
                 if self._ends(budget):
                     return self._calibration.proposal(self._draft_length, calls)
+            if len(logits) > 1:  # a block ends where it does: nothing is known behind it
+                return self._calibration.proposal(self._draft_length, calls)
             path = self._calibration.path
             logits = self._guess(len(context) + len(path) - 1, path[-1])
 

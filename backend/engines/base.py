@@ -137,13 +137,24 @@ class Engine(ABC):
     slow_at_first: Sequence[int] = ()
     depth: int = 0
 
-    def shortened(self, kept: Sequence[int]) -> "Engine":
-        """This model with these of its layers alone, ascending, over the same weights.
+    def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "Engine":
+        """This model with these of its layers alone, ascending, over the same weights; without
+        passes that a device captures if it is not worth the time.
 
         Raises RuntimeError if the engine does not declare `Capabilities.skipping`, DerbyError for a
         model that needs all of its layers.
         """
         raise RuntimeError(f"{self.spec} has no layers that can be left out")
+
+    def show(self, layers: Layers) -> None:
+        """Have the sessions that are opened from now on show the hidden states of these layers,
+        too. Raises RuntimeError if the engine does not declare `Capabilities.layers`, DerbyError
+        if the model does not have them.
+        """
+        raise RuntimeError(f"{self.spec} shows no layers")
+
+    def hide(self) -> None:  # noqa: B027 (most engines have nothing to hide)
+        """Have later sessions show none of what `show` asked for."""
 
     @abstractmethod
     def store(self, sequences: int) -> Store:

@@ -28,8 +28,9 @@ class DraftNetwork(ABC):
     pass takes in a round. `held`: the tokens that it had read when it was opened. `layers`: those
     of the target whose hidden states it reads, -1 being behind the last norm; (): it reads tokens
     alone. `vocabulary` int64 [V'], ascending: the target's ids of its logits; None: they are the
-    same. `positions`: tokens of the longest text that it can read. `window`: so many of the last
-    tokens are all that it sees, and that it takes in one pass.
+    same. `goes_on`: whether it can guess behind tokens that the target has not computed.
+    `positions`: tokens of the longest text that it can read. `window`: so many of the last tokens
+    are all that it sees, and that it takes in one pass.
     """
 
     name: str
@@ -38,6 +39,7 @@ class DraftNetwork(ABC):
     held: Sequence[int] = ()
     layers: tuple[int, ...] = ()
     vocabulary: NDArray[np.int64] | None = None
+    goes_on: bool = True
     positions: int = UNLIMITED
     window: int = UNLIMITED
 

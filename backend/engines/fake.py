@@ -72,7 +72,7 @@ class FakeEngine(Engine):
     def store(self, sequences: int) -> Store:
         return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self, sequences)
 
-    def shortened(self, kept: Sequence[int]) -> "FakeEngine":
+    def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "FakeEngine":
         made = replace(self, blur=1 - len(kept) / self.depth)
         made.weight_bytes = WEIGHT_BYTES * len(kept) // self.depth
         return made

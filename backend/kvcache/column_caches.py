@@ -26,6 +26,7 @@ from backend.kvcache.sources import (
     Scope,
     SnapshotFile,
 )
+from backend.types import AnswerSoFar
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ class Caches:
             if stored is None:
                 return Prefix(0, {})
             require_fit(kind, stored.binding, binding_of(engine))
-            text = (*file.prompt, *file.answer)[: stored.length]
+            shifts = tuple((at, sink, drop) for at, sink, drop in file.record.get("shifts", ()))
+            text = AnswerSoFar(file.answer, shifts).context(file.prompt)[: stored.length]
             length = common_length(np.array(text, np.int64), np.array(known, np.int64))
             if engine.capabilities.recurrent:
                 whole = length == stored.length

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 
 from backend.costs.load import LoadCosts
@@ -295,7 +295,14 @@ class _LocalRun:
         weights = loading.weights(self._column, target)
         draft, missing = self._draft(weights, context, file)
         inputs = DrafterInputs(
-            values, target, loading.costs(target), sampler, draft, missing, texts
+            values,
+            target,
+            loading.costs(target),
+            sampler,
+            draft,
+            missing,
+            texts,
+            self._longest(context),
         )
         try:
             return strategy.build(inputs), 0.0 if draft is None else draft.seconds
@@ -323,8 +330,12 @@ class _LocalRun:
         self, engine: Engine, kind: str, context: Sequence[int], file: Snapshot | None
     ) -> tuple[Session, list[int]]:
         """A session and the tokens that it holds, ready for all that may be written."""
-        longest = len(context) + (self._column.limit or self._request.max_new_tokens)
+        longest = self._longest(context)
         return self._caches.open(engine, kind, context, file, self._clock, longest)
+
+    def _longest(self, context: Sequence[int]) -> int:
+        """Tokens that a text may have in the end that begins with these."""
+        return len(context) + (self._column.limit or self._request.max_new_tokens)
 
     def _known_costs(self, draft: float) -> Iterator[Event]:
         """What passes are known to cost by now, a call of the draft `draft` seconds."""
@@ -362,7 +373,8 @@ class _LocalRun:
         caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
         weights = self._loading.weights(self._column, self._target)
         if (draft := self._loading.draft(self._target.spec, weights)[0]) is not None:
-            caches["draft"] = self._caches.stored(draft, context, 1)
+            with suppress(DerbyError):  # it may have read nothing, and can read all again
+                caches["draft"] = self._caches.stored(draft, context, 1)
         record = record_of(self._request, self._column, self._target.spec)
         record["shifts"] = [list(shift) for shift in answer.shifts]
         return Snapshot(record, tuple(prompt), answer.tokens, caches)

@@ -81,6 +81,7 @@ class Loading:
 
         Raises DerbyError if the models cannot all be kept in memory.
         """
+        self.models.hide_layers()
         local = [column for column in columns if column.strategy.lane is None]
         targets = [self._within_context(column.target(default)) for column in local]
         self.models.require_room(targets, self.say)
@@ -92,6 +93,7 @@ class Loading:
         for column, target, each in zip(local, targets, weights, strict=True):
             with suppress(Exception):
                 engine, (draft, _) = self.engine(target), self.draft(target, each)
+                self.head(engine, each)  # first: what it reads may change what passes cost
                 asked = [engine] if remeasure or column.automatic else []
                 if draft is not None and remeasure:
                     asked.append(draft)
@@ -101,7 +103,6 @@ class Loading:
                         self.models.price(priced, self.say, remeasure=remeasure)
                 if draft is not None:
                     self.call_seconds(draft)
-                self.head(engine, each)
 
     def _require_drafts(self, targets: Sequence[ModelSpec], weights: Sequence[Weights]) -> None:
         """Have room for the drafts beside the targets; for those that columns can do without, only

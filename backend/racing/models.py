@@ -11,6 +11,8 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from backend.costs.learnt import LearntCosts
 from backend.costs.load import LoadCosts
@@ -35,6 +37,9 @@ from backend.models.hub_quota import HubQuota
 from backend.racing.usual import LARGE, size
 from backend.racing.waiting import progress
 from backend.types import ModelSpec
+
+if TYPE_CHECKING:
+    from backend.engines.heads.torch_draft import TorchDraft
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +106,11 @@ class LoadedModels:
         self._calls: dict[ModelSpec, float] = {}
         self._load: dict[ModelSpec, LoadCosts] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
-        self._heads: dict[tuple[str, str, Path], OpenNetwork] = {}
+        self._heads: dict[tuple[str, str, Path], tuple[int, OpenNetwork]] = {}
+        # Drafts as others publish them have their target's weights, and go with it.
+        self._published: WeakKeyDictionary[Engine, dict[Path, tuple[int, TorchDraft]]] = (
+            WeakKeyDictionary()
+        )
 
     @property
     def cold(self) -> int:
@@ -334,27 +343,38 @@ class LoadedModels:
         Raises DerbyError if it is not one, or another model's.
         """
         if path.is_dir():
-            return self._published(target, path, say)
-        key = target.spec.name, place_for(target.spec), path
-        if key not in self._heads:
+            return self._published_draft(target, path, say).open
+        key, written = (target.spec.name, place_for(target.spec), path), _written(path)
+        known = self._heads.get(key)
+        if known is None or known[0] != written:
             file = read_head(path)
             if path != SHIPPED and file.target != target.fingerprint:
                 raise DerbyError(
                     f"The draft {path.name} was trained for another model than "
                     f"{target.spec.name!r}: train one for it with python -m backend train."
                 )
-            self._heads[key] = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
-        return self._heads[key]
+            opened = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
+            known = self._heads[key] = written, opened
+        return known[1]
 
-    def _published(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
-        key = target.spec.name, str(target.spec), path
-        if key not in self._heads:
+    def _published_draft(self, target: Engine, path: Path, say: Say) -> "TorchDraft":
+        drafts, written = self._published.setdefault(target, {}), _written(path)
+        known = drafts.get(path)
+        if known is None or known[0] != written:
             draft = read_published(path)
             from backend.engines.heads.torch_draft import open_published
 
             say(f"Loading the {draft.title} draft {path.name}...")
-            self._heads[key] = open_published(draft, target).open
-        return self._heads[key]
+            known = drafts[path] = written, open_published(draft, target)
+        known[1].watch(target)
+        return known[1]
+
+    def hide_layers(self) -> None:
+        """Have no loaded model show hidden states for drafts of an earlier race: captured passes
+        do not, so other columns would go without them.
+        """
+        for engine in self._loaded.values():
+            engine.hide()
 
     def warm_up(self, steps: int | None = 1, seconds: float = inf) -> bool:
         """Do so many steps of warming up (None: all), but begin none after so many seconds; False
@@ -368,6 +388,11 @@ class LoadedModels:
             else:
                 done += 1
         return bool(self._cold)
+
+
+def _written(path: Path) -> int:
+    """When a draft's file, or the newest file of its folder, was written: `train` does so anew."""
+    return max(each.stat().st_mtime_ns for each in (path, *path.glob("*")))
 
 
 def model_budget() -> int:

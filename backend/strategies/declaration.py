@@ -37,7 +37,8 @@ class DrafterInputs:
 
     `draft` is the network that `Strategy.weights` asked for, open and empty but for what it holds;
     the drafter closes it. None where there is none, for the reason in `missing` if one was wanted.
-    `texts` are the visitor's earlier ones, the latest last.
+    `texts` are the visitor's earlier ones, the latest last. `longest`: tokens that the text may
+    have in the end; 0: not known.
     """
 
     values: Values
@@ -47,6 +48,7 @@ class DrafterInputs:
     draft: DraftNetwork | None = None
     missing: str = ""
     texts: Sequence[Sequence[int]] = ()
+    longest: int = 0
 
     def draft_length(self) -> DraftLength:
         """How many tokens a round drafts, by the settings "auto" and "k"."""

@@ -73,15 +73,16 @@ def search(target: Engine, costs: PassCosts) -> Found:
         tokens = target.tokenizer.encode(TEXT, chat=False)
         wanted = _logits(target, tokens).argmax(axis=1)
         every = range(target.depth)
-        losses = [
-            _loss(_logits(target.shortened([i for i in every if i != left]), tokens), wanted)
-            for left in every
-        ]
+        losses = [_loss(_logits(_without(target, left), tokens), wanted) for left in every]
         ranked = sorted(every, key=lambda layer: losses[layer])
         tried = {max(1, round(share * target.depth)) for share in SHARES}
         found = [_found(target, tokens, wanted, ranked[count:]) for count in tried]
         _FOUND[target] = max(found, key=lambda each: each.gain(costs))
     return _FOUND[target]
+
+
+def _without(target: Engine, layer: int) -> Engine:
+    return target.shortened([i for i in range(target.depth) if i != layer], captured=False)
 
 
 def _found(
@@ -133,7 +134,9 @@ def build(inputs: DrafterInputs) -> Drafter:
         )
     now = inputs.costs.now
     found = search(target, now)
-    network = ModelNetwork(found.draft.open(), found.draft, seconds=found.share * now.one_row)
+    session = found.draft.open()
+    session.reserve(inputs.longest)
+    network = ModelNetwork(session, found.draft, seconds=found.share * now.one_row)
     network.name = "layer skipping"
     length = replace(inputs, draft=network).draft_length()
     drafter = LayerSkip(network, inputs.sampler, length, tokenizer.eos_ids, tokenizer.vocab_size)

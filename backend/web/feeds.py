@@ -108,11 +108,11 @@ class Feed:
                     if state.number <= after:
                         continue
                     after = state.number
-                    before, view = sent.get(name), state.view
-                    # A view with other keys is sent whole: there is no place in it to change.
-                    known = before is not None and before.view.keys() == view.keys()
+                    view, before = state.view, sent[name].view if name in sent else View()
                     sent[name] = state
-                    yield Message(after, name, changes(before.view, view) if known else view)
+                    # A view with other keys is sent whole: there is no place in it to change.
+                    known = before.keys() == view.keys()
+                    yield Message(after, name, changes(before, view) if known else view)
                 if changed is not self._changed:
                     continue  # something came while the reader took the last message
                 if not self._tasks:

@@ -1,5 +1,6 @@
 """Going on from where a column stopped: the same text as if it had never stopped."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backend.engines.base import Engine
 from backend.engines.fake import FakeEngine
+from backend.errors import DerbyError
 from backend.events import Event
+from backend.kvcache.column_caches import Caches
+from backend.kvcache.snapshots import StoredCache
 from backend.kvcache.sources import Visitor
 from backend.racing.commands import SaveColumn, run_to_end
 from backend.racing.models import LoadedModels
@@ -242,6 +247,50 @@ def test_a_shifted_answer_goes_on_again_and_again() -> None:
         assert score.reused == prompt - before.answer_so_far.dropped - 1
     whole = play(asked(140, 0.7, "kv", context=72, shift=True), LoadedModels()).scores[0]
     assert score.tokens == whole.tokens
+
+
+def test_a_shifted_answer_goes_on_from_disk_with_what_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cache was held against the text as it was before anything was dropped, and computed
+    again.
+    """
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    engines, race = LoadedModels(), asked(110, 0.7, "kv", context=72, shift=True)
+    score = play(race, engines).scores[0]
+    assert score.shifts
+    saved = AnswerSoFar(snapshot=save(race, score, engines).snapshot)
+    restored = play(replace(on(race, score, 30), earlier=(saved,)), LoadedModels()).scores[0]
+    written = score.prompt_tokens + len(score.tokens)
+    assert restored.reused == written - score.answer_so_far.dropped - 1
+    whole = play(asked(140, 0.7, "kv", context=72, shift=True), LoadedModels()).scores[0]
+    assert restored.tokens == whole.tokens
+
+
+def test_a_column_is_saved_whose_draft_read_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft with fewer positions than the prompt left no cache: "no longer in memory: run it
+    again" helped nobody.
+    """
+    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
+    name, engines = "speculative:k=3,draft=fake-draft", LoadedModels()
+    race = asked(15, 0.8, name)
+    score = play(race, engines).scores[0]
+    draft = engines.get(ModelSpec("fake-draft", "fake"), print)
+    whole = Caches.stored
+
+    def stored(self: Caches, engine: Engine, context: Sequence[int], least: int) -> StoredCache:
+        if engine is draft:
+            raise DerbyError("The cache of this column is no longer in memory: run it again.")
+        return whole(self, engine, context, least)
+
+    monkeypatch.setattr(Caches, "stored", stored)
+    saved = save(race, score, engines)
+    assert saved.snapshot, saved.message
+    earlier = (AnswerSoFar(snapshot=saved.snapshot),)
+    restored = play(replace(on(race, score, 25), earlier=earlier), LoadedModels()).scores[0]
+    assert restored.tokens == play(asked(40, 0.8, name), LoadedModels()).scores[0].tokens
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ one and two tokens more that the draft reads its own states for.
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,53 @@ def test_every_row_is_read_with_the_states_of_the_token_before_it(
         assert np.abs(seen[position][1] - expected[position - 1]).max() < 1e-3
 
 
+@pytest.mark.parametrize("kind", range(2, 5), ids=KINDS[1:])
+def test_nothing_is_guessed_behind_a_block(folders: tuple[Path, ...], kind: int) -> None:
+    """The next tokens were predicted from the places of the first ones: rows for nothing."""
+    model, draft = folders[0], folders[kind]
+    columns = (parse_column(f"speculative:draft={draft},auto=off,k=8"),)
+    race = Race(Request("Say a word.", 24), columns, ModelSpec(str(model), "torch"))
+    (score,) = board_after(columns, events_of(race)).scores
+    assert not score.message
+    assert max(drafted for drafted, _ in score.depths) == 3
+
+
+def test_a_draft_goes_with_its_target_and_is_read_anew_once_it_was_written(
+    folders: tuple[Path, ...],
+) -> None:
+    """It stayed with the weights of a target that had given way to others; loaded again, that did
+    not show the layers which the draft reads, and every race of it failed.
+    """
+    model, draft, *_ = folders
+    columns = (parse_column(f"speculative:draft={draft},auto=off,k=4"),)
+    models, spec = LoadedModels(), ModelSpec(str(model), "torch")
+    race = Race(Request("Say a word.", 8), columns, spec)
+    for _ in range(2):
+        (score,) = board_after(columns, events_of(race, models)).scores
+        assert not score.message
+        models._loaded.clear()
+    engine = models.get(spec, print)
+    known = models.head(engine, draft, print)
+    assert models.head(engine, draft, print) == known
+    os.utime(draft / "w.safetensors", (2**33, 2**33))
+    assert models.head(engine, draft, print) != known
+
+
+def test_a_race_without_the_draft_shows_no_layers(folders: tuple[Path, ...]) -> None:
+    """On CUDA, passes that show them are not captured: all later races of the model were slower."""
+    model, draft, *_ = folders
+    models, spec = LoadedModels(), ModelSpec(str(model), "torch")
+    shown = list[set[int]]()
+    for text in (f"speculative:draft={draft}", "kv", f"speculative:draft={draft}"):
+        columns = (parse_column(text),)
+        race = Race(Request("Say a word.", 8), columns, spec)
+        (score,) = board_after(columns, events_of(race, models)).scores
+        assert not score.message
+        engine: Any = models.get(spec, print)
+        shown.append(set(engine._tap.shown))
+    assert shown == [{0, 1, 2}, set(), {0, 1, 2}]
+
+
 def test_a_distribution_can_be_promised(folders: tuple[Path, ...]) -> None:
     model, draft, *_ = folders
     columns = (parse_column(f"speculative:draft={draft},promise=distribution,auto=off,k=3"),)
@@ -302,6 +350,11 @@ def test_what_no_column_can_draft_with_is_refused_by_name(
     assert "layers 1, 2, 3, and this target has 3" in changed("deep", deep, weights)
     cut = {name: each for name, each in weights.items() if "down_proj" not in name}
     assert "(layers.0.mlp.down_proj.weight)" in changed("cut", config, cut)
+    few = weights | {"embed_tokens.weight": torch.zeros(200, 32)}
+    assert "vocabulary size 200, and this target's is 300" in changed("few", config, few)
+    parallel = json.loads((folders[2] / "config.json").read_text()) | {"mask_token_id": 300}
+    masked = load_file(folders[2] / "w.safetensors")
+    assert "reads token 300 in place of tokens to come" in changed("mask", parallel, masked)
     other = {"architectures": ["DSparkDraftModel"]}
     assert "is a DSpark draft" in changed("dspark", other, weights)
     blind = {"architectures": ["DFlashDraftModel"], "dflash_config": {"target_layer_ids": [0, 1]}}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -364,6 +365,31 @@ def test_a_hybrids_state_is_the_one_behind_its_text(
             cache.load(length, arrays)
         del text[cache.lengths[0] :]
     cache.close()
+
+
+def test_room_for_a_text_and_a_checkpoint_of_it_is_made_beforehand(
+    hybrid: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger context was begun in the middle of a timed pass."""
+    monkeypatch.setattr("backend.engines.llamacpp.context.FIRST_CELLS", 256)
+    cache, made, text = hybrid.cache(), list[int](), 200
+    cache.reserve(text)
+    store: Any = cache._store
+    begin = type(store)._begin
+
+    def noted(self: Any, cells: int) -> None:
+        made.append(cells)
+        begin(self, cells)
+
+    monkeypatch.setattr(type(store), "_begin", noted)
+    for start in range(0, text, 50):
+        tokens = [(start + i) % 50 for i in range(50)]
+        cache.run([NewRows(tokens, chain_parents(50), ())])
+        cache.keep(0, range(50))
+        if start == 100:
+            cache.checkpoint(0)
+    cache.close()
+    assert made == []
 
 
 LINES = ("kv", "lookup:k=5", "lookahead:window=4,level=3,guesses=4", "speculative", "lookup:k=9")

@@ -13,6 +13,7 @@ from backend.decoding.context import Bounds
 from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
+from backend.engines.base import Session
 from backend.engines.cache import Store
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
@@ -120,6 +121,19 @@ def test_the_search_is_made_once_and_leaves_out_what_is_missed_least(
     monkeypatch.setattr(TorchEngine, "store", count)
     assert search(engine, COSTS) is found
     assert not passes
+
+
+def test_room_for_the_whole_text_is_made_before_the_clock_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On CUDA the draft's cache grew in the middle of it, and passes were captured anew."""
+    engine, column, rows = engine_of("llama"), parse_column("layerskip"), list[int]()
+    monkeypatch.setattr(Session, "reserve", lambda _, length: rows.append(length))
+    search(engine, COSTS)
+    given = DrafterInputs(column.settings(), engine, COSTS, Sampler(Sampling()), longest=60)
+    column.strategy.build(given).close()
+    assert rows == [60]
+    assert engine.shortened([0], captured=False).why_growing.startswith("it runs for a moment")
 
 
 def test_layers_that_read_the_caches_of_others_cannot_be_left_out() -> None:

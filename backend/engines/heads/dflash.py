@@ -42,9 +42,7 @@ class DFlash(DraftModule):
     def forward(
         self, hidden: Tensor, tokens: Tensor, start: int, cache: GrowingCache
     ) -> tuple[Tensor, Tensor]:
-        """See DraftModule. A row of the cache is at the place of the token whose state it is.
-        Behind its block the draft goes on from the last state that it knows.
-        """
+        """See DraftModule. A row of the cache is at the place of the token whose state it is."""
         n = hidden.shape[1]
         block = pad(tokens[:, -1:], (0, self.block - 1), value=self.mask)
         positions = torch.arange(start - 1, start - 1 + n + self.block, device=hidden.device)[None]

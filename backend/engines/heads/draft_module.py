@@ -20,11 +20,12 @@ class DraftModule(nn.Module):
     """A draft's network: a row is a token and the target's hidden states of the token before it.
 
     `reads`: the layers of the target that these are of. `vocabulary` int64 [V'], ascending: the
-    target's ids of the logits; None: they are the same.
+    target's ids of the logits; None: they are the same. `goes_on`: see DraftNetwork.
     """
 
     reads: Layers = LAST_LAYER
     vocabulary: NDArray[np.int64] | None = None
+    goes_on: bool = True
 
     def fused(self, states: Tensor) -> Tensor:
         """What the target's hidden states [1, n, reads * D] are to the first layer: [1, n, D]."""

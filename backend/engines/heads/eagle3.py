@@ -18,6 +18,7 @@ from backend.engines.heads.draft_module import (
     known_vocabulary,
     projection,
     read_weights,
+    require_same,
 )
 from backend.engines.heads.published import PublishedDraft
 from backend.engines.torch.growing import GrowingCache
@@ -149,11 +150,18 @@ def eagle3_module(draft: PublishedDraft, model: Any) -> DraftModule:
     output: Any = model.get_output_embeddings()
     like = embedding.weight
     if (own := weights.pop("embed_tokens.weight", None)) is not None:
+        if len(own) < len(like):
+            require_same(draft, "vocabulary size", len(own), len(like))
         embedding = nn.Embedding.from_pretrained(own).to(like)
     if (own := weights.pop("lm_head.weight", None)) is not None:
         output = projection(own.to(like))
     elif vocabulary is not None:
         output = projection(output.weight[torch.from_numpy(vocabulary).to(like.device)])
+    if draft.block > 1 and draft.mask >= len(like):
+        raise DerbyError(
+            f"The draft {draft.folder.name} reads token {draft.mask} in place of tokens to come, "
+            f"and this target has {len(like)}: choose a draft that was trained for it."
+        )
     states = draft.count * config.hidden_size
     if draft.block == 1:  # nothing is drafted unseen
         weights["mask_hidden"] = torch.zeros(1, 1, states)

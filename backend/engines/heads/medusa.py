@@ -39,6 +39,8 @@ class Residual(nn.Linear):
 class Medusa(DraftModule):
     """The heads: residual blocks, then a projection to logits [V']."""
 
+    goes_on = False
+
     def __init__(self, heads: int, layers: int, sizes: tuple[int, int], *, bias: bool) -> None:
         """`sizes`: of a hidden state, and of the logits."""
         super().__init__()
@@ -50,9 +52,7 @@ class Medusa(DraftModule):
     def forward(
         self, hidden: Tensor, tokens: Tensor, start: int, cache: GrowingCache
     ) -> tuple[Tensor, Tensor]:
-        """See DraftModule. The last hidden state alone counts, and the cache stays empty. Behind
-        its heads the draft goes on from the state that it knows, as if it were the newest.
-        """
+        """See DraftModule. The last hidden state alone counts, and the cache stays empty."""
         last = hidden[:, -1:]
         heads = zip(self.blocks, self.projections, strict=True)
         return torch.cat([project(block(last[0])) for block, project in heads]).float(), last
@@ -64,27 +64,25 @@ def medusa_module(draft: PublishedDraft, model: Any) -> Medusa:
     """
     weights = read_weights(draft, _called)
     output: Any = model.get_output_embeddings()
-    rows, size = output.weight.shape
-    made_for = weights.get("blocks.0.0.weight", output.weight).shape[1]
-    require_same(draft, "hidden size", made_for, size)
-    vocabulary = None
-    if (ids := weights.pop(MAP, None)) is not None:
-        order = ids.argsort()
-        vocabulary = known_vocabulary(draft, ids[order], rows)
-        rows = len(ids)
+    like: Tensor = output.weight
+    first = weights.get("blocks.0.0.weight", like)
+    require_same(draft, "hidden size", first.shape[1], like.shape[1])
+    ids, rows, vocabulary = weights.pop(MAP, None), len(like), None
+    if ids is not None:
+        vocabulary, rows = known_vocabulary(draft, ids.sort().values, rows), len(ids)
     places = [tuple(map(int, name.split(".")[1:3])) for name in weights if "blocks." in name]
     heads, layers = (1 + max(part) for part in zip((0, 0), *places, strict=True))
-    shared = weights.get("projections.0.weight", output.weight)
+    shared = weights.get("projections.0.weight", like)
     for name in (f"projections.{i}.weight" for i in range(heads)):
         own = weights.get(name, shared)
-        if vocabulary is not None:
-            own = own[ids if len(own) > rows else slice(None)][order]
+        if ids is not None:  # the rows of other tokens may have been left out already
+            own = (own[ids] if len(own) > rows else own)[ids.argsort()]
         require_same(draft, "vocabulary size", len(own), rows)
         weights[name] = own
     with torch.device("meta"):
-        made = Medusa(heads, layers, (size, rows), bias="blocks.0.0.bias" in weights)
+        made = Medusa(heads, layers, (like.shape[1], rows), bias="blocks.0.0.bias" in weights)
     fill(made, weights, draft)
-    made.placed(output.weight, model.get_input_embeddings(), output, nn.Identity())
+    made.placed(like, model.get_input_embeddings(), output, nn.Identity())
     made.vocabulary = vocabulary
     return made
 

@@ -33,9 +33,13 @@ class TorchDraft:
         build = {"mtp": mtp_module, "medusa": medusa_module}.get(draft.kind, eagle3_module)
         self.module: DraftModule = build(draft, target.model)
         self.states = len(self.module.reads) * target.model.get_input_embeddings().embedding_dim
-        target.show(self.module.reads)
+        self.watch(target)
         self.seconds = 0.0
         self.seconds = self._measured()
+
+    def watch(self, target: Engine) -> None:
+        """Have the target show what the draft reads."""
+        target.show(self.module.reads)
 
     def open(self) -> "TorchDraftNetwork":
         """A network for a new text."""
@@ -66,6 +70,7 @@ class TorchDraftNetwork(DraftNetwork):
         self.name, self.title, self.seconds = draft.name, draft.title, draft.seconds
         self._module = draft.module
         self.layers, self.vocabulary = draft.module.reads, draft.module.vocabulary
+        self.goes_on = draft.module.goes_on
         self._cache = GrowingCache()
         self._first = self._end = 0  # positions of the cache's first row, and behind its last one
         self._state = torch.zeros(0)  # in place of the target's hidden states of the last token

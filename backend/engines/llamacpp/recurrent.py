@@ -114,4 +114,4 @@ class RecurrentStore(ContextStore):
         self._become(BEFORE, TEXT)
 
     def reserve(self, rows: int) -> None:
-        self._require_room(rows - self._length)
+        self._require_room(2 * rows - self._length)  # a checkpoint may be as long as the text

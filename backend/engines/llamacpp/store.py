@@ -22,6 +22,9 @@ MOST_PATHS = 71
 PARKED = MOST_PATHS
 SEQUENCES = MOST_PATHS + 1
 
+#: Cells beside the text that a column may need: of guesses, and of rejected rows that are parked.
+SPARE = 128
+
 NO_ROWS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
@@ -141,4 +144,4 @@ class LlamaCppStore(ContextStore):
         self._fill(written)
 
     def reserve(self, rows: int) -> None:
-        self._require_room(rows - self._length)
+        self._require_room(rows + SPARE - self._length)

@@ -64,6 +64,8 @@ class TorchEngine(Engine):
         max_context: int,
         fingerprint: str = "",
         capture: "Capture | None" = None,
+        *,
+        captured: bool = True,
     ) -> None:
         from backend.engines.torch.recurrence.store import recurrent_layers
 
@@ -91,14 +93,16 @@ class TorchEngine(Engine):
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
 
-        self._static, self.why_growing = self._fixed_widths(capture)
+        self._static, self.why_growing = None, "it runs for a moment only"
+        if captured:
+            self._static, self.why_growing = self._fixed_widths(capture)
         self.depth = model.config.get_text_config(decoder=True).num_hidden_layers
 
-    def shortened(self, kept: Sequence[int]) -> "TorchEngine":
+    def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "TorchEngine":
         from backend.engines.torch.skipping import without_layers
 
         model, limit = without_layers(self.model, kept), self.capabilities.max_context
-        return TorchEngine(self.spec, model, self.tokenizer, limit)
+        return TorchEngine(self.spec, model, self.tokenizer, limit, captured=captured)
 
     def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
         """The model with passes of fixed widths, or why it has none."""
@@ -133,10 +137,11 @@ class TorchEngine(Engine):
         return made
 
     def show(self, layers: Layers) -> None:
-        """Have the stores that are opened from now on show the hidden states of these layers, which
-        captured passes do not. Raises DerbyError if the model does not have them.
-        """
+        """See Engine. Captured passes do not show them."""
         self._tap.show(self.model, layers)
+
+    def hide(self) -> None:
+        self._tap.shown.clear()
 
     def store(self, sequences: int) -> Store:
         """See Engine. Several sequences have caches that grow, on CUDA devices too."""

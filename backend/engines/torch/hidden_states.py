@@ -17,6 +17,7 @@ class HiddenStatesTap:
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
+        self._watched: set[int] = set()
         self.shown: set[int] = set()
 
     def note(self, _module: Any, _inputs: Any, output: Any) -> None:
@@ -27,9 +28,10 @@ class HiddenStatesTap:
         """See those in front of these layers of the model, too. Raises DerbyError if it has none
         that we know.
         """
-        for index in sorted(set(layers) - self.shown - {-1}):
+        self.shown |= set(layers) - {-1}
+        for index in sorted(self.shown - self._watched):
             self._watch(layers_of(model)[index], index)
-            self.shown.add(index)
+            self._watched.add(index)
 
     def _watch(self, layer: Any, index: int) -> None:
         def note(_module: Any, inputs: Any, named: Any) -> None:
