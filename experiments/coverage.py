@@ -49,7 +49,11 @@ def summed_up(column: str, found: list[Ratio]) -> CoverageResult:
         len(known),
         held / len(known) if known else 0.0,
         median(ratio.high / ratio.low for ratio in known) if known else 0.0,
-        max((ratio.value for ratio in found), key=lambda value: max(value, 1 / value)),
+        max(
+            (ratio.value for ratio in found if ratio.value),
+            key=lambda value: max(value, 1 / value),
+            default=0.0,
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from backend.bench.prompts import read_prompts, sample
 from backend.bench.quiet import wait_for_quiet
 from backend.bench.rows import RowFile, left_of
 from backend.bench.runner import raced, run
-from backend.bench.summary import ColumnResult, failures, measured, results
+from backend.bench.summary import ALL, ColumnResult, failures, measured, results
 from backend.bench.verify import runs_on
 from backend.cli.console import say
 from backend.cli.options import Columns, MaxNewTokens, Target, Temperature, Wait, parsed
@@ -99,8 +99,8 @@ def markdown(found: Sequence[ColumnResult]) -> str:
     cells = {(each.column, each.category): _cell(each) for each in found}
     heads = ["method", *(f"{name} ({count})" for name, count in prompts.items()), "text equal"]
     lines = [heads, ["---"] * len(heads)]
-    for each in found[: len(found) // len(prompts)]:  # those of all categories
-        own = [cells[each.column, name] for name in prompts]
+    for each in (each for each in found if each.category == ALL):
+        own = [cells.get((each.column, name), NONE) for name in prompts]
         lines.append([each.column, *own, f"{each.equal} of {each.prompts}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -193,13 +193,22 @@ class RowFile:
             raise DerbyError(f"The results in {path} cannot be read: {error}.") from error
 
     def add(self, row: Row) -> None:
-        self.rows.append(row)
+        self.rows = with_row(self.rows, row)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(row.line)
 
 
+def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
+    """The rows with another one, in place of an earlier one of its job."""
+    return [*(each for each in rows if each.job != row.job), row]
+
+
 def left_of(plan: Plan, rows: Sequence[Row]) -> list[Job]:
-    """The jobs that no row tells of yet."""
-    done = {row.job for row in rows}
+    """The jobs that no row tells of yet, and those of which a column failed: what it lacked may be
+    there by now.
+    """
+    done = {
+        row.job for row in rows if not any(isinstance(each, str) and each for each in row.columns)
+    }
     return [job for job in plan.jobs if job.number not in done]

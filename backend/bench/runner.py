@@ -6,6 +6,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event as Flag
 
 from backend.bench.plan import Job, Plan
 from backend.bench.rows import Row, left_of, row_of
@@ -70,6 +72,7 @@ class Work:
                 raise DerbyError(
                     f"{TRIES} machines were lost at prompt {job.place + 1}: leave it out."
                 )
+            self._warm.discard(row.machine)  # should it come back, it is a new one
             self._say(f"A machine was lost: prompt {job.place + 1} runs on another one.")
         elif row.machine in self._warm:
             return row
@@ -93,11 +96,14 @@ def run(
 def run_on(machines: Machines, plan: Plan, done: Sequence[Row], say: Say) -> Iterator[Row]:
     """The same, from whichever machines are free."""
     work, running = Work(plan, done, say), dict[Future[Scoreboard], Job]()
-    with ThreadPoolExecutor(MOST) as pool:
+    # A server answers one column at a time, whichever machine asks.
+    most = 1 if any(column.strategy.lane is not None for column in plan.columns) else MOST
+    with ThreadPoolExecutor(MOST) as pool, ended() as over:
         while work.waiting or running:
-            if work.waiting and (lease := machines.lease((work.waiting[0].race,))) is not None:
+            free = work.waiting and len(running) < most
+            if free and (lease := machines.lease((work.waiting[0].race,))) is not None:
                 job = work.take()
-                running[pool.submit(_raced_on, lease, job.race)] = job
+                running[pool.submit(_raced_on, lease, job.race, over)] = job
                 continue
             for future in [future for future in running if future.done()]:
                 if (row := work.row(running.pop(future), future.result())) is not None:
@@ -105,11 +111,21 @@ def run_on(machines: Machines, plan: Plan, done: Sequence[Row], say: Say) -> Ite
             time.sleep(POLL)
 
 
-def _raced_on(lease: Lease, race: Race) -> Scoreboard:
+@contextmanager
+def ended() -> Iterator[Callable[[], bool]]:
+    """Whether it is over, however it ended: what runs elsewhere stops then."""
+    over = Flag()
+    try:
+        yield over.is_set
+    finally:
+        over.set()
+
+
+def _raced_on(lease: Lease, race: Race, stopped: Callable[[], bool]) -> Scoreboard:
     """The board of a race on a machine that is held, and then released."""
     board = Scoreboard(race.columns)
     try:
-        for event in lease.stream(race, lambda: False):
+        for event in lease.stream(race, stopped):
             board.add(event)
     finally:
         lease.release()

@@ -71,7 +71,7 @@ def bench(
         [*prompts.read()] * repeats,
         parsed(column),
         Request("-", max_new_tokens, Sampling(temperature, seed=seed), not raw),
-        tuple(replace(target.spec, name=name) for name in (target.model, *also_model)),
+        tuple(replace(target, model=name).spec for name in (target.model, *also_model)),
         anywhere=bool(cluster),
     )
     kept = RowFile(rows, plan)

@@ -67,7 +67,9 @@ def serve(
         races = ProcessHost(() if demo else (target,), limits)
         closing = threading.Thread(target=races.close, daemon=True)
         try:
-            app = CompletionApi(races, Offered(offer, target), key).app()
+            # The usual precision is a matter of each model's size.
+            own = {each: Target(each, engine, precision, device).spec for each in named}
+            app = CompletionApi(races, Offered(offer, target, own), key).app()
             listening.listen()  # from now on nobody is turned away
             where = f"http://{host}:{listening.getsockname()[1]}/v1"
             print(f"Decode Derby answers at {where}", flush=True)

@@ -9,7 +9,7 @@ import typer
 
 from backend.cli.console import out, say
 from backend.errors import check_range
-from backend.models.files import BUILT_IN, model_title
+from backend.models.files import BUILT_IN, model_files, model_title
 from backend.models.hub import HUB_ID
 
 
@@ -45,9 +45,10 @@ def train(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from backend.export.curves import draw_training
     from backend.training.targets import open_target
-    from backend.training.train import CURVE, Work, recipe_for
+    from backend.training.train import CURVE, Work, layers_of, recipe_for
     from backend.training.train import train as run
 
+    layers_of(model_files(model, say))  # before anything large is made of the target
     target = open_target(model, say, several=form == "eagle3")
     verifier = model if HUB_ID.fullmatch(model) else ""
     work = Work(answer_tokens, minutes * 60, recipe_for(target), resume, form, verifier)

@@ -109,7 +109,9 @@ class Plan:
         """The grammar's text without what our own reader would take off it."""
         if self.grammar is None:
             return ""
-        return self.grammar.text.rstrip("\n") if self.grammar.kind == "regex" else self.grammar.text
+        return (
+            self.grammar.text.rstrip("\r\n") if self.grammar.kind == "regex" else self.grammar.text
+        )
 
 
 def plan(column: Column, request: Request, default: ModelSpec, decision: Decision) -> Plan:

@@ -174,7 +174,8 @@ class GrammarConstraint(Constraint):
         self.check(walk.matcher, walk.path_tokens())
         n = min(self._vocabulary.known, 8 * len(bits))
         row[:n] = np.unpackbits(bits, count=n, bitorder="little")
-        row[self._eos] = walk.matcher.is_accepting()
+        if walk.matcher.is_accepting():  # else a grammar may still name the end itself
+            row[self._eos] = True
         if not self._eos and walk.matcher.is_stopped():
             row[:] = True  # the text is over here, without a token to say so
         elif not row.any():

@@ -60,7 +60,7 @@ def _other_than_lark(source: GrammarSource, called: str) -> dict[str, Any]:
         case "gbnf":
             return {"lark_grammar": gbnf_to_lark(source.text, called)}
         case "regex":
-            pattern = source.text.rstrip("\n")
+            pattern = source.text.rstrip("\r\n")
             return {"lark_grammar": f"start: {regex_literal(pattern)}"}
         case _:
             return {"json_schema": _schema(source, called)}

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +82,16 @@ def weights_in(folder: Path) -> int:
 
     count = 0
     for path in folder.glob("*.safetensors"):
+        if path.name.startswith("consolidated"):  # the same weights, in their makers' own format
+            continue
         with safe_open(path, "numpy") as file:
-            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.offset_keys())
+            names = file.offset_keys()
+            sizes = {name: math.prod(file.get_slice(name).get_shape()) for name in names}
+        # In MXFP4 a byte of "_blocks" holds two weights, and "_scales" are none.
+        packed = {n.removesuffix("_blocks") for n in sizes if n.endswith("_blocks")}
+        for name, size in sizes.items():
+            scale = name.endswith("_scales") and name.removesuffix("_scales") in packed
+            count += 0 if scale else size * (1 + name.endswith("_blocks"))
     return count
 
 
@@ -180,6 +189,15 @@ def _local(folder: Path, name: str, say: Say) -> Path:
 def is_ready_made(folder: Path) -> bool:
     """Whether the weights are an OpenVINO model's alone; safetensors, if there are any, win."""
     return all((folder / name).is_file() for name in IR) and not any(folder.glob("*.safetensors"))
+
+
+def stored_precision(folder: Path) -> str:
+    """In how many bits a ready-made OpenVINO model stores its weights, as precisions call it."""
+    graph = (folder / IR[0]).read_bytes()
+    for precision, kinds in (("int4", rb"[ui]4"), ("int8", rb"[ui]8")):
+        if re.search(rb'element_type="' + kinds + rb'"', graph):
+            return precision
+    return "fp32"
 
 
 def _require_every_shard(folder: Path, name: str) -> None:

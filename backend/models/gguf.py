@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,10 +45,20 @@ BESIDE_WEIGHTS = 64 << 20
 ON_THE_WAY = 9
 
 
+def split_parts(file: str, names: Iterable[str]) -> list[str]:
+    """Those of the names that are parts of one model in several files, of which `file` is the first
+    (NAME-00001-of-00003.gguf): of one in a single file, that alone.
+    """
+    start, split, count = file.rpartition("-00001-of-")
+    parts = re.compile(rf"{re.escape(start)}-\d{{5}}-of-{re.escape(count)}")
+    return [name for name in names if name == file or (split and parts.fullmatch(name))]
+
+
 def gguf_in(folder: Path, name: str) -> Path | None:
     """The one GGUF file of a folder, None if there is none. Raises DerbyError for several."""
     found = sorted(folder.glob(f"*{SUFFIX}"))
-    if len(found) > 1:
+    names = [path.name for path in found]
+    if len(found) > 1 and split_parts(names[0], names) != names:
         listed = ", ".join(path.name for path in found[:5])
         raise DerbyError(
             f"{name!r} holds {len(found)} GGUF files ({listed:.300}): name one of them, a folder's "

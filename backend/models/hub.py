@@ -12,11 +12,13 @@ from pathlib import Path
 
 from backend.errors import DerbyError
 from backend.models.cache_folder import cache_dir
-from backend.models.gguf import SUFFIX
+from backend.models.gguf import SUFFIX, split_parts
 from backend.models.prepared import MANIFEST, intact, prepared
 
-#: Behind a colon, one of the repository's GGUF files.
-HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,195}\.gguf)?", re.ASCII)
+#: Without what the Hub does not allow in it. Behind a colon, one of the repository's GGUF files.
+HUB_ID = re.compile(
+    r"(?!.*(--|\.\.|\.git(:|$)))\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,195}\.gguf)?", re.ASCII
+)
 
 #: What is fetched from the Hub: data only, top folder only, never pickles or code.
 WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
@@ -93,7 +95,8 @@ def fetched_by_others(name: str) -> Path | None:
 
 
 def _recipe(name: str) -> str:
-    return f"hub v1: {name}"
+    version = "v2" if "-00001-of-" in name else "v1"  # the other parts were not fetched
+    return f"hub {version}: {name}"
 
 
 def _download(name: str) -> Download:
@@ -116,7 +119,7 @@ def _weights(name: str, files: Sequence[str], file: str) -> list[str]:
     """
     packed = [f for f in files if f.endswith(SUFFIX) and "/" not in f]
     if file:
-        return [f for f in packed if f == file]
+        return split_parts(file, packed)
     if safe := [f for f in files if _is_wanted(f) and f.endswith(".safetensors")]:
         return safe
     if set(IR) <= set(files):

@@ -196,8 +196,10 @@ class _Runner:
             constraint = Healing(allowed, parts.tokenizer.vocab_size)
         else:
             constraint = Constraint()
-        limit, stop = 256, ()
-        if isinstance(slot, Gen):
+        if isinstance(slot, Select):  # no token is shorter than a byte
+            longest = max(len(option.encode()) for option in slot.options)
+            limit, stop = len(healed.encode()) + longest + 1, ()
+        else:
             limit, stop = slot.max_tokens + bool(healed), slot.stop
             if slot.temperature is not None:
                 sampling = replace(sampling, temperature=slot.temperature)
@@ -206,7 +208,8 @@ class _Runner:
 
     def _settle(self, answer: Answer, healed: str) -> str:
         """Cut the context back to whole tokens of the slot's value, and return the value."""
-        written = answer.text.shown
+        shown = answer.text.shown
+        written = shown if len(shown) >= len(healed) else healed  # a limit may cut what is healed
         stream, seen, good, kept = self.parts.tokenizer.stream(), "", "", 0
         for i, token in enumerate(answer.tokens):
             piece = stream.push(token)
@@ -215,7 +218,7 @@ class _Runner:
                 good, kept = seen, i + 1
         self.context.cut(len(self.context.tokens) - len(answer.tokens) + kept)
         self.carry = written[len(good) :]
-        self.shown = len(self.carry)
+        self.shown = len(shown) - len(good)
         return written[len(healed) :]
 
 

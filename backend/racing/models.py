@@ -5,7 +5,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -206,7 +206,8 @@ class LoadedModels:
         if declared.folders:  # llama.cpp's files are not made into any
             files = model_files(spec.name, say, long=spec.long)
             tokens = min(context or files.max_context, files.max_context)
-            if cache := files.row_bytes * tokens:
+            half = spec.precision in ("bf16", "fp16")  # in which rows are kept, too
+            if cache := files.row_bytes * tokens // (1 + half):
                 caches = f", {size(cache)} a column for {tokens:,} tokens"
         return f" ({size(weights)} of weights{caches}; {size(free)} of memory are free)"
 
@@ -392,7 +393,13 @@ class LoadedModels:
 
 def _written(path: Path) -> int:
     """When a draft's file, or the newest file of its folder, was written: `train` does so anew."""
-    return max(each.stat().st_mtime_ns for each in (path, *path.glob("*")))
+
+    def at(place: Path) -> int:
+        with suppress(OSError):  # which is told where the file is read
+            return place.stat().st_mtime_ns
+        return 0
+
+    return max(map(at, (path, *path.glob("*"))))
 
 
 def model_budget() -> int:

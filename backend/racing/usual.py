@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.models.files import BUILT_IN, Say
+from backend.models.files import BUILT_IN, Say, is_ready_made, model_folder, stored_precision
 from backend.types import ModelSpec
 
 #: Bytes of weights from which on a model is large: an engine's second precision is its usual one.
@@ -38,6 +38,9 @@ def usual_precision(spec: ModelSpec, say: Say) -> tuple[str, str]:
         return first, ""
     names = (first, others[0])
     try:
+        folder = model_folder(spec.name, say) if declared.folders else None
+        if folder and is_ready_made(folder) and (stored := stored_precision(folder)) != first:
+            return stored, ""  # it runs as it is stored
         whole, less = (declared.estimate_bytes(replace(spec, precision=p), say) for p in names)
     except DerbyError:
         return first, ""

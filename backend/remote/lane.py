@@ -6,12 +6,14 @@ token is made of messages that hold nobody knows how many.
 """
 
 import json
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.lane import Lane, polled
@@ -32,6 +34,9 @@ ANY_MODEL = "first"
 
 #: Seconds until a server must have taken a connection, and must have sent something more.
 CONNECT, SILENCE = 5.0, 60.0
+
+#: Hosts that are this machine.
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 #: Exchanges of which the quickest is the round trip.
 TRIPS = 3
@@ -91,6 +96,8 @@ def _events(
             base_url=server.url,
             headers=headers,
             timeout=timeout,
+            # A proxy of the environment is not on the way to this machine.
+            trust_env=urlsplit(server.url).hostname not in _HERE,
             event_hooks={"request": [lock.follow]},
         ) as client,
     ):
@@ -162,7 +169,9 @@ def _start(response: "Response", most: int) -> bytes:
 
 
 def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict[str, Any]]]:
-    """The path to ask at, and what to ask: the fullest form first."""
+    """The path to ask at, and what to ask: the fullest form first. The prompt is read anew, as by
+    columns here.
+    """
     sampling = request.sampling
     plain: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -186,7 +195,9 @@ def _bodies(request: Request, model: str, *, gaps: bool) -> tuple[str, list[dict
         plain |= asked
     counted = {"stream_options": {"include_usage": True}}
     running = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    fullest = _TELL_MORE | {"top_k": sampling.top_k}
+    # -1: all. The salt keeps vLLM and SGLang from what an earlier request left in their caches.
+    unshared = {"cache_prompt": False, "cache_salt": secrets.token_hex(16)}
+    fullest = _TELL_MORE | unshared | {"top_k": sampling.top_k or -1}
     if not sampling.temperature:
         return path, [plain | fullest | running, plain | counted, plain]
     drawn = plain | {"top_p": sampling.top_p}

@@ -1,7 +1,7 @@
 """A race as its reader sees it: every column's score, and how the columns compare."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -44,7 +44,7 @@ class Scoreboard:
         self.conditions: Conditions | None = None
         self.placed: Placed | None = None
         self._agreed: Counter[tuple[int, int]] = Counter()
-        self._gains: dict[int, tuple[tuple[int | None, float, float], Ratio]] = {}
+        self._gains: dict[int, tuple[tuple[Hashable, ...], Ratio]] = {}
 
     def add(self, event: Event) -> None:
         self.preparing = event.text if isinstance(event, Preparing) else ""
@@ -186,7 +186,9 @@ class Scoreboard:
     def gain(self, index: int) -> Ratio:
         """The same, and how sure it is."""
         own, base = self.scores[index], self.baseline
-        seen = (self.baseline_index, own.seconds, base.seconds)  # asked for often at every look
+        # Asked for often at every look. What a server tells at its end takes no time.
+        known = ((score.state, score.seconds, len(score.times)) for score in (own, base))
+        seen = (self.baseline_index, *known)
         if self._gains.get(index, ((), UNKNOWN))[0] != seen:
             self._gains[index] = seen, own.gain_over(base)
         return self._gains[index][1]

@@ -4,7 +4,8 @@ A name is `MODEL` or `MODEL:COLUMN`: the column as the command line takes it, be
 offered model, which has no colon. `MODEL` alone means its speculative column.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
@@ -26,11 +27,12 @@ LONGEST = 1_000
 @dataclass(frozen=True, slots=True)
 class Offered:
     """The models of this server. `default` is where they run unless a column says otherwise; its
-    name is not looked at.
+    name is not looked at. `own`: by name, those that run elsewhere, or at another precision.
     """
 
     offer: Offer
     default: ModelSpec
+    own: Mapping[str, ModelSpec] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Each model alone, and with each strategy that runs here and needs no program."""
@@ -53,7 +55,8 @@ class Offered:
                 f"There is no model {name!r:.80} here: write MODEL or MODEL:COLUMN, as in "
                 f"{known[0]}:{USUAL}:k=4, with one of {', '.join(known)}."
             )
-        target = replace(self.default, name=self.offer.models[known.index(model)])
+        wanted = self.offer.models[known.index(model)]
+        target = self.own.get(wanted) or replace(self.default, name=wanted)
         column = self._column(text if colon else USUAL, own)
         self.offer.require_target(column.target(target))
         return column, target

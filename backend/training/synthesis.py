@@ -23,6 +23,9 @@ from backend.training.whole_files import alone_in, whole
 #: Shard i is drawn from this plus i.
 SEED = 20_240_000
 
+#: The file in a folder of shards that says whose they are, by fingerprint.
+TARGET = "target"
+
 #: Questions are sampled from the most probable tokens that make up this much.
 NUCLEUS = 0.95
 
@@ -46,6 +49,7 @@ def synthesise(
             f"{caps.text}: choose a model with a longer context."
         )
     with alone_in(folder):
+        _require_own(folder, target)
         total = sum(_answered(shard) for shard in shards_in(folder))
         for number in count():
             if total >= answer_tokens:
@@ -61,6 +65,16 @@ def synthesise(
                 f"answers have {total} of {answer_tokens}"
             )
         return shards_in(folder)
+
+
+def _require_own(folder: Path, target: Target) -> None:
+    """Note whose conversations lie in the folder. Raises DerbyError if they are another model's."""
+    note, own = folder / TARGET, target.files.fingerprint
+    if note.is_file() and note.read_text() != own:
+        raise DerbyError(
+            f"The folder {folder.name} holds conversations of another model: choose another folder."
+        )
+    note.write_text(own)
 
 
 def _answered(shard: Shard) -> int:

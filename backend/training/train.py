@@ -18,7 +18,7 @@ from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
 from backend.models.digests import sha256_of
-from backend.models.files import Say
+from backend.models.files import ModelFiles, Say
 from backend.training.chats import USUAL, Caps
 from backend.training.eagle3 import Eagle3Head, new_eagle3, read_eagle3, write_eagle3
 from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
@@ -155,13 +155,13 @@ def recipe_for(target: Target) -> Recipe:
     """
     usual = Recipe()
     *most, _ = usual.sources
-    fitting = replace(usual, sources=(*most, _layers(target) - 1))
+    fitting = replace(usual, sources=(*most, layers_of(target.files) - 1))
     _require_sources(fitting, target)
     return fitting
 
 
 def _require_sources(recipe: Recipe, target: Target) -> None:
-    layers = _layers(target)
+    layers = layers_of(target.files)
     if max(recipe.sources) >= layers:
         raise DerbyError(
             f"The recipe starts from layer {max(recipe.sources)} and the target's {layers} layers "
@@ -169,8 +169,9 @@ def _require_sources(recipe: Recipe, target: Target) -> None:
         )
 
 
-def _layers(target: Target) -> int:
-    config = json.loads((target.files.folder / "config.json").read_text())
+def layers_of(files: ModelFiles) -> int:
+    """How many layers the target has. Raises DerbyError if a draft cannot be cut out of them."""
+    config = json.loads((files.folder / "config.json").read_text())
     kind = config.get("model_type")
     if kind != "llama":
         raise DerbyError(

@@ -18,7 +18,7 @@ import numpy as np
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
-from backend.bench.rows import Figures, OtherPlanError, Row, left_of, rows_in
+from backend.bench.rows import Figures, OtherPlanError, Row, left_of, rows_in, with_row
 from backend.bench.runner import RAW, Work
 from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results, winner
 from backend.bench.tables import cells, headings, unshown
@@ -143,7 +143,7 @@ class Benchmarks:
                     yield Standing(plan, tuple(rows), "stopped")
                     return
                 if (row := work.row(job, board, self._offer.public)) is not None:
-                    rows.append(row)
+                    rows = with_row(rows, row)
         yield Standing(plan, tuple(rows), "ended")
 
     def _plan(self, values: Values, prompts: Any, repeats: Any) -> Plan:

@@ -13,7 +13,7 @@ from pathlib import Path
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.limits import PRIVATE, Limits
-from backend.models.files import BUILT_IN, HUB_ID
+from backend.models.files import BUILT_IN, HUB_ID, is_ready_made
 from backend.models.gguf import SUFFIX
 from backend.racing.race import MAX_COLUMNS
 from backend.racing.usual import usual_precision
@@ -82,12 +82,12 @@ class Offer:
 
     def usual_precision(self, key: str, engine: str) -> tuple[str, str]:
         """The precision at which a model, given by its key, runs by default, and a sentence that
-        says why if it is not the engine's first precision. Only local folders are looked at,
-        because the size of other models is not known yet.
+        says why if it is not the engine's first precision. Only local folders with weights to
+        load are looked at: the size of others is not known yet, or takes a conversion.
         """
         runtime = self.runtime(engine) or self.runtimes[0]
         name = self.models[int(key)] if key in self.labels else ""
-        if not (_is_path(name) and Path(name).is_dir()):
+        if not (_is_path(name) and _holds_weights(Path(name))):
             return runtime.precisions[0], ""
         chosen, why = usual_precision(ModelSpec(name, runtime.engine), lambda _: None)
         return chosen, f"{self.public(why)}: {chosen} is what it runs at by default." if why else ""
@@ -145,6 +145,10 @@ def _list(names: Iterable[str]) -> str:
 
 def _is_path(name: str) -> bool:
     return name.startswith((".", "~")) or Path(name).is_absolute()
+
+
+def _holds_weights(folder: Path) -> bool:
+    return any(folder.glob("*.safetensors")) or is_ready_made(folder)
 
 
 def _label(name: str) -> str:

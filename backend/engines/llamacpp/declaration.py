@@ -4,6 +4,7 @@ from backend.engines.base import Engine
 from backend.engines.declaration import EngineDeclaration, Say
 from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, EXACT
 from backend.models.files import gguf_file
+from backend.models.gguf import split_parts
 from backend.types import ModelSpec
 
 
@@ -21,8 +22,11 @@ def devices() -> tuple[str, ...]:
 
 def estimate_bytes(spec: ModelSpec, say: Say) -> int:
     # An unknown precision is refused when it is opened.
-    known = spec.precision in (AS_IT_IS, EXACT)
-    return gguf_file(spec.name, say).stat().st_size if known else 0
+    if spec.precision not in (AS_IT_IS, EXACT):
+        return 0
+    file = gguf_file(spec.name, say)
+    names = split_parts(file.name, (each.name for each in file.parent.iterdir()))
+    return sum((file.parent / name).stat().st_size for name in names)
 
 
 LLAMACPP = EngineDeclaration(

@@ -50,7 +50,20 @@ class GgufTokenizer:
         return texts[0]
 
     def encode_plain(self, text: str) -> list[int]:
-        return self._tokens(text, add_special=False, parse_special=True)
+        lead = self._lead
+        tokens = self._tokens(f"\n{text}" if lead else text, add_special=False, parse_special=True)
+        return tokens[len(lead) :]
+
+    @cached_property
+    def _lead(self) -> list[int]:
+        """The tokens of a line break, where llama.cpp begins each text with a space: behind one it
+        puts none. [] where it puts none anyway.
+        """
+        alone, line = (
+            self._tokens(text, add_special=False, parse_special=False) for text in ("a", "\n")
+        )
+        spaced = b"".join(self.spelling[token] for token in alone) == b" a"
+        return line if spaced else []
 
     def _tokens(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         written, room = text.encode(), len(text.encode()) + 8

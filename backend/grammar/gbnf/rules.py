@@ -10,6 +10,9 @@ Class = tuple[tuple[int, int], ...]
 
 #: The last code point.
 LAST = 0x10FFFF
+
+#: Halves of pairs in UTF-16: no characters.
+SURROGATES = 0xD800, 0xDFFF
 #: Inside a class: no character at all.
 _NOTHING = r"^\s\S"
 
@@ -90,10 +93,10 @@ def _item(item: Item, names: Mapping[str, str]) -> str:
 
 
 def complement(ranges: Collection[tuple[int, int]]) -> Class:
-    """All characters outside the ranges."""
+    """All characters outside the ranges. Surrogates are none."""
     found: list[tuple[int, int]] = []
     at = 0
-    for low, high in sorted(ranges):
+    for low, high in sorted([*ranges, SURROGATES]):
         if at < low:
             found.append((at, low - 1))
         at = max(at, high + 1)

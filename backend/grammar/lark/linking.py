@@ -282,7 +282,9 @@ class _LinkedText:
             words = self._lark.body(statement)
             if words and words[0].text != "common":
                 kept = [word for word in (statement.at, *words) if word.kind != "newline"]
-                changes.append((kept[0].start, kept[-1].end, ""))
+                begin, end = kept[0].start, kept[-1].end
+                lines = self._lark.text.count("\n", begin, end)  # places of errors stay right
+                changes.append((begin, end, "\n" * lines))
                 blank.update(word.start for word in kept)
         if aside != "start":
             changes += [

@@ -54,7 +54,8 @@ class _Jobs:
         """The reply to one request of the parent's."""
         try:
             if request["job"] == "load":
-                written = {key: request[key] for key in ("hf", "width", "eos") if key in request}
+                parts = ("hf", "width", "eos", "spelling", "special")
+                written = {key: request[key] for key in parts if key in request}
                 self._tokenizers[request["tokenizer"]] = read(written, SLICES)
                 return {}
             if request["job"] == "judge":

@@ -47,15 +47,28 @@ def resolve(root: Any, ref: Any) -> Any:
     document, _, pointer = ref.partition("#")
     if document and document != as_dict(root).get("$id"):
         return None
+    if pointer and not pointer.startswith("/"):
+        return _anchored(root, pointer)
     at = root
-    for word in pointer.split("/")[1:] if pointer.startswith("/") else ():
+    for word in pointer.split("/")[1:]:
         key = unquote(word).replace("~1", "/").replace("~0", "~")
         if isinstance(at, list) and key.isascii() and key.isdecimal():
             items = cast(list[Any], at)
             at = items[int(key)] if len(key) < 6 and int(key) < len(items) else None
         else:
             at = as_dict(at).get(key)
-    return at if not pointer or pointer.startswith("/") else None
+    return at
+
+
+def _anchored(root: Any, name: str) -> Any:
+    """What has this "$anchor" anywhere in the document; None if nothing has."""
+    left = [root]
+    while left:
+        node = left.pop()
+        if as_dict(node).get("$anchor") == name:
+            return node
+        left += [*as_dict(node).values(), *as_list(node)]
+    return None
 
 
 def as_dict(value: Any) -> dict[str, Any]:
