@@ -14,7 +14,15 @@ from rich.console import Console
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt
-from backend.bench.rows import OtherPlanError, Row, RowFile, figures_of, row_of, rows_in
+from backend.bench.rows import (
+    OtherPlanError,
+    Row,
+    RowFile,
+    figures_of,
+    left_of,
+    row_of,
+    rows_in,
+)
 from backend.bench.runner import raced, run
 from backend.bench.summary import ColumnResult, Measured, failures, measured, results
 from backend.bench.tables import results_table
@@ -111,6 +119,29 @@ def test_what_is_measured_already_is_not_measured_again(tmp_path: Path) -> None:
     file.write_text("[\n", encoding="utf-8")
     with pytest.raises(DerbyError, match="cannot be read: line 1 is not a benchmark result"):
         RowFile(file, given)
+
+
+def test_a_prompt_of_which_a_column_failed_is_measured_again(tmp_path: Path) -> None:
+    """A server that had died and was started again was never asked again, and its failures stayed
+    in the table.
+    """
+    given, file = plan("lookup"), tmp_path / "rows.jsonl"
+    kept = RowFile(file, given)
+    for row in ran(given):
+        kept.add(row)
+    failed = replace_columns(kept.rows[1], "the server does not answer.")
+    kept.add(failed)
+    assert [job.number for job in left_of(given, kept.rows)] == [failed.job]
+    for row in run(given, kept.rows, partial(raced, models=LoadedModels()), lambda _: None):
+        kept.add(row)
+    for each in (kept, RowFile(file, given)):
+        assert left_of(given, each.rows) == []
+        assert len(each.rows) == 3
+        assert failures(given, each.rows) == []
+
+
+def replace_columns(row: Row, last: str) -> Row:
+    return row.model_copy(update={"columns": (*row.columns[:-1], last)})
 
 
 @pytest.fixture(scope="module")

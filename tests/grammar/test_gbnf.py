@@ -135,6 +135,7 @@ def test_random_grammars_have_the_texts_that_a_plain_recogniser_finds(
     [
         (r'root ::= "\x41\u00e9\U0001F600\t\"\\\[\]\-"', ['Aé😀\t"\\[]-'], ["A", "41"]),
         (r"root ::= [^\x00-\x60\]é]", ["a", "}", "è", "😀"], ["]", "^", "`", "é", "", "ab"]),
+        (r"root ::= [^\uE000-\uF8FF] [^\x00-\uD7FF]", ["a\uff01"], ["\ue000\uff01", "aa"]),
         ("root ::= [a-] [-a] [a\\-c]", ["-a-", "a-c"], ["--b"]),
         ("root ::= .", ["\n", "é", "😀"], ["", "ab"]),
         ('root ::= "a" # b\n\t# c\n', ["a"], ["a "]),

@@ -2,12 +2,14 @@
 
 import itertools
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lib import compile_grammar
+from small_tokenizer import small_tokenizer
 
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
@@ -187,6 +189,16 @@ def built_in() -> HfTokenizer:
 
     files = model_files("built-in", print)
     return HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
+
+
+def test_a_grammar_may_name_the_end_itself(tmp_path: Path) -> None:
+    """It was called fit, and then no token fitted in any column."""
+    tokenizer = small_tokenizer(tmp_path)
+    constraint = compile_grammar(GrammarSource("lark", 'start: "a" <eos>', "own"), tokenizer)
+    (letter,) = tokenizer.encode("a", chat=False)
+    assert np.flatnonzero(root_mask(constraint)).tolist() == [letter]
+    constraint.advance([letter])
+    assert set(np.flatnonzero(root_mask(constraint))) == tokenizer.eos_ids
 
 
 @pytest.mark.thorough

@@ -194,6 +194,7 @@ def test_files_and_bytes_are_limited() -> None:
         ("%import .regex.U -> T\nstart: T", "The grammar 'regex'", "3, column 4", "range"),
         ("%import .group.start -> x\nstart: x", "expression 'group'", "1, column 2", "group"),
         ('%import .a.x\nstart: x\ny: %json {"a": 1,}', "The grammar", "3, column 18", "comma"),
+        ("%import .a (\n  x)\n\nstart: x nope", "The grammar", "4, column 10", "nope"),
     ],
 )
 def test_what_llguidance_finds_is_told_in_the_file_that_it_is_in(

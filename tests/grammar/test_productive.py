@@ -160,6 +160,7 @@ def ref(name: str) -> dict[str, str]:
 
 
 LOOP = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+ANCHORED = LOOP | {"$anchor": "n", "properties": {"next": {"$ref": "#n"}}}
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,7 @@ def test_a_schema_that_only_endless_json_meets_is_refused(schema: Any) -> None:
         {"anyOf": [{"type": "null"}, {"allOf": [{"type": "string"}, {"type": "object"}]}]},
         {"$ref": "https://elsewhere/#"},
         {"$ref": "#/$defs/nowhere"},
+        {"$defs": {"n": ANCHORED | {"required": []}}, "$ref": "#n"},
         {"$ref": "#anchor", "items": 3, "required": 3, "type": 3, "minItems": "x"},
         True,
         [],
@@ -206,6 +208,11 @@ def test_a_schema_that_only_endless_json_meets_is_refused(schema: Any) -> None:
 )
 def test_other_schemas_are_let_pass(schema: Any) -> None:
     assert refused_schema(schema) == ""
+
+
+def test_a_loop_by_the_name_of_a_part_is_seen() -> None:
+    """Texts of it had no end: references by "$anchor" were taken for unknown ones."""
+    assert refused_schema({"$defs": {"n": ANCHORED}, "$ref": "#n"}) != ""
 
 
 def test_the_part_of_a_schema_that_never_ends_is_named() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from small_tokenizer import TOKENS, small_tokenizer
@@ -21,6 +22,17 @@ from backend.text import ByteTokenizer, HfTokenizer, Tokenizer
 
 BYTES = ByteTokenizer()
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class Spelled:
+    """A tokenizer that says how its tokens are spelled, as that of a GGUF file does."""
+
+    spelling = (*(bytes([i]) for i in range(256)), b"bc", b"abc", b"")
+    special = eos_ids = frozenset({258})
+    vocab_size, fingerprint = 259, "spelled"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(BYTES, name)
 
 
 def lark(text: str) -> GrammarSource:
@@ -195,6 +207,13 @@ def test_a_model_s_own_tokens_are_told_and_what_it_cannot_write_is_not_accepted(
     assert (end.accepting, end.expected) == (False, ("<eos>",))
     assert fault(sandbox, lark('start: "d"'), lettered) != ""
     assert fault(sandbox, lark('start: "d"')) == ""
+
+
+def test_a_gguf_files_own_tokens_are_the_childs(sandbox: Sandbox) -> None:
+    """It got bytes in their place, with an end that no byte is: no grammar could be tried."""
+    spelled = cast(Tokenizer, Spelled())
+    assert sandbox.explore(lark('start: "a" "bc"'), spelled, "a").expected == ("bc",)
+    assert fault(sandbox, lark('start: "abc"'), spelled) == ""
 
 
 def test_tokenizers_do_not_pile_up_in_the_child(fresh: Sandbox, lettered: HfTokenizer) -> None:

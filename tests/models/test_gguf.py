@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from tiny_gguf import TOKENIZER, tokens, write_gguf
 
+from backend.engines.llamacpp.declaration import LLAMACPP
 from backend.engines.openvino.compress import codes_on_grid
 from backend.errors import DerbyError
 from backend.models.files import model_files
-from backend.models.gguf import SUFFIX
+from backend.models.gguf import SUFFIX, gguf_in, split_parts
 from backend.models.gguf_header import read_header
 from backend.models.gguf_llama import llama_tensors
 from backend.models.gguf_tokenizer import tokenizer_from_gguf
@@ -95,6 +96,21 @@ class TestWeights:
         shutil.copy(tmp_path / "one" / "tiny.gguf", tmp_path / "one" / "more.gguf")
         with pytest.raises(DerbyError, match=r"2 GGUF files \(more\.gguf, tiny\.gguf\): name one"):
             model_files(str(tmp_path / "one"), quiet)
+
+    def test_the_parts_of_a_file_are_one_model(self, tmp_path: Path) -> None:
+        """Of several parts, the first was fetched and loaded alone, or all were "several files"."""
+        parts = [f"q4-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+        for name in parts:
+            (tmp_path / name).write_bytes(b"x" * 10)
+        assert gguf_in(tmp_path, "it") == tmp_path / parts[0]
+        spec = ModelSpec(str(tmp_path / parts[0]), "llamacpp", "gguf")
+        assert LLAMACPP.estimate_bytes(spec, quiet) == 30
+        listed = [*parts, "q8-00001-of-00003.gguf", "q4.gguf"]
+        assert split_parts(parts[0], listed) == parts
+        assert split_parts("q4.gguf", listed) == ["q4.gguf"]
+        (tmp_path / "q8.gguf").write_bytes(b"x")
+        with pytest.raises(DerbyError, match="4 GGUF files"):
+            gguf_in(tmp_path, "it")
 
     @pytest.mark.thorough
     @pytest.mark.model

@@ -20,7 +20,7 @@ from backend.engines.fake import FakeEngine
 from backend.engines.openvino.export import RECIPE as EXPORT_RECIPE
 from backend.errors import DerbyError
 from backend.limits import Limits
-from backend.models.files import model_files
+from backend.models.files import gguf_file, model_files
 from backend.models.hub import hub_place
 from backend.models.hub_quota import RECENT, HubQuota, fetched_models, remove_fetched
 from backend.models.prepared import MANIFEST, prepared
@@ -130,6 +130,10 @@ class TestFetching:
             model_files("owner/two", quiet)
         with pytest.raises(DerbyError, match="nor such a GGUF file"):
             model_files("owner/two:c.gguf", quiet)
+        parts = {f"q4-0000{i}-of-00002.gguf": data for i in (1, 2)}
+        hub.repositories["owner/three"] = parts | {"q8.gguf": b"x"}
+        whole = gguf_file("owner/three:q4-00001-of-00002.gguf", quiet)
+        assert {path.name for path in whole.parent.glob("*.gguf")} == set(parts)
         models = {model.name: model for model in fetched_models()}
         assert found.folder in models["owner/one"].folders, "what is made of it counts"
         remove_fetched("owner/one")

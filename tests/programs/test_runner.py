@@ -286,6 +286,34 @@ def test_healing_goes_together_with_a_grammar(tmp_path: Path, slot: str) -> None
         assert set(values) <= {"bc", "cc"}
 
 
+def test_a_long_option_is_chosen_whole() -> None:
+    """It was cut at 256 tokens, into a value that is none of the options."""
+    options = [letter * 300 for letter in "xy"]
+    score = play(f'Say {{{{select "a" "{"|".join(options)}"}}}}!', ("kv",))[0].scores[0]
+    assert score.values["a"] in options
+
+
+def test_what_is_healed_is_not_lost_with_a_limit(tmp_path: Path) -> None:
+    """A grammar lets the fixed text be spelled anew, in more tokens than a slot may have: what was
+    missing of it vanished from the text and from what the model read.
+    """
+    tokenizer = small_tokenizer(tmp_path)
+    engine, program = FakeEngine(vocab_size=16), parse_program('cab{{gen "v" max_tokens=1}}!')
+    compiler = GrammarCompiler(Grammars(), tokenizer)
+    own = GrammarSource("regex", "[bc]+", "own")
+    compiler.prepare(own)
+    shown = set[str]()
+    for seed in range(30):
+        request = Request("any", 8, Sampling(2.0, seed=seed))
+        parts = Parts(engine.open(), tokenizer, Sampler(request.sampling), Clock())
+        events = list(run_program(0, program, [], request, parts, compiler.compile, own))
+        spans = [text for e in events for _, text in getattr(e, "spans", [])]
+        values = [event.value for event in events if isinstance(event, Filled)]
+        assert "".join(spans) == f"cab{values[0]}!"
+        shown.add("".join(spans))
+    assert len(shown) > 1
+
+
 def test_a_program_without_a_question_needs_no_chat_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

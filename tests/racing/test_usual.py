@@ -4,9 +4,12 @@ from pathlib import Path
 
 import chat_model
 import pytest
+import torch
+from safetensors.torch import save_file
 from tiny_gguf import write_shape
 
 from backend.cli.options import Target
+from backend.models.files import weights_in
 from backend.racing import models as loading
 from backend.racing import usual
 from backend.racing.models import LoadedModels
@@ -40,6 +43,36 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
 def test_all_others_run_at_the_first(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usual, "LARGE", 0.0)
     assert usual_spec(spec, pytest.fail).precision == "fp32"
+
+
+def test_a_ready_made_model_runs_as_it_is_stored(tmp_path: Path) -> None:
+    """It was asked for at fp32, and then refused: "choose int4 instead of 'fp32'"."""
+    folder = chat_model.make(tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "openvino_model.bin").write_bytes(b"")
+    for kinds, precision in (("u8 i4", "int4"), ("f32 i8", "int8"), ("f16", "fp32")):
+        written = "".join(f'<data element_type="{kind}" />' for kind in kinds.split())
+        (folder / "openvino_model.xml").write_text(written)
+        assert usual_spec(ModelSpec(str(folder)), pytest.fail).precision == precision
+
+
+def test_weights_are_counted_once_and_packed_ones_as_many_as_they_hold(tmp_path: Path) -> None:
+    """Makers' own files beside transformers' doubled every estimate, and MXFP4 halved it."""
+    save_file({"a": torch.zeros(6, 5)}, tmp_path / "model-1.safetensors")
+    save_file({"a": torch.zeros(6, 5)}, tmp_path / "consolidated.safetensors")
+    packed = {"b_blocks": torch.zeros(4, 16), "b_scales": torch.zeros(4), "c_scales": torch.ones(3)}
+    save_file(
+        {name: each.to(torch.uint8) for name, each in packed.items()},
+        tmp_path / "model-2.safetensors",
+    )
+    assert weights_in(tmp_path) == 30 + 128 + 3
+
+
+def test_rows_of_a_16_bit_model_take_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "LARGE", 1e3)
+    said = list[str]()
+    LoadedModels().get(ModelSpec(str(chat_model.make(tmp_path)), "torch", "bf16"), said.append, 512)
+    assert f"{2 * 3 * 2 * 8 * 2 * 512 / 1e6:.1f} MB a column" in said[-1]
 
 
 def test_what_a_large_model_needs_is_said_before_it_is_loaded(

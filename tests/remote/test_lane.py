@@ -165,6 +165,41 @@ def test_the_request_is_the_races() -> None:
     assert board.scores[1].model.startswith("tiny on 127.0.0.1:")
 
 
+def test_all_tokens_may_be_drawn_and_the_prompt_is_read_anew() -> None:
+    """SGLang refuses a top-k of 0, and was then asked for less. A warm cache made the first token
+    come sooner than any column here could read the prompt.
+    """
+    salts = set[str]()
+    for _ in range(2):
+        script = Script(said(*COUNTED), wrong=lambda asked: asked.get("top_k") == 0)
+        with scripted(script) as address:
+            raced(f"@{address}", request=replace(REQUEST, sampling=Sampling(0.7)))
+        (asked,) = script.asked
+        assert (asked["top_k"], asked["cache_prompt"]) == (-1, False)
+        salts.add(asked["cache_salt"])
+    assert len(salts) == 2
+
+
+def test_a_server_of_this_machine_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It got the requests, and a server's key with them."""
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    _, board, _ = served_by(PLAIN)
+    assert board.scores[1].message == ""
+
+
+def test_a_speed_up_that_is_known_at_the_end_is_told() -> None:
+    """It stayed unknown where somebody had looked between the last text and the server's count."""
+    events, whole, _ = served_by(COUNTED)
+    looked = Scoreboard(whole.columns)
+    for event in events:
+        looked.add(event)
+        looked.gain(1)
+    assert looked.gain(1) == whole.gain(1)
+
+
 def test_a_server_that_refuses_more_fields_is_asked_for_less() -> None:
     for refused in ("timings_per_token", "stream_options"):
         script = Script(said(*COUNTED), wrong=lambda asked, name=refused: name in asked)

@@ -244,6 +244,15 @@ def test_an_interrupted_synthesis_goes_on_with_the_same_bytes(
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_another_models_conversations_are_not_learnt_from(
+    tiny: TorchTarget, tmp_path: Path
+) -> None:
+    """A draft was fitted to one model's hidden states, and said that it was another one's."""
+    (tmp_path / "target").write_text("another")
+    with pytest.raises(DerbyError, match="conversations of another model"):
+        synthesise(tmp_path, 1, tiny, print, CAPS)
+
+
 def test_one_folder_takes_one_run_at_a_time(tiny: TorchTarget, tmp_path: Path) -> None:
     another = FileLock(tmp_path / "lock", timeout=0)
     with alone_in(tmp_path), alone_in(tmp_path):
