@@ -119,8 +119,14 @@ def write_weights(
     return meant
 
 
-def _begun(path: Path, architecture: str, width: int = 64, **changes: Any) -> gguf.GGUFWriter:
-    """A file with what all of these models have."""
+def _begun(
+    path: Path,
+    architecture: str,
+    width: int = 64,
+    vocabulary: tuple[list[str], list[int]] | None = None,
+    **changes: Any,
+) -> gguf.GGUFWriter:
+    """A file with what all of these models have. `vocabulary`: other tokens, and their types."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(256)
@@ -130,8 +136,9 @@ def _begun(path: Path, architecture: str, width: int = 64, **changes: Any) -> gg
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(families.VOCABULARY)
-    writer.add_token_list(tokens())
-    writer.add_token_types([1] * families.END + [3])
+    written, types = (tokens(), [1] * families.END + [3]) if vocabulary is None else vocabulary
+    writer.add_token_list(written)
+    writer.add_token_types(types)
     for name, value in {**TOKENIZER, **changes}.items():
         add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
         add[type(value)](name, value)

@@ -235,6 +235,23 @@ def test_its_tokenizer_is_the_files_own(exact: LlamaCppEngine, tmp_path: Path) -
         assert own.extending(token) == ours.extending(token)
 
 
+def test_no_space_is_read_within_a_text(tmp_path: Path, one_thread: None) -> None:
+    """llama.cpp begins each text of a SentencePiece vocabulary with a space, which programs read
+    behind every slot and nobody was shown.
+    """
+    letters = [f"<0x{i:02X}>" for i in range(253)]
+    written = ["<unk>", "</s>", *letters, "\u2581", "\u2581a"], [2, 3, *[6] * 253, 1, 1]
+    spm = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0] * 257}
+    ids = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.bos_token_id": 1}
+    path = tmp_path / "spm.gguf"
+    write_weights(path, "F32", random_weights(), vocabulary=written, **spm, **ids)
+    tokenizer = opened(path).tokenizer
+    spelled = lambda tokens: b"".join(tokenizer.spelling[token] for token in tokens)  # noqa: E731
+    assert spelled(tokenizer.encode("a", chat=False)) == b" a"
+    for text in ("a", ", and", " a", "\n\na", ""):
+        assert spelled(tokenizer.encode_plain(text)) == text.encode()
+
+
 def test_what_cannot_be_loaded_is_one_sentence(file: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(file.read_bytes()[:20_000])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER
-from backend.limits import PUBLIC
+from backend.limits import PRIVATE, PUBLIC
 from backend.serving import models
 from backend.serving.requests import ChatCall, read_asked
 from backend.strategies.column import Column, parse_column
@@ -91,7 +91,9 @@ def test_a_wrong_request_is_answered_in_openais_shape(site: Site) -> None:
     answer = site.post("completions", PROMPT | {"model": "gpt-4"})
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
-    assert site.post("completions", PROMPT | {"user": "x" * 2**20}).status_code == 413
+    assert (
+        site.post("completions", PROMPT | {"user": "x" * PRIVATE.request_bytes}).status_code == 413
+    )
     bad = site.client.post(
         "/v1/completions", content="{", headers={"content-type": "application/json"}
     )
