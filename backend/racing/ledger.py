@@ -1,6 +1,7 @@
 """Whose processor time it was while a race ran, so that one that others disturbed says so."""
 
 import multiprocessing
+import os
 import time
 from dataclasses import dataclass
 
@@ -65,12 +66,26 @@ def _read() -> _Reading:
     idle = seconds.get("idle", 0.0) + seconds.get("iowait", 0.0)
     stolen, total = seconds.get("steal", 0.0), sum(seconds.values())
     parent = multiprocessing.parent_process()  # the page's, if this is its worker
-    page = _used(parent.pid) if parent is not None and parent.pid else 0.0
-    return _Reading(total, total - idle - stolen, stolen, _used(None), page)
+    page = _used_alone(parent.pid) if parent is not None and parent.pid else 0.0
+    return _Reading(total, total - idle - stolen, stolen, used(os.getpid()) or 0.0, page)
 
 
-def _used(pid: int | None) -> float:
-    """Seconds of processor time of a process, its own threads alone; None: of this one."""
+def used(pid: int) -> float | None:
+    """Seconds of processor time of a process and its children; None: it may not be looked at."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return sum(
+            sum(each.cpu_times()[:4])  # user, system, and those of children that ended
+            for each in (process, *process.children(recursive=True))
+        )
+    except psutil.Error:
+        return None
+
+
+def _used_alone(pid: int) -> float:
+    """The same of its own threads alone."""
     import psutil
 
     try:

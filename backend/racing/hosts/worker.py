@@ -29,6 +29,7 @@ from backend.limits import Limits
 from backend.processes import die_with_parent, spawn
 from backend.racing.commands import Command, run_to_end
 from backend.racing.hosts.host import POLL
+from backend.racing.ledger import used
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.strategies.column import default_column
@@ -307,20 +308,6 @@ def halted(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.Error:
         return False
-
-
-def used(pid: int) -> float | None:
-    """Seconds of processor time of a process and its children; None: it may not be looked at."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return sum(
-            sum(each.cpu_times()[:4])  # user, system, and those of children that ended
-            for each in (process, *process.children(recursive=True))
-        )
-    except psutil.Error:
-        return None
 
 
 def resident(pid: int) -> int:
