@@ -88,12 +88,13 @@ function answered() {
   if (next) send(next);
 }
 
-// A race that has ended can be taken along, and is kept in this browser.
+// A race that has ended can be taken along, and is kept in this browser, if it is not yet.
 function offer(board) {
   const row = find(".dd-export");
   const ended = board.dataset.phase === "ended";
   // A short race may be drawn for the first time once it has ended.
-  if (ended && (row.hidden || race.number !== offered)) {
+  const here = kept.races().some(({ link }) => link === location.hash);
+  if (ended && !here && (row.hidden || race.number !== offered)) {
     offered = race.number;
     setTimeout(() => ask("kept"), 300);
   }
