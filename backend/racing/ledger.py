@@ -67,7 +67,9 @@ def _read() -> _Reading:
     stolen, total = seconds.get("steal", 0.0), sum(seconds.values())
     parent = multiprocessing.parent_process()  # the page's, if this is its worker
     page = _used_alone(parent.pid) if parent is not None and parent.pid else 0.0
-    return _Reading(total, total - idle - stolen, stolen, used(os.getpid()) or 0.0, page)
+    own = used(os.getpid()) if parent is None else None  # a page's worker has no children that work
+    own = _used_alone(os.getpid()) if own is None else own
+    return _Reading(total, total - idle - stolen, stolen, own, page)
 
 
 def used(pid: int) -> float | None:
