@@ -16,7 +16,7 @@ from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
 from backend.kvcache.snapshots import VARIABLE as SNAPSHOTS
 from backend.limits import Limits, limits_of
-from backend.machine import zero_gpu
+from backend.machine import LOOPBACK, zero_gpu
 from backend.models.cache_folder import CACHE
 from backend.models.files import BUILT_IN
 from backend.models.prepared import volume
@@ -29,7 +29,7 @@ from backend.remote.server import VARIABLE as SERVERS
 from backend.remote.server import read_servers
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
-from backend.web.address import LOOPBACK, free_port
+from backend.web.address import free_port
 from backend.web.metrics import Metrics
 from backend.web.offer import models_named
 from page.site import proxies_of

@@ -93,7 +93,8 @@ function offer(board) {
   const row = find(".dd-export");
   const ended = board.dataset.phase === "ended";
   // A short race may be drawn for the first time once it has ended.
-  const here = kept.races().some(({ link }) => link === location.hash);
+  const opened = !board.querySelector(".dd-recorded").hidden;
+  const here = opened && kept.races().some(({ link }) => link === location.hash);
   if (ended && !here && (row.hidden || race.number !== offered)) {
     offered = race.number;
     setTimeout(() => ask("kept"), 300);

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
+#: Names by which only programs of this machine reach a server.
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 _STARTED = os.getpid()

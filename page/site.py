@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
 from backend.errors import DerbyError
-from backend.web.address import LOOPBACK, host_name
+from backend.machine import LOOPBACK
+from backend.web.address import host_name
 
 #: Ports that an origin leaves out.
 _OWN_PORTS = ("80", "443")

@@ -14,13 +14,14 @@ from backend.cli.options import Device, EngineName, Precision, Target
 from backend.engines.registry import engine_named, offered_engines
 from backend.errors import DerbyError
 from backend.limits import limits_of
+from backend.machine import LOOPBACK
 from backend.models.files import BUILT_IN
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.preparation import fetch_offered
 from backend.serving.app import CompletionApi
 from backend.serving.models import Offered
 from backend.serving.server import server_of
-from backend.web.address import LOOPBACK, bound
+from backend.web.address import bound
 from backend.web.offer import models_named, offer_of
 
 #: What the key may be in, where no file holds it.

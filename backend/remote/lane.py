@@ -19,6 +19,7 @@ from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.lane import Lane, polled
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Reason, Served, Started, Step
+from backend.machine import LOOPBACK
 from backend.remote.chunk import Chunk, printable, read_chunk
 from backend.remote.counters import NOTHING, Counters, counters_of
 from backend.remote.lock import ServerLock
@@ -34,9 +35,6 @@ ANY_MODEL = "first"
 
 #: Seconds until a server must have taken a connection, and must have sent something more.
 CONNECT, SILENCE = 5.0, 60.0
-
-#: Hosts that are this machine.
-_HERE = ("127.0.0.1", "localhost", "::1")
 
 #: Exchanges of which the quickest is the round trip.
 TRIPS = 3
@@ -97,7 +95,7 @@ def _events(
             headers=headers,
             timeout=timeout,
             # A proxy of the environment is not on the way to this machine.
-            trust_env=urlsplit(server.url).hostname not in _HERE,
+            trust_env=urlsplit(server.url).hostname not in LOOPBACK,
             event_hooks={"request": [lock.follow]},
         ) as client,
     ):

@@ -17,13 +17,14 @@ from starlette.types import Send
 from backend.errors import Cause, DerbyError, explain
 from backend.events import Event, Failed
 from backend.kvcache.sources import Visitor
+from backend.machine import LOOPBACK
 from backend.racing.hosts.host import Host
 from backend.racing.race import Race
 from backend.serving.completion import Completion, as_event, as_json, error_of
 from backend.serving.models import Offered
 from backend.serving.queue import RaceQueue
 from backend.serving.requests import Asked, read_asked
-from backend.web.address import LOOPBACK, host_name
+from backend.web.address import host_name
 from backend.web.bodies import RefusedError, json_body
 
 #: The status of an answer that failed before it began.

@@ -8,9 +8,6 @@ import socket
 
 from backend.errors import DerbyError, check_range
 
-#: Names by which only programs of this machine reach a server.
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 
 
