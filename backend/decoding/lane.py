@@ -17,13 +17,16 @@ class Lane:
 
     A lane that `shares` the device does its work inside `next(events)`, when the scheduler gives it
     the turn. One that does not (a remote server, a recording) is polled: its events must come
-    without waiting, None where there is none yet.
+    without waiting, None where there is none yet. One that is not `ready` loads its model on its
+    first turn, while no clock runs.
     """
 
     column: int
     events: Iterator[Event | None]
     clock: Clock = field(default_factory=Clock)  # of a lane that shares nothing it never runs
     shares: bool = True
+    ready: bool = True
+    wrote: bool = False  # a token at least
 
 
 #: Makes the lane of a column that is no loop over a local model, from its number, the request and

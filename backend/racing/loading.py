@@ -29,6 +29,7 @@ class Loading:
         self.models, self.say = models, say
         self._context = context
         self._tried: dict[ModelSpec, Engine | Exception] = {}
+        self._wanted: dict[ModelSpec, bool] = {}  # by this race so far; whether columns need them
 
     def engine(self, spec: ModelSpec) -> Engine:
         spec = self._within_context(spec)
@@ -75,16 +76,46 @@ class Loading:
     def prepare(
         self, columns: Sequence[Column], default: ModelSpec, *, remeasure: bool = False
     ) -> None:
-        """Load now what these columns will ask for, each model once, and measure what passes cost
-        of those on which a column decides by that; a model that cannot be loaded is for its columns
-        to tell. `remeasure` measures all of them, and even what was measured.
+        """Load now what all these columns will ask for: see `batches` and `load`."""
+        for batch in self.batches(columns, default):
+            self.load([columns[i] for i in batch], default, remeasure=remeasure)
 
-        Raises DerbyError if the models cannot all be kept in memory.
+    def batches(self, columns: Sequence[Column], default: ModelSpec) -> list[list[int]]:
+        """The columns' numbers in the order in which their models come: before each batch but the
+        first, one must be loaded. Columns without a model here are in the last batch: loading would
+        hold up a server on this machine.
+
+        Raises DerbyError if the targets cannot all be kept in memory.
         """
         self.models.hide_layers()
+        by_target: dict[ModelSpec, list[int]] = {}
+        others: list[int] = []
+        for i, column in enumerate(columns):
+            if column.strategy.lane is None:
+                by_target.setdefault(self._target(column, default), []).append(i)
+            else:
+                others.append(i)
+        self.models.require_room(by_target, self.say)
+        self._wanted = dict.fromkeys(by_target, True)
+        batches: list[list[int]] = [[]]
+        for target, numbers in by_target.items():
+            if batches[-1] and not self.models.has(target):
+                batches.append([])
+            batches[-1] += numbers
+        batches[-1] += others
+        return batches
+
+    def load(
+        self, columns: Sequence[Column], default: ModelSpec, *, remeasure: bool = False
+    ) -> None:
+        """Load what these columns of one batch will ask for, each model once, and measure what
+        passes cost of those on which a column decides by that; a model that cannot be loaded is for
+        its columns to tell. `remeasure` measures all of them, and even what was measured.
+
+        Raises DerbyError if their drafts cannot be kept in memory beside all targets.
+        """
         local = [column for column in columns if column.strategy.lane is None]
-        targets = [self._within_context(column.target(default)) for column in local]
-        self.models.require_room(targets, self.say)
+        targets = [self._target(column, default) for column in local]
         weights = [
             self._weights(column, target) for column, target in zip(local, targets, strict=True)
         ]
@@ -104,24 +135,28 @@ class Loading:
                 if draft is not None:
                     self.call_seconds(draft)
 
+    def _target(self, column: Column, default: ModelSpec) -> ModelSpec:
+        return self._within_context(column.target(default))
+
     def _require_drafts(self, targets: Sequence[ModelSpec], weights: Sequence[Weights]) -> None:
-        """Have room for the drafts beside the targets; for those that columns can do without, only
+        """Have room for the drafts beside all targets; for those that columns can do without, only
         if there is enough. Raises DerbyError otherwise.
         """
-        drafts = [
-            (self._within_context(each), is_copy(each, target))
-            for target, each in zip(targets, weights, strict=True)
-            if isinstance(each, ModelSpec)
-        ]
-        wanted = [*targets, *(model for model, _ in drafts)]
-        needed = [*targets, *(model for model, copy in drafts if not copy)]
+        wanted = self._wanted | dict.fromkeys(targets, True)
+        for target, each in zip(targets, weights, strict=True):
+            if isinstance(each, ModelSpec):
+                draft = self._within_context(each)
+                wanted[draft] = wanted.get(draft, False) or not is_copy(draft, target)
         try:
             self.models.require_room(wanted, self.say)
         except DerbyError as error:
-            if set(needed) == set(wanted):
+            needed = [model for model, is_needed in wanted.items() if is_needed]
+            if len(needed) == len(wanted):
                 raise
             self.models.require_room(needed, self.say)
-            self._tried |= {model: error for model in wanted if model not in needed}
+            self._tried |= {model: error for model in wanted if not wanted[model]}
+            wanted = dict.fromkeys(needed, True)
+        self._wanted = wanted
 
     def weights(self, column: Column, target: Engine) -> Weights:
         """What the column's drafter needs, that of the Hub fetched: its files tell of what kind it

@@ -143,6 +143,10 @@ class LoadedModels:
             )
         self._needed = needed
 
+    def has(self, spec: ModelSpec) -> bool:
+        """Whether the model is loaded."""
+        return spec in self._loaded
+
     def get(self, spec: ModelSpec, say: Say, context: int = 0) -> Engine:
         """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time,
         and of a large model what it needs for texts of `context` tokens (0: its longest).

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
@@ -52,16 +53,21 @@ class Race:
     ) -> None:
         """Run to the end or until `stopped()`, emitting every event.
 
-        Models are loaded first, each once, off every clock. Raises DerbyError if they cannot all
-        be kept; a model that cannot be loaded fails its own columns.
+        Each model is loaded once, off every clock: those that columns wait for one after another,
+        while the columns before them show their first tokens. Raises DerbyError if the models
+        cannot all be kept; one that cannot be loaded fails its own columns.
         """
         loads = models.loads
         loading = Loading(models, lambda text: emit(Preparing(text)), self.request.context)
-        loading.prepare(self.columns, self.target)
+        first, *later = loading.batches(self.columns, self.target)
+        self._load(first, loading)
         fitting = self._fitting(loading)
-        lanes = [fitting.lane(index, loading, stopped) for index in range(len(self.columns))]
-        ledger, cold = Ledger(), models.cold
-        for group in self._groups(lanes):
+        lanes = {index: fitting.lane(index, loading, stopped) for index in first}
+        for batch in later:
+            load = cache(partial(self._load, batch, loading))
+            lanes |= {index: fitting.later(index, load, loading, stopped) for index in batch}
+        ledger = Ledger()
+        for group in self._groups([lanes[index] for index in range(len(self.columns))]):
             for event in interleave(group, stopped):
                 emit(event)
                 if (found := ledger.turned()) is not None:
@@ -70,7 +76,7 @@ class Race:
         for event in self._known_load(loading):
             emit(event)
         raw = fitting is not self
-        emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=cold, raw=raw))
+        emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=models.cold, raw=raw))
 
     def _fitting(self, loading: Loading) -> "Race":
         """This race, raw if that is allowed and the target has no chat template."""
@@ -85,6 +91,27 @@ class Race:
         column, answer = self.columns[index], self._answer(index)
         run = ColumnRun(index, column, answer, self.request, self.target, self.scope)
         return run.lane(loading, stopped)
+
+    def later(
+        self,
+        index: int,
+        load: Callable[[], None],
+        loading: Loading,
+        stopped: Callable[[], bool],
+    ) -> Lane:
+        """One of the columns that calls `load` on its first turn."""
+
+        def events() -> Iterator[Event | None]:
+            load()
+            loaded = self.lane(index, loading, stopped)
+            lane.clock, lane.shares, lane.ready = loaded.clock, loaded.shares, True
+            yield from loaded.events
+
+        lane = Lane(index, events(), ready=False)
+        return lane
+
+    def _load(self, batch: Sequence[int], loading: Loading) -> None:
+        loading.load([self.columns[index] for index in batch], self.target)
 
     def _known_load(self, loading: Loading) -> Iterator[Event]:
         """What load costs each of the models, told once of the first column on it."""

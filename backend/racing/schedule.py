@@ -10,7 +10,7 @@ from time import sleep
 
 from backend.decoding.lane import Lane
 from backend.errors import explain
-from backend.events import Event, Failed, Finished, failures
+from backend.events import Event, Failed, Finished, Step, failures
 
 #: An engine that has just computed another number of rows for another column is slower for one
 #: pass (by 2-3 ms of 18 on the OpenVINO CPU plugin). A turn of a few steps shares that out, and is
@@ -28,7 +28,9 @@ def interleave(
     lanes: Sequence[Lane], stopped: Callable[[], bool], turn: float = TURN
 ) -> Iterator[Event]:
     """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least,
-    for those that share the device; whatever has come, for those that are polled.
+    for those that share the device; whatever has come, for those that are polled. A lane that is
+    not ready has its turn when those that are have written their first tokens, which then wait
+    until it has caught up.
 
     A lane that raises fails alone, with a sentence; once `stopped()` is true every lane ends as
     "stopped". All lanes are closed in the end, come what may.
@@ -40,7 +42,7 @@ def interleave(
             sharing = [each for each in running if each.shares]
             if sharing:
                 if lane not in sharing or lane.clock.seconds >= until:
-                    lane = min(sharing, key=lambda each: each.clock.seconds)
+                    lane = _next(sharing)
                     until = lane.clock.seconds + turn
                 yield from _advance(lane, running)
             quiet = True
@@ -55,6 +57,14 @@ def interleave(
     finally:
         for each in lanes:
             _close(each)
+
+
+def _next(sharing: Sequence[Lane]) -> Lane:
+    """Whose turn it is."""
+    waiting = [lane for lane in sharing if not lane.ready]
+    silent = [lane for lane in sharing if lane.ready and not lane.wrote]
+    among = silent or waiting if waiting else sharing
+    return min(among, key=lambda lane: lane.clock.seconds)
 
 
 def _arrived(lane: Lane, running: list[Lane]) -> Iterator[Event]:
@@ -84,6 +94,7 @@ def _advance(lane: Lane, running: list[Lane]) -> Iterator[Event]:
         running.remove(lane)
         _close(lane)
     if event is not None:
+        lane.wrote = lane.wrote or isinstance(event, Step)
         yield event
 
 

@@ -148,7 +148,7 @@ def _phase(board: Scoreboard, ahead: int) -> str:
     if ahead:
         return "waiting"
     started = any(score.state != "queued" for score in board.scores)
-    return "preparing" if board.preparing or not started else "racing"
+    return "racing" if started else "preparing"
 
 
 def _status(board: Scoreboard, phase: str, ahead: int) -> str:
@@ -158,7 +158,7 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
         case "preparing":
             return board.preparing or "Getting ready..."
         case "racing":
-            return sentences.live(board) or sentences.TURNS
+            return board.preparing or sentences.live(board) or sentences.TURNS
         case _:
             return sentences.headline(board)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import families
 import numpy as np
@@ -15,7 +16,7 @@ from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.events import Event, Finished, LoadKnown, Started, Step
+from backend.events import Event, Failed, Finished, LoadKnown, Started, Step
 from backend.racing.commands import Measure
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -161,6 +162,42 @@ def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
     assert not any(isinstance(event, Started) for event in events)
     race.run(LoadedModels(WEIGHT_BYTES * 2), events.append, lambda: False)
     assert sum(isinstance(event, Finished) for event in events) == 2
+
+
+def test_columns_begin_when_their_own_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column whose model was loaded showed nothing until the largest model of the race was."""
+    texts = ("kv", "kv:model=fake-loop", "lookup", "kv:model=fake-recurrent", "lookup:model=none")
+    columns = tuple(map(parse_column, texts))
+    models, events = LoadedModels(), list[Event]()
+    loaded: dict[str, set[int]] = {}
+    opened = LoadedModels._opened
+
+    def note(self: LoadedModels, spec: ModelSpec, *more: Any) -> Engine:
+        loaded[spec.name] = {event.column for event in events if isinstance(event, Step)}
+        return opened(self, spec, *more)
+
+    monkeypatch.setattr(LoadedModels, "_opened", note)
+
+    def run(first: int | None = None) -> dict[int, int]:
+        events.clear()
+        race = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake"), first=first)
+        race.run(models, events.append, lambda: False)
+        failed = [event.column for event in events if isinstance(event, Failed)]
+        assert failed == [4], "a model that cannot be had fails its own column"
+        steps = [event.column for event in events if isinstance(event, Step)]
+        return {column: steps.index(column) for column in steps}
+
+    begun = run()
+    refused = {"none": {0, 1, 2, 3}}
+    assert loaded == {"fake": set(), "fake-loop": {0, 2}, "fake-recurrent": {0, 1, 2}} | refused
+    assert sorted(begun, key=begun.__getitem__) == [0, 2, 1, 3]
+    loaded.clear()
+    again = run()
+    assert loaded == refused
+    assert sorted(again, key=again.__getitem__) == [0, 1, 2, 3], "nobody waits for what is there"
+    models = LoadedModels()
+    run(first=3)
+    assert loaded["fake-loop"] == {0, 3}, "one after another, each waits for its own model alone"
 
 
 def test_caches_are_ready_for_the_longest_text_before_the_clock_runs(
