@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ from page.layout import build
 from page.modules import ROUTE
 from page.site import Site, site_of
 from page.stream import routes
+from page.uncollected import forget
 
 # Else gradio keeps ten thousand events, and makes a table of all of them after each.
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
@@ -67,6 +69,7 @@ def serve(
     demo, controller, api = build(races, engines, models, limits, presence, metrics)
     demo.queue(api_open=False)
     demo._queue.sleep_when_free = LOOK  # noqa: SLF001 (without it, the page is only less idle)
+    controller.leavers.append(partial(forget, demo._queue))  # noqa: SLF001 (it forgets nobody itself)
     agents = Agents(api, presence, limits.request_bytes) if mcp else NoAgents()
     try:
         _, address, shared = demo.launch(

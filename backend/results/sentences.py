@@ -222,13 +222,13 @@ def _speed(board: Scoreboard) -> str:
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
-def _first(board: Scoreboard, best: int) -> str:
-    """The column that finished before column `best`; "" if that was first itself. A place counts
+def _first(board: Scoreboard, best: int) -> int | None:
+    """The column that finished before column `best`; None if that was first itself. A place counts
     the time to read the prompt, a speed-up does not.
     """
     finish = photo_finish(board)
     ahead = finish is not None and place(board, best, finish) != 1
-    return board.name(finish.column) if finish and ahead else ""
+    return finish.column if finish and ahead else None
 
 
 def _ordered(board: Scoreboard, index: int) -> bool:
@@ -263,15 +263,20 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     if base is None or not board.scores[base].tpot:
         speed = rate(board.scores[best].tokens_per_second)
         return f"{name} is fastest with {speed} tokens a second."
-    plain, first = board.name(base), "" if other else _first(board, best)
+    plain, first = board.name(base), None if other else _first(board, best)
+    led = "" if first is None else f"{board.name(first)} finished first"
     if alone:
         return f"{plain} writes {rate(board.scores[base].tokens_per_second)} tokens a second."
     if board.pace(best) != "faster":
         which = "no strategy with the same text" if other else "no strategy"
         said = f"{which} was measurably faster than {plain}"
-        return f"{first} finished first, but {said}." if first else as_sentence(said)
+        return f"{led}, but {said}." if led else as_sentence(said)
     gain = f"{board.speedup(best):.2f} times as fast as {plain}."
-    return f"{first} finished first; {name} wrote fastest, {gain}" if first else f"{name} is {gain}"
+    if first is None:
+        return f"{name} is {gain}"
+    if board.speedup(first) > board.speedup(best):
+        return f"{led}, which may be chance; {name} is {gain}"
+    return f"{led}; {name} wrote fastest, {gain}"
 
 
 def doubts(board: Scoreboard, index: int) -> str:

@@ -57,7 +57,8 @@ class Controller:
         self.feeds = Feeds(offer.limits.visitors)
         self._snapshots = VisitorSnapshots(offer.limits)
         self._opened = OpenedRaces(offer.limits.visitors)
-        visitors.leavers += [self.feeds.forget, self._opened.forget]
+        self.leavers = visitors.leavers  # what else forgets a visitor who is gone
+        self.leavers += [self.feeds.forget, self._opened.forget]
 
     async def race(self, visitor: str, values: Values) -> View:
         """Begin the race that the form asks for.

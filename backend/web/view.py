@@ -247,7 +247,7 @@ def _lane(board: Scoreboard, index: int) -> str:
     """What a lane says of a column that does not simply move on; "" of others."""
     score = board.scores[index]
     if score.reason == BY_DESIGN:
-        return f"stops at {counted(score.written, 'token')} by design"
+        return f"stops at {counted(score.written, 'token')}"
     if answers_otherwise(board, index):
         return "writes another text: no place"
     if score.state in ("queued", "decoding", "done"):

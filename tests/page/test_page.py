@@ -705,7 +705,7 @@ def test_lanes_stand_still_from_the_photo_finish_on(visitor: Visitor) -> None:
     assert page.locator(".dd-place").all_inner_texts()[winner] == "1st"
     assert len(visitor.card("KV reuse").text) == len(visitor.card("Speculative").text) == 64
     assert page.locator(".dd-lane").nth(1).locator(".dd-gist").text_content() == (
-        "stops at 32 tokens by design"
+        "stops at 32 tokens"
     )
 
 

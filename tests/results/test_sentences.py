@@ -547,6 +547,20 @@ def test_the_headline_names_the_lane_that_is_first_as_well_as_the_fastest() -> N
     )
 
 
+def test_a_first_place_that_may_be_chance_is_called_so() -> None:
+    """ "Lookahead wrote fastest, 1.17 times", above a grammar whose lane was 1st at 1.25x: its
+    interval was too wide to call it faster.
+    """
+    paces = [0.13] * 30 + [0.02] * 30
+    uneven = [started(2), *(step(2, [i], cost) for i, cost in enumerate([0.9, *paces]))]
+    steady = [started(1), step(1, [0], 1.0), *(step(1, pair, 0.17, 1) for pair in LONG_PAIRS)]
+    ends = [Finished(column, "token limit", []) for column in (1, 2)]
+    board = board_of("kv speculative lookahead", *written(0, LONG, 0.1), *steady, *uneven, *ends)
+    assert headline(board).startswith(
+        "Lookahead finished first, which may be chance; Speculative is 1.18 times as fast"
+    )
+
+
 def test_a_text_that_ends_earlier_is_called_shorter() -> None:
     """Stateless stopped at 32 of 56 tokens, and "all five texts" were identical."""
     events = [*written(0, LONG, 0.1), *written(1, LONG[:20], 0.1), *written(2, LONG, 0.1)]

@@ -58,7 +58,7 @@ def test_a_column_that_stops_by_design_does_not_finish_first() -> None:
     assert finish is not None
     assert finish.column == 1
     assert places(board) == [0, 1]
-    assert view(board, race=1, goal=7)["columns"][0]["lane"] == "stops at 3 tokens by design"
+    assert view(board, race=1, goal=7)["columns"][0]["lane"] == "stops at 3 tokens"
 
 
 def test_a_shorter_text_that_ends_behind_the_leader_does_not_finish_the_race() -> None:
