@@ -2,13 +2,14 @@
 
 `peers`: KV reuse against the engine's own greedy loop; of a GGUF file, on our llama.cpp engine or
 where OpenVINO runs its codes exactly, KV reuse, lookup and suffix against llama.cpp's own server
-with its `ngram-simple` and `ngram-mod`. `assisted`: our drafting columns against
+with its `ngram-simple` and `ngram-mod`, and a draft model. `assisted`: our drafting columns against
 transformers' assisted generation, on torch at fp32. Both sides have the same weights, and the same
 draft and K where there are any; both are greedy and timed by the wall from the arrival of the first
 block to that of the last one.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,6 +55,9 @@ GROUP, BITS = 64, 3
 
 #: Bytes of disk that it takes.
 NEEDS = 280_000_000
+
+#: llama.cpp's; bytes of a block of 32 weights in its Q4_1, and of the scales before them.
+GGUF_DRAFT, Q4_1_BLOCK, Q4_1_SCALES = "draft.gguf", 20, 4
 
 #: Our precisions as transformers names them.
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -234,7 +238,7 @@ def peers(setup: Setup) -> list[PeerResult]:
     """Our columns against loops of others at the same settings."""
     count, target, models = setup.request.max_new_tokens, setup.target, setup.models
     results: list[PeerResult] = []
-    for name, spelled, open_loop in _peers_of(target):
+    for name, spelled, open_loop in _peers_of(target, setup.say):
         answer_ids = open_loop(target, count, setup.say)
         encode, column = models.get(target, setup.say).tokenizer.encode, parse_column(spelled)
         pairs = alternate(
@@ -246,10 +250,13 @@ def peers(setup: Setup) -> list[PeerResult]:
     return results
 
 
-def _peers_of(target: ModelSpec) -> "list[tuple[str, str, Open]]":
+def _peers_of(target: ModelSpec, say: Say) -> "list[tuple[str, str, Open]]":
     """Name, column of ours, and loop of each. Raises DerbyError where there is none."""
     if target.engine == "llamacpp" or target.precision.endswith("-exact"):
-        return LLAMA_CPP
+        draft = draft_gguf(target, say)
+        theirs = partial(_llama_cpp, speculation="draft-simple", path=draft, n_max=DRAFT_K)
+        ours = f"speculative:draft={draft},k={DRAFT_K}"
+        return [*LLAMA_CPP, ("llama.cpp, draft-simple", ours, theirs)]
     if target.engine not in OWN_LOOPS:
         raise DerbyError(
             f"The {target.engine} engine has no loop of its own to compare with; "
@@ -445,6 +452,25 @@ def draft_folder(say: Say) -> Path:
     """The built-in model with every matrix of its layers rounded: a Hugging Face folder."""
     recipe = f"assisted draft v1: {BITS} bits in groups of {GROUP}, stored as bf16, of {RECIPE}"
     return prepared("assisted-draft", recipe, lambda folder: _build(folder, say), NEEDS, say)
+
+
+def draft_gguf(target: ModelSpec, say: Say) -> Path:
+    """The target's GGUF file with the codes of its Q4_1 layers rounded to six values of sixteen."""
+    source = gguf_file(target.name, say)
+
+    def build(folder: Path) -> None:
+        from gguf import GGMLQuantizationType, GGUFReader
+
+        say("Making a draft that errs, for the comparison with llama.cpp...")
+        shutil.copy(source, folder / GGUF_DRAFT)
+        for tensor in GGUFReader(folder / GGUF_DRAFT, "r+").tensors:
+            if tensor.name.startswith("blk.") and tensor.tensor_type == GGMLQuantizationType.Q4_1:
+                codes = tensor.data.reshape(-1, Q4_1_BLOCK)[:, Q4_1_SCALES:]
+                low, high = ((half + 1) // 3 * 3 for half in (codes & 15, codes >> 4))
+                codes[:] = low | high << 4
+
+    recipe = f"draft v1 of {source.name}, {source.stat().st_size} bytes"
+    return prepared("gguf-draft", recipe, build, NEEDS, say) / GGUF_DRAFT
 
 
 def _build(folder: Path, say: Say) -> None:

@@ -17,12 +17,13 @@ class LlamaServer:
     """A server of a GGUF file in a process of its own, for the threads of two in one process wait
     for one another: at `address`, until it is forgotten.
 
-    `speculation` is what `llama-server --spec-type` takes, and `sizes` are its settings: size_n and
-    size_m of `ngram-simple`; n_match, n_min and n_max of `ngram-mod`.
+    `speculation` is what `llama-server --spec-type` takes, and `values` are its settings: size_n
+    and size_m of `ngram-simple`; n_match, n_min and n_max of `ngram-mod`; n_max of `draft-simple`,
+    and `path`, the draft's file.
     """
 
-    def __init__(self, file: Path, speculation: str = "none", **sizes: int) -> None:
-        settings = [f"{name}={value}" for name, value in sizes.items()]
+    def __init__(self, file: Path, speculation: str = "none", **values: int | Path) -> None:
+        settings = [f"{name}={value}" for name, value in values.items()]
         command = [sys.executable, "-m", "experiments.llama_server", str(file), speculation]
         process = subprocess.Popen(
             [*command, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -38,13 +39,19 @@ def _serve(file: str, speculation: str, *settings: str) -> None:
     params.model.path = file
     params.n_ctx, params.n_parallel, params.port, params.verbosity = CONTEXT, 1, 0, -1
     params.endpoint_metrics = True
-    for pool in (params.cpuparams, params.cpuparams_batch):
+    draft = params.speculative.draft
+    pools = params.cpuparams, params.cpuparams_batch, draft.cpuparams, draft.cpuparams_batch
+    for pool in pools:
         pool.n_threads = threads()
     name = speculation.replace("-", "_")
     kind = getattr(package.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{name.upper()}")
     params.speculative.types = [kind]
-    for size, _, value in (setting.partition("=") for setting in settings):
-        setattr(getattr(params.speculative, name), size, int(value))
+    own = draft if name.startswith("draft") else getattr(params.speculative, name, None)
+    for setting, _, value in (each.partition("=") for each in settings):
+        if setting == "path":
+            draft.mparams.path = value
+        else:
+            setattr(own, setting, int(value))
     server = package.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()
