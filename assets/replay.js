@@ -8,6 +8,8 @@ import { finishedBy } from "./track.js";
 const find = finder("board");
 export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
 
+const SLOWED = 0.25; // of a page that was just opened, up to the photo finish
+const opening = () => find(".dd-board").dataset.phase === "opening";
 const byTokens = () => find(".dd-replay-unit").value === "tokens";
 
 // How much of it there is by each round, in the unit that is chosen.
@@ -55,7 +57,7 @@ function goTo(place) {
 
 // By tokens, one lasts as long as with the fastest column.
 function speed() {
-  const factor = Number(find(".dd-replay-speed").value);
+  const factor = opening() ? SLOWED : Number(find(".dd-replay-speed").value);
   if (!byTokens()) return factor;
   const rates = race.cards.map((it) => it.tokens.at(-1) / (it.rounds.at(-1)?.[0] ?? Infinity));
   return factor * Math.max(...rates);
@@ -64,7 +66,7 @@ function speed() {
 function move(now) {
   const next = replay.at + (now - replay.last) * speed();
   replay.last = now;
-  const over = next >= lastPlace();
+  const over = opening() ? finishedBy(next) : next >= lastPlace();
   replay.moving = over ? 0 : requestAnimationFrame(move);
   goTo(over ? null : next);
 }

@@ -55,11 +55,8 @@ export function showBeginnings() {
 export function drawMoment(it) {
   drawLane(it);
   const { state, status } = it.column;
-  const tokens = it.tokens[it.shown];
-  const counted = `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
-  const waits = state === "queued" || state === "prefill"; // which the lane says
-  if (!it.following || state === "decoding") put(it.state, counted);
-  else put(it.state, waits ? "" : status);
+  const moves = ["queued", "prefill", "decoding"].includes(state); // which the lane says
+  put(it.state, moves || !it.following ? "" : status);
   drawStrip(it);
 }
 

@@ -62,7 +62,7 @@ export function drawScale(now = scale) {
   if (drawn === wanted) return;
   drawn = wanted;
   const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));
-  put(find(".dd-axis"), now.unit === "token" ? "speed after the prompt" : "");
+  put(find(".dd-unit"), now.unit === "token" ? "speed after the prompt" : "");
   find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
 }
 

@@ -269,14 +269,25 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         return f"{plain} writes {rate(board.scores[base].tokens_per_second)} tokens a second."
     if board.pace(best) != "faster":
         which = "no strategy with the same text" if other else "no strategy"
-        said = f"{which} was measurably faster than {plain}"
+        said = f"{which} was measurably faster than {plain}{_slower(board)}"
         return f"{led}, but {said}." if led else as_sentence(said)
     gain = f"{board.speedup(best):.2f} times as fast as {plain}."
     if first is None:
         return f"{name} is {gain}"
     if board.speedup(first) > board.speedup(best):
-        return f"{led}, which may be chance; {name} is {gain}"
+        return f"{led}, which may be chance; {name} is measurably faster, {gain}"
     return f"{led}; {name} wrote fastest, {gain}"
+
+
+def _slower(board: Scoreboard) -> str:
+    """Which strategies with the same text were slower, as the end of a sentence."""
+    names = [
+        board.name(i)
+        for i, column in enumerate(board.columns)
+        if board.pace(i) == "slower" and board.keeps_text(i) and not column.plain
+    ]
+    were = "was" if len(names) == 1 else "were"
+    return f"; {_listed(names)} {were} slower" if names else ""
 
 
 def doubts(board: Scoreboard, index: int) -> str:

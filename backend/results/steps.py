@@ -296,4 +296,4 @@ def _text_of(score: Score, token: int) -> str:
 
 def _quoted(text: str) -> str:
     """A token's text so that its spaces show."""
-    return f'"{text}"'
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{text}\N{RIGHT DOUBLE QUOTATION MARK}"

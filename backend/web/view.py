@@ -211,6 +211,7 @@ def _column(
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
+    otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
     return {
         "title": public(board.name(index)),
         "gist": column.strategy.gist or column.strategy.description,
@@ -223,9 +224,9 @@ def _column(
         "message": public(score.message),
         "rounds": _rounds_of(board)[index].text(score),
         "earlier": score.earlier,
-        "pace": board.pace(index),
+        "pace": "other" if otherwise else board.pace(index),
         "speed": _speed(board, index) if known else speed.text(score, board.baseline),
-        "pace_text": public(sentences.pace(board, index)) if known else speed.unit.name,
+        "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index),
         "sentence": public(sentences.brief(board, index)) if board.ended else "",

@@ -77,7 +77,10 @@ def test_the_headline_admits_that_nothing_is_faster_and_names_a_changed_text() -
     plain = written(0, LONG, 0.1)
     nothing = "No strategy was measurably faster than KV reuse."
     same = board_of("kv lookup", *plain, *written(1, LONG, 0.11))
-    assert headline(same) == f"{nothing} The texts of KV reuse and Prompt lookup are identical."
+    assert headline(same) == (
+        "No strategy was measurably faster than KV reuse; Prompt lookup was slower. "
+        "The texts of KV reuse and Prompt lookup are identical."
+    )
     changed = board_of("kv lookup", *plain, *written(1, OTHER, 0.1))
     assert headline(changed) == f"{nothing} The text changed in Prompt lookup."
     other = board_of("kv grammar", *plain, *written(1, OTHER, 0.05))
@@ -557,7 +560,7 @@ def test_a_first_place_that_may_be_chance_is_called_so() -> None:
     ends = [Finished(column, "token limit", []) for column in (1, 2)]
     board = board_of("kv speculative lookahead", *written(0, LONG, 0.1), *steady, *uneven, *ends)
     assert headline(board).startswith(
-        "Lookahead finished first, which may be chance; Speculative is 1.18 times as fast"
+        "Lookahead finished first, which may be chance; Speculative is measurably faster, 1.18"
     )
 
 

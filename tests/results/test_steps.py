@@ -78,7 +78,7 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert [mask["allowed"] for mask in view["masks"]] == TREE.allowed
     assert view["sentences"] == [
         OFFER,
-        'The model chose " x", not "e".',
+        "The model chose “ x”, not “e”.",
         "It took 30.0 ms for 3 tokens, over 8 rows; one row alone takes 20.0 ms.",
         "The grammar allowed 1 token first.",
     ]
@@ -103,7 +103,7 @@ def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
     guesses = [(guess["parent"], guess["fate"]) for guess in view["proposed"]]
     assert guesses == [(-1, "accepted"), (0, "accepted")]
     offer = "2 tokens guessed (prompt lookup 2): 2 were right."
-    assert view["sentences"][:2] == [offer, 'The model added "c".']
+    assert view["sentences"][:2] == [offer, "The model added “c”."]
     by, window = [["n-gram pool", 3]], [["p"], ["q", "r"]]
     seen = Proposed(0, ["a", "b", "c"], [-1, 0, 0], by, [], "x", window=window)
     view = step_view(board_with(step(0, [1], 0.02, rows=7, drafted=3), seen), 0, 1)
@@ -171,7 +171,7 @@ def test_the_first_differences_lead_to_the_moments_where_they_are() -> None:
     board = board_of("kv lookup lookahead", *events)
     assert first_differences(board) == [(1, 2)]
     assert step_view(board, 1, 2)["sentences"][-1] == (
-        'From token 5 on it differs from KV reuse, which wrote "e".'
+        "From token 5 on it differs from KV reuse, which wrote “e”."
     )
     assert not any("differs" in s for s in step_view(board, 1, 1)["sentences"])
     assert moment_of(board.scores[0], 4) == 4
