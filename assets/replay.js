@@ -35,7 +35,7 @@ export function drawControls() {
   slider.max = end;
   slider.step = byTokens() ? 1 : "any";
   if (slider !== document.activeElement || replay.moving) slider.value = at;
-  const words = byTokens() ? `${Math.round(at)} tokens` : `${(at / 1000).toFixed(2)} s`;
+  const words = byTokens() ? `${Math.round(at)} tokens` : `${(at / 1000).toFixed(2)} s${opening() ? ", slowed" : ""}`;
   slider.setAttribute("aria-valuetext", words);
   put(find(".dd-replay-at"), replay.at === null ? "" : words);
   const button = find(".dd-replay-play");
@@ -66,7 +66,7 @@ function speed() {
 function move(now) {
   const next = replay.at + (now - replay.last) * speed();
   replay.last = now;
-  const over = opening() ? finishedBy(next) : next >= lastPlace();
+  const over = next >= lastPlace() || (opening() && finishedBy(next));
   replay.moving = over ? 0 : requestAnimationFrame(move);
   goTo(over ? null : next);
 }

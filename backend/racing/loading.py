@@ -150,12 +150,13 @@ class Loading:
         try:
             self.models.require_room(wanted, self.say)
         except DerbyError as error:
-            needed = [model for model, is_needed in wanted.items() if is_needed]
-            if len(needed) == len(wanted):
+            # A copy that columns of an earlier batch draft with stays.
+            spare = [each for each in wanted if not wanted[each] and each not in self._wanted]
+            if not spare:
                 raise
-            self.models.require_room(needed, self.say)
-            self._tried |= {model: error for model in wanted if not wanted[model]}
-            wanted = dict.fromkeys(needed, True)
+            wanted = {each: needed for each, needed in wanted.items() if each not in spare}
+            self.models.require_room(wanted, self.say)
+            self._tried |= dict.fromkeys(spare, error)
         self._wanted = wanted
 
     def weights(self, column: Column, target: Engine) -> Weights:

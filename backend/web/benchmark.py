@@ -240,15 +240,13 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
         return ""
     if not any(each.interval for each in whole.values()):
         return "These are too few prompts to name the fastest column: four are needed."
-    said = "No column is measurably faster than KV reuse on prompts like these"
-    fast = max(
-        (each for each in whole.values() if each.interval), key=lambda each: each.speedup or 0
-    )
-    low, high = fast.interval or (0.0, 0.0)
-    if (fast.speedup or 0) <= 1:
-        return f"{said}."
-    middle = factor(fast.speedup or 0)
-    return f"{said}: {fast.column}, {middle} on average, may be {low:.2f}{DASH}{high:.2f}."
+    said = "No column is measurably faster than KV reuse on prompts like these."
+    found = [(each.speedup or 0, each.interval, each.column) for each in whole.values()]
+    speed, (low, high), column = max((s, i, c) for s, i, c in found if i)
+    if speed <= 1:
+        return said
+    doubt = f"but it may be between {low:.2f} and {high:.2f}"
+    return f"{said} {column} is {factor(speed)} on average, {doubt}."
 
 
 def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:

@@ -256,3 +256,15 @@ def test_a_draft_that_a_column_can_do_without_is_left_out_where_it_does_not_fit(
     assert engine is None
     assert "may be used" in why
     assert loading.engine(fake).spec == fake
+
+
+def test_a_copy_that_an_earlier_batch_drafts_with_stays_when_a_later_one_does_not_fit() -> None:
+    """Both were given up, though columns were drafting with the first."""
+    fake, copy = ModelSpec("fake", "fake"), ModelSpec("fake", "fake", "int4")
+    loop, its_copy = ModelSpec("fake-loop", "fake"), ModelSpec("fake-loop", "fake", "int4")
+    loading = Loading(LoadedModels(3 * WEIGHT_BYTES), print)
+    loading.batches([default_column("kv"), parse_column("kv:model=fake-loop")], fake)
+    loading._require_drafts([fake], [copy])
+    loading._require_drafts([loop], [its_copy])
+    assert loading.draft(fake, copy)[0] is not None
+    assert loading.draft(loop, its_copy)[0] is None

@@ -216,8 +216,8 @@ def test_an_axis_has_few_round_values_at_even_distances(low: float, high: float)
         (
             [(0.9, 1.4)],
             (
-                "No column is measurably faster than KV reuse on prompts like these: "
-                "A, 1.20\u00d7 on average, may be 0.90\u20131.40."
+                "No column is measurably faster than KV reuse on prompts like these. "
+                "A is 1.20\u00d7 on average, but it may be between 0.90 and 1.40."
             ),
         ),
         (
