@@ -275,7 +275,7 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     if first is None:
         return f"{name} is {gain}"
     if board.speedup(first) > board.speedup(best):
-        return f"{led}, which may be chance; {name} is measurably faster, {gain}"
+        return f"{led}, which may be chance; {name} is measurably {gain}"
     return f"{led}; {name} wrote fastest, {gain}"
 
 

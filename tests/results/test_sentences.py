@@ -560,7 +560,7 @@ def test_a_first_place_that_may_be_chance_is_called_so() -> None:
     ends = [Finished(column, "token limit", []) for column in (1, 2)]
     board = board_of("kv speculative lookahead", *written(0, LONG, 0.1), *steady, *uneven, *ends)
     assert headline(board).startswith(
-        "Lookahead finished first, which may be chance; Speculative is measurably faster, 1.18"
+        "Lookahead finished first, which may be chance; Speculative is measurably 1.18 times"
     )
 
 
