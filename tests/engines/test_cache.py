@@ -23,9 +23,9 @@ from backend.types import Logits, ModelSpec, chain_parents
 
 #: fp32 kernels round differently for different numbers of rows; logits are up to about 35. Held
 #: against float64, some texts of random tokens are 4e-4 off alone and 6e-4 the other way beside two
-#: others, and a token that repeats itself in a tree was 2.5e-3 off. A wrong mask or position moves
-#: logits by tenths.
-TOLERANCE = 5e-3
+#: others, and where a token repeats itself (192, 4, 4 on torch) a tree was 3.8e-3 off and the same
+#: text alone 1.24e-2. A wrong mask or position moves logits by tenths.
+TOLERANCE = 2e-2
 
 #: Tokens that every model here has.
 TOKENS = st.integers(3, 250)
