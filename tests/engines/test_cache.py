@@ -23,12 +23,13 @@ from backend.types import Logits, ModelSpec, chain_parents
 
 #: fp32 kernels round differently for different numbers of rows; logits are up to about 35. Held
 #: against float64, some texts of random tokens are 4e-4 off alone and 6e-4 the other way beside two
-#: others, and where a token repeats itself (192, 4, 4 on torch) a tree was 3.8e-3 off and the same
-#: text alone 1.24e-2. A wrong mask or position moves logits by tenths.
-TOLERANCE = 2e-2
+#: others. A wrong mask or position moves logits by tenths.
+TOLERANCE = 5e-3
 
-#: Tokens that every model here has.
-TOKENS = st.integers(3, 250)
+#: Tokens that every model here has. The built-in model never saw its special ones, those below 17,
+#: within a text: transformers' own fp32 logits of 192, 5, 3 are 4e-2 off those of float64, and of
+#: 160 random texts of these tokens 1e-3 at most.
+TOKENS = st.integers(17, 250)
 
 
 def tiny(kind: str, *, static: bool = False, **changes: Any) -> Engine:
