@@ -22,7 +22,7 @@ function entry(race) {
   open.href = race.link;
   open.addEventListener("click", () => document.getElementById("tab-race").click());
   const words = make("div");
-  words.append(open, make("p", "", race.headline ?? ""), make("p", "dd-note", race.columns.join(" \u00b7 ")));
+  words.append(open, make("p", "", race.headline ?? ""), make("p", "dd-note", [race.model, ...race.columns].filter(Boolean).join(" \u00b7 ")));
   item.append(box, words, make("time", "dd-note", when));
   return item;
 }

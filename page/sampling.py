@@ -3,6 +3,7 @@
 import gradio as gr
 
 from backend.types import Request
+from backend.web.examples import examples
 from page.components import WORDS, Fields, Surroundings, whole_number
 
 
@@ -19,7 +20,7 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
     with gr.Row():
         fields |= {
             "max_new_tokens": whole_number(
-                "max_new_tokens", min(usual.max_new_tokens, around.offer.limits.tokens)
+                "max_new_tokens", min(examples()[0].tokens, around.offer.limits.tokens)
             ),
             "stop": gr.Textbox(lines=2, max_lines=4, **WORDS["stop"]),
             "chat": gr.Checkbox(usual.chat, **WORDS["chat"]),

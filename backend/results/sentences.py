@@ -23,6 +23,9 @@ PLAIN = 1.03
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.15, 0.25
 
+#: A speed less than so many times another is not worth a clause of its own.
+ALIKE = 1.05
+
 #: Nobody would wait for more tokens than this.
 FAR = 10_000
 
@@ -271,10 +274,19 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         which = "no strategy with the same text" if other else "no strategy"
         said = f"{which} was measurably faster than {plain}{_slower(board)}"
         return f"{led}, but {said}." if led else as_sentence(said)
+    return _fastest(board, best, first)
+
+
+def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
+    """By how much the fastest column is faster, and which column finished before it, if any."""
+    name, plain = board.name(best), board.name(board.baseline_index or 0)
     gain = f"{board.speedup(best):.2f} times as fast as {plain}."
     if first is None:
         return f"{name} is {gain}"
-    if board.speedup(first) > board.speedup(best):
+    led, speed = f"{board.name(first)} finished first", board.speedup(first)
+    if board.pace(first) == "faster" and board.speedup(best) < ALIKE * speed:
+        return f"{led}, {speed:.2f} times as fast as {plain}."
+    if speed > board.speedup(best):
         return f"{led}, which may be chance; {name} is measurably {gain}"
     return f"{led}; {name} wrote fastest, {gain}"
 
@@ -430,9 +442,9 @@ def doubt(board: Scoreboard) -> str:
     if board.noisy:
         return f"Too noisy to tell: {_taken(board)}."
     if found.others + found.page + found.stolen > SPOILED:
-        return f"The timings are unreliable: {_taken(board)}."
+        return f"Unreliable: {_taken(board)}."
     _, middle, high = board.baseline.wobble
-    changed = "The timings are unreliable: the machine's speed changed during the race."
+    changed = "Unreliable: the machine's speed changed during the race."
     return changed if high > middle * (1 + SPREAD) else ""
 
 
@@ -466,7 +478,7 @@ def taken_by_others(found: Conditions) -> str:
 def state(score: Score) -> str:
     """What the column is doing, or how it ended, in a word or two."""
     if score.state == "prefill":
-        reading = f"reading the prompt: {score.prefilled} of {score.prompt_tokens} tokens"
+        reading = f"reading the prompt: {score.prefilled} of {score.prompt_tokens}"
         return reading if score.prompt_tokens else "waiting for its first token"
     return "incomplete" if score.state == "done" and score.expected else score.state
 

@@ -11,7 +11,7 @@ from backend.export.curves import curve
 from backend.export.tables import csv_table, markdown
 from backend.export.trace import trace
 from backend.grammar.sources import GrammarSource
-from backend.models.files import HUB_ID
+from backend.models.files import HUB_ID, model_title
 from backend.records.file import as_bytes, from_bytes
 from backend.records.link import PASTED, Held, decode, is_link, link
 from backend.records.record import RaceRecord, board
@@ -200,9 +200,16 @@ def about(record: RaceRecord) -> View:
     return {
         "made": record.made,
         "prompt": prompt if len(prompt) <= MOST_PROMPT else f"{prompt[: MOST_PROMPT - 1]}{_CUT}",
-        "columns": [made.name(index) for index in range(len(made.columns))],
+        "model": f"{model_title(record.target.name)} {record.target.precision}",
+        "columns": [_with_speed(made, index) for index in range(len(made.columns))],
         "headline": headline(made),
     }
+
+
+def _with_speed(made: Scoreboard, index: int) -> str:
+    """The column's name, and its speed-up unless the race was too noisy to tell."""
+    ratio = 0.0 if made.noisy or index == made.baseline_index else made.speedup(index)
+    return f"{made.name(index)} {factor(ratio)}" if ratio else made.name(index)
 
 
 def side_by_side(texts: object, public: Callable[[str], str]) -> View:

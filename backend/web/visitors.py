@@ -12,7 +12,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -106,11 +106,24 @@ class _Run:
     over: bool = False
     folding: asyncio.Task[None] | None = None  # kept, as the event loop does not
     context: Context = field(default_factory=copy_context)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)  # set: look at the events now
+    folded: asyncio.Event = field(default_factory=asyncio.Event)  # another one after each look
 
     @property
     def board(self) -> Scoreboard:
         assert self.shown is not None  # noqa: S101
         return self.shown
+
+    def wake(self) -> None:
+        """Have the events folded now: its turn came, or it ends. Thread-safe."""
+        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            self.loop.call_soon_threadsafe(self.woken.set)
+
+    def tell(self) -> None:
+        """Wake those who wait for the next look."""
+        self.folded.set()
+        self.folded = asyncio.Event()
 
     async def finish(self) -> None:
         """Report to the tally how the race ended. All its events are on the board."""
@@ -283,7 +296,7 @@ class Visitors:
         self._begin(run)
         try:
             while not run.over:
-                await asyncio.sleep(PERIOD)
+                await run.folded.wait()
         finally:
             with self._lock:
                 self._end(run)  # whoever awaited it has gone
@@ -351,12 +364,13 @@ class Visitors:
         """
         run, seen, over = self._kept(visitor), None, False
         while not over:
+            folded = run.folded
             over, now = run.over, (len(run.seen), self._ahead(run))
             if now != seen or over:
                 yield self._frame(run)
                 seen = now
             if not over:
-                await asyncio.sleep(PERIOD)
+                await _set(folded, PERIOD)
 
     def seen(self, visitor: str) -> None:
         """The visitor's page asks, whether or not it has another connection."""
@@ -504,6 +518,7 @@ class Visitors:
                 del self._runs[run.visitor]
             run.context = Context()  # the request is not kept as long as the race
             run.events.put(None)
+            run.wake()
 
     def _drive(self) -> None:
         """Forget absent visitors, then give every waiting race a free machine. A race begins only
@@ -525,6 +540,7 @@ class Visitors:
                 if address := self._presence.address(run.visitor):
                     self._served[address] = run.begun
                 run.tally.begun(run.begun - run.joined)
+                run.wake()
                 carry_out = partial(run.context.run, self._carry_out, run, lease)
                 threading.Thread(target=carry_out, daemon=True).start()
 
@@ -581,9 +597,12 @@ class Visitors:
                         await run.finish()
                         return
                     self._add(run, event)
-                await asyncio.sleep(WAITING_PERIOD if self._ahead(run) else PERIOD)
+                run.tell()
+                await _set(run.woken, WAITING_PERIOD if self._ahead(run) else PERIOD)
+                run.woken.clear()
         finally:
             run.over = True
+            run.tell()
 
     def _add(self, run: _Run, event: Event) -> None:
         """Put an event on the run's board. One that the board cannot take ends the run: its columns
@@ -613,6 +632,13 @@ class Visitors:
         with self._lock:
             waits = run.begun is None and run in self._line
             return self._in_turn().index(run) if waits else 0
+
+
+async def _set(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, at most so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _packed(race: Race, events: Sequence[Event]) -> bytes:

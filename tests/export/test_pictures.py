@@ -176,7 +176,7 @@ def test_the_foot_holds_its_sentences_whole() -> None:
     picture = card(replace(record, machine=machine))
     *_, where, doubt = words(picture)
     assert machine.processor in where
-    assert doubt == "The timings are unreliable: other programs used 43% of the machine."
+    assert doubt == "Unreliable: other programs used 43% of the machine."
     require_legible(picture)
 
 

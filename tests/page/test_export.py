@@ -430,6 +430,9 @@ def test_the_history_lists_compares_and_forgets(visitor: Visitor) -> None:
     visitor.tab("History")
     rows = page.locator(".dd-races li")
     expect(rows).to_have_count(2)
+    speed = r"( \d+\.\d\d.)?"  # of a race that was quiet
+    line = f"fake fp32 . KV reuse . Speculative{speed} . Prompt lookup{speed}$"
+    expect(rows.first.locator("p").last).to_have_text(re.compile(line))
     page.get_by_label("Search the races").fill("another")
     expect(rows).to_have_count(1)
     page.get_by_label("Search the races").fill("")

@@ -416,9 +416,7 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
     assert ledger(busy).endswith(
         "The timings are unreliable: run again when the machine is less busy."
     )
-    assert doubt(busy) == (
-        "The timings are unreliable: other programs used 11% of the machine and this page 5%."
-    )
+    assert doubt(busy) == ("Unreliable: other programs used 11% of the machine and this page 5%.")
     assert ledger(board_of("kv")) == ""
     first = Conditions(2, 0, 0, 0, loaded=1, cold=1)
     board = board_of("kv", Prepared(0, 40, 0.01), *written(0, LONG, 0.125), first)
@@ -547,6 +545,17 @@ def test_the_headline_names_the_lane_that_is_first_as_well_as_the_fastest() -> N
     board = board_of("kv speculative lookahead", *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
         "Lookahead finished first; Speculative wrote fastest, 1.33 times as fast as KV reuse."
+    )
+
+
+def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
+    """ "Lookahead finished first; Speculative wrote fastest, 1.33 times", above a lane at 1.32x."""
+    late = [started(1), step(1, [0], 3.0), *(step(1, pair, 0.15, 1) for pair in LONG_PAIRS)]
+    early = [started(2), step(2, [0], 0.5), *(step(2, pair, 0.152, 1) for pair in LONG_PAIRS)]
+    ends = [Finished(column, "token limit", []) for column in (1, 2)]
+    board = board_of("kv speculative lookahead", *written(0, LONG, 0.1), *late, *early, *ends)
+    assert headline(board).startswith(
+        "Lookahead finished first, 1.32 times as fast as KV reuse. All three"
     )
 
 

@@ -96,8 +96,8 @@ def test_phases_follow_the_race() -> None:
     board.add(Prefilled(0, 64, 100, 0.5))
     shown = view(board, race=1, goal=8)
     assert shown["phase"] == "racing"
-    assert shown["columns"][0]["status"] == "reading the prompt: 64 of 100 tokens"
-    assert shown["columns"][0]["lane"] == "reading the prompt: 64 of 100 tokens"
+    assert shown["columns"][0]["status"] == "reading the prompt: 64 of 100"
+    assert shown["columns"][0]["lane"] == "reading the prompt: 64 of 100"
 
 
 def test_public_hides_what_it_should_everywhere() -> None:

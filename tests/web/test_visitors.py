@@ -166,6 +166,31 @@ def test_a_race_goes_on_without_its_reader_and_can_be_looked_at_again() -> None:
     play(scene())
 
 
+def test_the_end_of_a_race_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was shown up to half a second late: at the second of two looks, a quarter of a second
+    each.
+    """
+    for period in ("PERIOD", "WAITING_PERIOD"):
+        monkeypatch.setattr(f"backend.web.visitors.{period}", 3600.0)
+
+    async def scene() -> None:
+        host = SlowHost()
+        visitors = Visitors(host)
+        frames = visitors.watch("a", RACE)
+        await anext(frames)
+        waiting = visitors.watch("b", RACE)
+        await anext(waiting)
+        measured = asyncio.create_task(visitors.measure("c", replace(RACE, scope=Scoped("c"))))
+        while host.races < 1:
+            await asyncio.sleep(0.01)
+        host.release.set()
+        assert await last(frames) == "end of text"
+        assert await last(waiting) == "end of text"
+        assert (await measured).scores[0].reason == "end of text"
+
+    play(scene())
+
+
 def test_a_race_is_carried_out_in_the_context_of_the_request_that_asked_for_it() -> None:
     """Who lends a GPU asks for whom, on the one thread that carries out everybody's races."""
     asking: ContextVar[str] = ContextVar("asking", default="nobody")
