@@ -40,6 +40,9 @@ LOOK = 0.05
 #: In this order: a later one may say more of what an earlier one began.
 STYLES = ("page.css", "replay.css", "benchmark.css", "history.css")
 
+#: What only their readers need: comments, and room.
+_SPARE = re.compile(r"/\*.*?\*/\s*|(?<=[{};,])\s+", re.DOTALL)
+
 
 def serve(
     races: Host,
@@ -122,7 +125,7 @@ def launch_settings(
             primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono
         ).set(**theme_values(), body_background_fill_dark="*neutral_950"),
         "favicon_path": str(ASSETS / "favicon.svg"),
-        "css": re.sub(r"/\*.*?\*/", "", "".join(map(asset, STYLES)), flags=re.DOTALL),
+        "css": _SPARE.sub("", "".join(map(asset, STYLES))),
         "footer_links": ["api"],
         "run_history": False,
         "enable_monitoring": False,

@@ -75,7 +75,8 @@ def _head(record: RaceRecord) -> Iterator[str]:
     yield box(0, 0, WIDTH, 10, BRAND)
     yield text(MARGIN, 58, "Decode Derby", 32, BRAND, bold=True)
     yield text(RIGHT, 58, fitted(target, 820, 25), 25, SOFT, "end")
-    prompt = fitted(record.request.prompt, RIGHT - MARGIN, 34, bold=True)
+    first, *more = wrapped(sentences.gist(record.request.prompt), RIGHT - MARGIN - 30, 38)
+    prompt = f"{first}\N{HORIZONTAL ELLIPSIS}" if more else first
     yield text(MARGIN, 108, prompt, 34, INK, bold=True)
 
 
@@ -105,7 +106,7 @@ def _column(
     if reached:
         first = reached == 1
         words = ordinal(reached)
-        yield text(PLACE, middle + 9, words, 26, INK if first else SOFT, "end", bold=first)
+        yield text(PLACE, middle, words, 26, INK if first else SOFT, "end", bold=first)
     speed = figure("time" if score.fed else "speedup")
     value = speed.value(score, made.baseline)
     if value is not None:

@@ -15,7 +15,7 @@ logarithm, and Student's t for so many pieces says how many of those the interva
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, hypot, inf, log, sqrt
+from math import comb, exp, hypot, inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -139,20 +139,42 @@ def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Ratio:
     end = min(clock[-1] for clock, _, _ in progress)
     inside = [np.count_nonzero((clock > begin) & (clock <= end)) for clock, _, _ in progress]
     count = int(min((end - begin) / SLICE, min(inside) / PASSES, MOST_SLICES))
-    if count < LEAST:
-        return UNKNOWN
-    edges = np.linspace(begin, end, count + 1)
     ours_written, theirs_written = (
         float(np.ptp(np.interp((begin, end), clock, tokens))) for clock, tokens, _ in progress
     )
     if not ours_written or not theirs_written:
         return UNKNOWN
+    if count < LEAST:
+        steps = [_per_token(*each[:2], begin, end) for each in progress]
+        return _apart(ours_written / theirs_written, *steps)
+    edges = np.linspace(begin, end, count + 1)
     # The work in each slice, [slices], is in seconds of its column's own usual speed.
     our_work, their_work = (
         _drawn(count) @ np.diff(np.interp(edges, clock, work)) for clock, _, work in progress
     )
     value = ours_written / theirs_written
     return _around(value, np.log(our_work / their_work), count, PLACE)
+
+
+def _per_token(clock: Floats, tokens: Floats, begin: float, end: float) -> Floats:
+    """Seconds per token of each step that lies in that time and wrote one."""
+    inside = (clock[:-1] >= begin) & (clock[1:] <= end) & (np.diff(tokens) > 0)
+    return (np.diff(clock) / np.maximum(np.diff(tokens), 1))[inside]
+
+
+def _apart(value: float, ours: Floats, theirs: Floats) -> Ratio:
+    """The ratio between two columns with few steps, if every step of one was slower per token than
+    every step of the other, and chance would hardly have it so: the extreme case of Mann and
+    Whitney's test (Annals of Mathematical Statistics 18, 1947). Its ends are those of the single
+    steps. UNKNOWN otherwise.
+    """
+    if min(len(ours), len(theirs)) < LEAST:
+        return UNKNOWN
+    low, high = theirs.min() / ours.max(), theirs.max() / ours.min()
+    orders = comb(len(ours) + len(theirs), len(ours))
+    if low <= 1 <= high or 2 / orders > 1 - CONFIDENCE:
+        return UNKNOWN
+    return Ratio(value, min(value, float(low)), max(value, float(high)))
 
 
 def _progress(commits: Sequence[Commit]) -> tuple[Floats, Floats, Floats]:

@@ -3,6 +3,7 @@
 Every sentence that the page and the command line show of a result is made here.
 """
 
+import re
 from collections.abc import Sequence
 from math import isfinite
 from statistics import mean
@@ -800,3 +801,15 @@ def shortened(text: str, most: int = 120) -> str:
     """`text` in quotes, its middle left out if it is long."""
     half = most // 2
     return f'"{text}"' if len(text) <= most else f'"{text[:half]} [...] {text[-half:]}"'
+
+
+def gist(prompt: str) -> str:
+    """How a long prompt begins and its last paragraph, which is the question after worked examples:
+    as the page shows a prompt that nobody edits (assets/ask.js).
+    """
+    parts = re.split(r"\n\s*\n", prompt.strip())
+    return (
+        f"{parts[0].splitlines()[0]} \N{HORIZONTAL ELLIPSIS} {parts[-1]}"
+        if len(parts) > 2
+        else prompt
+    )

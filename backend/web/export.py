@@ -1,6 +1,5 @@
 """A visitor's race exported as a link or a file, and one read back from them."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from backend.records.record import RaceRecord, board
 from backend.results.figures import NONE, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import headline
+from backend.results.sentences import gist, headline
 from backend.types import Request
 from backend.web.form import Values
 from backend.web.offer import HUB, Offer
@@ -184,14 +183,6 @@ def _compared(then: Scoreboard, here: Scoreboard, index: int) -> str:
     if index == here.baseline_index or not (then.gain(index).value and here.gain(index).value):
         gains = [f"{rate(score.tokens_per_second)} tokens/s" for score in (old, new)]
     return f"{here.name(index)}: {_sameness(old, new)}; there {gains[0]}, here {gains[1]}"
-
-
-def gist(prompt: str) -> str:
-    """How a long prompt begins and its last paragraph, which is the question after worked examples:
-    as the page shows a prompt that nobody edits (assets/ask.js).
-    """
-    parts = re.split(r"\n\s*\n", prompt.strip())
-    return f"{parts[0].splitlines()[0]} {_CUT} {parts[-1]}" if len(parts) > 2 else prompt
 
 
 def about(record: RaceRecord) -> View:

@@ -111,7 +111,15 @@ def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> Vie
 def opening_view(record: RaceRecord) -> View:
     """The recorded race that a page just opened plays until there is another one: number 0."""
     shown = view(board_of(record), race=0, goal=goal_of(record.request))
-    later = {"doubt": "", "result": None, "costs": None, "load": None, "glossary": _glossary()}
+    columns = [{**column, "details": None} for column in shown["columns"]]
+    later = {
+        "columns": columns,
+        "doubt": "",
+        "result": None,
+        "costs": None,
+        "load": None,
+        "glossary": _glossary(),
+    }
     return {**shown, **later, "phase": "opening", **_recorded(record, str)}
 
 

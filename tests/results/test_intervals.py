@@ -136,6 +136,38 @@ def test_too_short_a_race_has_no_interval() -> None:
     assert shared(every(0.3, 2 * LEAST + 1), every(STEP, 120)).below
 
 
+def test_a_column_of_few_steps_is_slower_if_all_of_them_are() -> None:
+    """A stateless column at 0.06x had written five tokens when the others were done, and nothing
+    said that it is slower.
+    """
+    few, many = every(0.2, 6), every(STEP, 70)
+    ratio = shared(few, many)
+    assert ratio.below
+    assert ratio.low <= ratio.value <= ratio.high < 0.2
+    assert shared(many, few).above
+    assert shared(few[:4], many) == UNKNOWN, "three steps"
+    quick = [*few[:3], Commit(few[2].clock + STEP / 2, 1), *(c for c in few[3:])]
+    assert shared(quick, many) == UNKNOWN, "one step was quicker"
+
+
+def test_few_steps_are_seldom_told_apart_by_chance() -> None:
+    """Two columns that do the same, of 4 to 7 steps: at most 5 of 100 pairs are told apart."""
+    chance, told = random.Random(2), 0
+    for _ in range(2000):
+        columns = [
+            [
+                Commit(clock, 1)
+                for clock in accumulate(
+                    (chance.lognormvariate(0, 0.2) / 10 for _ in range(chance.randint(4, 7))),
+                    initial=0.0,
+                )
+            ]
+            for _ in range(2)
+        ]
+        told += shared(columns[0], columns[1]).known
+    assert 0 < told / 2000 < 0.05
+
+
 def test_tokens_count_for_the_time_in_which_their_pass_ran() -> None:
     """One pass a second commits two tokens: two a second, in every part of a second."""
     ratio = shared([Commit(float(i), 2) for i in range(41)], every(0.5, 80))

@@ -20,6 +20,7 @@ from backend.racing.hosts.inline import InlineHost
 from backend.records.file import as_bytes
 from backend.records.link import encode
 from backend.records.record import RaceRecord, board
+from backend.results.sentences import gist
 from backend.strategies.column import parse_column
 from backend.types import ModelSpec
 from backend.web.controller import Controller
@@ -28,7 +29,6 @@ from backend.web.export import (
     compared,
     file_of,
     form_of,
-    gist,
     link_of,
     read_shared,
     settings_link,

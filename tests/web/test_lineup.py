@@ -359,9 +359,9 @@ def test_the_opening_race_is_the_first_examples_and_shows_all_five() -> None:
     assert speculative.accepted
     assert lookahead.accepted
     assert grammar.forced
-    assert min(s.tokens_per_forward for s in (speculative, lookahead, grammar)) > 1.2
+    assert min(s.tokens_per_forward for s in (speculative, lookahead, grammar)) > 1.1
     assert made.conditions is not None
-    assert len((ASSETS / OPENING).read_bytes()) < 100_000
+    assert len((ASSETS / OPENING).read_bytes()) < 150_000
 
 
 @pytest.mark.parametrize("most", [1, 3, 5, 12, 1000])
