@@ -1,6 +1,8 @@
 // What this browser keeps, so that leaving the page loses nothing: the form, the address's fragment
 // that this page wrote itself, and past races. A tab's own is what it kept itself. Where there is no
 // storage, nothing is kept and all else works.
+import { changed } from "./lineup.js";
+
 const FORM = "decode-derby-form";
 const ADDRESS = "decode-derby-address";
 const TAB = "sessionStorage";
@@ -97,11 +99,12 @@ export function keepForm(...values) {
   return [];
 }
 
-// What there is to begin with: the form, a race in the address, and whether this page wrote that.
+// What there is to begin with: the form, a race in the address, and whether this page wrote that. The
+// line-up comes back with the number of changes that it has seen.
 export function keptForm(_, lineup) {
   const race = location.hash.startsWith("#race=") ? location.hash : "";
   const own = race !== "" && kept.read(ADDRESS, TAB) === race;
-  return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own }), lineup];
+  return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own }), lineup && { ...lineup, asked: changed() }];
 }
 
 // A Space's page is a frame of another page, which shows its address.

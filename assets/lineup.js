@@ -10,17 +10,21 @@ let cards = []; // the columns on show; a card keeps its place in the page where
 let serial = 0;
 let pending = null; // what an answer is awaited for
 let typing = 0;
+let changes = 0; // made by the reader, so far
 let fields = 0; // made so far: each has an id of its own
 const waiting = [];
 
 let component, strategies, presets, most; // what gradio gave
 let area, problem, list; // nodes
 
+export const changed = () => changes;
+
 // ---- what is sent: one thing at a time, so that each is meant for the text that it finds
 
 // `make` returns the action when its turn has come: null to have the text read, undefined for none.
 // `settle` is called once it is done, to do to the cards what was done to the text.
 function send(make, card, settle) {
+  changes += 1;
   waiting.push({ make, card, settle });
   next();
 }
@@ -42,8 +46,18 @@ function release() {
   next();
 }
 
+// What is shown was changed after the page had asked for its form: that change stays.
+function stay() {
+  component.props.value = { text: area.value };
+  if (!pending) return;
+  const { action, card, settle } = pending;
+  waiting.unshift({ make: () => action, card, settle });
+  release();
+}
+
 function answered() {
   const state = component.props.value;
+  if (state.asked !== undefined && state.asked !== changes) return stay();
   if (!pending && state.columns && area.value !== state.text) {
     area.value = state.text; // a line-up from elsewhere
     cards = [];
@@ -223,6 +237,7 @@ export function start(given) {
   ({ strategies, presets, most } = component.props.catalogue);
   [area, problem, list] = ["textarea", "#lineup-problem", ".dd-lineup-columns"].map(find);
   area.addEventListener("input", () => {
+    changes += 1;
     component.props.value = { text: area.value }; // what Run would send
     clearTimeout(typing);
     typing = setTimeout(() => send(() => null), PAUSE);

@@ -54,12 +54,15 @@ def keep(
             stays = [lineup if name == "lineup" else gr.skip() for name in fields]
             return [*stays, shown or gr.skip()]
         form = usable(values, usual, offer)
+        seen = {"asked": lineup.get("asked")} if isinstance(lineup, dict) else {}
+        updates = {name: _update(name, form, offer) for name in fields}
+        updates["lineup"] = {**updates["lineup"], **seen}
         if not shown and not _is_opening(form, usual):
             lineup = text_of(form["lineup"])
             shown = preview(
                 lineup, offer, _about(form["prompt"], lineup, offer), int(form["max_new_tokens"])
             )
-        return [*(_update(name, form, offer) for name in fields), shown or gr.skip()]
+        return [*updates.values(), shown or gr.skip()]
 
     asked, outputs = [header, fields["lineup"]], [*fields.values(), board]
     begun = calling("kept.js", "keptForm")

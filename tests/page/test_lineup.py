@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from browser import Visitor
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.web.examples import presets as known_presets
@@ -177,6 +177,33 @@ def test_every_question_has_its_line_up(visitor: Visitor) -> None:
         expect(page.locator("#lineup-problem")).to_have_text("")
     press(visitor, presets[0])
     expect_lines(visitor, *DEFAULT_COLUMNS)
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_what_is_typed_before_the_page_has_been_filled_in_stays(
+    visitor: Visitor, requests: int
+) -> None:
+    """The answer that fills in the form brought back the line-up that it had been asked with, over
+    one that was typed meanwhile: before that was sent (1), or before it was answered (2).
+    """
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    visitor.page.route("**/run/predict*", hold)
+    visitor.page.reload()
+    visitor.tab("Columns")
+    expect(visitor.page.locator(".dd-lineup-column")).to_have_count(len(USUAL))
+    text(visitor).fill("kv\nlookup")
+    while len(held) < requests:
+        visitor.page.wait_for_timeout(20)
+    for route in held:
+        route.continue_()
+    visitor.page.unroute("**/run/predict*", hold)
+    expect(visitor.page.locator(".dd-lineup-column")).to_have_count(2)
+    expect_lines(visitor, "kv", "lookup")
+    assert visitor.complaints == []
 
 
 @pytest.mark.thorough
