@@ -15,7 +15,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-_M_ARENA_MAX = -8  # of <malloc.h>
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of <malloc.h>
+_LARGE = 1 << 17  # bytes; what the C library begins with
 
 
 def die_with_parent() -> None:
@@ -55,13 +56,16 @@ def _spawn(process: BaseProcess) -> None:
 
 
 def share_heaps() -> None:
-    """Have all threads of this process allocate from two heaps. The C library makes up to eight for
-    each core, and every one keeps what no other can use: a server of short-lived threads grows with
-    each visitor though none is remembered. Heaps that exist stay. On Linux with glibc alone.
+    """Have all threads of this process allocate from two heaps, and what is large from neither. The
+    C library makes up to eight heaps for each core, and every one keeps what no other can use; and
+    once something large was freed, it puts things of that size on a heap, where what is small and
+    lasts soon lies above them. A server of short-lived threads grows with each visitor though none
+    is remembered. Heaps that exist stay. On Linux with glibc alone.
     """
     set_limit = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if set_limit is not None:
         set_limit(_M_ARENA_MAX, 2)
+        set_limit(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def give_memory_back() -> None:

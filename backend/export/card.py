@@ -36,8 +36,8 @@ RIGHT = WIDTH - MARGIN
 TOP, HEADLINE, COLUMN, SCALE, FOOT, LINE = 140, 34, 78, 30, 40, 28
 
 #: Of a lane: where it begins, how long and how thick it is, the room of the name before it, and
-#: where the place ends behind it.
-BEGIN, LENGTH, THICK, ASIDE, PLACE = 350, 460, 30, 280, 940
+#: where the winner's number and the place end behind it.
+BEGIN, LENGTH, THICK, ASIDE, COUNTED, PLACE = 350, 460, 30, 280, 880, 940
 
 #: What a pace begins with where colours and fonts are the reader's.
 _ARROWS = "\N{BLACK UP-POINTING TRIANGLE}\N{BLACK DOWN-POINTING TRIANGLE} "
@@ -116,7 +116,9 @@ def _column(
         yield text(RIGHT, middle, told, 28, colour, "end", bold=True)
     pace = sentences.pace(made, index).lstrip(_ARROWS)
     interval = "" if made.noisy else span(made.gain(index))
-    yield text(RIGHT, middle + 27, f"{pace}{interval}", 22, colour, "end")
+    told = f"{pace}{interval}"
+    fits = fitted(told, RIGHT - COUNTED, 22) == told
+    yield text(RIGHT, middle + 27, told if fits else pace, 22, colour, "end")
 
 
 def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:

@@ -357,11 +357,11 @@ class Score:
     @property
     def wobble(self) -> tuple[float, float, float]:
         """The quartiles of the seconds of one-token passes, lowest first; zeros if there are
-        few, or other ones too.
+        few, or other ones too, as in a program, whose fixed text is read with its tokens.
         """
         steps = np.diff(self.times[max(self.first_block, 1) - 1 :])
         alone = steps[steps > 0]
-        if len(alone) < 8 or self.passes != self.written - self.first_block:
+        if len(alone) < 8 or self.fed or self.passes != self.written - self.first_block:
             return 0.0, 0.0, 0.0
         low, middle, high = np.percentile(alone, (25, 50, 75))
         return float(low), float(middle), float(high)

@@ -255,8 +255,12 @@ def _program(board: Scoreboard) -> str:
         for i, score in enumerate(board.scores)
         if score.state == "done"
     )
-    times = ", ".join(f"{name} {duration(seconds)}" for seconds, name in took)
-    return f"{times}." if times else ""
+    if not took:
+        return ""
+    (quickest, first), *others = took
+    said = f"{first} finished first, in {duration(quickest)}"
+    times = [f"{name} took {duration(seconds)}" for seconds, name in others]
+    return f"{'; '.join(filter(None, (said, _listed(times))))}."
 
 
 def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
@@ -352,7 +356,8 @@ def _kept_texts(board: Scoreboard) -> str:
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
     whole = len(board.columns)
-    which = f"All {_number(whole)}" if len(same) == whole else f"{len(same)} of {whole}"
+    count = _number(len(same)).capitalize()
+    which = f"All {_number(whole)}" if len(same) == whole else f"{count} of {_number(whole)}"
     return f"{which} texts {compared}."
 
 

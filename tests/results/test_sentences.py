@@ -519,7 +519,7 @@ def test_a_program_is_told_by_its_times_alone() -> None:
     steps = [step(0, [0], 15.0), step(1, [0], 62.2)]
     ends = [Finished(column, "end of program", []) for column in range(2)]
     board = board_of("kv no_reuse", *map(started, range(2)), *fed, *steps, *ends)
-    assert headline(board).startswith("KV reuse 15.50 s, No reuse 62.70 s.")
+    assert headline(board).startswith("KV reuse finished first, in 15.50 s; No reuse took 62.70 s.")
     assert pace(board, 1) == "4.05\u00d7 as long"
     card = view(board, race=1, goal=9)["columns"][1]
     assert (card["speed"], card["pace"]) == ("62.70 s", "")
