@@ -154,18 +154,24 @@ def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor)
 
 
 def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) -> None:
-    """Another prompt, an example, other columns; and not any more once they are back."""
+    """Another prompt, an example, other columns; and not any more once they are back. Meanwhile no
+    Continue would write on what is no longer asked for.
+    """
     page, board = visitor.page, visitor.page.locator(".dd-board")
+    go_on = page.locator("#continue")
     visitor.columns("kv")
     visitor.ask("Hello", tokens=8)
     visitor.wait_phase("ended")
     expect(board).to_have_attribute("data-stale", "no")
     page.wait_for_timeout(700)  # as long as a form may take to be that of an opened race
     prompt = page.get_by_label("Prompt", exact=True)
+    expect(go_on).to_be_visible()
     prompt.fill("Another")
     expect(board).to_have_attribute("data-stale", "yes")
+    expect(go_on).to_be_hidden()
     prompt.fill("Hello")
     expect(board).to_have_attribute("data-stale", "no")
+    expect(go_on).to_be_visible()
     visitor.columns("kv", "lookup")
     expect(board).to_have_attribute("data-stale", "yes")
     visitor.close_settings()
@@ -416,6 +422,9 @@ def test_a_race_goes_on_is_saved_and_is_loaded(visitor: Visitor) -> None:
     visitor.ask("Tell me of the sea", tokens=20)
     visitor.wait_phase("ended")
     before = visitor.card("KV reuse").text
+    visitor.card("Speculative").root.locator(".dd-flow [data-round]").first.click()
+    expect(visitor.page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    expect(visitor.page.get_by_role("button", name="First difference")).to_have_count(0)
     visitor.page.locator("#continue").click()
     # Not the legend's, which is always there.
     visitor.page.wait_for_selector(".dd-card .dd-earlier")
