@@ -29,7 +29,7 @@ def assert_like_speculators(folder: Path, target: TorchEngine, reference: dict[s
     """Hold the draft's logits against those that `speculators` computed with its weights."""
     tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
     logits = reference["logits"].numpy()  # [step, place, V']
-    network = open_published(read_published(folder), target).open()
+    network = open_published(read_published(folder), target, print).open()
     held = 0
     for end in (1, 2, 5, 6, 10):  # read in parts, each after guesses that are forgotten
         found = network.read(held, tokens[held:end], states[held:end], wanted=True)

@@ -370,7 +370,7 @@ class LoadedModels:
             from backend.engines.heads.torch_draft import open_published
 
             say(f"Loading the {draft.title} draft {path.name}...")
-            known = drafts[path] = written, open_published(draft, target)
+            known = drafts[path] = written, open_published(draft, target, say)
         known[1].watch(target)
         return known[1]
 

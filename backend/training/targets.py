@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from backend.engines.openvino.layers import output_of, show_layers
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.text import HfTokenizer
@@ -65,8 +66,8 @@ class Target(Protocol):
 
 def open_target(name: str, say: Say, *, several: bool = False) -> Target:
     """The model `name`, on CUDA if there is a device, or else on OpenVINO; `several`: its features
-    are those of the layers that EAGLE-3 reads, and the last, which torch computes. Raises
-    DerbyError if there is no such model, or none that a draft can be made of.
+    are those of the layers that EAGLE-3 reads, and the last. Raises DerbyError if there is no such
+    model, or none that a draft can be made of.
     """
     files = model_files(name, say)
     layers = layers_read(files.folder) if several else ()
@@ -103,11 +104,11 @@ class OpenVINOTarget:
         return torch.from_numpy(self._sampling.get_output_tensor(0).data)[:, 0]
 
     def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
-        if self._layers:
-            return self._torch.features(tokens)
         self._reading.reset_state()
         _infer(self._reading, 0, tokens[None], np.zeros(1, np.int32), [])
-        return self._reading.get_output_tensor(1).data[0].copy()
+        earlier = [self._reading.get_tensor(output_of(layer)) for layer in self._layers]
+        found = [*earlier, self._reading.get_output_tensor(1)]
+        return np.concatenate([tensor.data[0] for tensor in found], -1)
 
     @cached_property
     def _sampling(self) -> Any:
@@ -119,14 +120,18 @@ class OpenVINOTarget:
         return core().compile_model(model, "CPU", FASTER).create_infer_request()
 
     @cached_property
-    def _torch(self) -> "TorchTarget":
-        return TorchTarget(self.files, "cpu", self._layers)
-
-    @cached_property
     def _reading(self) -> Any:
         from backend.engines.openvino.core import core
 
-        return core().compile_model(self._path, "CPU", FAST).create_infer_request()
+        model = core().read_model(self._path)
+        try:
+            show_layers(model, self._layers)
+        except ValueError as error:
+            raise DerbyError(
+                f"{self.files.folder.name} shows no features for an EAGLE-3 draft, for {error}: "
+                "choose --format head."
+            ) from error
+        return core().compile_model(model, "CPU", FAST).create_infer_request()
 
 
 def _infer(

@@ -9,6 +9,7 @@ one and two tokens more that the draft reads its own states for.
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from backend.engines.heads.published import PublishedDraft, is_published, read_p
 from backend.engines.heads.torch_draft import TorchDraftNetwork, open_published
 from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
+from backend.kvcache.sources import Visitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
@@ -78,7 +80,7 @@ def test_a_parallel_draft_predicts_a_block_as_speculators_does(
         folder = write(tmp_path / "draft", config | stated, weights)
     tokens, states = reference["tokens"].tolist(), reference["states"].numpy()
     logits = reference["logits"].numpy()  # [depth, place, V']
-    network = open_published(read_published(folder), target).open()
+    network = open_published(read_published(folder), target, print).open()
     held = 0
     for end in (1, 2, 5, 6, 9):
         found = network.read(held, tokens[held:end], states[held:end], wanted=True)
@@ -201,14 +203,15 @@ def medusa(table: torch.Tensor) -> tuple[dict[str, Any], dict[str, torch.Tensor]
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("more", ["", ",grammar=json"])
 @pytest.mark.parametrize("kind", range(1, 5), ids=KINDS)
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
 def test_columns_write_what_kv_reuse_writes(
-    folders: tuple[Path, ...], temperature: float, more: str, kind: int
+    folders: tuple[Path, ...], temperature: float, more: str, kind: int, engine: str
 ) -> None:
     model, draft = folders[0], folders[kind]
     texts = ["kv:grammar=json" if more else "kv", f"speculative:draft={draft},auto=off,k=4{more}"]
     columns = tuple(parse_column(text) for text in texts)
     request = Request("Say a word.", 40, Sampling(temperature, seed=3))
-    race = Race(request, columns, ModelSpec(str(model), "torch"))
+    race = Race(request, columns, ModelSpec(str(model), engine))
     models = LoadedModels()
     plain, drafted = board_after(columns, events_of(race, models)).scores
     assert plain.message == drafted.message == ""
@@ -216,10 +219,46 @@ def test_columns_write_what_kv_reuse_writes(
     assert drafted.drafted > 0
 
 
+@pytest.mark.parametrize("kind", range(1, 5), ids=KINDS)
+def test_a_draft_guesses_the_same_for_openvino_as_for_torch(
+    folders: tuple[Path, ...], kind: int
+) -> None:
+    """It reads the hidden states of the same layers there."""
+    column = parse_column(f"speculative:draft={folders[kind]},auto=off,k=4")
+    found = []
+    for engine in ("torch", "openvino"):
+        race = Race(Request("Say a word.", 40), (column,), ModelSpec(str(folders[0]), engine))
+        (score,) = board_after((column,), events_of(race, LoadedModels())).scores
+        assert not score.message
+        found.append((score.tokens, score.drafted, score.accepted))
+    assert found[0] == found[1]
+
+
+def test_openvino_shows_the_states_in_front_of_every_layer(folders: tuple[Path, ...]) -> None:
+    spec, tokens = ModelSpec(str(folders[0]), "openvino"), [5, 9, 33, 2, 7]
+    ours, theirs = (
+        LoadedModels().get(replace(spec, engine=e), print) for e in ("openvino", "torch")
+    )
+    layers = tuple(range(theirs.depth))
+    shown = []
+    for engine in (ours, theirs):
+        engine.show(layers)
+        session = engine.open()
+        session.forward(tokens[:3], chain_parents(3), ())
+        session.keep(range(3))
+        session.forward(tokens[3:], chain_parents(2), (0, 1))
+        shown.append(session.hidden_states((*layers, -1)))
+        session.close()
+    assert shown[0].shape == shown[1].shape
+    assert np.abs(shown[0] - shown[1]).max() < 1e-4
+
+
 @pytest.mark.parametrize("saved", [False, True], ids=["cache", "snapshot"])
 @pytest.mark.parametrize("kind", range(1, 5), ids=KINDS)
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
 def test_an_answer_goes_on_as_if_it_had_not_ended(
     folders: tuple[Path, ...],
+    engine: str,
     kind: int,
     saved: bool,
     tmp_path: Path,
@@ -229,8 +268,28 @@ def test_an_answer_goes_on_as_if_it_had_not_ended(
     behind it.
     """
     request = Request("Say a word.", 16, Sampling(0.8, seed=2))
-    spec, draft = ModelSpec(str(folders[0]), "torch"), str(folders[kind])
+    spec, draft = ModelSpec(str(folders[0]), engine), str(folders[kind])
     assert_goes_on(request, spec, draft, tmp_path if saved else None, monkeypatch)
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+def test_a_cache_from_before_the_draft_was_there_serves_it(
+    folders: tuple[Path, ...], engine: str
+) -> None:
+    """On OpenVINO, caches that were made before cannot show what the draft reads."""
+    models, scope = LoadedModels(), Visitor("ann")
+    request, spec = Request("Say a word. " * 12, 24), ModelSpec(str(folders[0]), engine)
+    texts = []
+    drafting = f"speculative:draft={folders[1]},auto=off,k=3,cache=session"
+    for names in (["kv:cache=session"], ["kv:cache=session", drafting]):
+        columns = tuple(map(parse_column, names))
+        race = Race(request, columns, spec, scope=scope)
+        board = board_after(columns, events_of(race, models))
+        assert [score.message for score in board.scores] == [""] * len(columns)
+        texts += [score.tokens for score in board.scores]
+    assert texts == [texts[0]] * 3
+    assert board.scores[-1].drafted > 0
+    assert board.scores[-1].reused == board.scores[-1].prompt_tokens - 1
 
 
 def test_every_row_is_read_with_the_states_of_the_token_before_it(

@@ -83,7 +83,7 @@ def test_each_head_predicts_one_place_further(
         weights |= {"token_map": ids} if form.startswith("mapped") else {}
     folder = write(tmp_path / "medusa", config, weights)
     assert is_published(str(folder))
-    network = open_published(read_published(folder), target).open()
+    network = open_published(read_published(folder), target, print).open()
     written = sorted(ids.tolist())
     assert network.vocabulary is None or network.vocabulary.tolist() == written
     states = torch.randn(3, SIZE)
@@ -102,7 +102,7 @@ def test_heads_of_another_target_are_refused_with_both_sizes(
     def refused(name: str, said: str, changed: Weights) -> None:
         folder = write(tmp_path / name, AUTHORS, changed)
         with pytest.raises(DerbyError, match=said):
-            open_published(read_published(folder), target)
+            open_published(read_published(folder), target, print)
 
     wide = named([[(torch.zeros(24, 24), torch.zeros(24))]], "{}.{}.linear")
     refused("wide", "of hidden size 24, and this target's is 16", wide)

@@ -132,7 +132,7 @@ def test_the_layer_behind_a_models_last_one_is_read_too(tmp_path: Path) -> None:
         out = layer(x, attention_mask=mask, position_embeddings=turned)[0]
         return model.get_output_embeddings()(norm(out[-1])).numpy(), out[-1:]
 
-    network = open_published(read_published(folder), target).open()
+    network = open_published(read_published(folder), target, print).open()
     logits, predicted = expected(states, tokens[:6])
     found = network.read(1, tokens[:6].tolist(), states.numpy(), wanted=True)
     assert np.abs(found[0] - logits).max() < 1e-5
@@ -250,7 +250,7 @@ def test_what_cannot_draft_is_refused_by_name(tmp_path: Path) -> None:
         stated = {"transformer_layer_config": config["transformer_layer_config"] | layer}
         folder = write(tmp_path / name, config | stated, weights)
         with pytest.raises(DerbyError, match=said):
-            open_published(read_published(folder), target)
+            open_published(read_published(folder), target, print)
 
     refused("wide", "of hidden size 32, and this target's is 16", hidden_size=32)
     refused("far", "of vocabulary size 99, and this target's is 64", vocab_size=99)

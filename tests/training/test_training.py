@@ -503,7 +503,7 @@ def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_p
     with torch.no_grad():
         wanted_steps = all_at_once(head, tokens, head.fused(features), 3)
     for published in (path.parent, path.parent / AUTHORS):
-        network = open_published(read_published(published), engine).open()
+        network = open_published(read_published(published), engine, print).open()
         assert network.layers == (0, 1, 2)
         assert network.vocabulary is not None
         assert np.array_equal(network.vocabulary, ids)
@@ -530,6 +530,16 @@ def test_a_run_that_cannot_train_says_why(tiny: TorchTarget, tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
+def test_openvino_has_the_features_of_several_layers(tiny: TorchTarget) -> None:
+    """Torch had to compute them, which took longer."""
+    layers, tokens = layers_read(tiny.files.folder), a_text(14)[0].numpy()
+    expected = TorchTarget(tiny.files, "cpu", layers).features(tokens)
+    found = OpenVINOTarget(str(tiny.files.folder), tiny.files, print, layers).features(tokens)
+    assert found.shape == expected.shape
+    scale = np.abs(expected).mean(0)
+    assert np.abs(found - expected).mean() < 0.03 * scale.mean(), "bf16"
+
+
 @pytest.mark.model
 def test_the_built_in_model_writes_on_openvino_what_its_features_say(tmp_path: Path) -> None:
     """In bf16 near ties fall either way, so nearly all greedy tokens are asked for."""

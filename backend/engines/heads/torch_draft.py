@@ -1,8 +1,11 @@
-"""A published draft that runs in torch, beside its target and in its precision."""
+"""A published draft that runs in torch: beside a target on torch, in its precision; for one on
+another engine on the CPU, in fp32.
+"""
 
 from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +18,10 @@ from backend.engines.heads.eagle3 import eagle3_module
 from backend.engines.heads.medusa import medusa_module
 from backend.engines.heads.mtp import mtp_module
 from backend.engines.heads.published import PublishedDraft
-from backend.engines.torch.engine import TorchEngine
+from backend.engines.torch.engine import TorchEngine, outer_parts
 from backend.engines.torch.growing import GrowingCache
 from backend.errors import DerbyError
+from backend.models.files import Say
 from backend.types import HiddenStates, Logits
 
 #: Rows that a round's first pass usually feeds.
@@ -27,12 +31,14 @@ USUAL = 3
 class TorchDraft:
     """A loaded draft; it holds no text. `seconds`: what a pass takes in a round, on average."""
 
-    def __init__(self, draft: PublishedDraft, target: TorchEngine) -> None:
-        """Raises DerbyError if the draft's files cannot be read, or are for another target."""
+    def __init__(self, draft: PublishedDraft, target: Engine, model: Any) -> None:
+        """`model` is the transformers model of the target, which may lack its layers. Raises
+        DerbyError if the draft's files cannot be read, or are for another target.
+        """
         self.name, self.title = draft.title, f"{draft.title} draft {draft.folder.name}"
         build = {"mtp": mtp_module, "medusa": medusa_module}.get(draft.kind, eagle3_module)
-        self.module: DraftModule = build(draft, target.model)
-        self.states = len(self.module.reads) * target.model.get_input_embeddings().embedding_dim
+        self.module: DraftModule = build(draft, model)
+        self.states = len(self.module.reads) * model.get_input_embeddings().embedding_dim
         self.watch(target)
         self.seconds = 0.0
         self.seconds = self._measured()
@@ -111,11 +117,13 @@ class TorchDraftNetwork(DraftNetwork):
         self._cache = GrowingCache()
 
 
-def open_published(draft: PublishedDraft, target: Engine) -> TorchDraft:
-    """The draft, loaded beside its target. Raises DerbyError if it cannot be."""
-    if not isinstance(target, TorchEngine):
+def open_published(draft: PublishedDraft, target: Engine, say: Say) -> TorchDraft:
+    """The draft, loaded for its target. Raises DerbyError if it cannot be."""
+    if isinstance(target, TorchEngine):
+        return TorchDraft(draft, target, target.model)
+    if draft.kind == "mtp" or not target.capabilities.layers:
         raise DerbyError(
-            f"The {draft.title} draft {draft.folder.name} reads the target's hidden states on "
-            f"torch, where {target.spec} does not run: choose the torch engine."
+            f"The {draft.title} draft {draft.folder.name} is made of parts of its target on torch, "
+            f"where {target.spec} does not run: choose the torch engine."
         )
-    return TorchDraft(draft, target)
+    return TorchDraft(draft, target, outer_parts(target.spec, say))

@@ -39,6 +39,9 @@ CHAINS_ALONE = {"big_bird", "ctrl", "megatron-bert", "rembert"}
 #: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
 REWINDABLE = {"attention", "full_attention", "sliding_attention", CHUNKED}
 
+#: How configurations call the number of layers, and what each of them is.
+LAYERS = ("num_hidden_layers", "layer_types")
+
 #: How configurations call the number of experts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -213,8 +216,30 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
     return files
 
 
-def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
-    """The transformers model, by from_pretrained's arguments `placement`. Raises DerbyError."""
+def outer_parts(spec: ModelSpec, say: Callable[[str], None]) -> Any:
+    """The transformers model that `spec` names without its layers, on the CPU in fp32: embeddings,
+    last norm and output projection, and a configuration that tells of the layers. Raises
+    DerbyError.
+    """
+    from transformers.utils import logging
+
+    spec, usual = (
+        replace(spec, engine="torch", precision="fp32", device="CPU"),
+        logging.get_verbosity(),
+    )
+    logging.set_verbosity_error()  # it would list the weights of all layers
+    try:
+        return load_model(spec, _files(spec, say), {}, bare=True)
+    finally:
+        logging.set_verbosity(usual)
+
+
+def load_model(
+    spec: ModelSpec, files: ModelFiles, placement: dict[str, Any], *, bare: bool = False
+) -> Any:
+    """The transformers model, by from_pretrained's arguments `placement`; `bare`: without its
+    layers. Raises DerbyError.
+    """
     import torch
     from transformers import AutoConfig
 
@@ -229,6 +254,10 @@ def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) ->
             text = config.get_text_config(decoder=True)
             fix_long_factors({"rope_parameters": text.rope_parameters})
         found = text_model(config)
+        layers = found.config.get_text_config(decoder=True)
+        stated = {name: getattr(layers, name, None) for name in LAYERS}
+        if bare:
+            layers.update({name: type(value)() for name, value in stated.items() if value})  # 0, []
         load: Any = found.auto.from_pretrained
         model, loaded = load(
             folder,
@@ -252,6 +281,8 @@ def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) ->
     except Exception as error:  # whatever a configuration or weights of others make it raise
         what = f"The torch engine cannot load {spec.name!r}"
         raise loading_error(spec.name, what, error) from error
+    told = model.config.get_text_config(decoder=True)
+    told.update({name: value for name, value in stated.items() if value})
     require_all_weights(loaded, spec.name)
     if found.whole:
         forget_other_media(model)

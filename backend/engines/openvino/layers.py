@@ -1,0 +1,43 @@
+"""The hidden states in front of a graph's layers, as outputs: for drafts that read them."""
+
+import re
+from typing import TYPE_CHECKING
+
+from backend.types import Layers
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+#: What a layer itself adds, by the names that torch's tracing gives: to the residual stream.
+_ADDED = re.compile(r"__module\.[\w.]*\b(?:layers|h|blocks)\.(\d+)/aten::add_?/Add(?:_\d+)?$")
+
+
+def output_of(layer: int) -> str:
+    """What the output is called that has the hidden states in front of this layer."""
+    return f"hidden.{layer}"
+
+
+def show_layers(model: "ov.Model", layers: Layers) -> None:
+    """Give the graph an output f32 [1, n, D] for each of these layers, `output_of` it, behind those
+    it has. Changes the graph. Raises ValueError if it does not have them by names that we know.
+    """
+    sums: dict[int, list[ov.Node]] = {}
+    for node in model.get_ordered_ops():
+        if found := _ADDED.match(node.get_friendly_name()):
+            sums.setdefault(int(found[1]), []).append(node)
+    for layer in layers:
+        if not sums or not 0 <= layer <= max(sums) or set(sums) != set(range(max(sums) + 1)):
+            raise ValueError(f"its graph does not name its layer {layer}")
+        port = sums[layer - 1][-1].output(0) if layer else _embedded(sums[0][0])
+        port.set_names({*port.get_names(), output_of(layer)})
+        model.add_outputs(port)
+
+
+def _embedded(first: "ov.Node") -> "ov.Output":
+    """What goes into the first layer: the part of its first sum that it did not compute itself."""
+    own = "/".join(first.get_friendly_name().split("/")[:1])
+    ports = [port.get_source_output() for port in first.inputs()]
+    outside = [port for port in ports if not port.get_node().get_friendly_name().startswith(own)]
+    if len(outside) != 1:
+        raise ValueError("its graph does not name what its first layer reads")
+    return outside[0]
