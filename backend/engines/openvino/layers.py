@@ -28,16 +28,26 @@ def show_layers(model: "ov.Model", layers: Layers) -> None:
     for layer in layers:
         if not sums or not 0 <= layer <= max(sums) or set(sums) != set(range(max(sums) + 1)):
             raise ValueError(f"its graph does not name its layer {layer}")
-        port = sums[layer - 1][-1].output(0) if layer else _embedded(sums[0][0])
+        port = _left_by(sums[layer - 1][-1]) if layer else _entering(sums[0][0])
         port.set_names({*port.get_names(), output_of(layer)})
         model.add_outputs(port)
 
 
-def _embedded(first: "ov.Node") -> "ov.Output":
+def _left_by(last: "ov.Node") -> "ov.Output":
+    """What a layer leaves: its last sum, behind which it computes nothing more."""
+    own, port = _layer_of(last), last.output(0)
+    if any(_layer_of(reader.get_node()) == own for reader in port.get_target_inputs()):
+        raise ValueError(f"its graph does more in {own} than to add")
+    return port
+
+
+def _entering(first: "ov.Node") -> "ov.Output":
     """What goes into the first layer: the part of its first sum that it did not compute itself."""
-    own = "/".join(first.get_friendly_name().split("/")[:1])
-    ports = [port.get_source_output() for port in first.inputs()]
-    outside = [port for port in ports if not port.get_node().get_friendly_name().startswith(own)]
-    if len(outside) != 1:
-        raise ValueError("its graph does not name what its first layer reads")
-    return outside[0]
+    own, ports = _layer_of(first), [port.get_source_output() for port in first.inputs()]
+    (outside,) = [port for port in ports if not _layer_of(port.get_node()).startswith(own)]
+    return outside
+
+
+def _layer_of(node: "ov.Node") -> str:
+    """The module of the original that computes the node."""
+    return node.get_friendly_name().partition("/")[0]
