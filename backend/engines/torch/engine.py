@@ -255,9 +255,8 @@ def load_model(
             fix_long_factors({"rope_parameters": text.rope_parameters})
         found = text_model(config)
         layers = found.config.get_text_config(decoder=True)
-        stated = {name: getattr(layers, name, None) for name in LAYERS}
-        if bare:
-            layers.update({name: type(value)() for name, value in stated.items() if value})  # 0, []
+        stated = {n: value for n in LAYERS if bare and (value := getattr(layers, n, None))}
+        layers.update({name: type(value)() for name, value in stated.items()})  # 0, []
         load: Any = found.auto.from_pretrained
         model, loaded = load(
             folder,
@@ -281,8 +280,7 @@ def load_model(
     except Exception as error:  # whatever a configuration or weights of others make it raise
         what = f"The torch engine cannot load {spec.name!r}"
         raise loading_error(spec.name, what, error) from error
-    told = model.config.get_text_config(decoder=True)
-    told.update({name: value for name, value in stated.items() if value})
+    model.config.get_text_config(decoder=True).update(stated)
     require_all_weights(loaded, spec.name)
     if found.whole:
         forget_other_media(model)
