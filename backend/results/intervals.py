@@ -133,16 +133,17 @@ def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
     return _around(value, np.median(drawn, axis=1), pieces)
 
 
-def shared(ours: Sequence[Commit], theirs: Sequence[Commit]) -> Ratio:
+def shared(ours: Sequence[Commit], theirs: Sequence[Commit], *, over: bool = True) -> Ratio:
     """How many times as many tokens the first of two columns wrote while both were decoding;
     UNKNOWN if that was short, or either wrote none. Both begin with their first step. A step counts
-    for a slice of that time by the share of it that lies there.
+    for a slice of that time by the share of it that lies there. `over`: one of them has ended;
+    until then slices are not shortened, for who looks again and again is soon misled by chance.
     """
     progress = [_progress(commits) for commits in (ours, theirs)]
     begin = max(clock[0] for clock, _, _ in progress)
     end = min(clock[-1] for clock, _, _ in progress)
     inside = [np.count_nonzero((clock > begin) & (clock <= end)) for clock, _, _ in progress]
-    slices = max((end - begin) / SLICE, min((end - begin) / SHORTEST, LEAST))
+    slices = max((end - begin) / SLICE, min((end - begin) / SHORTEST, LEAST) if over else 0)
     count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
     ours_written, theirs_written = (
         float(np.ptp(np.interp((begin, end), clock, tokens))) for clock, tokens, _ in progress

@@ -411,7 +411,8 @@ class Score:
         program, elsewhere = self.fed or baseline.fed, self.clock != baseline.clock
         if not value or self is baseline or program or elsewhere:
             return Ratio(value)
-        found = shared(self.commits, baseline.commits)
+        over = bool(self.reason or baseline.reason)  # then no more of the time is in common
+        found = shared(self.commits, baseline.commits, over=over)
         return found if found.value else Ratio(value)
 
 

@@ -323,7 +323,7 @@ def _own_text(board: Scoreboard, index: int) -> str:
     base, column = board.baseline_index, board.columns[index]
     if base is not None and column.grammar and column.grammar != board.columns[base].grammar:
         same = board.reference(index) == base and board.sameness(index) == "same"
-        return "whose grammar allowed the same text" if same else "which follows a grammar"
+        return "whose grammar allowed the same text" if same else "whose grammar changed its text"
     if not board.scores[index].keeps_text and board.draws_alike(index):
         return "which draws a different text from the same distribution"
     if not board.lossless(index):

@@ -86,7 +86,7 @@ def test_the_headline_admits_that_nothing_is_faster_and_names_a_changed_text() -
     other = board_of("kv grammar", *plain, *written(1, OTHER, 0.05))
     assert headline(other) == (
         "KV reuse writes 10.0 tokens a second. "
-        "Grammar, which follows a grammar, is 2.00 times as fast."
+        "Grammar, whose grammar changed its text, is 2.00 times as fast."
     )
 
 
@@ -507,7 +507,7 @@ def test_a_column_under_a_grammar_is_not_said_to_write_a_text_of_its_own() -> No
     board = board_of(names, *events, *written(2, pairs, 0.1))
     assert kept(board, 2) == "same text"
     said = headline(board)
-    assert said.startswith("KV reuse writes 10.0 tokens a second. Prompt lookup, which follows a ")
+    assert said.startswith("KV reuse writes 10.0 tokens a second. Prompt lookup, whose grammar ")
     assert said.endswith(" times as fast. The texts of Grammar and Prompt lookup are identical.")
 
 
