@@ -111,7 +111,8 @@ def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> Vie
 def opening_view(record: RaceRecord) -> View:
     """The recorded race that a page just opened plays until there is another one: number 0."""
     shown = view(board_of(record), race=0, goal=goal_of(record.request))
-    columns = [{**column, "details": None} for column in shown["columns"]]
+    spare = {"details": None, "line": "", "sentence": ""}  # what an opened page does not show
+    columns = [{**column, **spare} for column in shown["columns"]]
     later = {
         "columns": columns,
         "doubt": "",
