@@ -40,7 +40,7 @@ LOOK = 0.05
 #: In this order: a later one may say more of what an earlier one began.
 STYLES = ("page.css", "replay.css", "benchmark.css", "history.css")
 
-#: What only their readers need: comments, and room.
+#: Comments and white space, which browsers do not need.
 _SPARE = re.compile(r"/\*.*?\*/\s*|(?<=[{};,])\s+", re.DOTALL)
 
 

@@ -370,7 +370,7 @@ class Visitors:
                 yield self._frame(run)
                 seen = now
             if not over:
-                await _set(folded, PERIOD)
+                await _until_set(folded, PERIOD)
 
     def seen(self, visitor: str) -> None:
         """The visitor's page asks, whether or not it has another connection."""
@@ -598,7 +598,7 @@ class Visitors:
                         return
                     self._add(run, event)
                 run.tell()
-                await _set(run.woken, WAITING_PERIOD if self._ahead(run) else PERIOD)
+                await _until_set(run.woken, WAITING_PERIOD if self._ahead(run) else PERIOD)
                 run.woken.clear()
         finally:
             run.over = True
@@ -634,7 +634,7 @@ class Visitors:
             return self._in_turn().index(run) if waits else 0
 
 
-async def _set(event: asyncio.Event, seconds: float) -> None:
+async def _until_set(event: asyncio.Event, seconds: float) -> None:
     """Wait until the event is set, at most so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

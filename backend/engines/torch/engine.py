@@ -39,8 +39,8 @@ CHAINS_ALONE = {"big_bird", "ctrl", "megatron-bert", "rembert"}
 #: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
 REWINDABLE = {"attention", "full_attention", "sliding_attention", CHUNKED}
 
-#: How configurations call the number of layers, and what each of them is.
-LAYERS = ("num_hidden_layers", "layer_types")
+#: How configurations say that there are no layers.
+WITHOUT_LAYERS = {"num_hidden_layers": 0, "layer_types": []}
 
 #: How configurations call the number of experts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -223,10 +223,8 @@ def outer_parts(spec: ModelSpec, say: Callable[[str], None]) -> Any:
     """
     from transformers.utils import logging
 
-    spec, usual = (
-        replace(spec, engine="torch", precision="fp32", device="CPU"),
-        logging.get_verbosity(),
-    )
+    spec = replace(spec, engine="torch", precision="fp32", device="CPU")
+    usual = logging.get_verbosity()
     logging.set_verbosity_error()  # it would list the weights of all layers
     try:
         return load_model(spec, _files(spec, say), {}, bare=True)
@@ -255,8 +253,9 @@ def load_model(
             fix_long_factors({"rope_parameters": text.rope_parameters})
         found = text_model(config)
         layers = found.config.get_text_config(decoder=True)
-        stated = {n: value for n in LAYERS if bare and (value := getattr(layers, n, None))}
-        layers.update({name: type(value)() for name, value in stated.items()})  # 0, []
+        changed = [n for n in WITHOUT_LAYERS if bare and getattr(layers, n, None)]
+        stated = {name: getattr(layers, name) for name in changed}
+        layers.update({name: WITHOUT_LAYERS[name] for name in changed})
         load: Any = found.auto.from_pretrained
         model, loaded = load(
             folder,
