@@ -1,5 +1,6 @@
 """The launch: what the page may offer, where races run, and for how long."""
 
+import logging
 import os
 import signal
 import time
@@ -174,6 +175,9 @@ def _serve(
         for asked in (signal.SIGINT, signal.SIGTERM):
             signal.signal(asked, signal.SIG_IGN)  # it is ending already
         races.close()
+        # The server's thread goes on until the interpreter is gone, and may begin no thread any
+        # more: what it breaks off then is no error.
+        logging.disable()
 
 
 def _with_lent_gpu(worker: Host, models: Sequence[str], limits: Limits) -> Host:

@@ -17,7 +17,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import httpx
@@ -101,7 +101,9 @@ class CrowdLog(Log):
 
 class Siege:
     """Hostile visitors who come and go: a quarter of a round without them, half of it with them,
-    a quarter without. What else the machine does in that time befalls both alike.
+    a quarter without. What else the machine does in that time befalls both alike. While they are
+    away, as many honest visitors take their places: else a page would be slower beside them for
+    there being more visitors.
     """
 
     def __init__(self, attackers: int, seconds: float) -> None:
@@ -109,18 +111,33 @@ class Siege:
         self.calm, self.beside = CrowdLog(), CrowdLog()
         self.now: CrowdLog | None = None  # the side that a moment counts for
 
-    async def run(self, log: CrowdLog, attack: Callable[[float], Awaitable[Any]]) -> None:
-        """Have `attack(end)` in every hostile half. What begins within `SETTLE` seconds of a change
-        belongs to neither side.
+    async def run(
+        self,
+        log: CrowdLog,
+        attack: Callable[[float], Awaitable[Any]],
+        stand_in: Callable[[float], Awaitable[Any]],
+    ) -> None:
+        """Have `attack(end)` in every hostile half and `stand_in(end)` in between, which is called
+        off then. What begins within `SETTLE` seconds of a change belongs to neither side.
         """
         rounds = max(1, round(self._seconds / ROUND))
         quarter = self._seconds / rounds / 4
         for _ in range(rounds):
-            await self._spend(quarter, log, self.calm)
+            await self._calm(quarter, log, stand_in)
             attacking = asyncio.ensure_future(attack(time.monotonic() + 2 * quarter))
             await self._spend(2 * quarter, log, self.beside)
             await attacking
-            await self._spend(quarter, log, self.calm)
+            await self._calm(quarter, log, stand_in)
+
+    async def _calm(
+        self, seconds: float, log: CrowdLog, stand_in: Callable[[float], Awaitable[Any]]
+    ) -> None:
+        standing_in = asyncio.ensure_future(stand_in(time.monotonic() + seconds))
+        try:
+            await self._spend(seconds, log, self.calm)
+        finally:
+            standing_in.cancel()
+            await asyncio.gather(standing_in, return_exceptions=True)
 
     async def _spend(self, seconds: float, log: CrowdLog, side: CrowdLog) -> None:
         settling = min(SETTLE, seconds / 4)
@@ -158,13 +175,13 @@ def crowd(
 def beside_hostile(
     visitors: int = 40, seconds: float = 3600.0, *, seed: int = 0, share: float = 0.1
 ) -> Result:
-    """Have a crowd on the page for so long, that share of it hostile and there for half of the
-    time, in turns: do the others wait as long as without them?
+    """Have a crowd on the page for so long, that share of it hostile for half of the time, in
+    turns: do the others wait as long as beside honest ones?
     """
     log, siege = CrowdLog(), Siege(_of(visitors, share), seconds)
     honest, options = visitors - siege.attackers, ("--mcp", "--proxy", "127.0.0.1")
     figures = _crowded(log, honest, seconds, seed, options, siege)
-    size = f"{honest} visitors, {siege.attackers} hostile ones for half of {seconds:g} s"
+    size = f"{visitors} visitors, {siege.attackers} of them hostile for half of {seconds:g} s"
     tried = sum(log.counts[counted(act)] > 0 for act in ATTACKS)
     kinds = at_least("kinds of attacks tried", tried, len(ATTACKS))
     figures = [*compared(siege.calm, siege.beside), kinds, *figures]
@@ -280,13 +297,13 @@ async def _play(
                 log.flaw(LOST, f"{name}: {error!r}")
                 await asyncio.sleep(1)
 
-    async def attacks(until: float) -> None:
-        own = random.Random(f"hostile {seed}")
-        slots = (slot(attack, "hostile visitor", own, until) for _ in range(siege.attackers))
-        await asyncio.gather(*slots)
+    async def come(visit: Visit, kind: str, until: float) -> None:
+        own = random.Random(f"{kind} {seed}")
+        await asyncio.gather(*(slot(visit, kind, own, until) for _ in range(siege.attackers)))
 
     others = random.Random(seed)
-    besieging = asyncio.create_task(siege.run(log, attacks))
+    attacks, stand_ins = partial(come, attack, "hostile visitor"), partial(come, _visit, "stand-in")
+    besieging = asyncio.create_task(siege.run(log, attacks, stand_ins))
     await asyncio.gather(*(slot(_visit, "visitor", others, end) for _ in range(visitors)))
     tasks = (watching, asking, besieging)
     for task in tasks:
@@ -467,11 +484,13 @@ async def _deaf(client: Client, prompt: str, log: CrowdLog, seconds: float) -> N
     """Run, and never read what comes of it."""
     log.counts["deaf"] += 1
     log.counts["deaf now"] += 1
-    with contextlib.suppress(RefusedError):
-        await client.call("ask.submit", **form(prompt, 40, *LINEUP))
-        async with client.http.stream("GET", "/derby/stream"):
-            await asyncio.sleep(seconds)
-    log.counts["deaf now"] -= 1
+    try:
+        with contextlib.suppress(RefusedError):
+            await client.call("ask.submit", **form(prompt, 40, *LINEUP))
+            async with client.http.stream("GET", "/derby/stream"):
+                await asyncio.sleep(seconds)
+    finally:
+        log.counts["deaf now"] -= 1
 
 
 async def _later(seconds: float, act: Callable[[], Awaitable[None]]) -> None:

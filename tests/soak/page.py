@@ -31,7 +31,7 @@ def page(count: int = 30, *, seed: int = 0) -> Result:
         for sign in itertools.islice(itertools.cycle(SIGNALS), count):
             try:
                 with Server("--fake", cache=cache) as server:
-                    asyncio.run(_until_racing(server, chance.uniform(0, 1)))
+                    asyncio.run(until_racing(server, chance.uniform(0, 1)))
                     seconds = _end(server, sign, log)
                     # A page that is told to end says nothing of it.
                     log.wrong[BROKEN] += [b for b in server.broken if "KeyboardInterrupt" not in b]
@@ -46,7 +46,7 @@ def page(count: int = 30, *, seed: int = 0) -> Result:
     return log.result("page", f"{count} ends, seed {seed}", log.longest(GONE))
 
 
-async def _until_racing(server: Server, delay: float) -> None:
+async def until_racing(server: Server, delay: float) -> None:
     """Race, save a column, race on, and return in the middle of that."""
     async with Client(server.address) as client:
         first = await client.last(**form("A race before", 8))

@@ -4,11 +4,15 @@ harness itself.
 
 import asyncio
 import importlib
+import signal
+from pathlib import Path
 
 import pytest
 from soak.crowd import RACED, CrowdLog, Siege, compared
+from soak.page import until_racing
 from soak.report import Log, as_json, as_markdown, at_most, noted, read_json
 from soak.rows import ROWS
+from soak.server import PATIENCE, Server, private_cache
 
 # At collection, before any row has started threads or a browser.
 importlib.import_module("soak.fuzz")
@@ -43,6 +47,21 @@ def test_others_who_wait_longer_or_are_refused_beside_hostile_visitors_fail_the_
     assert held(CrowdLog()) == [False, False, True]
 
 
+@pytest.mark.thorough
+def test_what_a_page_breaks_off_as_it_ends_is_no_error(tmp_path: Path) -> None:
+    # The server's thread told of a race's end after the interpreter had closed its pools of
+    # threads: one page in some hundred logged a traceback. This interpreter stays there for longer.
+    waits = "import threading, time; threading._register_atexit(time.sleep, 0.5)"
+    (tmp_path / "sitecustomize.py").write_text(waits, encoding="utf-8")
+    with private_cache() as cache:
+        lasting = {"PYTHONPATH": str(tmp_path)}
+        with Server("--fake", cache=cache, environment=lasting) as server:
+            asyncio.run(until_racing(server, 0))
+            server.end(signal.SIGTERM)
+            server.process.wait(PATIENCE)
+            assert server.broken == []
+
+
 def test_races_count_for_the_side_on_which_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("soak.crowd.SETTLE", 0.0)
     log, siege = CrowdLog(), Siege(1, 0.2)
@@ -60,12 +79,23 @@ def test_races_count_for_the_side_on_which_they_ended(monkeypatch: pytest.Monkey
         await asyncio.sleep(0)
         log.took(RACED, 4.0)
 
+    sides: list[tuple[str, bool]] = []
+
+    async def stand_in(_: float) -> None:
+        sides.append(("came", siege.now is siege.beside))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            sides.append(("left", siege.now is siege.beside))
+
     async def play() -> None:
-        await asyncio.gather(siege.run(log, attack), race_in_peace())
+        await asyncio.gather(siege.run(log, attack, stand_in), race_in_peace())
 
     asyncio.run(play())
     assert siege.beside.seconds[RACED] == [2.0]
     assert siege.calm.seconds[RACED] == [4.0]
+    # Before the attackers, and after them: a stand-in comes and leaves while they are away.
+    assert sides == [("came", False), ("left", False)] * 2
 
 
 def test_a_report_tells_a_bar_that_is_not_held() -> None:
