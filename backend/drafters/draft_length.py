@@ -21,6 +21,11 @@ MEMORY = 30
 #: may well be lower by this share: else a single pass that was held up would deter for ever.
 PATIENCE, DOUBTFUL = 16, 0.03
 
+#: Of the rounds in which drafting does not seem to pay, one in so many drafts all the same, to see
+#: whether that has changed; one in more where it would take over this share of their time: a draft
+#: in torch on one layer of the model took 1.3 plain passes each time, 10 % of 55 tokens.
+PROBE_EVERY, PROBE_SHARE = 16, 0.01
+
 #: A call of the draft counts as at most so much slower or faster than believed (logarithm of the
 #: ratio): other work may have held it up.
 SURPRISE = log(2)
@@ -60,6 +65,11 @@ class DraftLength:
         """Say whether to draft a token behind `drafted` ones that are right so probably."""
         return drafted < self.most
 
+    @property
+    def pause(self) -> float:
+        """Rounds of a row in which drafting does not seem to pay, the last of which drafts."""
+        return PROBE_EVERY
+
     def begin(self, context: int) -> None:
         """Begin a round behind so many tokens. A drafter that asks another one begins it twice."""
 
@@ -87,6 +97,7 @@ class AdaptiveDraftLength(DraftLength):
         self._costs = costs
         self._draft = draft
         self._drafts = 1  # rounds that told what a call takes, what was given being one
+        self._asked = 0.0  # seconds of the last draft, all its calls together
         self._rows = 1  # of the last pass
         self._alone = 0  # passes in a row over one row
         self._context = CONTEXT
@@ -146,6 +157,13 @@ class AdaptiveDraftLength(DraftLength):
         slope = (costs(rows + 4, context) - costs(rows, context)) / 4
         return self._seconds_per_token * path_probability > self._draft + slope
 
+    @property
+    def pause(self) -> float:
+        """See DraftLength. A draft that was not asked for long has more to read."""
+        costs = self._costs.now
+        spent = max(self._asked, self._draft) + costs(2, self._context) - costs(1, self._context)
+        return max(PROBE_EVERY, spent / (PROBE_SHARE * costs.one_row))
+
     def begin(self, context: int) -> None:
         self._context = context
         self._began = True
@@ -169,6 +187,7 @@ class AdaptiveDraftLength(DraftLength):
             return
         surprise = log(seconds / calls / self._draft)
         self._drafts = min(self._drafts + 1, MEMORY)
+        self._asked = seconds
         self._draft *= exp(max(-SURPRISE, min(surprise, SURPRISE)) / self._drafts)
 
     def summary(self) -> Decision:

@@ -17,12 +17,13 @@ from backend.decoding.drafter import UNDECIDED
 from backend.decoding.sampling import Pair
 from backend.drafters.acceptance import (
     MEMORY,
-    PROBE_EVERY,
     AcceptanceEstimates,
     Calibration,
 )
 from backend.drafters.draft_length import (
     PATIENCE,
+    PROBE_EVERY,
+    PROBE_SHARE,
     AdaptiveDraftLength,
     DraftLength,
 )
@@ -118,16 +119,36 @@ def test_what_was_long_ago_is_forgotten(before: int) -> None:
     assert chances[0] > 0.8
 
 
-def test_a_draft_that_is_never_right_is_asked_once_in_a_while_only() -> None:
-    draft_length, calibration = AdaptiveDraftLength(CURVE, 2.0, 8), Calibration()
+def asked_of(call: float, seconds: float, rounds: int = 400) -> list[bool]:
+    """In which rounds a draft is asked that is never right, and takes so many seconds each time,
+    of which a call takes `call`. A plain pass takes ten.
+    """
+    draft_length, calibration = AdaptiveDraftLength(CURVE, call, 8), Calibration()
     asked: list[bool] = []
-    for _ in range(200):
+    for _ in range(rounds):
         asked.append(calibration.begin(draft_length))
         if asked[-1]:
             calibration.add(Pair(5, 0.1, 6), second=False)
             calibration.learn(outcome(1, 0))
+        made = outcome(1, 0, calls=1) if asked[-1] else outcome(0, 0)
+        draft_length.learn(replace(made, draft_seconds=seconds if asked[-1] else 0.0))
+    return asked
+
+
+def test_a_draft_that_is_never_right_is_asked_once_in_a_while_only() -> None:
+    asked = asked_of(0.4, 0.4)
     assert all(asked[:3])
-    assert 200 / PROBE_EVERY - 2 <= sum(asked[20:]) <= 200 / PROBE_EVERY + 2
+    assert 340 / PROBE_EVERY - 2 <= sum(asked[60:]) <= 340 / PROBE_EVERY + 2
+
+
+def test_a_dear_draft_that_is_never_right_takes_a_hundredth_of_the_time() -> None:
+    """One round in sixteen asked it, whatever it took: a tenth of 55 tokens."""
+    rounds = 4000
+    asked = asked_of(4.0, 12.0, rounds)
+    lost = sum(asked) * (12.0 + CURVE(2) - CURVE(1))
+    assert sum(asked[400:]) > 0
+    assert lost <= 2 * PROBE_SHARE * rounds * CURVE.one_row
+    assert not any(asked_of(6.0, 6.0, 55))
 
 
 def chances(calibration: Calibration, *gaps: float) -> list[float]:
