@@ -95,12 +95,12 @@ function recall() {
   try {
     show({ ...view, phase: view.phase === "ended" ? "ended" : "stopped", status: view.left });
   } catch {
-    showRecorded();
+    find(".dd-benchmark").dataset.phase = "idle";
+    drawRecorded();
   }
 }
 
-function showRecorded() {
-  find(".dd-benchmark").dataset.phase = "idle";
+function drawRecorded() {
   drawBoxes(RECORDED, `Recorded on an AMD EPYC, with the built-in model. ${RESULT}`);
 }
 
@@ -113,6 +113,7 @@ function show(view) {
   find(".dd-verdict").textContent = view.verdict;
   drawTable(view.headings, view.groups);
   if (view.boxes) drawBoxes(view.boxes, RESULT);
+  else if (!RUNNING.includes(view.phase)) drawRecorded();
   else find(".dd-boxes div").replaceChildren(); // nothing recorded, which would look like a result
   find(".dd-failures").replaceChildren(...view.failures.map((sentence) => make("li", "", sentence)));
   drawFiles(view.files);
@@ -142,7 +143,7 @@ export function start({ props, trigger, watch }) {
   area.addEventListener("input", name);
   find("#benchmark-start").addEventListener("click", () => trigger("submit"));
   find("#benchmark-resume").addEventListener("click", () => trigger("play"));
-  showRecorded();
+  drawRecorded();
   find("input[type=file]").addEventListener("change", readFile);
   watch("value", () => (props.value?.begun ? listenTo(props.value) : draw(props.value)));
   document.addEventListener("dd-benchmark", ({ detail }) => draw(detail));

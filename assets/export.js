@@ -5,21 +5,21 @@ import { kept } from "./kept.js";
 import { race } from "./rounds.js";
 import { startMenu } from "./tabs.js";
 
-const find = finder("export");
+const find = finder("board");
 let component = null; // which is asked, and holds the answer
 const wanted = new Set(); // the forms that are still to come; "kept": a link, to be kept
 let offered = -1; // the number of the race that was last asked for to be kept
 
 // What Share says of the address bar: for a race that a link opened, and for one that was run here.
-const OPENED = "to the whole race, as the address bar holds it";
-const RUN = "to the whole race; the address bar holds only its settings";
+const OPENED = "It shows this race, as the address bar does.";
+const RUN = "It shows this race. The address bar only runs it again.";
 
 // What the server makes where the page makes something else of it.
 const MADE_OF = { kept: "link", png: "svg", "curve-png": "curve-svg" };
 
 function clear() {
-  find("p").textContent = "";
-  find("input").hidden = true;
+  find(".dd-export p").textContent = "";
+  find(".dd-export input").hidden = true;
 }
 
 function ask(form) {
@@ -59,7 +59,7 @@ async function saveFile([name, kind, content], form) {
 }
 
 async function copy(address, told) {
-  const [field, note] = [find("input"), find("p")];
+  const [field, note] = [find(".dd-export input"), find(".dd-export p")];
   field.value = address;
   try {
     await navigator.clipboard.writeText(address);
@@ -77,7 +77,7 @@ function settle({ form, link, note: told, file, about }) {
   if (file) saveFile(file, form);
   else if (link && form === "kept") kept.add(link, about);
   else if (link) copy(location.href.split("#")[0] + link, told);
-  else if (form !== "kept") find("p").textContent = told;
+  else if (form !== "kept") find(".dd-export p").textContent = told;
 }
 
 // What is asked for twice at nearly the same time may be the later one both times.
@@ -109,6 +109,15 @@ function offer(board) {
 function attach() {
   const board = document.querySelector(".dd-board");
   if (!board) return setTimeout(attach, 200);
+  find(".dd-export").addEventListener("click", ({ target }) => {
+    const form = target.closest("[data-form]")?.dataset.form; // a button's second line is a node in it
+    if (form) ask(form);
+  });
+  find("#dd-share").addEventListener("beforetoggle", () => {
+    const opened = !find(".dd-recorded").hidden; // by a link, which the address is
+    find("#dd-share small").textContent = opened ? OPENED : RUN;
+  });
+  for (const name of ["#dd-share", "#dd-download"]) startMenu(find(name));
   const phases = new MutationObserver(() => offer(board));
   phases.observe(board, { attributeFilter: ["data-phase"] });
   phases.observe(board.querySelector("#dd-tab-costs"), { attributeFilter: ["hidden"] });
@@ -118,14 +127,5 @@ function attach() {
 export function start(given) {
   component = given;
   component.watch("value", answered);
-  find(".dd-export").addEventListener("click", ({ target }) => {
-    const form = target.closest("[data-form]")?.dataset.form; // a button's second line is a node in it
-    if (form) ask(form);
-  });
-  find("#dd-share").addEventListener("beforetoggle", () => {
-    const opened = !document.querySelector(".dd-recorded").hidden; // by a link, which the address is
-    find("small").textContent = opened ? OPENED : RUN;
-  });
-  for (const name of ["#dd-share", "#dd-download"]) startMenu(find(name));
   attach();
 }

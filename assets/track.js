@@ -11,7 +11,7 @@ const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
 const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
 let drawn = ""; // of the scale, which changes in place
 let width = 800; // of the lanes, in pixels
-let scale = { unit: "token", flag: 0, end: "", finish: null, now: null };
+let scale = { unit: "token", flag: 0, end: "", about: "", finish: null, now: null };
 
 export function laneOf(column) {
   const root = make("li", "dd-lane");
@@ -58,11 +58,11 @@ export function drawScale(now = scale) {
   width = find(".dd-scale").clientWidth || width;
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
   setData(find(".dd-track"), "noisy", String(now.noisy));
+  put(find(".dd-unit"), now.about);
   const wanted = `${now.flag} ${now.end} ${width}`;
   if (drawn === wanted) return;
   drawn = wanted;
   const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));
-  put(find(".dd-unit"), now.unit === "token" ? "speed after the prompt" : "");
   find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
 }
 

@@ -52,11 +52,15 @@ class Surroundings:
     fields: Mapping[str, Any]
 
 
-def own(name: str, value: Any = None, script: str = "", **more: Any) -> gr.HTML:
-    """A component of ours. NAME.html is its layout; NAME.js, or another script, starts it."""
+def own(
+    name: str, value: Any = None, script: str = "", layout: str | None = None, **more: Any
+) -> gr.HTML:
+    """A component of ours. NAME.html, or another layout, is its layout; NAME.js, or another script,
+    starts it.
+    """
     return gr.HTML(
         value,
-        html_template=asset(f"{name}.html"),
+        html_template=asset(f"{name}.html") if layout is None else layout,
         js_on_load=starting(script or f"{name}.js"),
         elem_id=name,
         **BARE,

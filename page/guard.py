@@ -6,11 +6,13 @@ of them. All others answer 404.
 
 import asyncio
 import gzip
+import re
 import secrets
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlencode
 
+import brotli
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -29,6 +31,11 @@ from page.site import Site
 from page.stream import HERE, STOP, STREAM, visitor_asking
 
 DOCUMENT = "/"
+#: How the document is compressed for browsers that accept it, the best first. In about 3 ms.
+_CODINGS: Mapping[str, Callable[[bytes], bytes]] = {
+    "br": lambda body: brotli.compress(body, quality=5),
+    "gzip": lambda body: gzip.compress(body, 6),
+}
 #: Where programs that called a function of the API read what it yields.
 QUEUE = "/gradio_api/queue/data"
 #: Where agents call, if the page has tools for them.
@@ -197,7 +204,7 @@ class Guard:
 
 class _Outgoing:
     """A sender that adds headers to every answer. To the document it also adds a visitor's cookie
-    and the nonces of its scripts, and compresses it to a fifth for browsers that accept that.
+    and the nonces of its scripts, and compresses it to a seventh for browsers that accept that.
     """
 
     def __init__(self, request: Request, send: Send, site: Site) -> None:
@@ -207,7 +214,8 @@ class _Outgoing:
         self._root = site.root(request.url.scheme, request.headers)
         self._nonce = secrets.token_urlsafe(16)
         self._document = request.scope["path"] == DOCUMENT and request.method == "GET"
-        self._zipped = "gzip" in request.headers.get("accept-encoding", "")
+        accepted = re.findall(r"\w+", request.headers.get("accept-encoding", ""))
+        self._coding = next((name for name in _CODINGS if name in accepted), "")
         self._new = not known_cookie(request.cookies.get(COOKIE, ""))
         self._start: Message | None = None
         self._begun = False
@@ -242,9 +250,9 @@ class _Outgoing:
         assert self._start is not None  # noqa: S101
         headers = MutableHeaders(scope=self._start)
         headers.add_vary_header("Accept-Encoding")
-        if self._zipped:  # gradio zips what has a name like a file's
-            body = gzip.compress(body, 6)
-            headers["Content-Encoding"] = "gzip"
+        if self._coding:  # gradio compresses what has a name like a file's
+            body = _CODINGS[self._coding](body)
+            headers["Content-Encoding"] = self._coding
         headers["Content-Length"] = str(len(body))
         await self._begin(self._start)
         await self._send({"type": "http.response.body", "body": body})

@@ -10,6 +10,7 @@ from backend.models.files import model_title
 from backend.racing.hosts.host import Host
 from backend.remote.server import named_servers
 from backend.web.api import Api
+from backend.web.assets import asset, board_html
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
@@ -56,7 +57,8 @@ def build(
             metrics.waiting = lambda: visitors.waiting
         controller = Controller(visitors, offer)
         header = own("header", script="page.js")
-        board = own("board", opening_view(opening()), render=False)
+        layout = board_html(asset("export.html"))
+        board = own("board", opening_view(opening()), layout=layout, render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))
         around = Surroundings(controller, offer, editor, board, fields)
         with _view("race"):

@@ -14,7 +14,7 @@ from page.components import QUIET, own, visitor_of
 
 
 def fill_below(controller: Controller) -> None:
-    inspector, row = own("inspector"), own("export")
+    inspector, row = own("inspector"), own("export", layout="")  # its row is the board's
 
     def export(request: gr.Request, asked: Any) -> View:
         return controller.export(visitor_of(request), asked)

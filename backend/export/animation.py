@@ -27,9 +27,8 @@ from backend.models.files import model_title
 from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import NONE, counted, figure, ordinal
-from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import Unit, photo_finish, place, position, unit_of
+from backend.results.track import Unit, beginning, photo_finish, place, position, unit_of
 
 WIDTH, MARGIN = 1000, 32
 RIGHT = WIDTH - MARGIN
@@ -57,22 +56,22 @@ def animation(record: RaceRecord) -> str:
     """
     made = board(record)
     unit, finish = unit_of(made), photo_finish(made)
-    whole = max(*(position(score, unit) for score in made.scores), 1)
+    every = range(len(made.scores))
+    whole = max(*(position(made, i) for i in every), 1)
     clocks = [score.moments[-1].clock for score in made.scores if score.moments]
     end = finish.seconds if finish else max(clocks, default=0.0)
     bottom = TOP + LANE * len(made.scores)
     styles: list[str] = []
     parts = [*_head(record), *_scale(whole, unit, bottom)]
-    for index, score in enumerate(made.scores):
-        course = _course(score, unit, end, whole)
+    for index in every:
+        course = _course(made, index, end, whole)
         styles += _motion(index, course)
         reached = place(made, index, finish) if finish else 0
         parts += _lane(made, index, course[-1], reached, TOP + LANE * (index + 0.5))
     foot = list(_foot(record, sentences.doubt(made), end, bottom))
     parts += foot
     said = "A race: " + ", ".join(
-        f"{made.name(i)} {counted(position(score, unit, end), unit)}"
-        for i, score in enumerate(made.scores)
+        f"{made.name(i)} {counted(position(made, i, end), unit)}" for i in every
     )
     height = bottom + FOOT + LINE * (len(foot) - 1)
     drawn = picture(WIDTH, height, "Decode Derby: a race", said, parts)
@@ -80,16 +79,17 @@ def animation(record: RaceRecord) -> str:
     return f"{first}\n<style>\n{''.join(styles)}</style>\n{rest}"
 
 
-def _course(score: Score, unit: Unit, end: float, whole: int) -> list[Point]:
+def _course(made: Scoreboard, index: int, end: float, whole: int) -> list[Point]:
     """How far the lane was at which share of the race's time, from (0, 0) on; the last point is
     the photo finish. Between two steps nothing is known, so there the lane moves evenly.
     """
+    score, unit, begun = made.scores[index], unit_of(made), beginning(made, index)
     points: list[Point] = [(0.0, 0.0)]
     characters = 0
     for moment in score.moments:
         characters += sum(len(shown) for _, shown in moment.spans)
         written = score.earlier + moment.start + moment.tokens
-        share = moment.clock / end if end else 1.0
+        share = max(0.0, moment.clock - begun) / end if end else 1.0
         done = (written if unit == "token" else characters) / whole
         before, reached = points[-1]
         if share > 1:
@@ -97,7 +97,7 @@ def _course(score: Score, unit: Unit, end: float, whole: int) -> list[Point]:
             break
         if share - before >= FINEST or share == 1:
             points.append((share, done))
-    last = position(score, unit, end) / whole
+    last = position(made, index, end) / whole
     return points if points[-1][0] >= 1 else [*points, (1.0, last)]
 
 

@@ -58,7 +58,7 @@ def card(record: RaceRecord) -> str:
     parts += [text(MARGIN, TOP + 12 + HEADLINE * n, words, 26, INK) for n, words in lines]
     finish, unit = photo_finish(made), unit_of(made)
     seconds = finish.seconds if finish else inf
-    reached = [position(score, unit, seconds) for score in made.scores]
+    reached = [position(made, i, seconds) for i in range(len(made.scores))]
     whole = max(*reached, 1)
     for index, length in enumerate(reached):
         here = place(made, index, finish) if finish else 0

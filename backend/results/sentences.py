@@ -15,7 +15,14 @@ from backend.events import Conditions, Served
 from backend.results.figures import counted, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
-from backend.results.track import BY_DESIGN, photo_finish, place, position, standing, unit_of
+from backend.results.track import (
+    BY_DESIGN,
+    photo_finish,
+    place,
+    position,
+    standing,
+    unit_of,
+)
 
 #: Tokens per pass above which a column did more than plain decoding.
 PLAIN = 1.03
@@ -128,8 +135,8 @@ def lead(board: Scoreboard) -> str:
     if now is None:
         return ""
     others = [
-        (position(score, unit, now.seconds), board.name(i))
-        for i, score in enumerate(board.scores)
+        (position(board, i, now.seconds), board.name(i))
+        for i in range(len(board.scores))
         if i != now.column and place(board, i, now)
     ]
     second, name = max(others, default=(0, ""))
@@ -174,6 +181,12 @@ def time_left(board: Scoreboard, goal: int) -> str:
             tokens = min(tokens, column.limit - score.written)
         total += max(0, tokens) * score.tpot
     return f"about {_roundly(total)} left"
+
+
+def frozen(board: Scoreboard) -> str:
+    """At which moment the lanes of a race that has ended stand still; "" if none was first."""
+    finish = photo_finish(board)
+    return f"Bars stop when {board.name(finish.column)} finishes." if finish else ""
 
 
 def waiting(ahead: int) -> str:
@@ -227,8 +240,8 @@ def _speed(board: Scoreboard) -> str:
 
 
 def _first(board: Scoreboard, best: int) -> int | None:
-    """The column that finished before column `best`; None if that was first itself. A place counts
-    the time to read the prompt, a speed-up does not.
+    """The column that finished before column `best`; None if that was first itself. A speed-up is
+    of whole texts and never of the prompt; a place is of one moment, and may be of the prompt too.
     """
     finish = photo_finish(board)
     ahead = finish is not None and place(board, best, finish) != 1
@@ -349,7 +362,9 @@ def _kept_texts(board: Scoreboard) -> str:
     spec, scores = board.baseline.spec, enumerate(board.scores)
     alike = {i for i, score in scores if score.spec == spec and board.sameness(i) == "same"}
     same = sorted({*others, *alike, *(i for i in references if i is not None)})
-    compared = "agree" if any(_shorter(board, i) for i in same) else "are identical"
+    shorter = [board.name(i) for i in same if _shorter(board, i)]
+    cut = f"agree; {_listed(shorter)} {_are(shorter)} shorter" if shorter else ""
+    compared = cut or "are identical"
     if len(others) == 1 and len(same) == 2:
         reference = board.name(board.reference(others[0]) or 0)
         return f"The texts of {reference} and {board.name(others[0])} {compared}."
@@ -426,7 +441,7 @@ def ledger(board: Scoreboard) -> str:
     caches = f"{_listed(reused)} began from a reused cache." if reused else "No cache was reused."
     parts += [_warmth(found), caches, *_controls(board)]
     if doubt(board):
-        parts.append("The timings are unreliable: run again when the machine is less busy.")
+        parts.append("Speeds may be off: run again when the machine is less busy.")
     return " ".join(parts)
 
 
@@ -448,9 +463,9 @@ def doubt(board: Scoreboard) -> str:
     if board.noisy:
         return f"Too noisy to tell: {_taken(board)}."
     if found.others + found.page + found.stolen > SPOILED:
-        return f"Unreliable: {_taken(board)}."
+        return f"Speeds may be off: {_taken(board)}."
     _, middle, high = board.baseline.wobble
-    changed = "Unreliable: the machine's speed changed during the race."
+    changed = "Speeds may be off: the machine's speed changed during the race."
     return changed if high > middle * (1 + SPREAD) else ""
 
 
@@ -498,6 +513,16 @@ def ending(score: Score) -> str:
     earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
     reason = f"; it stopped at: {score.reason}" if score.reason else ""
     return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
+
+
+def equations(board: Scoreboard) -> list[str]:
+    """What the speed-up of each column comes to: tokens per pass over the time of a pass."""
+    return [
+        f"{board.name(i)}: {score.tokens_per_forward:.2f} tokens per pass / {cost:.2f} times the "
+        f"time of a pass = {factor(board.speedup(i))}"
+        for i, score in enumerate(board.scores)
+        if (cost := pass_cost(board, i)) and i != board.baseline_index and not score.fed
+    ]
 
 
 def pace(board: Scoreboard, index: int) -> str:

@@ -1,8 +1,9 @@
 """The track: how far each column had come by the time at which the first one finished.
 
-A lane goes by its column's own clock, so the lanes of one moment have had equal compute. Its
-position is how many tokens the answer had by then; of a program, whose columns do not write equally
-many tokens, how many characters of its text.
+A lane goes by its column's own clock, so the lanes of one moment have had equal compute. It begins
+at the first token where all columns read the same prompt in the same way, and else with the prompt.
+Its position is how many tokens the answer had by then; of a program, whose columns do not write
+equally many tokens, how many characters of its text.
 """
 
 from bisect import bisect_right
@@ -11,7 +12,6 @@ from math import inf
 from typing import Literal
 
 from backend.programs.parser import Text, is_program, parse_program
-from backend.results.metrics import Moment, Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.types import Request
 
@@ -24,7 +24,7 @@ BY_DESIGN = "column limit"
 @dataclass(frozen=True, slots=True)
 class PhotoFinish:
     """The lane `column` was in the lead, at its end or at a moment of the race; `seconds` are of
-    its own clock, `length` is its position then.
+    its own clock since the lane's beginning, `length` is its position then.
     """
 
     column: int
@@ -46,10 +46,27 @@ def unit_of(board: Scoreboard) -> Unit:
     return "character" if any(score.fed for score in board.scores) else "token"
 
 
-def position(score: Score, unit: Unit, seconds: float = inf) -> int:
-    """How far the column's lane is when its own clock reads `seconds`."""
-    moments = score.moments[: bisect_right(score.moments, seconds, key=_clock)]
-    if unit == "character":
+def with_prompt(board: Scoreboard) -> bool:
+    """True if lanes begin with the prompt: one column may read it faster than another, and not by
+    chance alone.
+    """
+    local = all(column.strategy.lane is None for column in board.columns)
+    ways = {(column.model, column.cache) for column in board.columns}
+    return not local or len(ways) > 1 or unit_of(board) == "character"
+
+
+def beginning(board: Scoreboard, index: int) -> float:
+    """What the column's own clock read when its lane began: 0, or at its first token."""
+    if with_prompt(board):
+        return 0.0
+    return next((moment.clock for moment in board.scores[index].moments if moment.tokens), 0.0)
+
+
+def position(board: Scoreboard, index: int, seconds: float = inf) -> int:
+    """How far the column's lane is so many seconds of its own clock after its beginning."""
+    score, begun = board.scores[index], beginning(board, index)
+    moments = score.moments[: bisect_right(score.moments, seconds, key=lambda m: m.clock - begun)]
+    if unit_of(board) == "character":
         return sum(len(text) for moment in moments for _, text in moment.spans)
     return score.earlier + (moments[-1].start + moments[-1].tokens if moments else 0)
 
@@ -58,20 +75,19 @@ def photo_finish(board: Scoreboard) -> PhotoFinish | None:
     """The first lane that was in the lead when its text ended; None while there is none. A lane
     whose text ended behind another one's did not finish first: its text is merely shorter.
     """
-    unit = unit_of(board)
     lanes = [
         (index, score)
         for index, score in enumerate(board.scores)
         if score.state != "failed" and not answers_otherwise(board, index)
     ]
     ended = sorted(
-        (score.moments[-1].clock, index)
+        (_gone(board, index, score.moments[-1].clock), index)
         for index, score in lanes
         if score.state == "done" and score.reason != BY_DESIGN and score.moments
     )
     for seconds, index in ended:
-        length = position(board.scores[index], unit)
-        if length and all(position(score, unit, seconds) <= length for _, score in lanes):
+        length = position(board, index)
+        if length and all(position(board, i, seconds) <= length for i, _ in lanes):
             return PhotoFinish(index, seconds, length)
     return None
 
@@ -89,8 +105,8 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     ]
     if not racing:
         return None
-    unit, seconds = unit_of(board), min(board.scores[i].seconds for i in racing)
-    lengths = [position(board.scores[i], unit, seconds) for i in racing]
+    seconds = min(_gone(board, i, board.scores[i].seconds) for i in racing)
+    lengths = [position(board, i, seconds) for i in racing]
     longest = max(lengths)
     return PhotoFinish(racing[lengths.index(longest)], seconds, longest) if longest else None
 
@@ -99,14 +115,11 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     """The lane's place at the photo finish, or another moment, from 1; equal lanes share one. 0: it
     has none, for it had stopped before, or goes by another clock than the winner.
     """
-    order = [
-        position(score, unit_of(board), finish.seconds)
-        for i, score in enumerate(board.scores)
-        if _placed(board, i, finish)
-    ]
+    every = range(len(board.scores))
+    order = [position(board, i, finish.seconds) for i in every if _placed(board, i, finish)]
     if not _placed(board, index, finish):
         return 0
-    ours = position(board.scores[index], unit_of(board), finish.seconds)
+    ours = position(board, index, finish.seconds)
     return 1 + sum(theirs > ours for theirs in order)
 
 
@@ -121,11 +134,12 @@ def answers_otherwise(board: Scoreboard, index: int) -> bool:
 
 def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
     score, winner = board.scores[index], board.scores[finish.column]
-    last = score.moments[-1].clock if score.moments else 0.0
+    last = _gone(board, index, score.moments[-1].clock if score.moments else 0.0)
     gone = score.state in ENDED and last < finish.seconds
     same_race = score.clock == winner.clock and not answers_otherwise(board, index)
     return score.state != "failed" and same_race and not gone
 
 
-def _clock(moment: Moment) -> float:
-    return moment.clock
+def _gone(board: Scoreboard, index: int, clock: float) -> float:
+    """How long ago the lane began when the column's own clock reads so much."""
+    return max(0.0, clock - beginning(board, index))

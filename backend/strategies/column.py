@@ -74,6 +74,13 @@ class Column:
         return self.strategy.title
 
     @property
+    def gist(self) -> str:
+        """What it does, in about six words."""
+        strategy, grammar = self.strategy, self.grammar
+        keeps_to = f'the grammar "{grammar.name}"' if grammar else "no grammar"
+        return strategy.gist.replace("{grammar}", keeps_to) or strategy.description
+
+    @property
     def label(self) -> str:
         """The title, with the settings and the place that differ from the usual ones."""
         parts, changed = [self.model.name, self.model.place], self.changed()

@@ -91,7 +91,8 @@ class Strategy:
     constrained: its grammar setting has a default of its own. restart: every slot of a program
     begins with an empty cache. single: a program's text is generated as a whole instead of fed.
     lane: what runs a column that is no loop over a local model; None: the local loop does.
-    gist: what it does in about six words; "": the description says it.
+    gist: what it does in about six words, with "{grammar}" for its grammar; "": the description
+    says it.
     """
 
     name: str

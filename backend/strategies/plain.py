@@ -27,7 +27,7 @@ GRAMMAR = Strategy(
     "Grammar",
     "Chooses only tokens that a grammar allows, so the text always parses. If the grammar allows "
     "only one continuation, that is filled in.",
-    gist="Writes what its grammar allows",
+    gist="Keeps to {grammar}",
     grammar="person",
     verified=(),
 )

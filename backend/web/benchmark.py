@@ -8,10 +8,12 @@ browser kept.
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import ceil, floor
+from textwrap import shorten
 from typing import Any, Literal
 
 import numpy as np
@@ -57,11 +59,15 @@ Phase = Literal["warming up", "running", "stopped", "ended"]
 
 @dataclass(frozen=True)
 class Standing:
-    """A benchmark at a moment: the plan, and the rows that have been measured."""
+    """A benchmark at a moment: the plan, the rows that have been measured, the prompt that runs,
+    and how many seconds the last run took; 0: none has ended.
+    """
 
     plan: Plan
     rows: Sequence[Row] = field(default=())
     phase: Phase = "warming up"
+    prompt: str = ""
+    took: float = 0.0
 
     @cached_property
     def found(self) -> list[Measured]:
@@ -94,10 +100,12 @@ class Standing:
                 return f"Stopped after {done} of {total} {each}s: Resume continues."
             case "warming up":
                 return "Warming up: the first prompt runs once and is not counted."
-        left = sum(row.seconds for row in self.rows) / max(done, 1) * (total - done)
+        typical = sum(row.seconds for row in self.rows) / done if done else self.took
+        left = typical * (total - done)
         minutes = f", about {max(1, round(left / 60))} min left" if left >= 60 else ""
         seconds = f", about {max(1, round(left))} s left" if 0 < left < 60 else ""
-        return f"{each.capitalize()} {done + 1} of {total}{minutes or seconds}."
+        asked = shorten(self.prompt, 60, placeholder=" ...")
+        return f'{each.capitalize()} {done + 1} of {total}{minutes or seconds}: "{asked}"'
 
 
 class Benchmarks:
@@ -133,15 +141,18 @@ class Benchmarks:
             return plan, _go_on(plan, before) if before != "" else []
 
         plan, rows = await asyncio.to_thread(made)  # the page does not wait meanwhile
-        work = Work(plan, rows)
+        work, took = Work(plan, rows), 0.0
         with self._visitors.series(visitor) as stopped:
             while work.waiting:
-                yield Standing(plan, tuple(rows), "warming up" if work.cold else "running")
+                phase = "warming up" if work.cold else "running"
+                prompt, begun = work.waiting[0].race.request.prompt, time.monotonic()
+                yield Standing(plan, tuple(rows), phase, prompt, took)
                 job = work.take()
                 board = None if stopped() else await self._visitors.measure(visitor, job.race)
                 if board is None or any(score.state == "stopped" for score in board.scores):
                     yield Standing(plan, tuple(rows), "stopped")
                     return
+                took = time.monotonic() - begun
                 if (row := work.row(job, board, self._offer.public)) is not None:
                     rows = with_row(rows, row)
         yield Standing(plan, tuple(rows), "ended")

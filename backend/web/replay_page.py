@@ -14,7 +14,7 @@ from backend.records.file import as_bytes
 from backend.records.record import RaceRecord, board
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
-from backend.web.assets import asset, script_of
+from backend.web.assets import asset, board_html, script_of
 from backend.web.theme import variables
 from backend.web.view import recorded_view
 
@@ -78,7 +78,7 @@ document.body.classList.toggle("dark", matches);
 <h1>Decode Derby</h1>
 <p class="dd-prompt">{html.escape(record.request.prompt)}</p>
 <div id="board">
-{asset("board.html")}
+{board_html()}
 </div>
 <div id="inspector">
 {asset("inspector.html")}

@@ -38,12 +38,14 @@ from backend.results.track import (
     BY_DESIGN,
     PhotoFinish,
     answers_otherwise,
+    beginning,
     goal_of,
     photo_finish,
     place,
     position,
     standing,
     unit_of,
+    with_prompt,
 )
 from backend.strategies.column import Column
 
@@ -73,12 +75,14 @@ def view(
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
     now = finish if ended else standing(board)
-    left = filter(None, (sentences.lead(board), sentences.time_left(board, goal)))
+    racing = phase == "racing"
+    left = (sentences.lead(board), sentences.time_left(board, goal)) if racing else ()
+    aside = " \N{MIDDLE DOT} ".join(filter(None, left))
     return {
         "race": race,
         "phase": phase,
         "status": public(_status(board, phase, ahead)),
-        "left": public(" \N{MIDDLE DOT} ".join(left)) if phase == "racing" else "",
+        "left": public(sentences.frozen(board) if ended else aside),
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now),
@@ -121,7 +125,9 @@ def opening_view(record: RaceRecord) -> View:
         "load": None,
         "glossary": _glossary(),
     }
-    return {**shown, **later, "phase": "opening", **_recorded(record, str)}
+    recorded = _recorded(record, str)
+    recorded["recorded"] += " Yours will differ."
+    return {**shown, **later, **recorded, "phase": "opening"}
 
 
 def _recorded(record: RaceRecord, public: Callable[[str], str]) -> View:
@@ -195,17 +201,19 @@ def _track(
     board: Scoreboard, goal: int, finish: PhotoFinish | None, now: PhotoFinish | None
 ) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
-    first lane has finished, then at the end of that lane. `finish` is the reading of that lane's
-    clock then, in ms. `now` is the clock reading at which the lanes are drawn: all of them have
-    reached it. In a `noisy` race, speeds and places are drawn pale.
+    first lane has finished, then at the end of that lane. `finish` is how many ms of its own clock
+    that lane took; `now` is when the lanes are drawn: all of them have come so far. `about` says
+    what speeds are of, where lanes begin with the prompt. In a `noisy` race, speeds and places are
+    drawn pale.
     """
     unit = unit_of(board)
-    longest = max((position(score, unit) for score in board.scores), default=0)
+    longest = max((position(board, i) for i in range(len(board.scores))), default=0)
     flag = finish.length if finish else max(goal, longest)
     return {
         "unit": unit,
         "flag": flag,
         "end": counted(flag, unit),
+        "about": "speed after the prompt" if unit == "token" and with_prompt(board) else "",
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
         "now": round(1e3 * now.seconds, 1) if now else None,
         "noisy": board.noisy,
@@ -223,7 +231,7 @@ def _column(
     otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
     return {
         "title": public(board.name(index)),
-        "gist": column.strategy.gist or column.strategy.description,
+        "gist": public(column.gist),
         "lane": public(_lane(board, index)),
         "place": ordinal(place(board, index, now)) if now else "",
         "description": column.strategy.description,
@@ -231,7 +239,7 @@ def _column(
         "state": score.state,
         "status": _state(board, index),
         "message": public(score.message),
-        "rounds": _rounds_of(board)[index].text(score),
+        "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
         "speed": _speed(board, index) if known else speed.text(score, board.baseline),
@@ -331,6 +339,7 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
         "headings": ["", *(public(board.name(i)) for i in range(len(board.columns)))],
         "lines": [["text", *kept], *(line for line in lines if set(line[1:]) != {NONE})],
         "ledger": public(sentences.ledger(board)),
+        "equations": list(map(public, sentences.equations(board))),
     }
 
 
@@ -370,9 +379,9 @@ FEW = 16
 
 
 class _Rounds:
-    """What a column showed, as text that only grows: of each moment a line of JSON with the reading
-    of the column's own clock in ms, the tokens that it committed, the rows computed, the ms that it
-    took, and [origin, text] pairs.
+    """What a column showed, as text that only grows: of each moment a line of JSON with the ms of
+    the column's own clock since its lane began, the tokens that it committed, the rows computed,
+    the ms that it took, and [origin, text] pairs.
 
     A text, for gradio copies and compares all that a view holds, in the browser too, each time that
     it changes: with lists in lists that took a third of a core at 400 tokens.
@@ -381,15 +390,15 @@ class _Rounds:
     def __init__(self) -> None:
         self._count, self._text = 0, ""
 
-    def text(self, score: Score) -> str:
-        """All of it so far."""
+    def text(self, score: Score, begun: float) -> str:
+        """All of it so far, of a lane that began at that reading of the clock."""
         new = score.moments[self._count :]
         self._count += len(new)
-        self._text += "".join(map(_line, new))
+        self._text += "".join(_line(moment, begun) for moment in new)
         return self._text
 
 
-def _line(moment: Moment) -> str:
+def _line(moment: Moment, begun: float) -> str:
     """A recording may hold thousands of pieces in a moment: those beyond what its tokens can have
     come to are one piece, for each of them costs a browser some 60 us.
     """
@@ -398,7 +407,7 @@ def _line(moment: Moment) -> str:
     if len(spans) > few:
         origin, _ = spans[few - 1]
         spans = [*spans[: few - 1], [origin, "".join(text for _, text in spans[few - 1 :])]]
-    values = [round(1e3 * clock, 1), tokens, rows, round(1e3 * seconds, 1), spans]
+    values = [round(1e3 * max(0.0, clock - begun), 1), tokens, rows, round(1e3 * seconds, 1), spans]
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

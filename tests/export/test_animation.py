@@ -57,8 +57,8 @@ def test_lanes_stand_where_they_were_when_the_first_had_finished() -> None:
     assert finish is not None
     whole = max(len(score.tokens) for score in made.scores)
     drawn = lanes(animation(record))
-    for score, length in zip(made.scores, drawn, strict=True):
-        done = position(score, "token", finish.seconds)
+    for index, (score, length) in enumerate(zip(made.scores, drawn, strict=True)):
+        done = position(made, index, finish.seconds)
         step = max(moment.tokens for moment in score.moments)
         # A lane between two steps moves evenly.
         assert done - 0.1 <= length / LENGTH * whole <= done + step + 0.1

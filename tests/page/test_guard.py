@@ -183,7 +183,7 @@ def test_the_documents_scripts_bear_its_mark(visitor: httpx.Client) -> None:
     opened = re.findall(r"<script[^>]*>", answer.text)
     assert opened
     assert all(f'nonce="{nonce}"' in tag for tag in opened)
-    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.headers["content-encoding"] == "br"
     assert answer.num_bytes_downloaded == int(answer.headers["content-length"])
     plain = visitor.get("/", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers

@@ -33,7 +33,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
         assert "Identical to KV reuse (64 tokens)." in visitor.card(title).part("told")
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
-    assert "Four of five texts agree." in visitor.status
+    assert "Four of five texts agree; Stateless is shorter." in visitor.status
     visitor.why("Figures")
     assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 5
     for origin in ("drafted", "forced"):
@@ -837,7 +837,7 @@ def test_texts_are_cut_between_lines_and_continue_moves_nothing(
     lines = page.locator(".dd-text").evaluate(
         "(it) => it.clientHeight / parseFloat(getComputedStyle(it).lineHeight)"
     )
-    assert lines == int(lines) >= 6
+    assert lines == int(lines) >= (4 if width == 380 else 6)
     fade = "(it) => getComputedStyle(it).maskImage.match(/rgba.0, 0, 0, 0/g)?.length"
     page.wait_for_function(f"({fade})(document.querySelector('.dd-text')) === 1")
     page.locator(".dd-text").evaluate("(it) => { it.scrollTop = -it.scrollHeight / 3; }")
