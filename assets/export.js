@@ -11,8 +11,8 @@ const wanted = new Set(); // the forms that are still to come; "kept": a link, t
 let offered = -1; // the number of the race that was last asked for to be kept
 
 // What Share says of the address bar: for a race that a link opened, and for one that was run here.
-const OPENED = "It shows this race, as the address bar does.";
-const RUN = "It shows this race. The address bar only runs it again.";
+const OPENED = "The link shows this race, as the address bar does.";
+const RUN = "The link shows this race. The address bar only holds its settings.";
 
 // What the server makes where the page makes something else of it.
 const MADE_OF = { kept: "link", png: "svg", "curve-png": "curve-svg" };

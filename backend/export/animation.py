@@ -66,7 +66,7 @@ def animation(record: RaceRecord) -> str:
     for index in every:
         course = _course(made, index, end, whole)
         styles += _motion(index, course)
-        reached = place(made, index, finish) if finish else 0
+        reached = int(finish is not None and place(made, index, finish) == 1)
         parts += _lane(made, index, course[-1], reached, TOP + LANE * (index + 0.5))
     foot = list(_foot(record, sentences.doubt(made), end, bottom))
     parts += foot

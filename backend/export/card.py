@@ -61,7 +61,7 @@ def card(record: RaceRecord) -> str:
     reached = [position(made, i, seconds) for i in range(len(made.scores))]
     whole = max(*reached, 1)
     for index, length in enumerate(reached):
-        here = place(made, index, finish) if finish else 0
+        here = int(finish is not None and place(made, index, finish) == 1)
         middle = begin + COLUMN * (index + 0.5)
         parts += _column(made, index, length, length / whole, here, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)

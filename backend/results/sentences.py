@@ -31,7 +31,7 @@ PLAIN = 1.03
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.15, 0.25
 
-#: A speed less than so many times another is not worth a clause of its own.
+#: A speed less than so many times another is as good as the same.
 ALIKE = 1.05
 
 #: Nobody would wait for more tokens than this.
@@ -161,7 +161,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _are(names: Sequence[str]) -> str:
+def _are(names: Sequence[object]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
@@ -170,17 +170,19 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
     The columns take turns, so what each still needs adds up.
     """
-    total = 0.0
-    for column, score in zip(board.columns, board.scores, strict=True):
+    total, names = 0.0, list[str]()
+    for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
         if score.state in ENDED:
             continue
         if not score.tpot or score.fed:
             return ""
+        names.append(board.name(index))
         tokens = goal - score.length
         if column.limit:
             tokens = min(tokens, column.limit - score.written)
         total += max(0, tokens) * score.tpot
-    return f"about {_roundly(total)} left"
+    whom = f" for {names[0]}" if len(names) == 1 < len(board.scores) else ""
+    return f"about {_roundly(total)} left{whom}"
 
 
 def frozen(board: Scoreboard) -> str:
@@ -292,7 +294,21 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         which = "no strategy with the same text" if other else "no strategy"
         said = f"{which} was measurably faster than {plain}{_slower(board)}"
         return f"{led}, but {said}." if led else as_sentence(said)
+    if len(alike := _as_fast(board, best)) > 1:
+        speed = mean(board.speedup(i) for i in alike)
+        names = _listed([board.name(i) for i in alike])
+        return f"{names} are about {speed:.2f} times as fast as {plain}."
     return _fastest(board, best, first)
+
+
+def _as_fast(board: Scoreboard, best: int) -> list[int]:
+    """The columns with the same text that are about as fast as the fastest of them."""
+    least = board.speedup(best) / ALIKE
+    return [
+        i
+        for i in range(len(board.scores))
+        if board.keeps_text(i) and board.pace(i) == "faster" and board.speedup(i) >= least
+    ]
 
 
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
@@ -301,10 +317,8 @@ def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     gain = f"{board.speedup(best):.2f} times as fast as {plain}."
     if first is None:
         return f"{name} is {gain}"
-    led, speed = f"{board.name(first)} finished first", board.speedup(first)
-    if board.pace(first) == "faster" and board.speedup(best) < ALIKE * speed:
-        return f"{led}, {speed:.2f} times as fast as {plain}."
-    if speed > board.speedup(best):
+    led = f"{board.name(first)} finished first"
+    if board.speedup(first) > board.speedup(best):
         return f"{led}, which may be chance; {name} is measurably {gain}"
     return f"{led}; {name} wrote fastest, {gain}"
 
@@ -362,9 +376,7 @@ def _kept_texts(board: Scoreboard) -> str:
     spec, scores = board.baseline.spec, enumerate(board.scores)
     alike = {i for i, score in scores if score.spec == spec and board.sameness(i) == "same"}
     same = sorted({*others, *alike, *(i for i in references if i is not None)})
-    shorter = [board.name(i) for i in same if _shorter(board, i)]
-    cut = f"agree; {_listed(shorter)} {_are(shorter)} shorter" if shorter else ""
-    compared = cut or "are identical"
+    compared = _agreement(board, same)
     if len(others) == 1 and len(same) == 2:
         reference = board.name(board.reference(others[0]) or 0)
         return f"The texts of {reference} and {board.name(others[0])} {compared}."
@@ -381,6 +393,15 @@ def _shorter(board: Scoreboard, index: int) -> bool:
     reference, text = board.reference(index), board.scores[index].text
     whole = "" if reference is None else board.scores[reference].text
     return board.sameness(index) == "same" and len(text) < len(whole)
+
+
+def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
+    """How the same texts compare, of which some may be shorter."""
+    cut = [i for i in same if _shorter(board, i)]
+    names, one = _listed([board.name(i) for i in cut]), len(cut) == 1
+    planned = all(board.scores[i].reason == BY_DESIGN for i in cut)
+    shorter = ("stops early" if one else "stop early") if planned else f"{_are(cut)} shorter"
+    return f"agree; {names} {shorter}" if cut else "are identical"
 
 
 def _number(count: int) -> str:
@@ -473,7 +494,7 @@ def _taken(board: Scoreboard) -> str:
     """How much of the machine others used, and this page, each by itself."""
     found = board.conditions or Conditions(0, 0, 0, 0)
     page = f" and this page {found.page:.0%}" if found.page >= 0.05 else ""
-    return f"other programs used {found.others + found.stolen:.0%} of the machine{page}"
+    return f"others used {found.others + found.stolen:.0%} of the machine{page}"
 
 
 def _warmth(found: Conditions) -> str:
@@ -518,8 +539,9 @@ def ending(score: Score) -> str:
 def equations(board: Scoreboard) -> list[str]:
     """What the speed-up of each column comes to: tokens per pass over the time of a pass."""
     return [
-        f"{board.name(i)}: {score.tokens_per_forward:.2f} tokens per pass / {cost:.2f} times the "
-        f"time of a pass = {factor(board.speedup(i))}"
+        f"{board.name(i)}: {score.tokens_per_forward:.2f} tokens per pass, each pass {cost:.2f} "
+        f"times as long: {score.tokens_per_forward:.2f} \N{DIVISION SIGN} {cost:.2f} = "
+        f"{factor(board.speedup(i))}"
         for i, score in enumerate(board.scores)
         if (cost := pass_cost(board, i)) and i != board.baseline_index and not score.fed
     ]
@@ -595,7 +617,7 @@ def _asides(board: Scoreboard, index: int) -> list[str]:
     if score.fed or board.control(index) or not _cause(board, index):
         return parts
     if drafting := _drafting(board, score):
-        parts.append(f"drafting takes {factor(drafting)} of that")
+        parts.append(f"drafting takes {drafting:.2f} of a one-token pass")
     # A prediction is over plain decoding on the column's own model. What was declined states the
     # prediction of that moment, which costs of passes as measured since would contradict.
     foretold = score.decision.declined or score.spec != board.baseline.spec

@@ -276,6 +276,8 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
         for c in columns
     }
     every = [ratio for values in ratios.values() for ratio in values]
+    other = {each.column for each in found if not each.figures.equal}
+    same = set(columns) - other
     if not every:
         return None
     low, high = min(*every, 1.0), max(*every, 1.0)
@@ -290,7 +292,7 @@ def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str,
         "ticks": [[place(value), factor(value)] for value in _ticks(low, high)],
         "rows": [
             [
-                public(column),
+                public(column) if column in same else f"{public(column)}, another text",
                 [place(float(mark)) for mark in np.percentile(values, (0, 25, 50, 75, 100))],
                 [place(value) for value in values],
                 f"{factor(float(np.median(values)))}, {min(values):.2f}{DASH}{max(values):.2f}",

@@ -86,7 +86,7 @@ def view(
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now),
-        "columns": [_column(board, i, now, public) for i in range(len(board.columns))],
+        "columns": [_column(board, i, now, finish, public) for i in range(len(board.columns))],
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
@@ -221,19 +221,24 @@ def _track(
 
 
 def _column(
-    board: Scoreboard, index: int, now: PhotoFinish | None, public: Callable[[str], str]
+    board: Scoreboard,
+    index: int,
+    now: PhotoFinish | None,
+    finish: PhotoFinish | None,
+    public: Callable[[str], str],
 ) -> View:
     """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
     tokens stood there before.
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
+    early, of_text = _early(board, now), speed.text(score, board.baseline)
     otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
     return {
         "title": public(board.name(index)),
         "gist": public(column.gist),
         "lane": public(_lane(board, index)),
-        "place": ordinal(place(board, index, now)) if now else "",
+        "place": _place(board, index, now, finish),
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
@@ -242,7 +247,7 @@ def _column(
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
-        "speed": _speed(board, index) if known else speed.text(score, board.baseline),
+        "speed": "" if early else _speed(board, index) if known else of_text,
         "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index),
@@ -250,6 +255,23 @@ def _column(
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "details": _details(board, index, public) if board.ended else None,
     }
+
+
+def _early(board: Scoreboard, now: PhotoFinish | None) -> bool:
+    """True of a race that has hardly begun: its places and speeds are chance."""
+    return not board.ended and unit_of(board) == "token" and (now is None or now.length < SETTLED)
+
+
+def _place(
+    board: Scoreboard, index: int, now: PhotoFinish | None, finish: PhotoFinish | None
+) -> str:
+    """The lane's place while they race. At the finish that of the winner alone: what the others
+    had still to write may have changed their order.
+    """
+    if now is None or _early(board, now):
+        return ""
+    here = place(board, index, now)
+    return "" if finish is not None and here > 1 else ordinal(here)
 
 
 def _state(board: Scoreboard, index: int) -> str:
@@ -285,7 +307,7 @@ def _line_of(board: Scoreboard, index: int) -> str:
     shown = [] if board.ended and not plain and sentences.brief(board, index) else shown
     known = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(known)]
-    interval = [f"95 % interval{span(gain)}"] if gain.known and not board.noisy else []
+    interval = [f"95 % interval in this race{span(gain)}"] if gain.known and not board.noisy else []
     parts = [*interval, *told]
     return ", ".join(parts) + "." if parts else ""
 
@@ -373,6 +395,9 @@ def _chart(chart: View, drawn: Callable[[View], str], public: Callable[[str], st
         "marks": [[mark["name"], mark["sentence"], mark.get("pace", "")] for mark in marks],
     }
 
+
+#: Tokens of the longest text from which on a race that runs has places and speeds.
+SETTLED = 8
 
 #: Pieces of text that a moment may show beside those of its tokens.
 FEW = 16

@@ -187,7 +187,7 @@ def test_the_foot_holds_its_sentences_whole() -> None:
     picture = card(replace(record, machine=machine))
     *_, where, doubt = words(picture)
     assert machine.processor in where
-    assert doubt == "Speeds may be off: other programs used 43% of the machine."
+    assert doubt == "Speeds may be off: others used 43% of the machine."
     require_legible(picture)
 
 

@@ -179,7 +179,7 @@ def test_share_says_that_a_link_holds_the_race_and_the_address_its_settings(ende
     page = ended.page
     page.get_by_role("button", name="Share", exact=True).click()
     told = page.get_by_role("menuitem", name="Copy a link")
-    expect(told).to_contain_text("It shows this race. The address bar only runs it again.")
+    expect(told).to_contain_text("The address bar only holds its settings.")
     page.keyboard.press("Escape")
     assert decode(link_of(ended)).events
     assert not decode(page.evaluate("location.hash")).events

@@ -228,7 +228,7 @@ def test_how_long_a_race_may_take_is_told_roundly() -> None:
     assert time_left(board, 111) == "about 2 min left"
     assert time_left(board, 31) == "about 20 s left"
     board.add(Finished(0, "end of text", []))
-    assert time_left(board, 31) == "about 10 s left"
+    assert time_left(board, 31) == "about 10 s left for Prompt lookup"
     short = board_of("stateless:limit=12", started(0), *[step(0, [t], 9.0) for t in range(11)])
     assert time_left(short, 8192) == "about 10 s left"
     assert waiting(1) == "One race is ahead of yours; yours starts when it ends."
@@ -414,7 +414,7 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
     assert not doubt(quiet)
     busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
     assert ledger(busy).endswith("Speeds may be off: run again when the machine is less busy.")
-    taken = "other programs used 11% of the machine and this page 5%"
+    taken = "others used 11% of the machine and this page 5%"
     assert doubt(busy) == f"Speeds may be off: {taken}."
     assert ledger(board_of("kv")) == ""
     first = Conditions(2, 0, 0, 0, loaded=1, cold=1)
@@ -472,15 +472,13 @@ def test_a_machine_that_others_use_by_half_shows_nobody_faster(others: float, pa
     assert board.noisy == (others > 0.5)
     assert bool(re.search("faster|slower|times as fast", said)) == (not board.noisy)
     if board.noisy:
-        assert headline(board).startswith(
-            "Too noisy to tell: other programs used 51% of the machine."
-        )
+        assert headline(board).startswith("Too noisy to tell: others used 51% of the machine.")
         assert (board.pace(1), pace(board, 1)) == ("", "")
         shown = view(board, race=1, goal=61)
         assert shown["track"]["noisy"], "the figures are drawn pale"
         assert shown["columns"][1]["speed"] != NONE
     else:
-        assert doubt(board).endswith("other programs used 40% of the machine and this page 60%.")
+        assert doubt(board).endswith("others used 40% of the machine and this page 60%.")
 
 
 def test_a_noisy_race_says_so_from_early_on_and_calls_nothing_faster() -> None:
@@ -490,7 +488,7 @@ def test_a_noisy_race_says_so_from_early_on_and_calls_nothing_faster() -> None:
     board = board_of("kv speculative", *pairs)
     assert live(board) == "So far Speculative is faster than KV reuse."
     board.add(Conditions(2, 0.8, 0.0, 0.1))
-    assert live(board) == "The result will be rough: other programs used 90% of the machine."
+    assert live(board) == "The result will be rough: others used 90% of the machine."
     assert board.pace(1) == ""
     board.add(Conditions(2, 0.4, 0.0, 0.0))
     assert live(board) == "So far Speculative is faster than KV reuse."
@@ -556,7 +554,7 @@ def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Lookahead finished first, 1.32 times as fast as KV reuse. All three"
+        "Speculative and Lookahead are about 1.32 times as fast as KV reuse. All three"
     )
 
 

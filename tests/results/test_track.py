@@ -139,6 +139,23 @@ def test_who_leads_is_told_at_a_clock_that_all_have_reached() -> None:
     assert standing(board_of("kv lookup", started(0), started(1))) is None
 
 
+def test_places_and_speeds_come_once_they_are_more_than_chance() -> None:
+    """ "2nd" three times and "1.11x" beside dashes, where each had one token. And behind the winner
+    there was a third that proved faster than the second: they had not written all yet.
+    """
+    events = [started(0), started(1)]
+    events += [step(column, [1], 0.1) for _ in range(7) for column in range(2)]
+    board = board_of("kv lookup", *events)
+
+    def shown() -> list[tuple[str, str]]:
+        return [(each["place"], each["speed"]) for each in view(board, race=1, goal=48)["columns"]]
+
+    assert shown() == [("", ""), ("", "")]
+    for column in range(2):
+        board.add(step(column, [1], 0.1))
+    assert shown() == [("1st", "1\N{MULTIPLICATION SIGN}"), ("1st", "1.00\N{MULTIPLICATION SIGN}")]
+
+
 def test_a_grammar_that_answers_something_else_has_no_place() -> None:
     """A grammar for persons wrote one in answer to a question about primes, and was "1st"."""
     names = "kv lookup grammar:grammar=person"
@@ -146,7 +163,7 @@ def test_a_grammar_that_answers_something_else_has_no_place() -> None:
     board = board_of(names, *slow, *quick, *written(2, [[9, 9, 9, 9]], 0.1))
     assert places(board) == [2, 1, 0]
     shown = view(board, race=1, goal=4)["columns"]
-    assert [each["place"] for each in shown] == ["2nd", "1st", NONE]
+    assert [each["place"] for each in shown] == ["", "1st", NONE]
     assert shown[2]["lane"] == "writes another text: no place"
     assert (shown[2]["pace"], shown[2]["pace_text"]) == ("other", "another text"), "nor a verdict"
     kept = board_of(names, *slow, *quick, *written(2, [[1, 2, 3, 4]], 0.1))
