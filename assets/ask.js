@@ -36,6 +36,7 @@ function startExamples({ props, trigger }, show) {
   const more = button("More", "More examples", () => {
     const open = more.getAttribute("aria-expanded") === "false";
     more.setAttribute("aria-expanded", open);
+    more.textContent = open ? "Less" : "More";
     chips.forEach((chip, i) => (chip.hidden = !open && i >= IN_SIGHT));
   });
   more.setAttribute("aria-expanded", false);

@@ -18,6 +18,7 @@ from backend.records.record import board as board_of
 from backend.results import sentences
 from backend.results.charts import cost_curve
 from backend.results.figures import (
+    DASH,
     NONE,
     TIMES,
     Figure,
@@ -29,7 +30,6 @@ from backend.results.figures import (
     glossary,
     leading,
     ordinal,
-    span,
 )
 from backend.results.load import load_chart
 from backend.results.metrics import Moment, Score
@@ -305,9 +305,10 @@ def _line_of(board: Scoreboard, index: int) -> str:
     _, cause = leading(score)
     shown = [figure("ttft"), figure("rate") if plain else cause]
     shown = [] if board.ended and not plain and sentences.brief(board, index) else shown
-    known = [f for f in shown if f.value(score, board.baseline) is not None]
-    told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(known)]
-    interval = [f"95 % interval in this race{span(gain)}"] if gain.known and not board.noisy else []
+    there = [f for f in shown if f.value(score, board.baseline) is not None]
+    told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
+    known = gain.known and not board.noisy
+    interval = [f"This race: {gain.low:.2f}{DASH}{gain.high:.2f} (95 %)"] if known else []
     parts = [*interval, *told]
     return ", ".join(parts) + "." if parts else ""
 

@@ -95,7 +95,8 @@ def test_the_text_is_the_models_own_and_the_column_says_which_layers_draft(
     steps = [event for event in made if isinstance(event, Step)]
     plain = [event for event in events(Drafter()) if isinstance(event, Step)]
     assert [t for step in steps for t in step.tokens] == [t for step in plain for t in step.tokens]
-    assert any(len(step.tokens) > 1 for step in steps)
+    # By itself (auto) it may find that layers are too dear to ask within 40 tokens.
+    assert not settings or any(len(step.tokens) > 1 for step in steps)
     told = [event.why for event in made if isinstance(event, Decided)]
     assert all(str(search(engine, COSTS)) in why for why in (told[0], told[-1]))
 
