@@ -232,7 +232,7 @@ def _column(
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
-    early, of_text = _early(board, now), speed.text(score, board.baseline)
+    early, of_text = _early(board), speed.text(score, board.baseline)
     otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
     return {
         "title": public(board.name(index)),
@@ -257,9 +257,10 @@ def _column(
     }
 
 
-def _early(board: Scoreboard, now: PhotoFinish | None) -> bool:
+def _early(board: Scoreboard) -> bool:
     """True of a race that has hardly begun: its places and speeds are chance."""
-    return not board.ended and unit_of(board) == "token" and (now is None or now.length < SETTLED)
+    written = max(score.written for score in board.scores)
+    return not board.ended and unit_of(board) == "token" and written < SETTLED
 
 
 def _place(
@@ -268,7 +269,7 @@ def _place(
     """The lane's place while they race. At the finish that of the winner alone: what the others
     had still to write may have changed their order.
     """
-    if now is None or _early(board, now):
+    if now is None or _early(board):
         return ""
     here = place(board, index, now)
     return "" if finish is not None and here > 1 else ordinal(here)
