@@ -22,8 +22,9 @@ MEMORY = 30
 PATIENCE, DOUBTFUL = 16, 0.03
 
 #: Of the rounds in which drafting does not seem to pay, one in so many drafts all the same, to see
-#: whether that has changed; one in more where it would take over this share of their time: a draft
-#: in torch on one layer of the model took 1.3 plain passes each time, 10 % of 55 tokens.
+#: whether that has changed; one in more where drafting would take over this share of their time: a
+#: draft of one layer in torch took a whole plain pass each time. What a wider pass takes does not
+#: count: it is learnt by that.
 PROBE_EVERY, PROBE_SHARE = 16, 0.01
 
 #: A call of the draft counts as at most so much slower or faster than believed (logarithm of the
@@ -160,9 +161,8 @@ class AdaptiveDraftLength(DraftLength):
     @property
     def pause(self) -> float:
         """See DraftLength. A draft that was not asked for long has more to read."""
-        costs = self._costs.now
-        spent = max(self._asked, self._draft) + costs(2, self._context) - costs(1, self._context)
-        return max(PROBE_EVERY, spent / (PROBE_SHARE * costs.one_row))
+        spent = max(self._asked, self._draft)
+        return max(PROBE_EVERY, spent / (PROBE_SHARE * self._costs.now.one_row))
 
     def begin(self, context: int) -> None:
         self._context = context
