@@ -66,8 +66,8 @@ def animation(record: RaceRecord) -> str:
     for index in every:
         course = _course(made, index, end, whole)
         styles += _motion(index, course)
-        reached = int(finish is not None and place(made, index, finish) == 1)
-        parts += _lane(made, index, course[-1], reached, TOP + LANE * (index + 0.5))
+        won = finish is not None and place(made, index, finish) == 1
+        parts += _lane(made, index, course[-1], TOP + LANE * (index + 0.5), won=won)
     foot = list(_foot(record, sentences.doubt(made), end, bottom))
     parts += foot
     said = "A race: " + ", ".join(
@@ -145,9 +145,9 @@ def _scale(whole: int, unit: Unit, bottom: float) -> Iterator[str]:
 
 
 def _lane(
-    made: Scoreboard, index: int, finish: Point, reached: int, middle: float
+    made: Scoreboard, index: int, finish: Point, middle: float, *, won: bool
 ) -> Iterator[str]:
-    """A column's name, its lane at the photo finish, its place there (0: none) and its speed-up."""
+    """A column's name, its lane at the photo finish, whether it came first, and its speed-up."""
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 20, bold=True)
     yield text(MARGIN, middle + 7, name, 20, INK, bold=True)
@@ -158,10 +158,8 @@ def _lane(
     gain = figure("speedup").text(score, made.baseline).split(" ")[0]
     shown = "failed" if score.message else gain if gain != NONE else ""
     yield _moved("r", text(RIGHT, middle + 9, shown, 26, colour, "end", bold=True))
-    if reached:
-        yield _moved(
-            "r", text(BEGIN + LENGTH + 24, middle + 7, ordinal(reached), 20, INK, bold=True)
-        )
+    if won:
+        yield _moved("r", text(BEGIN + LENGTH + 24, middle + 7, ordinal(1), 20, INK, bold=True))
 
 
 def _moved(name: str, part: str) -> str:

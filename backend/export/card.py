@@ -61,9 +61,9 @@ def card(record: RaceRecord) -> str:
     reached = [position(made, i, seconds) for i in range(len(made.scores))]
     whole = max(*reached, 1)
     for index, length in enumerate(reached):
-        here = int(finish is not None and place(made, index, finish) == 1)
+        won = finish is not None and place(made, index, finish) == 1
         middle = begin + COLUMN * (index + 0.5)
-        parts += _column(made, index, length, length / whole, here, middle)
+        parts += _column(made, index, length, length / whole, middle, won=won)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
     parts += [text(BEGIN + LENGTH, end + 26, counted(whole, unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
@@ -81,10 +81,10 @@ def _head(record: RaceRecord) -> Iterator[str]:
 
 
 def _column(
-    made: Scoreboard, index: int, length: int, share: float, reached: int, middle: float
+    made: Scoreboard, index: int, length: int, share: float, middle: float, *, won: bool
 ) -> Iterator[str]:
-    """A column's lane, its place (0: none) and its result. `length` is the lane's length in tokens
-    or characters, and `share` that as a share of the longest.
+    """A column's lane, whether it came first, and its result. `length` is the lane's length in
+    tokens or characters, and `share` that as a share of the longest.
     """
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 28, bold=True)
@@ -103,10 +103,8 @@ def _column(
         yield text(end - 10, middle + 8, f"{length:,}", 22, PANEL, "end")
     else:
         yield text(end + 10, middle + 8, f"{length:,}", 22)
-    if reached:
-        first = reached == 1
-        words = ordinal(reached)
-        yield text(PLACE, middle, words, 26, INK if first else SOFT, "end", bold=first)
+    if won:
+        yield text(PLACE, middle, ordinal(1), 26, INK, "end", bold=True)
     speed = figure("time" if score.fed else "speedup")
     value = speed.value(score, made.baseline)
     if value is not None:
