@@ -68,7 +68,7 @@ class DraftLength:
 
     @property
     def pause(self) -> float:
-        """Rounds of a row in which drafting does not seem to pay, the last of which drafts."""
+        """Of so many rounds in a row in which drafting does not seem to pay, the last drafts."""
         return PROBE_EVERY
 
     def begin(self, context: int) -> None:

@@ -28,7 +28,7 @@ from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import NONE, counted, figure, ordinal
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import Unit, beginning, photo_finish, place, position, unit_of
+from backend.results.track import Unit, beginning, photo_finish, position, unit_of, won
 
 WIDTH, MARGIN = 1000, 32
 RIGHT = WIDTH - MARGIN
@@ -66,8 +66,7 @@ def animation(record: RaceRecord) -> str:
     for index in every:
         course = _course(made, index, end, whole)
         styles += _motion(index, course)
-        won = finish is not None and place(made, index, finish) == 1
-        parts += _lane(made, index, course[-1], TOP + LANE * (index + 0.5), won=won)
+        parts += _lane(made, index, course[-1], TOP + LANE * (index + 0.5))
     foot = list(_foot(record, sentences.doubt(made), end, bottom))
     parts += foot
     said = "A race: " + ", ".join(
@@ -144,9 +143,7 @@ def _scale(whole: int, unit: Unit, bottom: float) -> Iterator[str]:
     yield text(x + 24, TOP - 10, counted(whole, unit), 14)
 
 
-def _lane(
-    made: Scoreboard, index: int, finish: Point, middle: float, *, won: bool
-) -> Iterator[str]:
+def _lane(made: Scoreboard, index: int, finish: Point, middle: float) -> Iterator[str]:
     """A column's name, its lane at the photo finish, whether it came first, and its speed-up."""
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 20, bold=True)
@@ -158,7 +155,7 @@ def _lane(
     gain = figure("speedup").text(score, made.baseline).split(" ")[0]
     shown = "failed" if score.message else gain if gain != NONE else ""
     yield _moved("r", text(RIGHT, middle + 9, shown, 26, colour, "end", bold=True))
-    if won:
+    if won(made, index):
         yield _moved("r", text(BEGIN + LENGTH + 24, middle + 7, ordinal(1), 20, INK, bold=True))
 
 

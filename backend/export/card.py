@@ -26,7 +26,7 @@ from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import counted, figure, ordinal, rate, span
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import photo_finish, place, position, unit_of
+from backend.results.track import photo_finish, position, unit_of, won
 
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
@@ -61,9 +61,8 @@ def card(record: RaceRecord) -> str:
     reached = [position(made, i, seconds) for i in range(len(made.scores))]
     whole = max(*reached, 1)
     for index, length in enumerate(reached):
-        won = finish is not None and place(made, index, finish) == 1
         middle = begin + COLUMN * (index + 0.5)
-        parts += _column(made, index, length, length / whole, middle, won=won)
+        parts += _column(made, index, length, length / whole, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
     parts += [text(BEGIN + LENGTH, end + 26, counted(whole, unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
@@ -81,7 +80,7 @@ def _head(record: RaceRecord) -> Iterator[str]:
 
 
 def _column(
-    made: Scoreboard, index: int, length: int, share: float, middle: float, *, won: bool
+    made: Scoreboard, index: int, length: int, share: float, middle: float
 ) -> Iterator[str]:
     """A column's lane, whether it came first, and its result. `length` is the lane's length in
     tokens or characters, and `share` that as a share of the longest.
@@ -103,7 +102,7 @@ def _column(
         yield text(end - 10, middle + 8, f"{length:,}", 22, PANEL, "end")
     else:
         yield text(end + 10, middle + 8, f"{length:,}", 22)
-    if won:
+    if won(made, index):
         yield text(PLACE, middle, ordinal(1), 26, INK, "end", bold=True)
     speed = figure("time" if score.fed else "speedup")
     value = speed.value(score, made.baseline)

@@ -31,7 +31,7 @@ PLAIN = 1.03
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.15, 0.25
 
-#: A speed less than so many times another is as good as the same.
+#: Columns whose speeds differ by less than this factor are named together.
 ALIKE = 1.05
 
 #: Nobody would wait for more tokens than this.

@@ -123,6 +123,12 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     return 1 + sum(theirs > ours for theirs in order)
 
 
+def won(board: Scoreboard, index: int) -> bool:
+    """True if the lane was in the lead at the photo finish; equal lanes share that."""
+    finish = photo_finish(board)
+    return finish is not None and place(board, index, finish) == 1
+
+
 def answers_otherwise(board: Scoreboard, index: int) -> bool:
     """True if the column's grammar made it write another text than the baseline, so who wrote it
     first says nothing: an answer in another form is another race.
