@@ -6,7 +6,20 @@ import { startStale } from "./stale.js";
 
 const find = finder("ask");
 const IN_SIGHT = 5; // examples; the others are behind "More"
+const HEAD = 12; // characters with which a prompt that is still the example's begins
+const PATIENCE = 1000; // ms for which Run waits for the columns that go with a prompt
 let models = {}; // titles by key
+let settling = false; // they are awaited
+let run = false; // Run was pressed meanwhile
+let submit = null;
+
+// The columns are there, or late.
+export function settle() {
+  settling = false;
+  if (run) submit();
+  run = false;
+  return [];
+}
 
 export function showForm(key, hub, precision, tokens, temperature) {
   const sampling = temperature ? `temperature ${temperature}` : "greedy";
@@ -16,6 +29,12 @@ export function showForm(key, hub, precision, tokens, temperature) {
   return [];
 }
 
+// Whether the reader has another prompt in mind, instead of a change to the example's.
+function replaces(text, example) {
+  const [head, begun] = [example.slice(0, HEAD), text.trimStart()];
+  return begun !== "" && !begun.startsWith(head) && !head.startsWith(begun);
+}
+
 // A long prompt that nobody edits shows how it begins and its last paragraph: after worked examples,
 // that is the question.
 function gist(text) {
@@ -23,12 +42,12 @@ function gist(text) {
   return parts.length > 2 ? `${parts[0].split("\n")[0]} \u2026 ${parts.at(-1)}` : text;
 }
 
-function startExamples({ props, trigger }, show) {
+function startExamples({ props }, show, choose) {
   const chips = props.examples.map(([label, prompt], i) => {
     const chip = button(label, "", () => {
       props.value = prompt;
       show();
-      trigger("select");
+      choose();
     });
     chip.hidden = i >= IN_SIGHT;
     return chip;
@@ -48,21 +67,35 @@ export function start(component) {
   const { props, trigger, watch } = component;
   const [box, area] = [find("#prompt"), find("textarea")];
   let mark = null; // marks the example whose prompt stands in the box
+  let example = ""; // the prompt of the last one that stood there, until there is quite another
   const show = () => {
     const text = String(props.value ?? "");
     if (area.value !== text) area.value = text;
     box.dataset.gist = gist(text);
     mark(text);
+    if (props.examples.some(([, prompt]) => prompt === text)) example = text;
   };
-  mark = startExamples(component, show);
+  const choose = () => {
+    settling = true;
+    setTimeout(settle, PATIENCE);
+    trigger("select");
+  };
+  submit = () => trigger("submit");
+  mark = startExamples(component, show, choose);
   models = props.models;
   startStale();
   area.addEventListener("input", () => {
     props.value = area.value;
     show();
     trigger("input");
+    if (!replaces(area.value, example)) return;
+    example = "";
+    choose();
   });
-  find("#run").addEventListener("click", () => trigger("submit"));
+  find("#run").addEventListener("click", () => {
+    if (settling) run = true;
+    else submit();
+  });
   find("#continue").addEventListener("click", () => trigger("play"));
   watch("value", show);
   show();

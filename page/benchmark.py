@@ -8,13 +8,15 @@ from typing import Any
 import gradio as gr
 
 from backend.web.benchmark import Benchmarks
+from backend.web.examples import for_any_prompt
 from backend.web.feeds import Draw, Feeds
+from backend.web.offer import Offer
 from backend.web.view import View, begun
 from page.components import QUIET, Fields, keyed, own, visitor_of
 from page.modules import calling
 
 
-def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
+def fill(benchmarks: Benchmarks, fields: Fields, offer: Offer, feeds: Feeds) -> None:
     """Lay the tab out and connect it. `fields` is the form; `feeds` show what has been measured."""
     shown = own("benchmark")
 
@@ -25,6 +27,7 @@ def fill(benchmarks: Benchmarks, fields: Fields, feeds: Feeds) -> None:
 
     async def start(request: gr.Request, asked: Any, *values: Any) -> View:
         form, visitor = dict(zip(fields, values, strict=True)), visitor_of(request)
+        form["lineup"] = for_any_prompt(form["lineup"], offer)
         chosen = asked if isinstance(asked, dict) else {}
         what = (chosen.get(name) for name in ("prompts", "repeats", "before"))
         views = benchmarks.start(visitor, form, *what)

@@ -14,7 +14,8 @@ from backend.web.assets import asset, board_html
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
-from backend.web.examples import examples, opening
+from backend.web.examples import examples, for_any_prompt, opening
+from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
 from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
@@ -35,6 +36,9 @@ from page.document import TITLE
 from page.kept import keep
 from page.lineup import preview
 from page.modules import calling
+
+#: Why the columns change once an example's prompt gives way to another one.
+UNFIT = "The example's grammar does not fit other prompts, so these columns write freely."
 
 
 def build(
@@ -75,7 +79,7 @@ def build(
         _wire(controller, fields, ask, board)
         benchmarks = Benchmarks(visitors, offer)
         with _view("benchmark"):
-            benchmark.fill(benchmarks, fields, controller.feeds)
+            benchmark.fill(benchmarks, fields, offer, controller.feeds)
         with _view("history"):
             races.fill_history(controller)
         keep(demo, fields, offer, controller, header, board)
@@ -90,20 +94,27 @@ def _view(name: str) -> gr.Column:
 
 
 def _set_examples(ask: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) -> None:
-    """Have the example whose prompt was chosen set up its race; all other settings stay."""
+    """Have the example whose prompt was chosen set up its race; all other settings stay. A prompt
+    of the visitor's own instead of an example's is not raced with that one's grammar.
+    """
     known = {example.prompt: example for example in examples()}
 
-    def choose(prompt: Any) -> tuple[dict[str, Any], int, View]:
-        example = known.get(str(prompt), examples()[0])
-        lineup = example.lineup(offer)
-        tokens = min(example.tokens, offer.limits.tokens)
-        return editor_state(lineup, offer), tokens, preview(lineup, offer, example.about, tokens)
+    def choose(prompt: Any, before: Any) -> tuple[Any, Any, Any]:
+        if example := known.get(str(prompt)):
+            lineup, about = example.lineup(offer), example.about
+            tokens = min(example.tokens, offer.limits.tokens)
+            return editor_state(lineup, offer), tokens, preview(lineup, offer, about, tokens)
+        lineup = for_any_prompt(before, offer)
+        if lineup == text_of(before):
+            return before, gr.skip(), gr.skip()  # see kept.py for why not skip() of a line-up
+        return editor_state(lineup, offer), gr.skip(), preview(lineup, offer, UNFIT)
 
     outputs = [fields["lineup"], fields["max_new_tokens"], board]
-    chosen = ask.select(choose, ask, outputs, **QUIET)
+    chosen = ask.select(choose, [ask, fields["lineup"]], outputs, **QUIET)
     settings.show_chip(chosen.then, fields)
     # A line-up that is not loaded yet tells of no change.
-    chosen.then(None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
+    kept = chosen.then(None, list(fields.values()), None, js=calling("kept.js", "keepForm"))
+    kept.then(None, js=calling("ask.js", "settle"))
 
 
 def _wire(controller: Controller, fields: Fields, ask: gr.HTML, board: gr.HTML) -> None:

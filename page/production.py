@@ -25,8 +25,10 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
     )
 
     def write(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, str]:
-        columns, chosen = last_columns(around.controller, request, chosen)
-        snippet = around.controller.production(visitor_of(request), chosen, name)
+        visitor = visitor_of(request)
+        usual = chosen or around.controller.winner(visitor)
+        columns, chosen = last_columns(around.controller, request, usual)
+        snippet = around.controller.production(visitor, chosen, name)
         language = "shell" if snippet.language == "bash" else "python"
         return columns, gr.update(value=snippet.code, language=language), snippet.note
 

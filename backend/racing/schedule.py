@@ -17,6 +17,10 @@ from backend.events import Event, Failed, Finished, Step, failures
 #: still shorter than a prefill chunk.
 TURN = 0.06
 
+#: A lane's turn is up to so long while it has written nothing: who watches sees a first token when
+#: one column has read the prompt, not when all have.
+READING = 0.5
+
 #: Events of a polled lane that are passed on in one look: one that comes quickly holds no other up.
 MOST = 64
 
@@ -28,22 +32,23 @@ def interleave(
     lanes: Sequence[Lane], stopped: Callable[[], bool], turn: float = TURN
 ) -> Iterator[Event]:
     """Merge the lanes' events: `turn` seconds of a lane's own time at a time, one step at least,
-    for those that share the device; whatever has come, for those that are polled. A lane that is
-    not ready has its turn when those that are have written their first tokens, which then wait
-    until it has caught up.
+    for those that share the device; whatever has come, for those that are polled. A lane's first
+    turns are longer, up to `READING`, and the one in which it writes its first token ends with
+    that. A lane that is not ready has its turn when those that are have written their first
+    tokens, which then wait until it has caught up.
 
     A lane that raises fails alone, with a sentence; once `stopped()` is true every lane ends as
     "stopped". All lanes are closed in the end, come what may.
     """
     running = list(lanes)
-    lane, until = None, 0.0
+    lane, began = None, 0.0
     try:
         while running and not stopped():
             sharing = [each for each in running if each.shares]
             if sharing:
-                if lane not in sharing or lane.clock.seconds >= until:
+                if lane not in sharing or lane.clock.seconds - began >= _turn(lane, turn):
                     lane = _next(sharing)
-                    until = lane.clock.seconds + turn
+                    began = lane.clock.seconds
                 yield from _advance(lane, running)
             quiet = True
             for polled in [each for each in running if not each.shares]:
@@ -57,6 +62,11 @@ def interleave(
     finally:
         for each in lanes:
             _close(each)
+
+
+def _turn(lane: Lane, turn: float) -> float:
+    """How long the lane may run in a row."""
+    return turn if lane.wrote else max(turn, READING)
 
 
 def _next(sharing: Sequence[Lane]) -> Lane:

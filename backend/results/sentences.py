@@ -314,7 +314,8 @@ def _as_fast(board: Scoreboard, best: int) -> list[int]:
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
-    gain = f"{board.speedup(best):.2f} times as fast as {plain}."
+    interval = span(board.gain(best))
+    gain = f"{board.speedup(best):.2f} times as fast as {plain}{interval}."
     if first is None:
         return f"{name} is {gain}"
     led = f"{board.name(first)} finished first"

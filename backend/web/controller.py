@@ -20,7 +20,7 @@ from backend.records.record import board as board_of
 from backend.results.load import load_of, under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
-from backend.results.track import goal_of
+from backend.results.track import goal_of, photo_finish
 from backend.types import AnswerSoFar
 from backend.web.examples import opening
 from backend.web.export import (
@@ -157,6 +157,15 @@ class Controller:
         except DerbyError:
             return []
         return [self._offer.public(column.label) for column in columns]
+
+    def winner(self, visitor: str) -> str | None:
+        """The name of the column that won the visitor's last race; None if there is none."""
+        try:
+            race, board = self._visitors.last(visitor)
+        except DerbyError:
+            return None
+        finish = photo_finish(board)
+        return self._offer.public(race.columns[finish.column].label) if finish else None
 
     def production(self, visitor: str, label: Any, library: Any) -> Snippet:
         """How `library` does what the column `label` of the visitor's last race did, with the

@@ -5,15 +5,20 @@ question.
 import json
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from backend.records.file import from_bytes
 from backend.records.record import RaceRecord
 from backend.web.assets import asset
+from backend.web.lineup import text_of
 from backend.web.offer import Offer
 
 #: The first example's race as it was recorded, among the assets. `python -m experiments opening`
 #: records it anew.
 OPENING = "opening.json"
+
+#: The example whose columns suit every prompt.
+PROSE = "Chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,22 @@ def examples() -> tuple[Example, ...]:
     """All of them; the page opens with the first."""
     entries = json.loads(asset("examples.json"))
     return tuple(Example(**entry | {"columns": tuple(entry["columns"])}) for entry in entries)
+
+
+def for_any_prompt(shown: Any, offer: Offer) -> Any:
+    """The line-up with which to go on once an example's prompt has given way to another one, where
+    the editor shows `shown`. One that an example made for a grammar gives way, too, to that of the
+    example `PROSE`: the grammar fits the example's prompt alone. Every other stays, and what the
+    visitor chose in the editor, whose answers have a number.
+    """
+    lineup = text_of(shown)
+    if isinstance(shown, dict) and shown.get("serial"):
+        return lineup
+    made = [example.lineup(offer) for example in examples()]
+    if lineup not in made or "grammar" not in lineup:
+        return lineup
+    prose = next(example for example in examples() if example.label == PROSE)
+    return prose.lineup(offer)
 
 
 @cache

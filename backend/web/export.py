@@ -14,7 +14,7 @@ from backend.models.files import HUB_ID, model_title
 from backend.records.file import as_bytes, from_bytes
 from backend.records.link import PASTED, Held, decode, is_link, link
 from backend.records.record import RaceRecord, board
-from backend.results.figures import NONE, factor, rate, span
+from backend.results.figures import NONE, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import gist, headline
@@ -198,7 +198,12 @@ def about(record: RaceRecord) -> View:
 
 
 def _with_speed(made: Scoreboard, index: int) -> str:
-    """The column's name, and its speed-up unless the race was too noisy to tell."""
+    """The column's name, and its speed-up unless the race was too noisy to tell; of a program, the
+    time that it took.
+    """
+    score = made.scores[index]
+    if score.fed and score.seconds:
+        return f"{made.name(index)} {duration(score.seconds)}"
     ratio = 0.0 if made.noisy or index == made.baseline_index else made.speedup(index)
     return f"{made.name(index)} {factor(ratio)}" if ratio else made.name(index)
 

@@ -272,7 +272,7 @@ def _place(
     if now is None or _early(board):
         return ""
     here = place(board, index, now)
-    return "" if finish is not None and here > 1 else ordinal(here)
+    return "" if finish is not None and here != 1 else ordinal(here)
 
 
 def _state(board: Scoreboard, index: int) -> str:

@@ -81,6 +81,33 @@ def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
     assert not texts[0].startswith("{")
 
 
+def test_another_prompt_is_not_raced_with_an_examples_grammar(visitor: Visitor) -> None:
+    """ "Why is the sky blue?" was answered by a person as JSON. A change to the example's own text
+    keeps its columns, and so does a line-up that the visitor has chosen.
+    """
+    page = visitor.page
+    prompt, run = page.get_by_label("Prompt", exact=True), page.locator("#run")
+    prompt.fill(f"{examples()[0].prompt[:60]} Ann is 7.")
+    visitor.tab("Columns")
+    lineup = page.get_by_label("The same as text")
+    expect(lineup).to_have_value("\n".join(examples()[0].columns))
+    visitor.close_settings()
+    page.get_by_role("button", name=examples()[0].label, exact=True).click()
+    prompt.fill("Why is the sky blue?")
+    run.click()  # at once: the race is on the columns that go with the prompt
+    visitor.wait_phase("ended")
+    assert visitor.titles == ["Stateless", "KV reuse", "Speculative", "Lookahead", "Prompt lookup"]
+    visitor.tab("Columns")
+    expect(lineup).to_have_value("\n".join(examples()[3].columns))
+    page.get_by_role("button", name="The five strategies", exact=True).click()
+    expect(lineup).to_have_value("\n".join(examples()[0].columns))
+    visitor.close_settings()
+    prompt.fill("Why is the sea blue?")
+    run.click()
+    visitor.wait_phase("ended")
+    assert visitor.titles[-1] == "Grammar"
+
+
 @pytest.mark.thorough
 def test_a_spoiled_race_is_run_again_as_it_was(visitor: Visitor) -> None:
     """The button appears where the view says that timings are spoiled; the keyboard reaches it."""

@@ -32,7 +32,7 @@ def test_there_is_little_to_read_before_a_race_and_after_it(
     assert page.evaluate(WORDS) <= BEFORE  # in motion
     page.get_by_role("button", name="Back to the result").click()
     assert page.evaluate(WORDS) <= BEFORE
-    page.get_by_role("button", name="Classify", exact=True).click()
+    page.get_by_role("button", name="Quote", exact=True).click()
     page.get_by_role("button", name="Extract", exact=True).click()
     visitor.wait_phase("idle")
     assert page.evaluate(WORDS) <= BEFORE

@@ -12,29 +12,35 @@ from backend.decoding.clock import Clock
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Prefilled, Step
-from backend.racing.schedule import interleave
+from backend.racing.schedule import READING, interleave
 
 DURATIONS = st.lists(
-    st.lists(st.integers(1, 50).map(float), min_size=1, max_size=12), min_size=1, max_size=6
+    st.lists(st.integers(1, 50).map(lambda n: n / 8), min_size=1, max_size=12),
+    min_size=1,
+    max_size=6,
 )
 
 
 @dataclass
 class Column:
-    """A lane that spends the given times, then ends or raises; knows whether it was closed."""
+    """A lane that spends the given times, the first so many of them on its prompt, then ends or
+    raises; knows whether it was closed.
+    """
 
     index: int
     durations: list[float]
     error: Exception | None = None
+    reads: int = 1
     clock: Clock = field(default_factory=Clock)
     closed: bool = False
 
     def events(self) -> Iterator[Event]:
         try:
             yield Prefilled(self.index, 0, 0, 0.0)
-            for seconds in self.durations:
+            for number, seconds in enumerate(self.durations):
                 self.clock.seconds += seconds
-                yield Prefilled(self.index, 0, 0, seconds)
+                read = Prefilled(self.index, 0, 0, seconds)
+                yield read if number < self.reads else step(self.index, [number], seconds)
             if self.error:
                 raise self.error
             yield Finished(self.index, "token limit", [])
@@ -49,29 +55,41 @@ def never() -> bool:
     return False
 
 
-@given(DURATIONS, st.sampled_from([0.0, 0.5, 3.0]))
+@given(DURATIONS, st.sampled_from([0.0, 0.5, 3.0]), st.integers(0, 12))
 def test_a_turn_goes_to_the_lowest_clock_and_lasts_no_longer_than_it_may(
-    durations: list[list[float]], turn: float
+    durations: list[list[float]], turn: float, reads: int
 ) -> None:
-    columns = [Column(i, times) for i, times in enumerate(durations)]
+    columns = [Column(i, times, reads=reads) for i, times in enumerate(durations)]
     before = [0.0 for _ in columns]
     running = set(range(len(columns)))
     seen: list[list[Event]] = [[] for _ in columns]
-    on_turn, until = -1, 0.0
+    on_turn, began = -1, 0.0
     for event in interleave([column.lane() for column in columns], never, turn):
         assert not isinstance(event, Failed)
         index = event.column
-        if on_turn not in running or before[on_turn] >= until:
+        silent = on_turn >= 0 and not any(isinstance(event, Step) for event in seen[on_turn])
+        most = max(turn, READING) if silent else turn
+        if on_turn not in running or before[on_turn] - began >= most:
             assert before[index] == min(before[i] for i in running)
-            on_turn, until = index, before[index] + turn
+            on_turn, began = index, before[index]
         assert index == on_turn
         before = [column.clock.seconds for column in columns]
         seen[index].append(event)
         if isinstance(event, Finished):
             running.discard(index)
     for column, events in zip(columns, seen, strict=True):
-        assert events == list(Column(column.index, column.durations).events()), "all, in order"
+        alone = Column(column.index, column.durations, reads=reads)
+        assert events == list(alone.events()), "all, in order"
         assert column.closed
+
+
+def test_a_column_writes_its_first_token_before_the_others_have_read_the_prompt() -> None:
+    """Five columns read a prompt in turns: nothing was to be seen until all five had."""
+    columns = [Column(i, [0.1, 0.1, 0.1, 0.02], reads=3) for i in range(5)]
+    events = list(interleave([column.lane() for column in columns], never))
+    written = [event for event in events if isinstance(event, Step)]
+    reads = [event for event in events[: events.index(written[0])] if event.column]
+    assert (written[0].column, reads) == (0, [])
 
 
 @given(DURATIONS, st.data())
@@ -158,7 +176,9 @@ def test_a_lane_that_cannot_be_closed_does_not_keep_the_others_open(
 
     for taken in (1, 2):
         columns = [Stuck(0, []), Column(1, [1.0])]
-        stream = interleave([column.lane() for column in columns], never, turn=0)
+        lanes = [column.lane() for column in columns]
+        lanes[0].wrote = True  # its turn is over at once
+        stream = interleave(lanes, never, turn=0)
         seen = [next(stream) for _ in range(taken)]
         columns[1].clock.seconds -= 1
         seen.append(next(stream))

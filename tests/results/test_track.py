@@ -6,7 +6,6 @@ import pytest
 from boards import SINGLE, board_of, started, step, written
 
 from backend.events import Fed, Finished
-from backend.results.figures import NONE
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import frozen, lead
 from backend.results.track import goal_of, photo_finish, place, position, standing, unit_of
@@ -163,7 +162,7 @@ def test_a_grammar_that_answers_something_else_has_no_place() -> None:
     board = board_of(names, *slow, *quick, *written(2, [[9, 9, 9, 9]], 0.1))
     assert places(board) == [2, 1, 0]
     shown = view(board, race=1, goal=4)["columns"]
-    assert [each["place"] for each in shown] == ["", "1st", NONE]
+    assert [each["place"] for each in shown] == ["", "1st", ""]
     assert shown[2]["lane"] == "writes another text: no place"
     assert (shown[2]["pace"], shown[2]["pace_text"]) == ("other", "another text"), "nor a verdict"
     kept = board_of(names, *slow, *quick, *written(2, [[1, 2, 3, 4]], 0.1))
