@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 #: and text that grows four times a second is seen to grow.
 PERIOD = 0.25
 
+#: Seconds between two looks at a race in its first second, until there is a token to be seen.
+SOON, FIRST = 0.05, 1.0
+
 #: Seconds between two looks at a race that waits for its turn.
 WAITING_PERIOD = 0.5
 
@@ -598,11 +601,19 @@ class Visitors:
                         return
                     self._add(run, event)
                 run.tell()
-                await _until_set(run.woken, WAITING_PERIOD if self._ahead(run) else PERIOD)
+                await _until_set(run.woken, self._pause(run))
                 run.woken.clear()
         finally:
             run.over = True
             run.tell()
+
+    def _pause(self, run: _Run) -> float:
+        """Seconds until the next look."""
+        if self._ahead(run):
+            return WAITING_PERIOD
+        written = any(score.written for score in run.board.scores)
+        first = run.begun is not None and self._presence.now() - run.begun < FIRST
+        return SOON if first and not written else PERIOD
 
     def _add(self, run: _Run, event: Event) -> None:
         """Put an event on the run's board. One that the board cannot take ends the run: its columns
