@@ -14,7 +14,7 @@ from backend.decoding.drafter import NOTHING, UNDECIDED, Decision, Drafter
 from backend.decoding.hidden_states import KnownStates
 from backend.decoding.sampling import DraftSampler, Pair
 from backend.decoding.verification import KEYED, Verifier
-from backend.drafters.acceptance import Calibration
+from backend.drafters.acceptance import Experience
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.guesses import Guess
 from backend.engines.draft import NO_STATES, DraftNetwork
@@ -43,8 +43,11 @@ class NetworkDrafter(Drafter):
         eos_ids: Set[int] = frozenset(),
         vocab_size: int = 0,
         verifier: Verifier = KEYED,
+        experience: Experience | None = None,
     ) -> None:
-        """`vocab_size`: logits of the target; 0: the network has as many."""
+        """`vocab_size`: logits of the target; 0: the network has as many. `experience`: with the
+        loaded draft; None: there is none yet.
+        """
         self.states = KnownStates(network.layers) if network.layers else None
         self.verifier = verifier
         self.decision = UNDECIDED
@@ -58,7 +61,7 @@ class NetworkDrafter(Drafter):
         self._sound = len(self._held)  # how many of them may be rows of the text
         self._agreed = 0  # how many are known to be the text's
         self._declined: tuple[str, ...] = ()
-        self._calibration = Calibration(network.name)
+        self._calibration = (experience or Experience()).begin(network.name)
 
     @property
     def first_token_acceptance(self) -> float:

@@ -303,6 +303,7 @@ class _LocalRun:
             missing,
             texts,
             self._longest(context),
+            loading.models.experience(target, weights),
         )
         try:
             return strategy.build(inputs), 0.0 if draft is None else draft.seconds

@@ -20,6 +20,7 @@ from backend.costs.measure import costs_of, known_costs, one_row_seconds
 from backend.costs.measure_load import measure_load
 from backend.costs.pass_costs import Costs
 from backend.costs.store import keep, keep_load, kept_load
+from backend.drafters.acceptance import Experience
 from backend.engines.base import Engine
 from backend.engines.draft import OpenNetwork
 from backend.engines.heads.draft import HeadNetwork
@@ -36,6 +37,7 @@ from backend.models.files import model_files
 from backend.models.hub_quota import HubQuota
 from backend.racing.usual import LARGE, size
 from backend.racing.waiting import progress
+from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ class LoadedModels:
         self._published: WeakKeyDictionary[Engine, dict[Path, tuple[int, TorchDraft]]] = (
             WeakKeyDictionary()
         )
+        self._experience: WeakKeyDictionary[Engine, dict[Weights, Experience]] = WeakKeyDictionary()
 
     @property
     def cold(self) -> int:
@@ -373,6 +376,10 @@ class LoadedModels:
             known = drafts[path] = written, open_published(draft, target, say)
         known[1].watch(target)
         return known[1]
+
+    def experience(self, target: Engine, weights: Weights) -> Experience:
+        """What texts have taught of the target's draft since the target was loaded."""
+        return self._experience.setdefault(target, {}).setdefault(weights, Experience())
 
     def hide_layers(self) -> None:
         """Have no loaded model show hidden states for drafts of an earlier race: captured passes

@@ -111,6 +111,7 @@ def build(inputs: DrafterInputs) -> Drafter:
         tokenizer.eos_ids,
         tokenizer.vocab_size,
         KEYED if keeps_text(inputs.values) else DistributionVerifier(),
+        inputs.experience,
     )
     proposer = beside(inputs.values)
     return Hybrid(BESIDE[proposer](inputs, length), drafter, length) if proposer else drafter

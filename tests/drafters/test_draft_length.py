@@ -19,6 +19,7 @@ from backend.drafters.acceptance import (
     MEMORY,
     AcceptanceEstimates,
     Calibration,
+    Experience,
 )
 from backend.drafters.draft_length import (
     PATIENCE,
@@ -119,11 +120,13 @@ def test_what_was_long_ago_is_forgotten(before: int) -> None:
     assert chances[0] > 0.8
 
 
-def asked_of(call: float, seconds: float, rounds: int = 400) -> list[bool]:
+def asked_of(
+    call: float, seconds: float, rounds: int = 400, known: Calibration | None = None
+) -> list[bool]:
     """In which rounds a draft is asked that is never right, and takes so many seconds each time,
-    of which a call takes `call`. A plain pass takes ten.
+    of which a call takes `call`. A plain pass takes ten. `known`: what is known of it before.
     """
-    draft_length, calibration = AdaptiveDraftLength(CURVE, call, 8), Calibration()
+    draft_length, calibration = AdaptiveDraftLength(CURVE, call, 8), known or Calibration()
     asked: list[bool] = []
     for _ in range(rounds):
         asked.append(calibration.begin(draft_length))
@@ -149,6 +152,20 @@ def test_a_dear_draft_that_is_never_right_takes_a_hundredth_of_the_time() -> Non
     assert sum(asked[400:]) > 0
     assert lost <= 2 * PROBE_SHARE * rounds * CURVE.one_row
     assert not any(asked_of(6.0, 6.0, 55))
+
+
+def test_a_draft_that_did_not_pay_is_not_tried_at_once_in_every_text() -> None:
+    """One that was never right was asked in the first rounds of each text, most of which a short
+    answer has no more of. Some texts later it is tried again: this one may be easier.
+    """
+    experience = Experience()
+    first = asked_of(3.0, 3.0, 55, experience.begin(""))
+    second = asked_of(3.0, 3.0, PROBE_EVERY - 1, experience.begin(""))
+    assert sum(first[: PROBE_EVERY - 1]) > 1
+    assert sum(second) == 0
+    told = [experience.begin("").first_token_acceptance for _ in range(8)]
+    assert told == sorted(told)
+    assert asked_of(3.0, 3.0, 1, experience.begin("")) == [True]
 
 
 def chances(calibration: Calibration, *gaps: float) -> list[float]:
