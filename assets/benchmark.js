@@ -6,8 +6,9 @@ import { listenTo, views } from "./stream.js";
 
 const find = finder("benchmark");
 const MOST = 200000; // characters of a prompt set, as the server has it
+const EDGE = 0.03; // of the axis
 const RUNNING = ["warming up", "running"];
-const RESULT = "Speed-up over KV reuse: a dot for each prompt, a box around the middle half, a line at the median.";
+const RESULT = "Speed-up over KV reuse: a dot for each prompt, a box around the middle half, a line at the median. On the right: median, lowest and highest.";
 
 // What one gets, before there is anything: `bench -c kv -c speculative -c lookup -c lookahead` over the six
 // built-in prompts, on an idle machine, 2026-11-26; shares of the width, as the server sends them.
@@ -24,13 +25,23 @@ const RECORDED = {
 // Lines in groups, each under its category, where there are several.
 function drawTable(headings, groups) {
   const node = table(headings, []);
-  for (const [category, lines] of groups) {
+  const bodies = groups.map(([category, lines]) => {
     const body = node.createTBody();
     const title = cell("th", category === "all" ? "all prompts" : category, "rowgroup");
     title.colSpan = headings.length;
     if (groups.length > 1) body.insertRow().append(title);
     body.append(...table([], lines, { named: true }).tBodies[0].rows);
-  }
+    return body;
+  });
+  const [, ...others] = bodies;
+  const more = find(".dd-by-category");
+  more.hidden = !others.length;
+  const draw = () => others.forEach((body) => (body.hidden = more.getAttribute("aria-pressed") === "false"));
+  more.onclick = () => {
+    more.setAttribute("aria-pressed", more.getAttribute("aria-pressed") === "false");
+    draw();
+  };
+  draw();
   find(".dd-scroll").replaceChildren(node);
 }
 
@@ -56,7 +67,8 @@ function box([name, marks, dots, words], one) {
 function drawBoxes(boxes, caption) {
   find("figcaption").textContent = caption;
   const axis = make("div", "dd-axis");
-  for (const [share, words] of [[boxes.one, "KV reuse"], ...boxes.ticks]) {
+  const inside = boxes.ticks.filter(([share]) => share > EDGE && share < 1 - EDGE); // whole, in its box
+  for (const [share, words] of [[boxes.one, "KV reuse"], ...inside]) {
     const tick = make("span", "", words);
     tick.style.left = `${100 * share}%`;
     axis.append(tick);

@@ -14,7 +14,12 @@ const byTokens = () => find(".dd-replay-unit").value === "tokens";
 
 // How much of it there is by each round, in the unit that is chosen.
 const places = (it) => (byTokens() ? it.tokens.slice(1) : it.rounds.map(([clock]) => clock));
-const lastPlace = () => Math.max(0, ...race.cards.map((it) => places(it).at(-1) ?? 0));
+
+// Where all have ended but those that stopped by design, which may have taken longest.
+function lastPlace() {
+  const whole = race.cards.filter((it) => !it.column.short);
+  return Math.max(0, ...(whole.length ? whole : race.cards).map((it) => places(it).at(-1) ?? 0));
+}
 
 export function showMoment() {
   const on = replay.at !== null;
@@ -25,6 +30,8 @@ export function showMoment() {
     it.following = !on;
     showUntil(it, after < 0 ? it.rounds.length : after);
   }
+  const most = Math.max(...race.cards.map((it) => (it.column.pace === "other" ? 0 : it.share)));
+  for (const it of race.cards) setData(it.lane.root, "leads", String(it.share > 0 && it.share === most));
   drawControls();
 }
 
@@ -86,8 +93,9 @@ function play() {
 // To the next place, forwards or back, at which something was shown in any column.
 function step(forwards) {
   pause();
-  const here = replay.at ?? lastPlace();
-  const every = [0, ...race.cards.flatMap(places)];
+  const end = lastPlace();
+  const here = replay.at ?? end;
+  const every = [0, ...race.cards.flatMap(places)].filter((place) => place <= end);
   const beyond = every.filter((place) => (forwards ? place > here : place < here));
   if (beyond.length) goTo(forwards ? Math.min(...beyond) : Math.max(...beyond));
 }

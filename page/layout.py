@@ -38,7 +38,7 @@ from page.lineup import preview
 from page.modules import calling
 
 #: Why the columns change once an example's prompt gives way to another one.
-UNFIT = "The example's grammar does not fit other prompts, so these columns write freely."
+UNFIT = "Prompt lookup replaces Grammar, which fits only its own example."
 
 
 def build(

@@ -114,8 +114,9 @@ def _column(
     pace = sentences.pace(made, index).lstrip(_ARROWS)
     interval = "" if made.noisy else span(made.gain(index))
     told = f"{pace}{interval}"
-    fits = fitted(told, RIGHT - COUNTED, 22) == told
-    yield text(RIGHT, middle + 27, told if fits else pace, 22, colour, "end")
+    if fitted(told, RIGHT - COUNTED, 22) != told:
+        told = interval.strip(" ()")
+    yield text(RIGHT, middle + 27, told, 22, colour, "end")
 
 
 def _foot(record: RaceRecord, doubt: str, top: float) -> Iterator[str]:

@@ -12,6 +12,7 @@ from backend.export.vllm import VLLM
 from backend.programs.parser import is_program
 from backend.results.load import UnderLoad
 from backend.results.metrics import Score
+from backend.results.sentences import as_sentence
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
 
@@ -48,7 +49,7 @@ def snippet(
     if found is not None and facts.k and found.limit < found.load.most:
         facts = replace(facts, pays_up_to=found.limit, schedule=found.schedule(facts.k))
     made = LIBRARIES[library].write(facts)
-    said = (_why(column, score), made.note, _load(facts) if made.code else "")
+    said = (made.note, _why(column, score), _load(facts) if made.code else "")
     return replace(made, note=" ".join(filter(None, said)))
 
 
@@ -65,7 +66,7 @@ def _load(plan: Plan) -> str:
 def _why(column: Column, score: Score) -> str:
     """Why these settings are in force, in a sentence; "" if the column's own are."""
     if score.decision.why and not score.decision.plain:
-        return f"{score.decision.why.rstrip('.')}."
+        return as_sentence(score.decision.why)
     if column.automatic and score.steps < 2:
         return "The column wrote too little to tell what pays: run it longer."
     if column.automatic and score.state != "done" and not score.decision.settings:

@@ -5,7 +5,7 @@ Every sentence that the page and the command line show of a result is made here.
 
 import re
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, log
 from statistics import mean
 
 import numpy as np
@@ -17,6 +17,7 @@ from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
     BY_DESIGN,
+    PhotoFinish,
     photo_finish,
     place,
     position,
@@ -131,9 +132,20 @@ def live(board: Scoreboard) -> str:
 
 def lead(board: Scoreboard) -> str:
     """Who is ahead in a race that runs, and by how much; "" while nobody is."""
-    now, unit = standing(board), unit_of(board)
+    now = standing(board)
     if now is None:
         return ""
+    ahead = _ahead(board, now)
+    if not ahead or photo_finish(board):
+        return ahead
+    lead, name = ahead.split(" ahead of ", 1)
+    return f"{board.name(now.column)} leads {name} by {lead}"
+
+
+def _ahead(board: Scoreboard, now: PhotoFinish) -> str:
+    """How far the first lane is ahead of the second, and which that is; "" where there is none, or
+    it is as far.
+    """
     others = [
         (position(board, i, now.seconds), board.name(i))
         for i in range(len(board.scores))
@@ -142,10 +154,7 @@ def lead(board: Scoreboard) -> str:
     second, name = max(others, default=(0, ""))
     if not name or second == now.length:
         return ""
-    ahead = counted(now.length - second, unit)
-    if photo_finish(board):
-        return f"{ahead} ahead of {name}"
-    return f"{board.name(now.column)} leads {name} by {ahead}"
+    return f"{counted(now.length - second, unit_of(board))} ahead of {name}"
 
 
 def _failures(board: Scoreboard) -> str:
@@ -188,7 +197,10 @@ def time_left(board: Scoreboard, goal: int) -> str:
 def frozen(board: Scoreboard) -> str:
     """At which moment the lanes of a race that has ended stand still; "" if none was first."""
     finish = photo_finish(board)
-    return f"Bars stop when {board.name(finish.column)} finishes." if finish else ""
+    if not finish:
+        return ""
+    told = f"Bars stop when {board.name(finish.column)} finishes"
+    return f"{told}, {ahead}." if (ahead := _ahead(board, finish)) else f"{told}."
 
 
 def waiting(ahead: int) -> str:
@@ -295,9 +307,11 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         said = f"{which} was measurably faster than {plain}{_slower(board)}"
         return f"{led}, but {said}." if led else as_sentence(said)
     if len(alike := _as_fast(board, best)) > 1:
-        speed = mean(board.speedup(i) for i in alike)
+        alike.sort(key=board.speedup, reverse=True)
+        high, *_, low = (f"{board.speedup(i):.2f}" for i in alike)
+        speeds = f"{high} and {low}" if len(alike) == 2 else f"{low} to {high}"
         names = _listed([board.name(i) for i in alike])
-        return f"{names} are about {speed:.2f} times as fast as {plain}."
+        return f"{names} are {high if low == high else speeds} times as fast as {plain}."
     return _fastest(board, best, first)
 
 
@@ -402,7 +416,7 @@ def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     names, one = _listed([board.name(i) for i in cut]), len(cut) == 1
     planned = all(board.scores[i].reason == BY_DESIGN for i in cut)
     shorter = ("stops early" if one else "stop early") if planned else f"{_are(cut)} shorter"
-    return f"agree; {names} {shorter}" if cut else "are identical"
+    return f"are identical; {names} {shorter}" if cut else "are identical"
 
 
 def _number(count: int) -> str:
@@ -461,10 +475,28 @@ def ledger(board: Scoreboard) -> str:
         parts.append(f"A one-token pass took {duration(middle)}; half took between {half}.")
     reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
     caches = f"{_listed(reused)} began from a reused cache." if reused else "No cache was reused."
-    parts += [_warmth(found), caches, *_controls(board)]
+    parts += [_warmth(found), caches, *_controls(board), _in_common(board)]
     if doubt(board):
         parts.append("Speeds may be off: run again when the machine is less busy.")
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
+
+
+def _in_common(board: Scoreboard) -> str:
+    """Why a speed-up is not the quotient of two whole times; "" where it nearly is."""
+    base = board.baseline
+    apart = [
+        board.speedup(i) * score.tpot / base.tpot
+        for i, score in enumerate(board.scores)
+        if base.tpot and score.length == base.length and board.gain(i).known
+    ]
+    most = max(apart, key=lambda ratio: abs(log(ratio)), default=1.0)
+    if abs(log(most)) < log(ALIKE):
+        return ""
+    name, slower = board.name(board.baseline_index or 0), "slower" if most > 1 else "faster"
+    return (
+        "A speed-up compares the time in which both columns ran, not their whole times: "
+        f"{name} was {abs(most - 1):.0%} {slower} then than on its whole text."
+    )
 
 
 def _controls(board: Scoreboard) -> list[str]:
@@ -676,10 +708,10 @@ def _factors(board: Scoreboard, index: int) -> str:
     if not cost or base is None or index == base:
         return ""
     if not (score.drafted or score.tokens_per_forward > PLAIN):
-        return f"each pass takes {factor(cost)} as long as one of {board.name(base)}"
-    joint = "but" if board.pace(index) == "slower" else "and"
+        return f"each pass takes {factor(cost)} as long"
+    joint = "but each takes" if cost > score.tokens_per_forward else "each"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
-    return f"{gained}, {joint} each takes {factor(cost)} as long"
+    return f"{gained}, {joint} {factor(cost)} as long"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

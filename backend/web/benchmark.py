@@ -244,8 +244,8 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
     if found := whole.get(best):
         low, high = found.interval or (0.0, 0.0)
         return (
-            f"{best} is the fastest: {factor(found.speedup or 0)} the speed of KV reuse, "
-            f"{low:.2f}{DASH}{high:.2f} on other prompts like these."
+            f"{best} is the fastest: at the median {factor(found.speedup or 0)} the speed of KV "
+            f"reuse, {low:.2f}{DASH}{high:.2f} on other prompts like these."
         )
     if len(whole) < 2:
         return ""
@@ -257,7 +257,7 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
     if speed <= 1:
         return said
     doubt = f"but it may be between {low:.2f} and {high:.2f}"
-    return f"{said} {column} is {factor(speed)} on average, {doubt}."
+    return f"{said} The median of {column} is {factor(speed)}, {doubt}."
 
 
 def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:

@@ -212,7 +212,7 @@ def _track(
     return {
         "unit": unit,
         "flag": flag,
-        "end": counted(flag, unit),
+        "end": counted(flag, unit) if finish or board.ended else f"up to {counted(flag, unit)}",
         "about": "speed after the prompt" if unit == "token" and with_prompt(board) else "",
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
         "now": round(1e3 * now.seconds, 1) if now else None,
@@ -228,7 +228,7 @@ def _column(
     public: Callable[[str], str],
 ) -> View:
     """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
-    tokens stood there before.
+    tokens stood there before. `short`: it stopped by design, so a replay does not wait for it.
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
@@ -246,6 +246,7 @@ def _column(
         "message": public(score.message),
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
+        "short": score.reason == BY_DESIGN,
         "pace": "other" if otherwise else board.pace(index),
         "speed": "" if early else _speed(board, index) if known else of_text,
         "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
@@ -309,7 +310,7 @@ def _line_of(board: Scoreboard, index: int) -> str:
     there = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
-    interval = [f"This race: {gain.low:.2f}{DASH}{gain.high:.2f} (95 %)"] if known else []
+    interval = [f"Speed-up {gain.low:.2f}{DASH}{gain.high:.2f} (95 %)"] if known else []
     parts = [*interval, *told]
     return ", ".join(parts) + "." if parts else ""
 

@@ -51,11 +51,14 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
         assert found == code_of(fixed, ran(), library)
 
 
-def test_why_it_was_decided_comes_first_and_as_a_sentence() -> None:
+def test_what_the_code_does_otherwise_comes_first_and_then_why_it_was_decided() -> None:
+    """That the code of "Speculative" was prompt lookup stood at the end of a long note."""
     for why in ("auto drafted k=3 tokens on average", "K=3 paid."):
         found = code_of("speculative", ran({"k": 3}, why=why))
-        assert found.note.startswith(f"{why.rstrip('.')}. No library loads")
-        assert code_of("lookup", ran({"k": 3}, why=why)).note == f"{why.rstrip('.')}."
+        reason = f"{why[0].upper()}{why[1:].rstrip('.')}."
+        assert found.note.startswith("No library loads")
+        assert found.note.endswith(reason)
+        assert code_of("lookup", ran({"k": 3}, why=why)).note == reason
 
 
 def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_path: Path) -> None:

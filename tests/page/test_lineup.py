@@ -24,7 +24,7 @@ def visitor(enter: Callable[..., Visitor]) -> Visitor:
 
 
 def text(visitor: Visitor) -> Locator:
-    return visitor.page.get_by_label("The same as text")
+    return visitor.page.get_by_label("Edit as text")
 
 
 def expect_lines(visitor: Visitor, *lines: str) -> None:
@@ -226,7 +226,7 @@ def test_the_editor_fits_its_window(enter: Callable[..., Visitor], theme: str, w
     visitor.columns("kv@fp32/CPU:model=fake", "lookahead:window=7,level=4,guesses=7,seeded=false")
     open_column(visitor, 0)
     open_column(visitor, 1)
-    visitor.page.get_by_label("The same as text").fill("kv@" + "x" * 200)
+    visitor.page.get_by_label("Edit as text").fill("kv@" + "x" * 200)
     expect(visitor.page.locator("#lineup-problem")).to_contain_text("Line 1 of the line-up: ")
     assert visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     edge = visitor.page.evaluate(

@@ -33,7 +33,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
         assert "Identical to KV reuse (64 tokens)." in visitor.card(title).part("told")
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
-    assert "Four of five texts agree; Stateless stops early." in visitor.status
+    assert "Four of five texts are identical; Stateless stops early." in visitor.status
     visitor.why("Figures")
     assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 5
     for origin in ("drafted", "forced"):
@@ -65,7 +65,7 @@ def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
         expect(page.locator(".dd-card")).to_have_count(len(example.columns))
         expect(status).to_have_text(example.about)
         visitor.tab("Columns")
-        expect(page.get_by_label("The same as text")).to_have_value("\n".join(example.columns))
+        expect(page.get_by_label("Edit as text")).to_have_value("\n".join(example.columns))
         visitor.tab("Sampling")
         expect(page.get_by_label("Max new tokens")).to_have_value(str(example.tokens))
         visitor.close_settings()
@@ -89,7 +89,7 @@ def test_another_prompt_is_not_raced_with_an_examples_grammar(visitor: Visitor) 
     prompt, run = page.get_by_label("Prompt", exact=True), page.locator("#run")
     prompt.fill(f"{examples()[0].prompt[:60]} Ann is 7.")
     visitor.tab("Columns")
-    lineup = page.get_by_label("The same as text")
+    lineup = page.get_by_label("Edit as text")
     expect(lineup).to_have_value("\n".join(examples()[0].columns))
     visitor.close_settings()
     page.get_by_role("button", name=examples()[0].label, exact=True).click()

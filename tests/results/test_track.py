@@ -51,7 +51,9 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
         finish = photo_finish(board)
         assert finish is not None
         assert finish.column == winner
-        assert frozen(board) == f"Bars stop when {board.name(winner)} finishes."
+        ahead = 3 if winner else 7
+        told = f"Bars stop when {board.name(winner)} finishes, {ahead} tokens ahead of "
+        assert frozen(board) == f"{told}{board.name(1 - winner)}."
         columns = view(board, race=1, goal=7)["columns"]
         firsts = [json.loads(column["rounds"].partition("\n")[0])[0] for column in columns]
         assert firsts == ([0.0, 0.0] if winner else [1000.0, 3000.0])

@@ -228,12 +228,12 @@ def test_an_axis_has_few_round_values_at_even_distances(low: float, high: float)
             [(0.9, 1.4)],
             (
                 "No column is measurably faster than KV reuse on prompts like these. "
-                "A is 1.20\u00d7 on average, but it may be between 0.90 and 1.40."
+                "The median of A is 1.20\u00d7, but it may be between 0.90 and 1.40."
             ),
         ),
         (
             [(1.1, 1.4), (0.9, 1.9)],
-            "A is the fastest: 1.20\u00d7 the speed of KV reuse, 1.10\u20131.40",
+            "A is the fastest: at the median 1.20\u00d7 the speed of KV reuse, 1.10\u20131.40",
         ),
     ],
 )
