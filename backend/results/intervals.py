@@ -13,7 +13,7 @@ logarithm, and Student's t for so many pieces says how many of those the interva
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb, exp, hypot, inf, log, sqrt
 from statistics import NormalDist
@@ -83,6 +83,11 @@ class Ratio:
     def below(self) -> bool:
         """True if it is shown to be less than 1."""
         return self.value > 0 and self.high < 1
+
+    def about(self, value: float) -> "Ratio":
+        """As sure a ratio of another value."""
+        scale = value / self.value
+        return replace(self, value=value, low=self.low * scale, high=self.high * scale)
 
     @property
     def needed(self) -> float:

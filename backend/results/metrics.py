@@ -402,10 +402,11 @@ class Score:
         agreed = next((i for i, (own, its) in enumerate(both) if own != its), len(both))
         return agreed, min(agreed + 1, len(both))
 
-    def gain_over(self, baseline: "Score") -> Ratio:
+    def gain_over(self, baseline: "Score", *, cached: bool = True) -> Ratio:
         """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN
         as `speedup_over` is. Without an interval for short runs, for programs, which run once, and
-        for servers, whose time is another machine's.
+        for servers, whose time is another machine's. `cached`: False if each token of this column
+        takes longer than the one before it, so that only the same tokens compare.
         """
         value = self.speedup_over(baseline)
         program, elsewhere = self.fed or baseline.fed, self.clock != baseline.clock
@@ -413,7 +414,9 @@ class Score:
             return Ratio(value)
         over = bool(self.reason or baseline.reason)  # then no more of the time is in common
         found = shared(self.commits, baseline.commits, over=over)
-        return found if found.value else Ratio(value)
+        if not found.value:
+            return Ratio(value)
+        return found if cached else found.about(value)
 
 
 def load_of(event: LoadKnown) -> LoadCosts:

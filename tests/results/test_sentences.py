@@ -252,6 +252,14 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
     assert reason(board, 1) == "each pass takes 5.00\u00d7 as long: slower"
+    # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
+    # to 0.36), where its tokens took four times as long.
+    slow = [step(1, [t], 0.1 + 0.02 * t) for t in range(1, 33)]
+    short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
+    gain = board_of("kv stateless", *written(0, [[t] for t in range(96)], 0.1), *short).gain(1)
+    assert gain.value == pytest.approx(3.2 / sum(0.1 + 0.02 * t for t in range(1, 33)))
+    assert gain.known
+    assert gain.low < gain.value < gain.high
 
 
 def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
