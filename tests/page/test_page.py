@@ -360,14 +360,16 @@ def test_markup_is_never_interpreted(visitor: Visitor) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
-    """No sideways scrolling of the page; five columns stand in one row where there is room."""
+    """No sideways scrolling of the page; five columns stand in one row where there is room, and on
+    a phone in one that is swiped.
+    """
     visitor = enter(theme)
     page = visitor.page
     page.set_viewport_size({"width": 380, "height": 1080})
     visitor.ask("Explain a KV cache.", tokens=48)
     visitor.wait_phase("ended")
     assert page.evaluate("document.body.classList.contains('dark')") is (theme == "dark")
-    for width, rows in ((380, 5), (1024, 2), (1366, 1), (1920, 1)):
+    for width, rows in ((380, 1), (1024, 2), (1366, 1), (1920, 1)):
         page.set_viewport_size({"width": width, "height": 1080})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         # At one moment, for the page may still scroll.
@@ -376,7 +378,8 @@ def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
             ".map(({ top, left, right }) => [Math.round(top), left, right])"
         )
         assert len({top for top, _, _ in boxes}) == rows
-        assert all(0 <= left < right <= width for _, left, right in boxes)
+        seen = boxes[:1] if width == 380 else boxes
+        assert all(0 <= left < right <= width for _, left, right in seen)
 
 
 @pytest.mark.thorough
