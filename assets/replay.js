@@ -3,7 +3,7 @@
 import { finder, put, setData } from "./dom.js";
 import { race, showBeginnings, showUntil } from "./rounds.js";
 import { racing } from "./stream.js";
-import { finishedBy } from "./track.js";
+import { finish, finishedBy } from "./track.js";
 
 const find = finder("board");
 export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
@@ -15,10 +15,10 @@ const byTokens = () => find(".dd-replay-unit").value === "tokens";
 // How much of it there is by each round, in the unit that is chosen.
 const places = (it) => (byTokens() ? it.tokens.slice(1) : it.rounds.map(([clock]) => clock));
 
-// Where all have ended but those that stopped by design, which may have taken longest.
+// Lanes stand still from the photo finish on: the result follows.
 function lastPlace() {
-  const whole = race.cards.filter((it) => !it.column.short);
-  return Math.max(0, ...(whole.length ? whole : race.cards).map((it) => places(it).at(-1) ?? 0));
+  const last = Math.max(0, ...race.cards.map((it) => places(it).at(-1) ?? 0));
+  return byTokens() ? last : Math.min(last, finish() ?? last);
 }
 
 export function showMoment() {
@@ -73,7 +73,7 @@ function speed() {
 function move(now) {
   const next = replay.at + (now - replay.last) * speed();
   replay.last = now;
-  const over = next >= lastPlace() || (opening() && finishedBy(next));
+  const over = next >= lastPlace();
   replay.moving = over ? 0 : requestAnimationFrame(move);
   goTo(over ? null : next);
 }

@@ -44,6 +44,7 @@ function ticks() {
   return all;
 }
 
+export const finish = () => scale.finish;
 export const finishedBy = (clock) => scale.finish !== null && clock >= scale.finish;
 
 function tick(name, share, text) {

@@ -38,7 +38,7 @@ from page.lineup import preview
 from page.modules import calling
 
 #: Why the columns change once an example's prompt gives way to another one.
-UNFIT = "Prompt lookup replaces Grammar, which fits only its own example."
+UNFIT = "Grammar fits only its example: Prompt lookup runs instead."
 
 
 def build(
@@ -99,18 +99,19 @@ def _set_examples(ask: gr.HTML, fields: Fields, offer: Offer, board: gr.HTML) ->
     """
     known = {example.prompt: example for example in examples()}
 
-    def choose(prompt: Any, before: Any) -> tuple[Any, Any, Any]:
+    def choose(prompt: Any, before: Any, goal: Any) -> tuple[Any, Any, Any]:
         if example := known.get(str(prompt)):
             lineup, about = example.lineup(offer), example.about
             tokens = min(example.tokens, offer.limits.tokens)
             return editor_state(lineup, offer), tokens, preview(lineup, offer, about, tokens)
-        lineup = for_any_prompt(before, offer)
+        lineup, goal = for_any_prompt(before, offer), goal if isinstance(goal, int) else 0
         if lineup == text_of(before):
             return before, gr.skip(), gr.skip()  # see kept.py for why not skip() of a line-up
-        return editor_state(lineup, offer), gr.skip(), preview(lineup, offer, UNFIT)
+        return editor_state(lineup, offer), gr.skip(), preview(lineup, offer, UNFIT, goal)
 
     outputs = [fields["lineup"], fields["max_new_tokens"], board]
-    chosen = ask.select(choose, [ask, fields["lineup"]], outputs, **QUIET)
+    asked = [ask, fields["lineup"], fields["max_new_tokens"]]
+    chosen = ask.select(choose, asked, outputs, **QUIET)
     settings.show_chip(chosen.then, fields)
     # A line-up that is not loaded yet tells of no change.
     kept = chosen.then(None, list(fields.values()), None, js=calling("kept.js", "keepForm"))

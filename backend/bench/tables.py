@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 
 from rich.table import Table
 
-from backend.results.figures import NONE, Figure
+from backend.results.figures import DASH, NONE, Figure
 
 #: Fields that are words; figures stand at the right.
 WORDS = (
@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
         case float():
             return f"{value:.3g}" if value < 100 else f"{value:.0f}"
         case (low, high):
-            return f"{low:.2f}-{high:.2f}"
+            return f"{low:.2f}{DASH}{high:.2f}"
         case None:
             return NONE
         case _:

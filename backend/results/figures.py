@@ -124,6 +124,12 @@ def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float
     return lambda score, _: value(score) or None
 
 
+def _whole(score: Score, baseline: Score) -> float | None:
+    same = score.length == baseline.length and score.clock == baseline.clock
+    ended = score.state == baseline.state == "done" and score.seconds
+    return baseline.seconds / score.seconds if same and ended and not score.fed else None
+
+
 def _pass_cost(score: Score, baseline: Score) -> float | None:
     gain = 0.0 if score.fed else score.gain_over(baseline).value
     return score.tokens_per_forward / gain or None if gain else None
@@ -157,11 +163,20 @@ FIGURES = (
         Score.gain_over,
     ),
     Figure(
+        "whole",
+        "end to end",
+        RATIO,
+        "How many times as fast as KV reuse the column is with its whole answer, the prompt "
+        "included, where both wrote equally many tokens. Example: 2.0 s against 3.0 s: 1.50.",
+        _whole,
+    ),
+    Figure(
         "ttft",
         "TTFT",
         MILLISECONDS,
         "Time to first token: reading the prompt, compiling a grammar if there is one, and "
-        "choosing the first token. Example: 300 tokens at 1 ms each: 300 ms.",
+        "choosing the first token. A prompt of a length that is new to the machine takes longer, "
+        "once: the first column pays for that. Example: 300 tokens at 1 ms each: 300 ms.",
         lambda score, _: score.ttft * 1e3 if score.steps else None,
         ("page", "table", "summary"),
     ),

@@ -76,13 +76,13 @@ class Ratio:
 
     @property
     def above(self) -> bool:
-        """True if it is shown to be more than 1."""
-        return self.low > 1
+        """True if it is shown to be more than 1, as the interval is written."""
+        return round(self.low, 2) > 1
 
     @property
     def below(self) -> bool:
-        """True if it is shown to be less than 1."""
-        return self.value > 0 and self.high < 1
+        """True if it is shown to be less than 1, as the interval is written."""
+        return self.value > 0 and self.known and round(self.high, 2) < 1
 
     def about(self, value: float) -> "Ratio":
         """As sure a ratio of another value."""

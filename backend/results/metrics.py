@@ -402,11 +402,18 @@ class Score:
         agreed = next((i for i, (own, its) in enumerate(both) if own != its), len(both))
         return agreed, min(agreed + 1, len(both))
 
-    def gain_over(self, baseline: "Score", *, cached: bool = True) -> Ratio:
+    @property
+    def rereads(self) -> bool:
+        """True if each pass computes the whole text again, so that each takes longer than the one
+        before it.
+        """
+        return not self.drafted and self.mean_rows > self.prompt_tokens > 0
+
+    def gain_over(self, baseline: "Score") -> Ratio:
         """How many times as fast as the baseline, both in one race, and how sure that is; UNKNOWN
         as `speedup_over` is. Without an interval for short runs, for programs, which run once, and
-        for servers, whose time is another machine's. `cached`: False if each token of this column
-        takes longer than the one before it, so that only the same tokens compare.
+        for servers, whose time is another machine's. Of a column that `rereads`, only the same
+        tokens compare.
         """
         value = self.speedup_over(baseline)
         program, elsewhere = self.fed or baseline.fed, self.clock != baseline.clock
@@ -416,7 +423,7 @@ class Score:
         found = shared(self.commits, baseline.commits, over=over)
         if not found.value:
             return Ratio(value)
-        return found if cached else found.about(value)
+        return found.about(value) if self.rereads else found
 
 
 def load_of(event: LoadKnown) -> LoadCosts:

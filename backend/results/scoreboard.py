@@ -190,8 +190,7 @@ class Scoreboard:
         known = ((score.state, score.seconds, len(score.times)) for score in (own, base))
         seen = (self.baseline_index, *known)
         if self._gains.get(index, ((), UNKNOWN))[0] != seen:
-            cached = self.columns[index].strategy.keeps_cache
-            self._gains[index] = seen, own.gain_over(base, cached=cached)
+            self._gains[index] = seen, own.gain_over(base)
         return self._gains[index][1]
 
     def control(self, index: int) -> bool:

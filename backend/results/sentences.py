@@ -316,8 +316,10 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
 
 
 def _as_fast(board: Scoreboard, best: int) -> list[int]:
-    """The columns with the same text that are about as fast as the fastest of them."""
-    least = board.speedup(best) / ALIKE
+    """The columns with the same text that are about as fast as the fastest of them, or as fast as
+    that may be.
+    """
+    least = min(board.speedup(best) / ALIKE, board.gain(best).low)
     return [
         i
         for i in range(len(board.scores))
@@ -413,9 +415,9 @@ def _shorter(board: Scoreboard, index: int) -> bool:
 def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     """How the same texts compare, of which some may be shorter."""
     cut = [i for i in same if _shorter(board, i)]
-    names, one = _listed([board.name(i) for i in cut]), len(cut) == 1
+    names = _listed([board.name(i) for i in cut])
     planned = all(board.scores[i].reason == BY_DESIGN for i in cut)
-    shorter = ("stops early" if one else "stop early") if planned else f"{_are(cut)} shorter"
+    shorter = "wrote only the beginning" if planned else f"{_are(cut)} shorter"
     return f"are identical; {names} {shorter}" if cut else "are identical"
 
 
@@ -494,8 +496,8 @@ def _in_common(board: Scoreboard) -> str:
         return ""
     name, slower = board.name(board.baseline_index or 0), "slower" if most > 1 else "faster"
     return (
-        "A speed-up compares the time in which both columns ran, not their whole times: "
-        f"{name} was {abs(most - 1):.0%} {slower} then than on its whole text."
+        f"Speed-ups compare columns while both run: {name} was {abs(most - 1):.0%} {slower} then "
+        "than on average."
     )
 
 
@@ -708,10 +710,10 @@ def _factors(board: Scoreboard, index: int) -> str:
     if not cost or base is None or index == base:
         return ""
     if not (score.drafted or score.tokens_per_forward > PLAIN):
-        return f"each pass takes {factor(cost)} as long"
+        return f"each pass takes {factor(cost)} a normal pass"
     joint = "but each takes" if cost > score.tokens_per_forward else "each"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
-    return f"{gained}, {joint} {factor(cost)} as long"
+    return f"{gained}, {joint} {factor(cost)} a normal pass"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:
@@ -836,8 +838,8 @@ def _own_target(score: Score, base: Score) -> list[str]:
 
 def remark(score: Score) -> str:
     """The column's decision, the cost of its grammar, the reused tokens, and a shifted context."""
-    why = "" if score.decision.plain else as_sentence(score.decision.why)
-    parts = [why, _promise(score), _grammar(score)]
+    why = "" if score.decision.plain else score.decision.why
+    parts = [*map(as_sentence, why.split("; ")), _promise(score), _grammar(score)]
     if score.expected:
         parts.append(f"Incomplete: the grammar still expects {score.expected}.")
     if score.reused:

@@ -123,6 +123,14 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     return 1 + sum(theirs > ours for theirs in order)
 
 
+def in_order(board: Scoreboard, finish: PhotoFinish) -> bool:
+    """True if the lanes that have places are in the order of their speed-ups."""
+    placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
+    placed.sort(key=lambda i: (place(board, i, finish), -board.speedup(i)))
+    speeds = [1.0 if i == board.baseline_index else board.speedup(i) for i in placed]
+    return speeds == sorted(speeds, reverse=True)
+
+
 def won(board: Scoreboard, index: int) -> bool:
     """True if the lane was in the lead at the photo finish; equal lanes share that."""
     finish = photo_finish(board)

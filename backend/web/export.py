@@ -92,7 +92,7 @@ def link_of(record: RaceRecord) -> tuple[str, str]:
     where = (
         "It is short enough for most chats."
         if length <= PASTED
-        else f"At {length:,} characters it is too long for some chat apps."
+        else f"At some {round(length, -2):,} characters it is too long for some chat apps."
     )
     return made.fragment, f"{_HOLDS[made.holds]} {where}"
 

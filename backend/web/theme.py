@@ -11,7 +11,7 @@ COLOURS = {
     "background_fill_secondary": ("#f5f7fa", "#121924"),
     "error_text_color": ("#b3261e", "#ff8a80"),
     "link_text_color": ("#0058a3", "#8ecbff"),
-    "button_primary_background_fill": ("#1d4ed8", "#1d4ed8"),
+    "button_primary_background_fill": ("#0058a3", "#0a66b7"),
     "button_primary_text_color": ("#ffffff", "#ffffff"),
 }
 

@@ -40,6 +40,7 @@ from backend.results.track import (
     answers_otherwise,
     beginning,
     goal_of,
+    in_order,
     photo_finish,
     place,
     position,
@@ -119,6 +120,7 @@ def opening_view(record: RaceRecord) -> View:
     columns = [{**column, **spare} for column in shown["columns"]]
     later = {
         "columns": columns,
+        "left": "",
         "doubt": "",
         "result": None,
         "costs": None,
@@ -228,7 +230,7 @@ def _column(
     public: Callable[[str], str],
 ) -> View:
     """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
-    tokens stood there before. `short`: it stopped by design, so a replay does not wait for it.
+    tokens stood there before.
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
@@ -246,9 +248,12 @@ def _column(
         "message": public(score.message),
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
-        "short": score.reason == BY_DESIGN,
         "pace": "other" if otherwise else board.pace(index),
-        "speed": "" if early else _speed(board, index) if known else of_text,
+        "speed": ""
+        if early or _unsure(board, index)
+        else _speed(board, index)
+        if known
+        else of_text,
         "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index),
@@ -264,16 +269,25 @@ def _early(board: Scoreboard) -> bool:
     return not board.ended and unit_of(board) == "token" and written < SETTLED
 
 
+def _unsure(board: Scoreboard, index: int) -> bool:
+    """True while a speed-up, which will have an interval, has none yet."""
+    score = board.scores[index]
+    timed = score.clock == board.baseline.clock and not score.fed
+    compared = board.baseline_index not in (None, index)
+    return compared and timed and score.state not in ENDED and not board.gain(index).known
+
+
 def _place(
     board: Scoreboard, index: int, now: PhotoFinish | None, finish: PhotoFinish | None
 ) -> str:
-    """The lane's place while they race. At the finish that of the winner alone: what the others
-    had still to write may have changed their order.
+    """The lane's place. At the finish that of the winner alone where places and speed-ups have
+    another order: what the others had still to write changed it.
     """
     if now is None or _early(board):
         return ""
     here = place(board, index, now)
-    return "" if finish is not None and here != 1 else ordinal(here)
+    told = here == 1 or (here and in_order(board, finish)) if finish else True
+    return ordinal(here) if told else ""
 
 
 def _state(board: Scoreboard, index: int) -> str:
@@ -310,7 +324,7 @@ def _line_of(board: Scoreboard, index: int) -> str:
     there = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
-    interval = [f"Speed-up {gain.low:.2f}{DASH}{gain.high:.2f} (95 %)"] if known else []
+    interval = [f"Speed-up {gain.low:.2f}{DASH}{gain.high:.2f} (95%)"] if known else []
     parts = [*interval, *told]
     return ", ".join(parts) + "." if parts else ""
 

@@ -116,7 +116,7 @@ def test_a_run_whose_answer_is_lost_is_run_once(browser: Browser, tmp_path: Path
         wire = Proxy(port_of(address))
         visitor = Visitor(browser, wire.address)
         visitor.page.get_by_label("Prompt", exact=True).fill("Once")
-        expect(visitor.page.locator(".dd-status")).to_contain_text("Prompt lookup replaces Grammar")
+        expect(visitor.page.locator(".dd-status")).to_contain_text("Grammar fits only its example")
         wire.deaf = True
         with visitor.page.expect_request("**/run/predict*"):
             visitor.page.locator("#run").click()

@@ -5,7 +5,7 @@ import json
 import pytest
 from boards import SINGLE, board_of, started, step, written
 
-from backend.events import Fed, Finished
+from backend.events import Event, Fed, Finished
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import frozen, lead
 from backend.results.track import goal_of, photo_finish, place, position, standing, unit_of
@@ -154,7 +154,27 @@ def test_places_and_speeds_come_once_they_are_more_than_chance() -> None:
     assert shown() == [("", ""), ("", "")]
     for column in range(2):
         board.add(step(column, [1], 0.1))
-    assert shown() == [("1st", "1\N{MULTIPLICATION SIGN}"), ("1st", "1.00\N{MULTIPLICATION SIGN}")]
+    one = "1\N{MULTIPLICATION SIGN}"
+    assert shown() == [("1st", one), ("1st", "")], "it would not be sure"
+    for column in [0, 1] * 32:
+        board.add(step(column, [1], 0.1))
+    assert shown() == [("1st", one), ("1st", "1.00\N{MULTIPLICATION SIGN}")]
+
+
+def test_at_the_finish_places_are_told_that_speeds_do_not_contradict() -> None:
+    """ "Third place beats second": one that was behind when the first had finished wrote faster
+    from there on.
+    """
+    quick, steady = [0.1] * 12, [0.24] * 12
+    late = [0.35] * 4 + [0.02] * 8
+    for costs, places in ((steady, ["3rd", "1st", "2nd"]), (late, ["", "1st", ""])):
+        events: list[Event] = []
+        for column, each in enumerate(([0.25] * 12, quick, costs)):
+            steps = [step(column, [t], cost) for t, cost in enumerate(each, 1)]
+            first = [started(column), step(column, [0], 1.0)]
+            events += [*first, *steps, Finished(column, "token limit", [])]
+        board = board_of("kv lookup suffix", *events)
+        assert [each["place"] for each in view(board, race=1, goal=13)["columns"]] == places
 
 
 def test_a_grammar_that_answers_something_else_has_no_place() -> None:
@@ -164,7 +184,7 @@ def test_a_grammar_that_answers_something_else_has_no_place() -> None:
     board = board_of(names, *slow, *quick, *written(2, [[9, 9, 9, 9]], 0.1))
     assert places(board) == [2, 1, 0]
     shown = view(board, race=1, goal=4)["columns"]
-    assert [each["place"] for each in shown] == ["", "1st", ""]
+    assert [each["place"] for each in shown] == ["2nd", "1st", ""]
     assert shown[2]["lane"] == "writes another text: no place"
     assert (shown[2]["pace"], shown[2]["pace_text"]) == ("other", "another text"), "nor a verdict"
     kept = board_of(names, *slow, *quick, *written(2, [[1, 2, 3, 4]], 0.1))
