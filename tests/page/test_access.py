@@ -61,6 +61,8 @@ def test_a_replay_a_step_a_benchmark_and_the_history_break_no_rule(visitor: Visi
     visitor.ask(LONG, tokens=24)
     visitor.wait_phase("ended")
     page.get_by_role("button", name="One step back").click()
+    assert violations(visitor) == set()
+    page.get_by_role("button", name="Back to the result").click()
     page.locator('.dd-card:nth-child(2) .dd-flow [data-round="12"]').first.click()
     expect(page.locator(".dd-tree")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
