@@ -135,16 +135,21 @@ def lead(board: Scoreboard) -> str:
     now = standing(board)
     if now is None:
         return ""
-    ahead = _ahead(board, now)
-    if not ahead or photo_finish(board):
-        return ahead
-    lead, name = ahead.split(" ahead of ", 1)
-    return f"{board.name(now.column)} leads {name} by {lead}"
+    gap, second = _gap(board, now)
+    if not gap or photo_finish(board):
+        return _ahead(board, now)
+    return f"{board.name(now.column)} leads {second} by {gap}"
 
 
 def _ahead(board: Scoreboard, now: PhotoFinish) -> str:
-    """How far the first lane is ahead of the second, and which that is; "" where there is none, or
-    it is as far.
+    """How far the first lane is ahead of the second; "" if it is not."""
+    gap, second = _gap(board, now)
+    return f"{gap} ahead of {second}" if gap else ""
+
+
+def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:
+    """The tokens between the first lane and the second, and the second's name; "" where there is
+    none, or it is as far.
     """
     others = [
         (position(board, i, now.seconds), board.name(i))
@@ -153,8 +158,8 @@ def _ahead(board: Scoreboard, now: PhotoFinish) -> str:
     ]
     second, name = max(others, default=(0, ""))
     if not name or second == now.length:
-        return ""
-    return f"{counted(now.length - second, unit_of(board))} ahead of {name}"
+        return "", ""
+    return counted(now.length - second, unit_of(board)), name
 
 
 def _failures(board: Scoreboard) -> str:

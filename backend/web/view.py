@@ -235,6 +235,7 @@ def _column(
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
     early, of_text = _early(board), speed.text(score, board.baseline)
+    told = _speed(board, index) if known else of_text
     otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
     return {
         "title": public(board.name(index)),
@@ -249,11 +250,7 @@ def _column(
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
-        "speed": ""
-        if early or _unsure(board, index)
-        else _speed(board, index)
-        if known
-        else of_text,
+        "speed": "" if early or _unsure(board, index) else told,
         "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index),
