@@ -730,6 +730,20 @@ def test_nothing_jumps_in_a_race(visitor: Visitor) -> None:
     assert page.evaluate("window.shifted") < 0.05
 
 
+def test_a_replay_moves_nothing(visitor: Visitor) -> None:
+    """Each card's details came above the cards, in the headline's size, and told the result."""
+    page = visitor.page
+    visitor.columns("kv", "lookup")
+    visitor.ask(LONG, tokens=48)
+    visitor.wait_phase("ended")
+    details, texts = page.locator(".dd-details"), page.locator(".dd-body")
+    look = "(all) => all.map((each) => JSON.stringify(each.getBoundingClientRect()))"
+    before = texts.evaluate_all(look)
+    page.get_by_role("button", name="One step back").click()
+    expect(details.first).to_be_hidden()
+    assert texts.evaluate_all(look) == before
+
+
 def test_lanes_stand_still_from_the_photo_finish_on(visitor: Visitor) -> None:
     """All bars ended full. The winner's lane alone reaches the flag; texts go on to their ends."""
     page = visitor.page
