@@ -24,9 +24,9 @@ LARGEST = (0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 DRAWN_PRIOR = (0.15, 0.19, 0.26, 0.35, 0.44, 0.57, 0.6, 0.69, 0.91)
 DRAWN_SECOND = (0.05, 0.08, 0.1, 0.12, 0.13, 0.12, 0.12, 0.1, 0.04)
 
-#: So many observations the chances weigh as with which a text begins; if an earlier text told
-#: them, so many, and they go back to the prior by this share: a text that was hard to guess says
-#: little of the fifth behind it.
+#: The chances with which a text begins weigh as much as so many observations: priors, and what an
+#: earlier text has taught. The latter go back to the priors by this share with each text, because
+#: a text that was hard to guess says little about those that follow.
 PRIOR_WEIGHT, RECALLED, FORGOTTEN = 8.0, 4.0, 0.25
 
 #: So many observations count in an estimate: of what a draft's scores are worth, and of how often
