@@ -3,8 +3,8 @@
 import { card, drawColumn } from "./card.js";
 import { finder, fit, make, put, setData } from "./dom.js";
 import { keepAddress } from "./kept.js";
-import { beginReplay, drawControls, playOnce, replay, showMoment, startReplay } from "./replay.js";
-import { race, showBeginnings, sight } from "./rounds.js";
+import { beginReplay, drawControls, drawTop, playOnce, replay, showMoment, startReplay } from "./replay.js";
+import { bringCard, race, showBeginnings, sight } from "./rounds.js";
 import { drawLane, drawScale } from "./track.js";
 import { listenTo, RUNNING, views } from "./stream.js";
 import { drawGlossary, drawWhy, startWhy } from "./why.js";
@@ -51,6 +51,15 @@ function setPhase(board, phase) {
   if (kept) document.getElementById(to)?.focus();
 }
 
+// What a race that runs says at the top changes with every token: it is not read out, but which columns
+// are faster is.
+function say({ phase, status, top, rest }) {
+  const live = phase === "racing";
+  find(".dd-status").setAttribute("aria-live", live ? "off" : "polite");
+  put(find(".dd-spoken"), live ? status : "");
+  if (replay.at === null) drawTop(top, rest);
+}
+
 function drawEnd(view) {
   find(".dd-doubt").hidden = !view.doubt;
   put(find(".dd-doubt span"), view.status.startsWith(view.doubt) ? "" : view.doubt);
@@ -61,6 +70,7 @@ function begin(board, view) {
   board.dataset.phase = ""; // so that whoever watches it hears of another race in the same phase
   race.number = view.race;
   race.seen = new Set();
+  setData(board, "code", "no");
   about = view.race ? about : view.status;
   put(find(".dd-alert"), "");
   race.cards = view.columns.map(card);
@@ -92,7 +102,7 @@ function answered() {
 }
 
 function showPreparation({ preparing }) {
-  if (find(".dd-board").dataset.phase === "idle") put(find(".dd-status"), preparing || about);
+  if (find(".dd-board").dataset.phase === "idle") drawTop(preparing || about);
 }
 
 // Nothing runs any more: a race that still does so here is not there, and the sentence says so.
@@ -101,7 +111,8 @@ function showEnd(sentence) {
   if (!RUNNING.includes(board.dataset.phase)) return;
   clearTimeout(stillness);
   put(find(".dd-alert"), sentence);
-  for (const name of [".dd-status", ".dd-left"]) put(find(name), "");
+  for (const name of [".dd-spoken", ".dd-left"]) put(find(name), "");
+  drawTop("");
   setPhase(board, "ended");
 }
 
@@ -122,7 +133,8 @@ function show(view) {
   setPhase(board, view.phase);
   setData(board, "continues", view.continues ? "yes" : "no"); // a recording or a program does not
   if (begun) bringToSight(board);
-  put(find(".dd-status"), view.status);
+  race.view = view;
+  say(view);
   put(find(".dd-left"), view.left);
   clearTimeout(stillness);
   if (RUNNING.includes(view.phase)) stillness = setTimeout(() => put(find(".dd-left"), view.still), STILL);
@@ -131,6 +143,8 @@ function show(view) {
   drawScale(view.track.flag ? view.track : undefined); // another line-up says nothing of the scale
   view.columns.forEach((column, i) => drawColumn(race.cards[i], column));
   if (over) showBeginnings();
+  const won = over && race.cards.find((it) => it.column.place.endsWith("1st"));
+  if (won) bringCard(won.root);
   if (replay.at === null) drawControls();
   else showMoment();
   drawLegend();

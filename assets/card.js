@@ -21,6 +21,11 @@ function textOf({ title, gist }) {
   return { box, flow, problem };
 }
 
+// Those of all columns, which are compared.
+function openAll(open) {
+  for (const details of document.querySelectorAll(".dd-details")) details.open = open;
+}
+
 function detailsOf({ title, description, setting }) {
   const root = make("details", "dd-details");
   const summary = make("summary");
@@ -32,7 +37,10 @@ function detailsOf({ title, description, setting }) {
   const parts = make("div", "dd-parts");
   const shares = make("p", "dd-shares");
   const strip = stripOf();
-  root.append(summary, values, told, strip.svg, parts, shares, make("p", "dd-note", description), make("code", "", setting));
+  const command = make("p", "dd-note", "On the command line: ");
+  command.append(make("code", "", `-c ${setting}`));
+  root.append(summary, values, told, strip.svg, parts, shares, make("p", "dd-note", description), command);
+  root.addEventListener("toggle", () => openAll(root.open));
   return { root, line, sentence, values, told, parts, shares, strip };
 }
 
@@ -52,7 +60,7 @@ export function card(column) {
     // What rounds.js knows: how much of the view it has read, the rounds, their nodes, the tokens and the letters before each of
     // them; of the strip's blocks the ms, the clock and the number; how many rounds are shown, or whether always all.
     read: 0, rounds: [], nodes: [], tokens: [0], letters: [0], took: 0, clock: 0, count: 0, blocks: "", drawn: 0, shown: 0, following: true,
-    visible: false, share: 0, column,
+    visible: false, share: 0, place: null, column,
   };
 }
 

@@ -1,7 +1,7 @@
 // Shows what backend/results/steps.py says of one step of a column: click a token of a text, or move
 // with the arrow keys. All text goes in by textContent: none of it is markup.
 import { finder, make, table } from "./dom.js";
-import { race } from "./rounds.js";
+import { bringCard, race } from "./rounds.js";
 
 const find = finder("inspector");
 const panel = () => find(".dd-inspector");
@@ -174,6 +174,7 @@ function draw() {
     ...details(step),
   );
   mark();
+  bringCard(cardsNow()[at[0]]);
   nodesAt(at)[0]?.scrollIntoView({ block: "nearest", behavior: "instant" });
   open();
 }
@@ -238,5 +239,9 @@ export function start(given) {
     if (target.dataset.move) move(target.dataset.move);
   });
   document.addEventListener("dd-begun", close); // its race is no longer on show
+  window.addEventListener("scroll", () => {
+    const card = at && cardsNow()[at[0]]?.getBoundingClientRect();
+    if (card && (card.bottom < 0 || card.top > innerHeight)) close(); // what it explains is out of sight
+  });
   component.watch("value", draw);
 }

@@ -8,9 +8,17 @@ import { finish, finishedBy } from "./track.js";
 const find = finder("board");
 export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
 
-const SLOWED = 0.25; // of a page that was just opened, up to the photo finish
+const SLOWED = 0.25; // of a page that was just opened, and of a short race
+const SHORT = 2500; // ms
+let fast = false; // its reader has chosen how fast
 const opening = () => find(".dd-board").dataset.phase === "opening";
 const byTokens = () => find(".dd-replay-unit").value === "tokens";
+
+// The verdict, or how it stands, and what else is said of the race.
+export function drawTop(first, rest = "") {
+  put(find(".dd-status strong"), first);
+  put(find(".dd-status span"), rest && ` ${rest}`);
+}
 
 // How much of it there is by each round, in the unit that is chosen.
 const places = (it) => (byTokens() ? it.tokens.slice(1) : it.rounds.map(([clock]) => clock));
@@ -21,15 +29,29 @@ function lastPlace() {
   return byTokens() ? last : Math.min(last, finish() ?? last);
 }
 
+// What was said at that moment, and each lane's place. Races that run have no story yet, and by tokens
+// all lanes are as long.
+function storyAt(at) {
+  if (racing()) return null;
+  if (byTokens()) return { said: "", places: [] };
+  const [, said, places] = race.view.story.findLast(([from]) => from <= at) ?? [0, opening() ? "A recorded race" : "", []];
+  return { said, places };
+}
+
 export function showMoment() {
   const on = replay.at !== null;
+  const story = on ? storyAt(replay.at) : null;
   setData(find(".dd-board"), "replay", on ? "on" : "off");
-  setData(find(".dd-board"), "finished", on && (byTokens() || !finishedBy(replay.at)) ? "no" : "yes");
-  for (const it of race.cards) {
+  const finished = !on || (!byTokens() && finishedBy(replay.at));
+  setData(find(".dd-board"), "finished", finished ? "yes" : "no");
+  if (finished || !story) drawTop(race.view.top, race.view.rest);
+  else drawTop(story.said);
+  race.cards.forEach((it, i) => {
+    it.place = finished || !story ? null : (story.places[i] ?? "");
     const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
     it.following = !on;
     showUntil(it, after < 0 ? it.rounds.length : after);
-  }
+  });
   const most = Math.max(...race.cards.map((it) => (it.column.pace === "other" ? 0 : it.share)));
   for (const it of race.cards) setData(it.lane.root, "leads", String(it.share > 0 && it.share === most));
   drawControls();
@@ -64,7 +86,9 @@ function goTo(place) {
 
 // By tokens, one lasts as long as with the fastest column.
 function speed() {
-  const factor = opening() ? SLOWED : Number(find(".dd-replay-speed").value);
+  const chosen = find(".dd-replay-speed");
+  if (!fast) chosen.value = opening() || finish() < SHORT ? SLOWED : 1;
+  const factor = Number(chosen.value);
   if (!byTokens()) return factor;
   const rates = race.cards.map((it) => it.tokens.at(-1) / (it.rounds.at(-1)?.[0] ?? Infinity));
   return factor * Math.max(...rates);
@@ -128,6 +152,7 @@ export function beginReplay() {
   replay.at = null;
   setData(find(".dd-board"), "replay", "off");
   setData(find(".dd-board"), "finished", "yes");
+  for (const it of race.cards) it.place = null;
 }
 
 export function startReplay() {
@@ -136,6 +161,7 @@ export function startReplay() {
   find(".dd-replay-next").addEventListener("click", KEYS["."]);
   find(".dd-replay-live").addEventListener("click", KEYS.l);
   find(".dd-replay-unit").addEventListener("change", KEYS.l);
+  find(".dd-replay-speed").addEventListener("change", () => (fast = true));
   find(".dd-replay-place").addEventListener("input", ({ target }) => {
     pause();
     goTo(Number(target.value));

@@ -1,11 +1,11 @@
 // The rounds of a column, a line of JSON each, [clock in ms, tokens, rows, ms, spans]: its text, its lane
 // and the strip of blocks in its details, all of them as they stood after a number of rounds.
-import { make, put, shape } from "./dom.js";
+import { make, put, setData, shape } from "./dom.js";
 import { drawLane } from "./track.js";
 
-// The race on show: its number (views of earlier races come too late), its cards, and the origins of
-// its text.
-export const race = { number: -1, cards: [], seen: new Set() };
+// The race on show: its number (views of earlier races come too late), its cards, the origins of its
+// text, and its newest view.
+export const race = { number: -1, cards: [], seen: new Set(), view: null };
 const CLOCK = 0;
 const TOKENS = 1;
 const SPANS = 4;
@@ -21,6 +21,10 @@ function nodesOf(spans, round, hidden) {
   });
 }
 
+// Whether a text that grows is code, or JSON, whose letters are to be of one width.
+const isCode = (it, round, i) =>
+  round[SPANS].some(([, piece]) => piece.includes("```")) || (i < 4 && /^\s*[{[]\s*"/.test(it.text.flow.textContent));
+
 // Appends what is new; what is there already is not touched, so that a selection stays.
 export function addRounds(it, text) {
   const lines = text.slice(it.read).split("\n");
@@ -34,6 +38,7 @@ export function addRounds(it, text) {
     it.tokens.push(it.tokens[i] + round[TOKENS]);
     it.letters.push(round[SPANS].reduce((sum, [, piece]) => sum + piece.length, it.letters[i]));
     if (round[TOKENS]) addBlock(it, i);
+    if (isCode(it, round, i)) setData(document.querySelector(".dd-board"), "code", "yes");
   }
   if (it.following) it.shown = it.rounds.length;
 }
@@ -45,6 +50,12 @@ export function showUntil(it, n) {
   }
   it.shown = n;
   drawMoment(it);
+}
+
+// On a phone, texts stand beside one another.
+export function bringCard(root) {
+  const columns = root.parentElement;
+  columns.scrollLeft = root.offsetLeft - columns.offsetLeft;
 }
 
 // What nothing is added to any more is read from its beginning.

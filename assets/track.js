@@ -85,9 +85,10 @@ export function drawLane(it) {
   setData(lane.root, "near", String(it.share > near() && it.share < 1));
   setData(lane.root, "state", column.state);
   setData(lane.root, "pace", column.pace);
-  setData(lane.root, "place", column.place);
+  const place = it.place ?? column.place; // of a moment of a replay, or as the race stands
+  setData(lane.root, "place", place);
   put(lane.gist, column.lane || column.gist);
-  put(lane.place, column.place);
+  put(lane.place, place);
   put(lane.factor, column.speed);
   put(lane.pace, column.pace_text);
 }

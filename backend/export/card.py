@@ -26,7 +26,7 @@ from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import counted, figure, ordinal, rate, span
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import photo_finish, position, unit_of, won
+from backend.results.track import photo_finish, position, ranks, unit_of
 
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
@@ -60,9 +60,11 @@ def card(record: RaceRecord) -> str:
     seconds = finish.seconds if finish else inf
     reached = [position(made, i, seconds) for i in range(len(made.scores))]
     whole = max(*reached, 1)
+    places = ranks(made, finish, settled=True) if finish else {}
     for index, length in enumerate(reached):
         middle = begin + COLUMN * (index + 0.5)
-        parts += _column(made, index, length, length / whole, middle)
+        place = places.get(index, (0, False))
+        parts += _column(made, index, length, length / whole, place, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
     parts += [text(BEGIN + LENGTH, end + 26, counted(whole, unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
@@ -80,10 +82,10 @@ def _head(record: RaceRecord) -> Iterator[str]:
 
 
 def _column(
-    made: Scoreboard, index: int, length: int, share: float, middle: float
+    made: Scoreboard, index: int, length: int, share: float, place: tuple[int, bool], middle: float
 ) -> Iterator[str]:
-    """A column's lane, whether it came first, and its result. `length` is the lane's length in
-    tokens or characters, and `share` that as a share of the longest.
+    """A column's lane, its place and its result. `length` is the lane's length in tokens or
+    characters, `share` that as a share of the longest, and `place` as in `ranks`; 0: none.
     """
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 28, bold=True)
@@ -102,8 +104,11 @@ def _column(
         yield text(end - 10, middle + 8, f"{length:,}", 22, PANEL, "end")
     else:
         yield text(end + 10, middle + 8, f"{length:,}", 22)
-    if won(made, index):
-        yield text(PLACE, middle, ordinal(1), 26, INK, "end", bold=True)
+    at, shared = place
+    if at:
+        first, told = at == 1, ordinal(at, shared=shared)
+        size, shade = (26, INK) if first else (24, SOFT)
+        yield text(PLACE, middle, told, size, shade, "end", bold=first)
     speed = figure("time" if score.fed else "speedup")
     value = speed.value(score, made.baseline)
     if value is not None:

@@ -87,12 +87,12 @@ def counted(number: float, noun: str) -> str:
     return f"{written} {noun if number == 1 else plural}"
 
 
-def ordinal(number: int) -> str:
-    """1st, 2nd and so on; a dash of 0, which is no place."""
+def ordinal(number: int, *, shared: bool = False) -> str:
+    """1st, 2nd and so on, =2nd of a place that others share; a dash of 0, which is no place."""
     if not number:
         return NONE
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    return f"{'=' * shared}{number}{ending}"
 
 
 def factor(ratio: float) -> str:

@@ -39,6 +39,15 @@ State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
 PARTS = ("draft", "mask", "forward", "rest")
 
+#: What the parts of a column's time are called.
+PART_NAMES = {
+    "prefill": "prompt",
+    "draft": "drafting",
+    "mask": "waiting for masks",
+    "forward": "passes",
+    "rest": "other",
+}
+
 
 class Moment(NamedTuple):
     """An event that showed text or committed tokens: when it ended on the column's own clock, how

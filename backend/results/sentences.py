@@ -18,6 +18,7 @@ from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
     BY_DESIGN,
     PhotoFinish,
+    early,
     photo_finish,
     place,
     position,
@@ -37,6 +38,10 @@ ALIKE = 1.05
 
 #: Nobody would wait for more tokens than this.
 FAR = 10_000
+
+#: Seconds of a race that are too few to be estimated: tokens that are not written would be half of
+#: them.
+SOON = 20.0
 
 _NO_LONGER_LENT = (
     "The race ended early because the GPU time was used up: ask for fewer tokens or columns."
@@ -97,18 +102,23 @@ def pass_cost(board: Scoreboard, index: int) -> float:
 
 def headline(board: Scoreboard) -> str:
     """A few short sentences on a race that has ended."""
+    return " ".join(filter(None, headlines(board)))
+
+
+def headlines(board: Scoreboard) -> tuple[str, str]:
+    """The verdict of a race that has ended, and what else is to be said of it in short."""
     states = [score.state for score in board.scores]
     if set(states) == {"failed"}:
-        return "No column finished: each card says why."
+        return "No column finished: each card says why.", ""
     speed = _speed(board) or "The columns wrote too few tokens to compare speeds."
     failed = _failures(board)
-    parts = [speed, _kept_texts(board), _other_weights(board), _recurrent(board), failed]
     if "stopped" in states:
         lent = any(score.reason == "end of GPU time" for score in board.scores)
         if not lent and not any(score.written for score in board.scores):
-            return " ".join(filter(None, ("Stopped before the first token.", failed)))
-        parts = [_NO_LONGER_LENT if lent else "Stopped early.", speed, failed]
-    return " ".join(filter(None, parts))
+            return "Stopped before the first token.", failed
+        return f"{_NO_LONGER_LENT if lent else 'Stopped early.'} {speed}", failed
+    rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed]
+    return speed, " ".join(filter(None, rest))
 
 
 def live(board: Scoreboard) -> str:
@@ -131,35 +141,37 @@ def live(board: Scoreboard) -> str:
 
 
 def lead(board: Scoreboard) -> str:
-    """Who is ahead in a race that runs, and by how much; "" while nobody is."""
+    """Who is ahead in a race that runs, and by how much, or who finished first; "" while nobody is
+    ahead.
+    """
     now = standing(board)
-    if now is None:
-        return ""
-    gap, second = _gap(board, now)
-    if not gap or photo_finish(board):
-        return _ahead(board, now)
-    return f"{board.name(now.column)} leads {second} by {gap}"
+    return "" if now is None or early(board) else stands(board, now)
 
 
-def _ahead(board: Scoreboard, now: PhotoFinish) -> str:
-    """How far the first lane is ahead of the second; "" if it is not."""
-    gap, second = _gap(board, now)
-    return f"{gap} ahead of {second}" if gap else ""
+def stands(board: Scoreboard, now: PhotoFinish) -> str:
+    """How the race stands at a moment; "" of a lane without rivals."""
+    name, (gap, second) = board.name(now.column), _gap(board, now)
+    finished = now == photo_finish(board)
+    if not gap:
+        together = "finish together" if finished else "are level"
+        return f"{name} and {second} {together}" if second else ""
+    if finished:
+        return f"{name} finishes first, {gap} ahead of {second}"
+    return f"{name} leads {second} by {gap}"
 
 
 def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:
-    """The tokens between the first lane and the second, and the second's name; "" where there is
-    none, or it is as far.
+    """The tokens between the first lane and the second, "" of equal ones, and the second's name, ""
+    where there is none.
     """
     others = [
         (position(board, i, now.seconds), board.name(i))
         for i in range(len(board.scores))
         if i != now.column and place(board, i, now)
     ]
-    second, name = max(others, default=(0, ""))
-    if not name or second == now.length:
-        return "", ""
-    return counted(now.length - second, unit_of(board)), name
+    second, name = max(others, default=(now.length, ""))
+    gap = now.length - second
+    return counted(gap, unit_of(board)) if gap else "", name
 
 
 def _failures(board: Scoreboard) -> str:
@@ -180,7 +192,8 @@ def _are(names: Sequence[object]) -> str:
 
 
 def time_left(board: Scoreboard, goal: int) -> str:
-    """How long a race may still take, in which a column may write `goal` tokens; "" while unknown.
+    """How long a race may still take, in which a column may write `goal` tokens; "" while unknown
+    and if it ends SOON.
 
     The columns take turns, so what each still needs adds up.
     """
@@ -195,6 +208,8 @@ def time_left(board: Scoreboard, goal: int) -> str:
         if column.limit:
             tokens = min(tokens, column.limit - score.written)
         total += max(0, tokens) * score.tpot
+    if total < SOON:
+        return ""
     whom = f" for {names[0]}" if len(names) == 1 < len(board.scores) else ""
     return f"about {_roundly(total)} left{whom}"
 
@@ -204,8 +219,11 @@ def frozen(board: Scoreboard) -> str:
     finish = photo_finish(board)
     if not finish:
         return ""
-    told = f"Bars stop when {board.name(finish.column)} finishes"
-    return f"{told}, {ahead}." if (ahead := _ahead(board, finish)) else f"{told}."
+    gap, second = _gap(board, finish)
+    name = board.name(finish.column)
+    if not gap:
+        return f"Bars stop when {name} finishes."
+    return f"When {name} finished, it was {gap} ahead of {second}."
 
 
 def waiting(ahead: int) -> str:
@@ -303,21 +321,37 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     if base is None or not board.scores[base].tpot:
         speed = rate(board.scores[best].tokens_per_second)
         return f"{name} is fastest with {speed} tokens a second."
-    plain, first = board.name(base), None if other else _first(board, best)
-    led = "" if first is None else f"{board.name(first)} finished first"
+    plain = board.name(base)
     if alone:
         return f"{plain} writes {rate(board.scores[base].tokens_per_second)} tokens a second."
     if board.pace(best) != "faster":
         which = "no strategy with the same text" if other else "no strategy"
         said = f"{which} was measurably faster than {plain}{_slower(board)}"
-        return f"{led}, but {said}." if led else as_sentence(said)
+        finish = None if other else photo_finish(board)
+        if finish is None or finish.column == base:
+            return as_sentence(said)
+        return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
     if len(alike := _as_fast(board, best)) > 1:
         alike.sort(key=board.speedup, reverse=True)
         high, *_, low = (f"{board.speedup(i):.2f}" for i in alike)
         speeds = f"{high} and {low}" if len(alike) == 2 else f"{low} to {high}"
         names = _listed([board.name(i) for i in alike])
-        return f"{names} are {high if low == high else speeds} times as fast as {plain}."
-    return _fastest(board, best, first)
+        gain = f"{high if low == high else speeds} times as fast as {plain}"
+        return f"{names} are {gain}{_also_faster(board, alike)}."
+    return _fastest(board, best, None if other else _first(board, best))
+
+
+def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
+    """The other columns that are faster and wrote the same text, as the end of a sentence."""
+    others = [
+        i
+        for i, score in enumerate(board.scores)
+        if i not in named and board.pace(i) == "faster" and board.sameness(i) == "same"
+        if score.spec == board.baseline.spec
+    ]
+    others.sort(key=board.speedup, reverse=True)
+    told = _listed([f"{board.name(i)} {board.speedup(i):.2f}" for i in others])
+    return f", {told}" if others else ""
 
 
 def _as_fast(board: Scoreboard, best: int) -> list[int]:
@@ -336,7 +370,8 @@ def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
     interval = span(board.gain(best))
-    gain = f"{board.speedup(best):.2f} times as fast as {plain}{interval}."
+    others = _also_faster(board, [best])
+    gain = f"{board.speedup(best):.2f} times as fast as {plain}{interval}{others}."
     if first is None:
         return f"{name} is {gain}"
     led = f"{board.name(first)} finished first"
@@ -421,8 +456,13 @@ def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     """How the same texts compare, of which some may be shorter."""
     cut = [i for i in same if _shorter(board, i)]
     names = _listed([board.name(i) for i in cut])
-    planned = all(board.scores[i].reason == BY_DESIGN for i in cut)
-    shorter = "wrote only the beginning" if planned else f"{_are(cut)} shorter"
+    limits = {board.scores[i].written for i in cut if board.scores[i].reason == BY_DESIGN}
+    if len(limits) == len(cut) == 1:
+        shorter = f"stopped after {counted(limits.pop(), 'token')}"
+    elif all(board.scores[i].reason == BY_DESIGN for i in cut):
+        shorter = "wrote only the beginning"
+    else:
+        shorter = f"{_are(cut)} shorter"
     return f"are identical; {names} {shorter}" if cut else "are identical"
 
 
@@ -715,10 +755,10 @@ def _factors(board: Scoreboard, index: int) -> str:
     if not cost or base is None or index == base:
         return ""
     if not (score.drafted or score.tokens_per_forward > PLAIN):
-        return f"each pass takes {factor(cost)} a normal pass"
+        return f"each pass takes {factor(cost)} a one-token pass"
     joint = "but each takes" if cost > score.tokens_per_forward else "each"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
-    return f"{gained}, {joint} {factor(cost)} a normal pass"
+    return f"{gained}, {joint} {factor(cost)} a one-token pass"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

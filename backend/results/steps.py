@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from backend.events import Proposed, Step
 from backend.results.figures import counted, duration
-from backend.results.metrics import PARTS, Score
+from backend.results.metrics import PART_NAMES, PARTS, Score
 from backend.results.scoreboard import Scoreboard
 
 View = dict[str, Any]
@@ -99,7 +99,7 @@ def _title(score: Score, index: int) -> str:
         (origin, _), *_ = score.moments[index].spans
         return _OTHER.get(origin, _HELD)
     number, count = score.moments[index].step, counted(len(step.origins), "token")
-    return f"Step {number} of {score.steps}: {count}"
+    return f"Pass {number} of {score.steps}: {count}"
 
 
 def _texts(score: Score, index: int) -> list[str]:
@@ -187,9 +187,9 @@ def _parts(step: Step | None) -> list[list[Any]]:
     """The step's time by part: name, milliseconds, and both in words."""
     seconds = step.seconds if step else {}
     return [
-        [part, round(seconds[part] * 1e3, 4), f"{part} {duration(seconds[part])}"]
+        [PART_NAMES[part], round(took * 1e3, 4), f"{PART_NAMES[part]} {duration(took)}"]
         for part in PARTS
-        if seconds.get(part)
+        if (took := seconds.get(part))
     ]
 
 
@@ -264,7 +264,8 @@ def _cost(score: Score, index: int) -> str:
     if not (step.rows and score.costs.known):
         return f"{took}."
     plain = score.costs(1, score.prompt_tokens + score.earlier + moment.start)
-    return f"{took}, over {counted(step.rows, 'row')}; one row alone takes {duration(plain)}."
+    rows = counted(step.rows, "row")
+    return f"{took}, over {rows}; a one-token pass at this length takes {duration(plain)}."
 
 
 def _constrained(seen: Proposed) -> str:

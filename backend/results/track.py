@@ -7,11 +7,13 @@ equally many tokens, how many characters of its text.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
 from backend.programs.parser import Text, is_program, parse_program
+from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.types import Request
 
@@ -19,6 +21,12 @@ Unit = Literal["token", "character"]
 
 #: Why a column ended that stops early by its own setting: it never meant to finish.
 BY_DESIGN = "column limit"
+
+#: Tokens of the longest text from which on a race that runs has places and speeds.
+SETTLED = 8
+
+#: Moments at most at which it is told how a race stood.
+MOMENTS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,9 @@ def position(board: Scoreboard, index: int, seconds: float = inf) -> int:
 
 
 def photo_finish(board: Scoreboard) -> PhotoFinish | None:
-    """The first lane that was in the lead when its text ended; None while there is none. A lane
-    whose text ended behind another one's did not finish first: its text is merely shorter.
+    """The first lane that was in the lead when its text ended; None while there is none, or one
+    that still runs may have been quicker: lanes take turns. A lane whose text ended behind another
+    one's did not finish first: its text is merely shorter.
     """
     lanes = [
         (index, score)
@@ -85,7 +94,12 @@ def photo_finish(board: Scoreboard) -> PhotoFinish | None:
         for index, score in lanes
         if score.state == "done" and score.reason != BY_DESIGN and score.moments
     )
+    reached = min(
+        (_gone(board, i, score.seconds) for i, score in lanes if _races(score)), default=inf
+    )
     for seconds, index in ended:
+        if seconds > reached:
+            return None
         length = position(board, index)
         if length and all(position(board, i, seconds) <= length for i, _ in lanes):
             return PhotoFinish(index, seconds, length)
@@ -101,7 +115,7 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     racing = [
         i
         for i, score in enumerate(board.scores)
-        if score.state not in ENDED and score.clock == "own" and not answers_otherwise(board, i)
+        if _races(score) and not answers_otherwise(board, i)
     ]
     if not racing:
         return None
@@ -109,6 +123,22 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     lengths = [position(board, i, seconds) for i in racing]
     longest = max(lengths)
     return PhotoFinish(racing[lengths.index(longest)], seconds, longest) if longest else None
+
+
+def standings(board: Scoreboard) -> Iterator[PhotoFinish]:
+    """How the race stood at a few moments up to the photo finish, which is the last of them."""
+    finish = photo_finish(board)
+    if finish is None:
+        return
+    running = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
+    least = SETTLED if unit_of(board) == "token" else 1
+    for moment in range(1, MOMENTS):
+        seconds = finish.seconds * moment / MOMENTS
+        lengths = [position(board, i, seconds) for i in running]
+        longest = max(lengths)
+        if longest >= least:
+            yield PhotoFinish(running[lengths.index(longest)], seconds, longest)
+    yield finish
 
 
 def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
@@ -123,12 +153,41 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     return 1 + sum(theirs > ours for theirs in order)
 
 
-def in_order(board: Scoreboard, finish: PhotoFinish) -> bool:
-    """True if the lanes that have places are in the order of their speed-ups."""
-    placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    placed.sort(key=lambda i: (place(board, i, finish), -board.speedup(i)))
-    speeds = [1.0 if i == board.baseline_index else board.speedup(i) for i in placed]
-    return speeds == sorted(speeds, reverse=True)
+def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
+    """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
+    Once the race is `settled`, so do lanes behind the winner whose order their speed-ups
+    contradict: what they had still to write would have changed it.
+    """
+    lengths = {
+        i: position(board, i, finish.seconds)
+        for i in range(len(board.scores))
+        if _placed(board, i, finish)
+    }
+    speeds = {i: 1.0 if i == board.baseline_index else board.speedup(i) for i in lengths}
+    groups = [
+        [i for i in lengths if lengths[i] == length]
+        for length in sorted(set(lengths.values()), reverse=True)
+    ]
+    told: list[list[int]] = []
+    for group in groups:
+        told.append(group)
+        while settled and len(told) > 2 and _contradicted(told[-2], told[-1], speeds):
+            last = told.pop()
+            told[-1] = told[-1] + last
+    found: dict[int, tuple[int, bool]] = {}
+    for group in told:
+        found |= dict.fromkeys(group, (1 + len(found), len(group) > 1))
+    return found
+
+
+def _contradicted(ahead: list[int], behind: list[int], speeds: dict[int, float]) -> bool:
+    return max(speeds[i] for i in behind) > min(speeds[i] for i in ahead)
+
+
+def early(board: Scoreboard) -> bool:
+    """True of a race that has hardly begun: its places and speeds are chance."""
+    written = max(score.written for score in board.scores)
+    return not board.ended and unit_of(board) == "token" and written < SETTLED
 
 
 def won(board: Scoreboard, index: int) -> bool:
@@ -152,6 +211,11 @@ def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
     gone = score.state in ENDED and last < finish.seconds
     same_race = score.clock == winner.clock and not answers_otherwise(board, index)
     return score.state != "failed" and same_race and not gone
+
+
+def _races(score: Score) -> bool:
+    """True of a column that still runs, and on whose clock others can wait."""
+    return score.state not in ENDED and score.clock == "own"
 
 
 def _gone(board: Scoreboard, index: int, clock: float) -> float:

@@ -8,6 +8,7 @@ nothing: which column is faster, how it is said, and which figures are shown is 
 import json
 import time
 from collections.abc import Callable, Sequence
+from math import log
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,19 +33,20 @@ from backend.results.figures import (
     ordinal,
 )
 from backend.results.load import load_chart
-from backend.results.metrics import Moment, Score
+from backend.results.metrics import PART_NAMES, Moment, Score
 from backend.results.scoreboard import ENDED, Sameness, Scoreboard
 from backend.results.track import (
     BY_DESIGN,
     PhotoFinish,
     answers_otherwise,
     beginning,
+    early,
     goal_of,
-    in_order,
     photo_finish,
-    place,
     position,
+    ranks,
     standing,
+    standings,
     unit_of,
     with_prompt,
 )
@@ -76,18 +78,23 @@ def view(
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
     now = finish if ended else standing(board)
-    racing = phase == "racing"
-    left = (sentences.lead(board), sentences.time_left(board, goal)) if racing else ()
-    aside = " \N{MIDDLE DOT} ".join(filter(None, left))
+    status = _status(board, phase, ahead)
+    top, rest = sentences.headlines(board) if ended else (status, "")
+    if phase == "racing":
+        top = sentences.lead(board) or status
+    places = _places(board, now, settled=finish is not None)
     return {
         "race": race,
         "phase": phase,
-        "status": public(_status(board, phase, ahead)),
-        "left": public(sentences.frozen(board) if ended else aside),
+        "status": public(status),
+        "top": public(top),
+        "rest": public(rest),
+        "left": public(sentences.frozen(board) if ended else _aside(board, goal, top, status)),
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now),
-        "columns": [_column(board, i, now, finish, public) for i in range(len(board.columns))],
+        "story": _story(board, public) if ended else [],
+        "columns": [_column(board, i, places, public) for i in range(len(board.columns))],
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
@@ -101,7 +108,7 @@ def idle(columns: Sequence[Column], about: str = "", goal: int = 0) -> View:
     show together, and what the figures will mean. `goal` is the place of the flag; 0: where it was.
     """
     shown = view(Scoreboard(columns), race=0, goal=goal)
-    return {**shown, "phase": "idle", "status": about, "glossary": _glossary()}
+    return {**shown, "phase": "idle", "status": about, "top": about, "glossary": _glossary()}
 
 
 def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> View:
@@ -180,6 +187,32 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
             return sentences.headline(board)
 
 
+def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
+    """What is said beside the line `top` of a race that has not ended."""
+    if top == status:
+        told = ""
+    elif photo_finish(board):
+        told = "The others write to their ends."
+    else:
+        told = status
+    left = sentences.time_left(board, goal) if any(s.written for s in board.scores) else ""
+    return " \N{MIDDLE DOT} ".join(filter(None, (told, left)))
+
+
+def _story(board: Scoreboard, public: Callable[[str], str]) -> list[list[Any]]:
+    """How the race stood, for its replay: from which ms of the lanes' clocks on what is said, and
+    the place of each lane.
+    """
+    told: list[list[Any]] = []
+    for now in standings(board):
+        places = _places(board, now, settled=False)
+        lanes = [places.get(i, "") for i in range(len(board.columns))]
+        said = [public(sentences.stands(board, now)), lanes]
+        if not told or told[-1][1:] != said:
+            told.append([round(1e3 * now.seconds, 1), *said])
+    return told
+
+
 def _setup(board: Scoreboard) -> str:
     """Which model runs where, on a prompt of how many tokens: each target once, as far as this is
     known. On a cluster it also names the machine.
@@ -223,25 +256,20 @@ def _track(
 
 
 def _column(
-    board: Scoreboard,
-    index: int,
-    now: PhotoFinish | None,
-    finish: PhotoFinish | None,
-    public: Callable[[str], str],
+    board: Scoreboard, index: int, places: dict[int, str], public: Callable[[str], str]
 ) -> View:
     """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
     tokens stood there before.
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
-    early, of_text = _early(board), speed.text(score, board.baseline)
-    told = _speed(board, index) if known else of_text
+    told = _speed(board, index) if known else speed.text(score, board.baseline)
     otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
     return {
         "title": public(board.name(index)),
         "gist": public(column.gist),
         "lane": public(_lane(board, index)),
-        "place": _place(board, index, now, finish),
+        "place": places.get(index, ""),
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
@@ -250,7 +278,7 @@ def _column(
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
-        "speed": "" if early or _unsure(board, index) else told,
+        "speed": "" if early(board) or _unsure(board, index) else told,
         "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index),
@@ -258,12 +286,6 @@ def _column(
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "details": _details(board, index, public) if board.ended else None,
     }
-
-
-def _early(board: Scoreboard) -> bool:
-    """True of a race that has hardly begun: its places and speeds are chance."""
-    written = max(score.written for score in board.scores)
-    return not board.ended and unit_of(board) == "token" and written < SETTLED
 
 
 def _unsure(board: Scoreboard, index: int) -> bool:
@@ -274,17 +296,12 @@ def _unsure(board: Scoreboard, index: int) -> bool:
     return compared and timed and score.state not in ENDED and not board.gain(index).known
 
 
-def _place(
-    board: Scoreboard, index: int, now: PhotoFinish | None, finish: PhotoFinish | None
-) -> str:
-    """The lane's place. At the finish that of the winner alone where places and speed-ups have
-    another order: what the others had still to write changed it.
-    """
-    if now is None or _early(board):
-        return ""
-    here = place(board, index, now)
-    told = here == 1 or (here and in_order(board, finish)) if finish else True
-    return ordinal(here) if told else ""
+def _places(board: Scoreboard, now: PhotoFinish | None, *, settled: bool) -> dict[int, str]:
+    """The place of each lane that has one."""
+    if now is None or early(board):
+        return {}
+    found = ranks(board, now, settled=settled)
+    return {i: ordinal(at, shared=shared) for i, (at, shared) in found.items()}
 
 
 def _state(board: Scoreboard, index: int) -> str:
@@ -309,6 +326,16 @@ def _lane(board: Scoreboard, index: int) -> str:
     return sentences.state(score)
 
 
+def _whole(board: Scoreboard, index: int) -> str:
+    """The speed-up of the whole answer, the prompt included, where it is another than that after
+    the prompt.
+    """
+    entry, speedup = figure("whole"), board.speedup(index)
+    value = entry.value(board.scores[index], board.baseline)
+    other = value and speedup and abs(log(value / speedup)) >= log(sentences.ALIKE)
+    return f"{factor(value)} with the prompt" if value and other else ""
+
+
 def _line_of(board: Scoreboard, index: int) -> str:
     """What a card says of the figure in its lane: its interval, and what it comes from."""
     score, gain = board.scores[index], board.gain(index)
@@ -322,7 +349,8 @@ def _line_of(board: Scoreboard, index: int) -> str:
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
     interval = [f"Speed-up {gain.low:.2f}{DASH}{gain.high:.2f} (95%)"] if known else []
-    parts = [*interval, *told]
+    whole = _whole(board, index) if board.ended and known else ""
+    parts = [*interval, *filter(None, [whole]), *told]
     return ", ".join(parts) + "." if parts else ""
 
 
@@ -340,8 +368,10 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
     sentences_told = (sentences.as_sentence(text) for text in told if text)
     return {
         "told": [public(text) for text in sentences_told if text != brief],
-        "parts": [[part, round(share, 4), f"{part} {time}"] for part, share, time in parts],
-        "shares": [[part, f"{part} {share:.0%}"] for part, share, _ in parts if share >= 0.01],
+        "parts": [
+            [part, round(share, 4), f"{PART_NAMES[part]} {time}"] for part, share, time in parts
+        ],
+        "shares": [[part, f"{PART_NAMES[part]} {share:.0%}"] for part, share, _ in parts],
     }
 
 
@@ -410,9 +440,6 @@ def _chart(chart: View, drawn: Callable[[View], str], public: Callable[[str], st
     }
 
 
-#: Tokens of the longest text from which on a race that runs has places and speeds.
-SETTLED = 8
-
 #: Pieces of text that a moment may show beside those of its tokens.
 FEW = 16
 
@@ -462,11 +489,11 @@ def _rounds_of(board: Scoreboard) -> list[_Rounds]:
 
 
 def _parts(score: Score) -> list[tuple[str, float, str]]:
-    """Where the own clock's time went: part, share and time of each, shares adding up to 1."""
+    """Where the own clock's time went: part, share and time of each that rounds to 1 % at least."""
     if not score.parts or not score.seconds:
         return []
     # Time outside steps is that of whole chunks of the prompt, or of a text without a cache.
     prefill = max(0.0, score.seconds - sum(score.parts.values()))
     times = {"prefill": prefill, **score.parts}
     total = sum(times.values())
-    return [(part, t / total, duration(t)) for part, t in times.items()]
+    return [(part, t / total, duration(t)) for part, t in times.items() if t >= 0.005 * total]

@@ -39,7 +39,7 @@ def ended(raced: Visitor) -> Iterator[Visitor]:
     """The same, with no step on show afterwards."""
     yield raced
     if raced.page.locator(".dd-inspector").is_visible():
-        raced.page.get_by_role("button", name="Close the step").click()
+        raced.page.get_by_role("button", name="Close", exact=True).click()
     assert raced.complaints == []
 
 
@@ -125,7 +125,7 @@ def test_what_a_token_tells_comes_into_view(ended: Visitor) -> None:
     page = ended.page
     page.set_viewport_size({"width": 1366, "height": 768})
     ended.card("Speculative").root.locator(".dd-flow .dd-drafted, .dd-flow .dd-bonus").first.click()
-    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Pass")
     expect(page.locator(".dd-inspector")).to_be_in_viewport(ratio=0.5)
     page.set_viewport_size(VIEWPORT)
 
@@ -209,7 +209,7 @@ def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     card.root.locator(".dd-flow .dd-drafted, .dd-flow .dd-bonus").first.click()
     panel = page.locator(".dd-inspector")
     expect(panel).to_be_visible()
-    expect(panel.locator(".dd-inspector-title")).to_contain_text("Speculative. Step")
+    expect(panel.locator(".dd-inspector-title")).to_contain_text("Speculative. Pass")
     title = panel.locator(".dd-inspector-title").inner_text()
     assert card.root.locator(".dd-selected").count() > 0
     card.root.locator(".dd-text").focus()
@@ -218,7 +218,7 @@ def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     page.get_by_role("button", name="First difference").click()
     expect(panel.locator(".dd-inspector-title")).to_contain_text("Grammar.")
     expect(panel.locator(".dd-said")).to_contain_text("on it differs from KV reuse")
-    page.get_by_role("button", name="Close the step").click()
+    page.get_by_role("button", name="Close", exact=True).click()
     expect(panel).to_be_hidden()
     assert page.locator(".dd-selected").count() == 0
 
@@ -249,11 +249,11 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
     page, fates = ended.page, set[str]()
     ended.card("Token recycling").root.locator(".dd-flow [data-round]").first.click()
     title = page.locator(".dd-inspector-title")
-    expect(title).to_contain_text("Step 1 of")
+    expect(title).to_contain_text("Pass 1 of")
     steps = int(title.inner_text().partition(" of ")[2].partition(":")[0])
     for step in range(2, steps + 1):
         page.keyboard.press("ArrowRight")
-        expect(title).to_contain_text(f"Step {step} of")
+        expect(title).to_contain_text(f"Pass {step} of")
         if not page.locator(".dd-tree").count():
             continue
         drawn = page.evaluate(DRAWN)
@@ -415,7 +415,7 @@ def test_a_replay_page_opens_from_disk_without_a_network(
     assert page.locator(".dd-flow").first.inner_text() == texts(ended)[0][0]
     page.get_by_role("button", name="Back to the result").click()
     page.locator('.dd-flow [data-round="12"]').nth(1).click()
-    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Step 13")
+    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Pass 13")
     expect(page.locator(".dd-tree-grid .dd-tree-node")).to_have_count(16)
     assert said == []
     page.close()

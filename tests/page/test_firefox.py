@@ -103,6 +103,6 @@ def test_a_replay_page_plays_without_a_server(firefox: Firefox, tmp_path: Path) 
         "await until(() => find('.dd-inspector-title').textContent);"
         "return find('.dd-inspector-title').innerText;"
     )
-    assert "KV reuse. Step" in title
+    assert "KV reuse. Pass" in title
     assert firefox.run("return performance.getEntriesByType('resource').length;") == 0
     assert firefox.run("return window.problems;") == []

@@ -56,7 +56,7 @@ def board_with(*events: Event) -> Scoreboard:
 def test_a_tree_worked_out_by_hand() -> None:
     masks = [1e-4] * 7
     view = step_view(board_with(tree_step(masks=masks), TREE), 0, 1)
-    assert view["title"] == "Step 2 of 2: 3 tokens"
+    assert view["title"] == "Pass 2 of 2: 3 tokens"
     assert view["shape"] == "tree"
     proposed = view["proposed"]
     assert [guess["fate"] for guess in proposed] == FATES
@@ -70,7 +70,7 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert [token["origin"] for token in tokens] == ["forced", "drafted", "bonus"]
     assert [token["gap"] for token in tokens] == [None, 2.0, 0.125]
     assert tokens[2]["top"] == [["e", "75.0%", 0.75], [" x", "under 0.1%", 0.0001]]
-    took = {"draft": 4.0, "forward": 25.0, "rest": 1.0}
+    took = {"drafting": 4.0, "passes": 25.0, "other": 1.0}
     assert view["parts"] == [[part, ms, f"{part} {ms} ms"] for part, ms in took.items()]
     # T(8) is 34 ms at the contexts that costs are quoted at, a change of width 1, two calls 4.
     assert (view["expected"], view["rows"]) == (39.0, 8)
@@ -79,7 +79,7 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert view["sentences"] == [
         OFFER,
         "The model chose “ x”, not “e”.",
-        "It took 30.0 ms for 3 tokens, over 8 rows; one row alone takes 20.0 ms.",
+        "It took 30.0 ms for 3 tokens, over 8 rows; a one-token pass at this length takes 20.0 ms.",
         "The grammar allowed 1 token first.",
     ]
 
@@ -125,7 +125,7 @@ def test_moments_that_are_no_steps_have_a_view_too() -> None:
     assert [view["title"] for view in views] == [
         "Text of an earlier run",
         "Fixed text of the program",
-        "Step 1 of 1: 1 token",
+        "Pass 1 of 1: 1 token",
         "Text that was held back until it could not be a stop string",
     ]
     assert [bool(view["tokens"]) for view in views] == [False, False, True, False]

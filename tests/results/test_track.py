@@ -7,7 +7,7 @@ from boards import SINGLE, board_of, started, step, written
 
 from backend.events import Event, Fed, Finished
 from backend.results.scoreboard import Scoreboard
-from backend.results.sentences import frozen, lead
+from backend.results.sentences import frozen, lead, stands
 from backend.results.track import goal_of, photo_finish, place, position, standing, unit_of
 from backend.types import Request
 from backend.web.view import view
@@ -52,7 +52,7 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
         assert finish is not None
         assert finish.column == winner
         ahead = 3 if winner else 7
-        told = f"Bars stop when {board.name(winner)} finishes, {ahead} tokens ahead of "
+        told = f"When {board.name(winner)} finished, it was {ahead} tokens ahead of "
         assert frozen(board) == f"{told}{board.name(1 - winner)}."
         columns = view(board, race=1, goal=7)["columns"]
         firsts = [json.loads(column["rounds"].partition("\n")[0])[0] for column in columns]
@@ -70,7 +70,7 @@ def test_the_finish_is_known_as_soon_as_the_winner_is_done_and_does_not_move() -
 
 
 def test_a_column_that_stops_by_design_does_not_finish_first() -> None:
-    """Stateless writes 32 tokens by its own setting; reaching them is no finish."""
+    """Stateless writes a few tokens by its own setting; reaching them is no finish."""
     short = [started(0), *[step(0, [i], 0.01) for i in range(3)], Finished(0, "column limit", [])]
     board = board_of("stateless kv", *short, *written(1, SINGLE, 0.1))
     finish = photo_finish(board)
@@ -136,7 +136,8 @@ def test_who_leads_is_told_at_a_clock_that_all_have_reached() -> None:
     assert now is not None
     assert (now.column, now.seconds, now.length) == (1, pytest.approx(0.32), 4)
     assert [place(board, i, now) for i in range(2)] == [2, 1]
-    assert lead(board) == "Prompt lookup leads KV reuse by 1 token"
+    assert stands(board, now) == "Prompt lookup leads KV reuse by 1 token"
+    assert lead(board) == "", "a token or two are chance"
     assert standing(board_of("kv lookup", started(0), started(1))) is None
 
 
@@ -155,19 +156,19 @@ def test_places_and_speeds_come_once_they_are_more_than_chance() -> None:
     for column in range(2):
         board.add(step(column, [1], 0.1))
     one = "1\N{MULTIPLICATION SIGN}"
-    assert shown() == [("1st", one), ("1st", "")], "it would not be sure"
+    assert shown() == [("=1st", one), ("=1st", "")], "it would not be sure"
     for column in [0, 1] * 32:
         board.add(step(column, [1], 0.1))
-    assert shown() == [("1st", one), ("1st", "1.00\N{MULTIPLICATION SIGN}")]
+    assert shown() == [("=1st", one), ("=1st", "1.00\N{MULTIPLICATION SIGN}")]
 
 
-def test_at_the_finish_places_are_told_that_speeds_do_not_contradict() -> None:
+def test_at_the_finish_lanes_share_a_place_if_their_speeds_contradict_it() -> None:
     """ "Third place beats second": one that was behind when the first had finished wrote faster
-    from there on.
+    from there on. Without their places, it looked as if they were lost.
     """
     quick, steady = [0.1] * 12, [0.24] * 12
     late = [0.35] * 4 + [0.02] * 8
-    for costs, places in ((steady, ["3rd", "1st", "2nd"]), (late, ["", "1st", ""])):
+    for costs, places in ((steady, ["3rd", "1st", "2nd"]), (late, ["=2nd", "1st", "=2nd"])):
         events: list[Event] = []
         for column, each in enumerate(([0.25] * 12, quick, costs)):
             steps = [step(column, [t], cost) for t, cost in enumerate(each, 1)]
@@ -189,3 +190,29 @@ def test_a_grammar_that_answers_something_else_has_no_place() -> None:
     assert (shown[2]["pace"], shown[2]["pace_text"]) == ("other", "another text"), "nor a verdict"
     kept = board_of(names, *slow, *quick, *written(2, [[1, 2, 3, 4]], 0.1))
     assert places(kept) == [2, 2, 1], "its text is the same"
+
+
+def test_a_replay_is_told_how_the_race_stood_at_each_moment() -> None:
+    """A replay told nothing until its end: no leader, no places, a title in place of both."""
+    slow = [step(0, [t], 0.2) for t in range(40)]
+    quick = [*[step(1, [t], 0.3) for t in range(10)], *[step(1, [t], 0.05) for t in range(10, 40)]]
+    board = board_of(
+        "kv lookup", started(0), *slow, *[Finished(0, "end of text", [])], started(1), *quick
+    )
+    assert view(board, race=1, goal=40)["story"] == [], "there is no finish yet"
+    board.add(Finished(1, "end of text", []))
+    finish = photo_finish(board)
+    assert finish is not None
+    story = view(board, race=1, goal=40)["story"]
+    times = [ms for ms, *_ in story]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(1e3 * finish.seconds, abs=0.1)
+    told = [said for _, said, _ in story]
+    assert told[0].startswith("KV reuse leads Prompt lookup by")
+    assert told[-1].startswith("Prompt lookup finishes first, ")
+    assert "KV reuse and Prompt lookup are level" in told
+    for ms, said, places in story:
+        lengths = [position(board, i, ms / 1e3 + 1e-6) for i in range(2)]
+        first = "=1st" if lengths[0] == lengths[1] else "1st"
+        assert places[lengths.index(max(lengths))] == first, said
+        assert max(lengths) >= 8, "a token or two are chance"

@@ -131,12 +131,12 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert column["line"] == "Speed-up 1.31\u20131.35 (95%)."
     assert base["line"] == "TTFT 1.00 s, tokens/s 10.0."
     assert (base["place"], column["place"]) == ("2nd", "1st")
-    said = "2.00 tokens per pass, each 1.50\u00d7 a normal pass."
+    said = "2.00 tokens per pass, each 1.50\u00d7 a one-token pass."
     assert (column["sentence"], column["pace_text"]) == (said, "\u25b2 faster")
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."
     assert "61 tokens in 5.50 s; it stopped at: token limit." in details["told"]
-    assert details["shares"] == [["forward", "forward 100%"]]
+    assert details["shares"] == [["forward", "passes 100%"]]
     result = shown["result"]
     assert result["headings"] == ["", "KV reuse", "Speculative"]
     assert result["lines"][:2] == [
