@@ -15,7 +15,7 @@ const OPENED = "The link shows this race, as the address bar does.";
 const RUN = "The link shows this race. The address bar only holds its settings.";
 
 // What the server makes where the page makes something else of it.
-const MADE_OF = { kept: "link", png: "svg", "curve-png": "curve-svg" };
+const MADE_OF = { png: "svg", "curve-png": "curve-svg" };
 
 function clear() {
   find(".dd-export p").textContent = "";

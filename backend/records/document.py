@@ -146,9 +146,12 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
 
 def write_document(record: RaceRecord) -> bytes:
     """The record as JSON in UTF-8."""
-    text = json.dumps(
-        document_of(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
+    return write_values(document_of(record))
+
+
+def write_values(values: Mapping[str, Any]) -> bytes:
+    """JSON values as JSON in UTF-8. Raises ValueError for a number that JSON has not."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # An error's message may name a path that is no text.
     return text.encode(errors="replace")
 

@@ -15,6 +15,7 @@ from backend.programs.parser import is_program
 from backend.racing.commands import Command, Measure, SaveColumn
 from backend.racing.race import Race
 from backend.racing.records import read_record
+from backend.records.link import KEPT, LONGEST
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
 from backend.results.load import load_of, under_load
@@ -187,16 +188,17 @@ class Controller:
         return replace(made, note=f"{folder} {made.note}".strip())
 
     def export(self, visitor: str, asked: Any) -> View:
-        """The race on show, of the number that is asked for, as a link or as a file to be saved; or
-        a sentence. The "form" that the page makes of it is given back. Not for the event loop.
+        """The race on show, of the number that is asked for, as a link, to be pasted or "kept" by
+        the browser, or as a file to be saved; or a sentence. The "form" that the page makes of it
+        is given back. Not for the event loop.
         """
         wanted: dict[str, Any] = asked if isinstance(asked, dict) else {}
         answer = {"form": str(wanted.get("form", ""))}
         try:
             form, opened = str(wanted.get("ask")), self._opened_on_show(visitor, wanted)
             record = opened or self._visitors.record(visitor).published(self._offer.public)
-            if form == "link":
-                fragment, note = link_of(record)
+            if form in ("link", "kept"):
+                fragment, note = link_of(record, KEPT if form == "kept" else LONGEST)
                 return answer | {"link": fragment, "note": note, "about": about(record)}
             return answer | file_of(record, form).view
         except Exception as error:

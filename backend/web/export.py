@@ -1,6 +1,6 @@
 """A visitor's race exported as a link or a file, and one read back from them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.errors import DerbyError
@@ -12,7 +12,7 @@ from backend.export.trace import trace
 from backend.grammar.sources import GrammarSource
 from backend.models.files import HUB_ID, model_title
 from backend.records.file import as_bytes, from_bytes
-from backend.records.link import PASTED, Held, decode, is_link, link
+from backend.records.link import LONGEST, PASTED, Held, decode, is_link, link
 from backend.records.record import RaceRecord, board
 from backend.results.figures import NONE, duration, factor, rate, span
 from backend.results.metrics import Score
@@ -40,8 +40,8 @@ MOST_NAME = 48
 _HOLDS: dict[Held, str] = {
     "all": "It holds the whole race.",
     "all but details": "It holds the race without the details of its steps.",
-    "settings": "It holds only the settings, because the race is too long: download a file for "
-    "all of it.",
+    "settings": "It holds only the settings, because the race is too long: whoever opens it can "
+    "run the race again, but does not see this one. Download a file to show it.",
 }
 
 
@@ -85,16 +85,17 @@ def file_of(record: RaceRecord, form: str) -> File:
     return File(name, kind, write(record))
 
 
-def link_of(record: RaceRecord) -> tuple[str, str]:
-    """The fragment for the page's address, and what it holds and where it can be pasted."""
-    made = link(record)
-    length = len(made.text)
-    where = (
-        "It is short enough for most chats."
-        if length <= PASTED
-        else f"At some {round(length, -2):,} characters it is too long for some chat apps."
-    )
-    return made.fragment, f"{_HOLDS[made.holds]} {where}"
+def link_of(record: RaceRecord, most: int = LONGEST) -> tuple[str, str]:
+    """The fragment for the page's address, with `most` characters of text at most, and what it
+    holds and where it can be pasted.
+    """
+    made = link(record, most)
+    length, notes = len(made.text), [_HOLDS[made.holds]]
+    if length > PASTED:
+        notes.append(f"At some {round(length, -2):,} characters it is too long for some chat apps.")
+    elif made.holds != "settings":
+        notes.append("It is short enough for most chats.")
+    return made.fragment, " ".join(notes)
 
 
 def settings_link(record: RaceRecord) -> str:
@@ -211,45 +212,56 @@ def _with_speed(made: Scoreboard, index: int) -> str:
 def side_by_side(texts: object, public: Callable[[str], str]) -> View:
     """A table of races, given as the text of links. Each column that occurs in any race has a line.
     A cell holds the column's speed-up and speed in that race, and whether its text equals that of
-    the first race. Raises DerbyError.
+    the first race; what is so of all columns of a race stands in its heading. Raises DerbyError.
     """
     if not isinstance(texts, list) or not 2 <= len(texts) <= MOST_BESIDE:
         raise DerbyError(f"Choose 2 to {MOST_BESIDE} races to see them side by side.")
     records = [read_shared(text) for text in texts]
     boards = [board(record) for record in records]
     lines: dict[str, list[str]] = {}
-    for number, made in enumerate(boards):
-        for index, column in enumerate(made.columns):
-            label = column.label
-            cells = lines.setdefault(str(column), [label, *[NONE] * len(boards)])
-            cells[number + 1] = _beside(boards[0], made, index)
+    headings = ["column"]
+    for number, (record, made) in enumerate(zip(records, boards, strict=True), 1):
+        cells = [_beside(boards[0], made, index) for index in range(len(made.columns))]
+        shared = _shared([remark for _, remark in cells])
+        headings.append(_named(record, shared))
+        for column, (result, remark) in zip(made.columns, cells, strict=True):
+            line = lines.setdefault(str(column), [column.label, *[NONE] * len(boards)])
+            own = "" if shared else remark
+            line[number] = ", ".join(filter(None, (result, own))) or NONE
     return {
-        "headings": ["column", *map(_named, records)],
+        "headings": headings,
         "lines": [[public(name), *cells] for name, *cells in lines.values()],
     }
 
 
-def _named(record: RaceRecord) -> str:
-    """A race in a table's heading: its prompt, when it was run and on what processor."""
+def _shared(remarks: Sequence[str]) -> str:
+    """The remark on all of a race's columns, which its heading makes; "" where they have others, or
+    there is only one.
+    """
+    return remarks[0] if len(remarks) > 1 and len(set(remarks)) == 1 else ""
+
+
+def _named(record: RaceRecord, remark: str) -> str:
+    """A race in a table's heading: its prompt, when it was run, on what processor, and a remark."""
     prompt = " ".join(gist(record.request.prompt).split())
     shown = prompt if len(prompt) <= MOST_NAME else f"{prompt[: MOST_NAME - 1]}{_CUT}"
     made = f"{record.made[:16].replace('T', ' ')} UTC"
-    return f"{shown} ({', '.join(filter(None, (made, record.machine.processor)))})"
+    told = f"{shown} ({', '.join(filter(None, (made, record.machine.processor)))})"
+    return f"{told}: {remark}" if remark else told
 
 
-def _beside(first: Scoreboard, made: Scoreboard, index: int) -> str:
-    """The result of one column in one of several races."""
+def _beside(first: Scoreboard, made: Scoreboard, index: int) -> tuple[str, str]:
+    """The result of one column in one of several races, and a remark on it."""
     score, gain, setting = made.scores[index], made.gain(index), str(made.columns[index])
     if score.message:
-        return "failed"
+        return "failed", ""
     if score.state == "queued":
-        return "only its settings are kept"
+        return "", "only its settings are kept"
     parts = [f"{factor(gain.value)}{span(gain)}"] if gain.value else []
     parts += [f"{rate(score.tokens_per_second)} tokens/s"] if score.tokens_per_second else []
     others = [s for c, s in zip(first.columns, first.scores, strict=True) if str(c) == setting]
-    if made is not first and others:
-        parts.append(_sameness(others[0], score))
-    return ", ".join(parts) or NONE
+    compared = made is not first and others
+    return ", ".join(parts), _sameness(others[0], score) if compared else ""
 
 
 def _sameness(old: Score, new: Score) -> str:

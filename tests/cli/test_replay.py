@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from recordings import race_of
@@ -127,7 +128,7 @@ def test_a_file_goes_before_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_link_that_does_not_hold_all_says_so(tmp_path: Path) -> None:
     record = race_of("kv", 24)
-    path, long = tmp_path / "race.json", "".join(map(chr, range(33, 20000)))
+    path, long = tmp_path / "race.json", token_hex(20_000)
     save(replace(record, events=(*record.events, Failed(0, long))), path)
     result = run("replay", str(path), "--as", "link")
     assert "only the settings" in result.stderr

@@ -301,7 +301,7 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
 @pytest.mark.thorough
 def test_a_damaged_link_is_one_sentence(visitor: Visitor) -> None:
     alert = visitor.page.locator(".dd-board .dd-alert")
-    for wrong in ("#race=a", "#race=bAAAA", "#race=" + "b" * 70_000):
+    for wrong in ("#race=a", "#race=cAAAA", "#race=" + "c" * 70_000):
         visitor.page.evaluate("(hash) => { location.hash = hash; }", wrong)
         expect(alert).not_to_be_empty()
         alert.locator("..").get_by_role("button").first.click()
@@ -368,7 +368,7 @@ def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor
 
     page.evaluate("window.together = false")
     page.route("**/run/predict*", hold)
-    with page.expect_request(lambda request: '"ask":"link"' in (request.post_data or "")):
+    with page.expect_request(lambda request: '"ask":"kept"' in (request.post_data or "")):
         page.locator("#run").click()
     with page.expect_download() as download:
         visitor.take("png")
@@ -391,7 +391,7 @@ def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) 
     visitor.close_settings()
     page.locator("#run").click()
     page.wait_for_function(f"{RACES}.length === 1")
-    with page.expect_request(lambda request: '"ask":"link"' in (request.post_data or "")):
+    with page.expect_request(lambda request: '"ask":"kept"' in (request.post_data or "")):
         page.evaluate(
             "document.dispatchEvent(new CustomEvent('dd-race',"
             " { detail: { ...window.shown, race: window.shown.race + 1 } }))"

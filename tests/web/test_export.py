@@ -2,23 +2,25 @@
 
 import asyncio
 import json
+import re
 import zlib
 from base64 import b64encode
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any
 
 import pytest
-from recordings import EVERY, race_of
+from recordings import EVERY, FIVE, as_measured, race_of
 from streams import shown
 
 from backend.cli.replay import FORMS
 from backend.errors import DerbyError
-from backend.events import Step
+from backend.events import Started, Step
 from backend.export.tables import csv_table
 from backend.grammar.sources import GrammarSource
 from backend.racing.hosts.inline import InlineHost
 from backend.records.file import as_bytes
-from backend.records.link import encode
+from backend.records.link import KEPT, LONGEST, PASTED, encode
 from backend.records.record import RaceRecord, board
 from backend.results.sentences import gist
 from backend.strategies.column import parse_column
@@ -70,8 +72,28 @@ def test_a_link_says_what_it_holds_and_where_it_fits() -> None:
     fragment, note = link_of(race_of("kv", 12))  # the digits of its times vary
     assert fragment.startswith("#race=")
     assert note == "It holds the whole race. It is short enough for most chats."
-    _, note = link_of(race_of("kv stateless lookup grammar speculative lookahead", 800))
-    assert note.startswith("It holds only the settings, because the race is too long")
+    record = race_of("kv stateless lookup speculative", 60)
+    _, note = link_of(record)
+    assert re.fullmatch(
+        r"It holds the whole race\. At some \d,\d00 characters it is too long for some chat apps\.",
+        note,
+    )
+    _, note = link_of(record, len(encode(record)) - 1)
+    assert note.startswith("It holds the race without the details of its steps. At some ")
+
+
+def test_a_link_that_holds_only_settings_is_not_praised() -> None:
+    """It was "short enough for most chats", and a colleague saw an empty track."""
+    record = race_of("kv lookup")
+    room = len(encode(record.settings))
+    fragment, note = link_of(record, room)
+    assert room < PASTED
+    assert read_shared(fragment) == record.settings
+    assert note.startswith("It holds only the settings, because the race is too long:")
+    assert "short enough" not in note
+    long = replace(record, request=replace(record.request, prompt=token_hex(PASTED)))
+    _, note = link_of(long, len(encode(long.settings)))
+    assert note.endswith("characters it is too long for some chat apps.")
 
 
 def test_the_form_asks_for_the_very_same_race_again() -> None:
@@ -114,6 +136,33 @@ def test_races_stand_side_by_side_by_their_columns() -> None:
     assert table["lines"][0][2].endswith("same text")
     with pytest.raises(DerbyError, match="Choose 2 to 6 races"):
         side_by_side([encode(race_of("kv"))], str)
+
+
+def test_what_is_so_of_all_columns_of_a_race_is_said_once() -> None:
+    """ "texts not comparable" stood in each of four lines."""
+    record = race_of("kv lookup stateless")
+    others = {
+        "only its settings are kept": record.settings,
+        "same text": replace(record, made="2026-11-24T10:20:30Z"),
+        "another text": race_of("kv lookup stateless", 24, 1.5),
+        "texts not comparable": replace(
+            record,
+            events=tuple(
+                replace(event, tokenizer="else") if isinstance(event, Started) else event
+                for event in record.events
+            ),
+        ),
+    }
+    table = side_by_side([encode(each) for each in (record, *others.values())], str)
+    assert ":" not in table["headings"][1].partition(" UTC")[2], "it is the first"
+    for number, remark in enumerate(others, 2):
+        assert table["headings"][number].endswith(f"): {remark}")
+        cells = [line[number] for line in table["lines"]]
+        assert all(remark not in cell for cell in cells)
+        assert all(("tokens/s" in cell) == (others[remark].events != ()) for cell in cells)
+    table = side_by_side([encode(record), encode(race_of("kv speculative"))], str)
+    assert not table["headings"][2].endswith("text"), "one column alone is compared"
+    assert table["lines"][0][2].endswith("same text")
 
 
 def test_a_column_without_ids_of_tokens_has_more_than_settings() -> None:
@@ -167,6 +216,21 @@ def test_a_visitor_exports_the_race_on_show_and_looks_into_it() -> None:
     assert read_shared(later["file"][2]).request.prompt == "Else"
     assert missing["note"].startswith("There is no such step")
     assert {*FILES, "link"} == set(FORMS)
+
+
+def test_a_browser_keeps_of_a_long_race_what_no_link_to_be_pasted_holds() -> None:
+    record = as_measured(race_of(FIVE, 500))
+    assert LONGEST < len(encode(record)) < KEPT
+
+    async def scene() -> list[View]:
+        controller = Controller(Visitors(InlineHost()), OFFER)
+        controller.open("v", file_of(record, "json").content)
+        return [controller.export("v", {"ask": ask}) for ask in ("link", "kept")]
+
+    pasted, kept = asyncio.run(scene())
+    assert read_shared(pasted["link"]) != record
+    assert read_shared(kept["link"]) == record
+    assert pasted["about"] == kept["about"]
 
 
 def test_a_list_of_races_tells_the_question_behind_worked_examples() -> None:
