@@ -10,6 +10,8 @@ const EDGE = 0.03; // of the axis
 const RUNNING = ["warming up", "running"];
 const RESULT = "Speed-up over KV reuse: a dot for each prompt, a box around the middle half, a line at the median. On the right: median, lowest and highest.";
 
+let clock = 0; // that counts down
+
 // What one gets, before there is anything: `bench -c kv -c speculative -c lookup -c lookahead` over the six
 // built-in prompts, on an idle machine, 2026-11-26; shares of the width, as the server sends them.
 const RECORDED = {
@@ -43,6 +45,19 @@ function drawTable(headings, groups) {
   };
   draw();
   find(".dd-scroll").replaceChildren(node);
+}
+
+// Counted down: the server says it only as a prompt begins.
+function countDown(seconds) {
+  const end = Date.now() + 1000 * seconds;
+  const tell = () => {
+    const fives = Math.max(1, Math.round((end - Date.now()) / 5000));
+    const words = fives > 18 ? `${Math.round(fives / 12)} min` : `${5 * fives} s`;
+    find(".dd-time").textContent = seconds ? `About ${words} left.` : "";
+  };
+  clearInterval(clock);
+  if (seconds) clock = setInterval(tell, 1000);
+  tell();
 }
 
 // One row a column; places are shares of the width.
@@ -121,6 +136,7 @@ function show(view) {
   find(".dd-benchmark").dataset.phase = view.phase;
   if (held) find(RUNNING.includes(view.phase) ? "#benchmark-stop" : "#benchmark-start").focus();
   find(".dd-measured").textContent = view.status;
+  countDown(RUNNING.includes(view.phase) ? view.time : 0);
   find("progress").value = view.share;
   find(".dd-verdict").textContent = view.verdict;
   drawTable(view.headings, view.groups);

@@ -85,7 +85,7 @@ function answered() {
 
 function card(strategy) {
   const declared = strategies[strategy];
-  const it = { strategy, controls: new Map(), options: new Map() };
+  const it = { strategy, controls: new Map(), options: new Map(), labels: new Map() };
   it.root = make("li", "dd-lineup-column");
   it.root.dataset.strategy = strategy;
   it.details = make("details");
@@ -142,6 +142,7 @@ function control(it, field) {
   };
   const shown = field.kind === "choice" ? choice(it, field, set) : input(field, set);
   it.controls.set(field.name, shown.show);
+  it.labels.set(field.name, label);
   box.title = field.help;
   shown.nodes[0].id = label.htmlFor = `lineup-field-${++fields}`;
   box.append(label, ...shown.nodes);
@@ -156,7 +157,7 @@ function input(field, set) {
     return { nodes: [node], show: (value) => (node.checked = value === "true") };
   }
   node.type = field.kind === "number" ? "number" : "text";
-  if (field.kind === "number") Object.assign(node, { min: field.low, max: field.high, step: 1 });
+  if (field.kind === "number") Object.assign(node, { min: field.low, max: field.high, step: 1, placeholder: "auto" });
   else node.maxLength = 200;
   node.addEventListener("change", () => set(node.value));
   return { nodes: [node], show: (value) => show(node, value) };
@@ -221,6 +222,7 @@ function draw(state) {
     it.down.setAttribute("aria-disabled", i === cards.length - 1);
     put(it.line, column.line === column.strategy ? "" : column.line);
     put(it.refusal, "");
+    for (const [name, words] of Object.entries(column.labels)) put(it.labels.get(name), words);
     for (const [name, options] of Object.entries(column.options)) it.options.get(name)?.(options);
     for (const [name, show] of it.controls) show(column.values[name]);
   });
@@ -246,12 +248,14 @@ export function start(given) {
   find(".dd-presets").append(
     make("span", "", "Compare"),
     ...presets.map(([name, title, about]) => {
+      const tell = () => put(find(".dd-about"), about);
       const choose = () => {
         cards = [];
-        put(find(".dd-about"), about);
+        tell();
       };
       const node = button(title, "", () => send(() => ({ op: "preset", name }), null, choose));
       node.title = about;
+      node.addEventListener("focus", tell);
       return node;
     }),
   );

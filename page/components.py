@@ -95,5 +95,17 @@ def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tu
     return gr.update(choices=names, value=chosen), chosen
 
 
+def answer(name: str, words: str) -> gr.Textbox:
+    """What the page says, as plain text below its label (page.css); "" is not there at all."""
+    return gr.Textbox(
+        lines=1,
+        interactive=False,
+        placeholder=" ",
+        elem_id=name,
+        elem_classes="dd-answer",
+        **WORDS[words],
+    )
+
+
 def whole_number(name: str, value: int) -> gr.Number:
     return gr.Number(value, precision=0, min_width=110, elem_id=name, **WORDS[name])

@@ -22,9 +22,9 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
     with gr.Row():
         names = [(runtime.title, runtime.engine) for runtime in offer.runtimes]
         engine = gr.Dropdown(names, value=first.engine, **WORDS["engine"])
+        device = gr.Dropdown(first.devices, value=first.devices[0], **WORDS["device"])
         chosen, words = _precision(offer, "0", first.engine)
         precision = gr.Dropdown(first.precisions, value=chosen, **words)
-        device = gr.Dropdown(first.devices, value=first.devices[0], **WORDS["device"])
 
     def place(key: str, name: str) -> list[Any]:
         """Precision and device as an engine has them, for a model."""

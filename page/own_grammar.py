@@ -8,7 +8,7 @@ import gradio as gr
 from backend.grammar.sources import shipped
 from backend.web.form import KINDS
 from backend.web.lineup import unused_grammar
-from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings, visitor_of
+from page.components import NEWEST, QUIET, WORDS, Fields, Surroundings, answer, visitor_of
 
 #: Seconds without a change after which a grammar is looked at.
 PAUSE = 0.3
@@ -17,14 +17,15 @@ PAUSE = 0.3
 def fill(sections: gr.HTML, around: Surroundings) -> Fields:
     editor, ready = around.editor, shipped()
     with gr.Row():
-        begin = gr.Dropdown(list(ready), value=None, elem_id="begin", **WORDS["grammar begin"])
+        choices = [("Choose a grammar", ""), *((name, name) for name in ready)]
+        begin = gr.Dropdown(choices, value="", elem_id="begin", **WORDS["grammar begin"])
         kind = gr.Radio(KINDS, value="lark", elem_id="kind", **WORDS["grammar kind"])
     text = gr.Textbox(
         'start: "yes" | "no"', lines=8, max_lines=16, elem_id="own", **WORDS["grammar text"]
     )
-    sound = gr.Textbox(lines=2, interactive=False, elem_id="sound", **WORDS["grammar sound"])
+    sound = answer("sound", "grammar sound")
     sample = gr.Textbox(lines=2, max_lines=8, elem_id="sample", **WORDS["grammar sample"])
-    fits = gr.Textbox(lines=2, interactive=False, elem_id="fits", **WORDS["grammar fits"])
+    fits = answer("fits", "grammar fits")
 
     def start_from(name: Any) -> tuple[Any, Any]:
         source = ready.get(name) if isinstance(name, str) else None

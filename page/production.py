@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 
 from backend.export.production import LIBRARIES
-from page.components import NEWEST, WORDS, Fields, Surroundings, last_columns, visitor_of
+from page.components import NEWEST, WORDS, Fields, Surroundings, answer, last_columns, visitor_of
 
 
 def fill(sections: gr.HTML, around: Surroundings) -> Fields:
@@ -13,7 +13,7 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
         column = gr.Dropdown([], elem_id="code-column", **WORDS["code column"])
         library = gr.Dropdown(list(LIBRARIES), value=next(iter(LIBRARIES)), **WORDS["code library"])
     show = gr.Button("Show the code", elem_id="show", min_width=100)
-    note = gr.Textbox(lines=2, interactive=False, elem_id="code-note", **WORDS["code note"])
+    note = answer("code-note", "code note")
     code = gr.Code(
         language="python",
         interactive=False,

@@ -49,12 +49,17 @@ def results_table(title: str, results: Sequence[Any]) -> Table:
 
 
 def unshown(results: Sequence[Any]) -> set[str]:
-    """The fields that say of all results what they usually say; the model where there is one."""
+    """The fields that say of all results what they usually say, and those that are unknown of all;
+    the model where there is one.
+    """
     left_out = {
         name
         for name, usual in USUAL.items()
         if all(getattr(result, name, usual) == usual for result in results)
     }
+    for name in _fields(results[0]) if results else ():
+        if all(getattr(result, name) is None for result in results):
+            left_out.add(name)
     one_model = len({getattr(result, "model", "") for result in results}) == 1
     return left_out | ({"model"} if one_model else set())
 

@@ -79,7 +79,8 @@ class Plan:
     the rest is then the nearest to it; `trained`: the draft that it needs. `notes` hold everywhere.
     `device`: of OpenVINO; `placed`: the accelerator that torch ran on, as it names it; "": none.
     `pays_up_to` so many requests at once, None if that is unknown or no bound was found;
-    `schedule`: the guesses that are best from so many requests to so many.
+    `schedule`: the guesses that are best from so many requests to so many. `only`: the part of what
+    the column does that the code does; "": all of it.
     """
 
     request: Request
@@ -99,6 +100,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     pays_up_to: int | None = None
     schedule: tuple[tuple[int, int, int], ...] = ()
+    only: str = ""
 
     @property
     def greedy(self) -> bool:
@@ -156,9 +158,11 @@ def _with(plain: Plan, equivalent: Equivalent) -> Plan:
             trained = _published(draft) if draft else ""
             return replace(_with(plain, instead), lacking=lacking, trained=trained)
         case Draft(k, draft, note):
-            plan = replace(plain, kind="draft", k=k, draft=_model(draft))
+            only = f"the {draft.precision} copy" if note else ""
+            plan = replace(plain, kind="draft", k=k, draft=_model(draft), only=only)
         case Lookup(k, ngram, note):
-            plan = replace(plain, kind="lookup", k=k, ngram=ngram)
+            only = "prompt lookup" if note else ""
+            plan = replace(plain, kind="lookup", k=k, ngram=ngram, only=only)
         case Plain(note):
             plan = plain
     return replace(plan, notes=(note, *plan.notes)) if note else plan

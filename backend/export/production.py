@@ -10,10 +10,13 @@ from backend.export.sglang import SGLANG
 from backend.export.transformers import TRANSFORMERS
 from backend.export.vllm import VLLM
 from backend.programs.parser import is_program
+from backend.results.figures import factor
 from backend.results.load import UnderLoad
 from backend.results.metrics import Score
+from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import as_sentence
 from backend.strategies.column import Column
+from backend.strategies.equivalents import Draft, Lookup
 from backend.types import ModelSpec, Request
 
 #: What there are snippets for, by name, in their order.
@@ -29,11 +32,13 @@ def snippet(
     default: ModelSpec,
     library: str,
     found: UnderLoad | None = None,
+    speeds: str = "",
 ) -> Snippet:
     """Code with which `library` does what the column did, with the settings that its run used.
-    `found` says under which load its speculation pays, if that is known. Prompts, names and
-    grammars stay literals, whatever they contain. Raises DerbyError for a column that failed, a
-    program, an unknown library, and a JSON Schema that is not JSON.
+    `found` says under which load its speculation pays, if that is known, and `speeds` what the race
+    showed of code that does only a part of it (`speeds_of_part`). Prompts, names and grammars stay
+    literals, whatever they contain. Raises DerbyError for a column that failed, a program, an
+    unknown library, and a JSON Schema that is not JSON.
     """
     if library not in tuple(LIBRARIES):  # whatever it is, a dict would want its hash
         names = ", ".join(LIBRARIES)
@@ -49,8 +54,39 @@ def snippet(
     if found is not None and facts.k and found.limit < found.load.most:
         facts = replace(facts, pays_up_to=found.limit, schedule=found.schedule(facts.k))
     made = LIBRARIES[library].write(facts)
-    said = (made.note, _why(column, score), _load(facts) if made.code else "")
+    if not made.code:
+        return replace(made, note=" ".join(filter(None, (made.note, _why(column, score)))))
+    only = f"This code uses {facts.only} only{speeds and f': {speeds}'}." if facts.only else ""
+    said = (only, made.note, _why(column, score), _load(facts))
     return replace(made, note=" ".join(filter(None, said)))
+
+
+def speeds_of_part(board: Scoreboard, index: int, default: ModelSpec) -> str:
+    """The speed-up of the race's column that does what the code for column `index` does, where that
+    is only a part, and the speed-up of `index`, a clause; "" if the race does not tell.
+    """
+    part = _drafting(board.columns[index], default)
+    if part is None or not part.note or not board.speedup(index):
+        return ""
+    whole = replace(part, k=0, note="")
+    own = f"{board.name(index)} had {factor(board.speedup(index))}"
+    for other, column in enumerate(board.columns):
+        alike = column.grammar == board.columns[index].grammar
+        if not (alike and board.speedup(other)):
+            continue
+        there = _drafting(column, default)
+        same = there is not None and not there.note and replace(there, k=0) == whole
+        if same and board.scores[other].spec == board.scores[index].spec:
+            return f"{factor(board.speedup(other))} here, where {own}"
+    return ""
+
+
+def _drafting(column: Column, default: ModelSpec) -> Lookup | Draft | None:
+    """What the column's drafting amounts to in other libraries; None if it has none there."""
+    if column.strategy.lane is not None:
+        return None
+    made = column.strategy.equivalent(column.settings(), column.target(default))
+    return made if isinstance(made, Lookup | Draft) else None
 
 
 def _load(plan: Plan) -> str:
@@ -64,9 +100,9 @@ def _load(plan: Plan) -> str:
 
 
 def _why(column: Column, score: Score) -> str:
-    """Why these settings are in force, in a sentence; "" if the column's own are."""
+    """Why these settings are in force, in sentences; "" if the column's own are."""
     if score.decision.why and not score.decision.plain:
-        return as_sentence(score.decision.why)
+        return " ".join(map(as_sentence, score.decision.why.split("; ")))
     if column.automatic and score.steps < 2:
         return "The column wrote too little to tell what pays: run it longer."
     if column.automatic and score.state != "done" and not score.decision.settings:

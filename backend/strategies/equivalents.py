@@ -18,7 +18,9 @@ NOTHING_DRAFTED = Plain("No guesses paid here, so this is plain decoding.")
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Prompt lookup: `k` tokens copied after a match of at most `ngram` tokens."""
+    """Prompt lookup: `k` tokens copied after a match of at most `ngram` tokens. `note`: why it
+    stands for something else; "" if it does not.
+    """
 
     k: int
     ngram: int
@@ -27,7 +29,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Speculation with the model `draft`, `k` tokens a round."""
+    """Speculation with the model `draft`, `k` tokens a round. `note` as above."""
 
     k: int
     draft: ModelSpec

@@ -146,8 +146,8 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
         return Lookup(
             k,
             NGRAM,
-            f"No library loads Decode Derby's trained draft{together}: this code uses prompt "
-            "lookup alone. With an int4 copy as the draft it would come nearer.",
+            f"No library loads Decode Derby's trained draft{together}. An int4 copy as the draft "
+            "would come nearer.",
         )
     copy = USUAL_COPY if draft == HYBRID else draft
     if copy not in all_precisions():
@@ -156,8 +156,7 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
         return Lookup(
             k,
             NGRAM,
-            "No library drafts with a copy of a GGUF file in fewer bits: this code uses prompt "
-            "lookup alone.",
+            "No library drafts with a copy of a GGUF file in fewer bits.",
         )
     note = ""
     if draft == HYBRID:
@@ -170,7 +169,7 @@ def _named(values: Values) -> str:
 
 
 _BESIDE = (
-    (USUALLY, "as the draft has it"),
+    (USUALLY, "as usual"),
     ("lookup", "prompt lookup"),
     ("suffix", "suffix decoding"),
     ("recycling", "token recycling"),

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import ceil, floor
 from textwrap import shorten
@@ -82,6 +82,15 @@ class Standing:
         return self.phase in ("stopped", "ended")
 
     @property
+    def left(self) -> float:
+        """Seconds until the end, as the current run begins; 0 while unknown."""
+        if self.phase != "running":
+            return 0.0
+        done = len(self.rows)
+        typical = sum(row.seconds for row in self.rows) / done if done else self.took
+        return typical * (len(self.plan.jobs) - done)
+
+    @property
     def status(self) -> str:
         """How far it is, in a sentence, and how prompts are sent if the model has no template."""
         return f"{self._come} {RAW}" if any(row.raw for row in self.rows) else self._come
@@ -93,19 +102,15 @@ class Standing:
         each = "prompt" if len({job.prompt for job in self.plan.jobs}) == total else "run"
         match self.phase:
             case "ended":
-                return f"{total} of {total} {each}s measured, every column alone."
+                return f"{total} of {total} {each}s measured, each strategy alone."
             case "stopped" if not done:
                 return f"Stopped before the first {each} was finished."
             case "stopped":
                 return f"Stopped after {done} of {total} {each}s: Resume continues."
             case "warming up":
                 return "Warming up: the first prompt runs once and is not counted."
-        typical = sum(row.seconds for row in self.rows) / done if done else self.took
-        left = typical * (total - done)
-        minutes = f", about {max(1, round(left / 60))} min left" if left >= 60 else ""
-        seconds = f", about {max(1, round(left))} s left" if 0 < left < 60 else ""
         asked = shorten(self.prompt, 60, placeholder=" ...")
-        return f'{each.capitalize()} {done + 1} of {total}{minutes or seconds}: "{asked}"'
+        return f'{each.capitalize()} {done + 1} of {total}: "{asked}"'
 
 
 class Benchmarks:
@@ -204,21 +209,24 @@ def _go_on(plan: Plan, text: Any) -> list[Row]:
 
 
 def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> View:
-    """A benchmark as plain JSON for the page, with every word and figure ready to be shown. "left"
+    """A benchmark as plain JSON for the page, with every word and figure ready to be shown, the
+    fastest strategy first. "time" is how many seconds are left, which the page counts down; "left"
     is the status if the benchmark is abandoned now, "kept" the rows from which it can then
     continue.
     """
-    plan, rows, known = standing.plan, standing.rows, standing.results
+    plan, rows = standing.plan, standing.rows
+    known = [_shown(result, plan) for result in sorted(standing.results, key=_slowness)]
     left_out = unshown(known)
     shown = [name for name in _SHOWN if name not in left_out]
     left = standing if standing.phase == "ended" else Standing(plan, rows, "stopped")
     return {
         "phase": standing.phase,
         "status": standing.status,
+        "time": round(standing.left),
         "left": left.status,
         "share": round(len(rows) / len(plan.jobs), 4),
-        "verdict": public(_verdict(known)) if standing.over else "",
-        "headings": _chosen(shown, headings(ColumnResult)) if known else [],
+        "verdict": public(_verdict(standing.results)) if standing.over else "",
+        "headings": ["strategy", *_chosen(shown[1:], headings(ColumnResult))] if known else [],
         "groups": [
             [
                 category,
@@ -228,13 +236,29 @@ def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> Vi
                     if (result.category, result.machine) == (category, ALL)
                 ],
             ]
-            for category in dict.fromkeys(result.category for result in known)
+            for category in dict.fromkeys(result.category for result in standing.results)
         ],
-        "boxes": _boxes(standing.found, public),
+        "boxes": _boxes(standing.found, _fastest_first(known, plan), public),
         "failures": failures(plan, rows),
         "kept": "".join(row.line for row in rows),
         "files": _files(standing, public) if standing.over and known else None,
     }
+
+
+def _slowness(result: ColumnResult) -> float:
+    return -(result.speedup or 0.0)
+
+
+def _fastest_first(known: Iterable[ColumnResult], plan: Plan) -> list[str]:
+    """The columns but the baseline, in the order of their results on all prompts."""
+    whole = [each.column for each in known if (each.category, each.machine) == (ALL, ALL)]
+    return [column for column in whole if column != plan.columns[0].label]
+
+
+def _shown(result: ColumnResult, plan: Plan) -> ColumnResult:
+    """The result without the interval and the spread of the baseline's speed-up over itself."""
+    baseline = result.column == plan.columns[0].label
+    return replace(result, interval=None, spread=None) if baseline else result
 
 
 def _verdict(known: Sequence[ColumnResult]) -> str:
@@ -250,14 +274,17 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
     if len(whole) < 2:
         return ""
     if not any(each.interval for each in whole.values()):
-        return "These are too few prompts to name the fastest column: four are needed."
-    said = "No column is measurably faster than KV reuse on prompts like these."
-    found = [(each.speedup or 0, each.interval, each.column) for each in whole.values()]
-    speed, (low, high), column = max((s, i, c) for s, i, c in found if i)
-    if speed <= 1:
+        return "These are too few prompts to name the fastest strategy: four are needed."
+    said = "No strategy was measurably faster than KV reuse."
+    _, *others = whole.values()
+    known_of = [(each.speedup or 0.0, each.interval, each.column) for each in others]
+    speed, interval, column = max((each for each in known_of if each[1]), default=(0.0, None, ""))
+    low, high = interval or (0.0, 0.0)
+    if high <= 1:
         return said
     doubt = f"but it may be between {low:.2f} and {high:.2f}"
-    return f"{said} The median of {column} is {factor(speed)}, {doubt}."
+    more = "More prompts make this narrower."
+    return f"{said} The median of {column} is {factor(speed)}, {doubt}. {more}"
 
 
 def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:
@@ -266,11 +293,12 @@ def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:
     return [every[name] for name in names]
 
 
-def _boxes(found: Sequence[Measured], public: Callable[[str], str]) -> dict[str, Any] | None:
-    """The speed-ups over the prompts, column by column: five marks of a box (lowest, quartiles,
+def _boxes(
+    found: Sequence[Measured], columns: Sequence[str], public: Callable[[str], str]
+) -> dict[str, Any] | None:
+    """The speed-ups of these columns over the prompts: five marks of a box (lowest, quartiles,
     highest) and every dot, as shares of the axis; None while there are none.
     """
-    columns = list(dict.fromkeys(each.column for each in found))[1:]  # without the baseline
     ratios = {
         c: [m.figures.speedup for m in found if m.column == c and m.figures.speedup]
         for c in columns

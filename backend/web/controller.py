@@ -9,7 +9,7 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import CUT_SHORT
 from backend.export.plan import Snippet
-from backend.export.production import snippet
+from backend.export.production import snippet, speeds_of_part
 from backend.kvcache.snapshots import Info, default_folder
 from backend.programs.parser import is_program
 from backend.racing.commands import Command, Measure, SaveColumn
@@ -181,7 +181,8 @@ class Controller:
             moved = (column, target) != (race.columns[index], race.target)
             score = board.scores[index]
             found = under_load(score, load_of(board, index))
-            made = snippet(column, score, race.request, target, library, found)
+            speeds = public(speeds_of_part(board, index, race.target))
+            made = snippet(column, score, race.request, target, library, found, speeds)
         except Exception as error:
             return Snippet("", "python", "", public(explain(error)))
         folder = "Replace the model's name with your own path." if moved else ""

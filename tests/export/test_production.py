@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from boards import board_of, written
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from backend.engines.heads.published import AUTHORS
 from backend.errors import DerbyError
 from backend.events import Decided, Event
 from backend.export.plan import Snippet
-from backend.export.production import LIBRARIES, snippet
+from backend.export.production import LIBRARIES, snippet, speeds_of_part
 from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
@@ -52,13 +53,49 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
 
 
 def test_what_the_code_does_otherwise_comes_first_and_then_why_it_was_decided() -> None:
-    """That the code of "Speculative" was prompt lookup stood at the end of a long note."""
+    """That the code of "Speculative" was prompt lookup stood in the middle of a long note."""
     for why in ("auto drafted k=3 tokens on average", "K=3 paid."):
         found = code_of("speculative", ran({"k": 3}, why=why))
         reason = f"{why[0].upper()}{why[1:].rstrip('.')}."
-        assert found.note.startswith("No library loads")
+        assert found.note.startswith("This code uses prompt lookup only. No library loads")
         assert found.note.endswith(reason)
         assert code_of("lookup", ran({"k": 3}, why=why)).note == reason
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("kv lookup speculative", ": 1.25\u00d7 here, where Speculative had 2.00\u00d7"),
+        ("kv lookup:k=3 speculative", ": 1.25\u00d7 here, where Speculative had 2.00\u00d7"),
+        ("kv suffix speculative", ""),
+        ("kv lookup:grammar=person speculative", ""),
+        ("kv lookup@int8 speculative", ""),
+    ],
+)
+def test_code_that_does_only_a_part_says_how_fast_that_part_was(columns: str, said: str) -> None:
+    """Speculative had 1.54x, and the code for it was that of a column which had 1.17x."""
+    kind = {"precision": "int8"} if "int8" in columns else None
+    board = board_of(
+        columns,
+        *written(0, [[n] for n in range(16)], 0.1),
+        *written(1, [[n] for n in range(16)], 0.08, kind),
+        *written(2, [[n] for n in range(16)], 0.05),
+    )
+    told = speeds_of_part(board, 2, ModelSpec())
+    assert told == said.removeprefix(": ")
+    column, request = board.columns[2], Request("Hi")
+    for library in ("transformers", "vLLM"):
+        note = snippet(column, ran(), request, ModelSpec(), library, speeds=told).note
+        assert note.startswith(f"This code uses prompt lookup only{said}.")
+    assert speeds_of_part(board, 1, ModelSpec()) == "", "that does all that its code does"
+
+
+def test_a_long_reason_is_short_sentences() -> None:
+    why = "auto drafted k=4 tokens on average; accepted: trained draft 63 of 207; it paid"
+    note = code_of("lookup", ran({"k": 4}, why=why)).note
+    assert note == (
+        "Auto drafted k=4 tokens on average. Accepted: trained draft 63 of 207. It paid."
+    )
 
 
 def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_path: Path) -> None:

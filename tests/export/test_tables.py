@@ -6,12 +6,13 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
+from boards import STEEP
 from recordings import race_of
 
-from backend.events import Failed
+from backend.events import CostsKnown, Decided, Event, Failed, Started
 from backend.export.tables import FORMULAS, csv_of, csv_table, markdown
 from backend.records.record import RaceRecord, board
-from backend.results.figures import figures
+from backend.results.figures import NONE, figures
 from backend.results.sentences import headline
 from backend.strategies.column import OwnModel
 
@@ -75,6 +76,26 @@ def test_the_markdown_says_who_won_with_what_where() -> None:
     speedup = figures("table")[0].cell(made.scores[1], made.baseline)
     assert [cell.strip() for cell in rows[3]][:2] == ["Prompt lookup", speedup]
     assert record.made in text
+
+
+def test_the_markdown_has_one_prediction_of_a_column() -> None:
+    """Its table had 0.99x where its text said that 0.78x was predicted: the one by what passes cost
+    in the race, the other by what they were known to cost before it.
+    """
+    record = race_of("kv lookup:k=3", 60)
+    costs = CostsKnown(1, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
+    began = next(i for i, event in enumerate(record.events) if isinstance(event, Started))
+    known = (*record.events[: began + 1], costs, *record.events[began + 1 :])
+    against = "auto=decline would not guess: the predicted speed-up is 0.78"
+    told = (*known, Decided(1, {}, 0.78, "", [against]))
+
+    def predicted(events: tuple[Event, ...]) -> str:
+        heads, _, *rows = cells(markdown(replace(record, events=events)))
+        return rows[1][[head.strip() for head in heads].index("predicted")].strip()
+
+    assert predicted(known) != NONE
+    assert predicted(told) == NONE
+    assert "0.78" in markdown(replace(record, events=told))
 
 
 def test_nothing_in_a_record_is_markup() -> None:

@@ -57,6 +57,7 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     shown = page.locator(".dd-benchmark tbody th[scope=rowgroup]").all_inner_texts()
     assert shown == ["all prompts", "a", "b"]
     assert page.locator(".dd-box-half").count() == 1
+    expect(page.locator(".dd-benchmark progress")).to_be_hidden()  # it stayed, full
     with page.expect_download() as download:
         page.get_by_role("link", name="Save benchmark.json").click()
     results = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
@@ -91,11 +92,12 @@ def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor)
     visitor.tab("Benchmark")
     expect(status).to_have_text(stopped)
     names = page.locator(".dd-benchmark tbody th[scope=row]")
-    expect(names).to_have_text(["KV reuse", "Prompt lookup (k=3)"])
+    measured = re.compile(r"^(KV reuse|Prompt lookup \(k=3\))$")
+    expect(names.filter(has_text=measured)).to_have_count(2)
     assert page.locator("#prompt-set").input_value() == ""
     page.get_by_role("button", name="Resume", exact=True).click()
-    expect(status).to_have_text("8 of 8 prompts measured, every column alone.")
-    expect(names).to_have_text(["KV reuse", "Prompt lookup (k=3)"])
+    expect(status).to_have_text("8 of 8 prompts measured, each strategy alone.")
+    expect(names.filter(has_text=measured)).to_have_count(2)
     page.evaluate("localStorage.setItem('decode-derby-benchmark', '{\"view\": {\"kept\": 1}}')")
     page.reload()
     visitor.tab("Benchmark")
@@ -121,6 +123,26 @@ def test_a_benchmark_that_is_refused_midway_can_go_on(visitor: Visitor) -> None:
     expect(page.locator(".dd-refused")).to_have_text("No more today.")
     expect(page.locator("#benchmark-resume")).to_be_visible()
     expect(page.locator("#benchmark-start")).to_be_focused()
+
+
+def test_the_time_that_is_left_counts_down_while_a_prompt_runs(visitor: Visitor) -> None:
+    """It stood still at 28 s for as long as a prompt ran."""
+    page = visitor.page
+    visitor.tab("Benchmark")
+    running = {"phase": "running", "status": 'Prompt 2 of 3: "Two"', "time": 60, "share": 0.3}
+    running |= {"verdict": "", "headings": [], "groups": [], "boxes": None, "failures": []}
+    view = running | {"kept": "", "left": "", "files": None}
+    page.clock.install()
+    told = "(detail) => document.dispatchEvent(new CustomEvent('dd-benchmark', { detail }))"
+    page.evaluate(told, view)
+    time = page.locator(".dd-time")
+    expect(time).to_have_text("About 60 s left.")
+    page.clock.run_for(30_000)
+    expect(time).to_have_text("About 30 s left.")
+    page.clock.run_for(60_000)
+    expect(time).to_have_text("About 5 s left.")
+    page.evaluate(told, view | {"phase": "ended", "time": 0})
+    expect(time).to_have_text("")
 
 
 @pytest.mark.thorough

@@ -60,12 +60,15 @@ def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     press(visitor, "Move KV reuse up", 1)
     expect_lines(visitor, "kv", "speculative", "kv", "speculative", "lookahead")
     column = open_column(visitor, 3)
-    column.get_by_label("k", exact=True).fill("4")
-    column.get_by_label("k", exact=True).press("Tab")
+    most = column.get_by_label("k, at most", exact=True)
+    most.fill("4")
+    most.press("Tab")
     column.get_by_label("Draft", exact=True).select_option("int4 copy")
     expect_lines(visitor, "kv", "speculative", "kv", "speculative:k=4,draft=int4", "lookahead")
     assert not column.get_by_label("Auto", exact=True).is_checked()  # who names a size wants it
+    expect(column.get_by_label("k", exact=True)).to_have_value("4")
     column.get_by_label("Auto", exact=True).check()
+    expect(most).to_have_value("4")
     column.get_by_label("Grammar", exact=True).select_option("date")
     column.get_by_label("Precision", exact=True).select_option("fp32")
     expect(text(visitor)).to_have_value(re.compile("speculative@fp32:.*grammar=date"))
@@ -74,6 +77,19 @@ def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     assert visitor.states == ["done"] * 5
     assert len(set(visitor.titles)) == 5
     assert visitor.complaints == []
+
+
+def test_what_a_preset_compares_is_said_where_nothing_hovers(visitor: Visitor) -> None:
+    """It stood in a tooltip alone, which a phone does not show."""
+    about = visitor.page.locator(".dd-about")
+    expect(about).to_have_text("Each of these replaces the columns below.")
+    named = {preset.name: preset for preset in known_presets()}
+    first, second = named["strategies"], named["k"]
+    visitor.page.get_by_role("button", name=first.title, exact=True).focus()
+    expect(about).to_have_text(first.about)
+    expect_lines(visitor, *USUAL)
+    press(visitor, second.title)
+    expect(about).to_have_text(second.about)
 
 
 def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:

@@ -517,7 +517,7 @@ def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     page = visitor.page
     visitor.columns("kv", "lookup:auto=false", "lookahead:auto=off")
     visitor.tab("Model")
-    page.get_by_label("Measure the time of passes before this race").check()
+    page.get_by_label("Calibrate first").check()
     visitor.ask(LONG, tokens=48, model="fake-priced")
     visitor.wait_phase("ended")
     curve = page.locator(".dd-costs")

@@ -16,6 +16,7 @@ from backend.bench.runner import RAW
 from backend.bench.summary import ALL, ColumnResult, Measured
 from backend.limits import PRIVATE, Limits
 from backend.racing.hosts.inline import InlineHost
+from backend.results.figures import NONE, TIMES
 from backend.text import ByteTokenizer
 from backend.web.api import values_of
 from backend.web.benchmark import Benchmarks, _boxes, _ticks, _verdict
@@ -61,14 +62,39 @@ def test_every_prompt_is_measured_and_summed_up_by_category() -> None:
     last = views[-1]
     assert [category for category, _ in last["groups"]] == ["all", "a", "b"]
     for _, lines in last["groups"]:
-        assert [line[0] for line in lines] == ["KV reuse", "Prompt lookup", "Stateless"]
+        assert {line[0] for line in lines} == {"KV reuse", "Prompt lookup", "Stateless"}
         assert all(len(line) == len(last["headings"]) for line in lines)
-    assert [row[0] for row in last["boxes"]["rows"]] == ["Prompt lookup", "Stateless"]
+    assert {row[0] for row in last["boxes"]["rows"]} == {"Prompt lookup", "Stateless"}
     for _, marks, dots, _ in last["boxes"]["rows"]:
         assert len(dots) == 3
         assert all(0 <= place <= 1 for place in (*marks, *dots))
         assert marks == sorted(marks)
     assert last["failures"] == []
+
+
+def test_the_fastest_stands_first_in_the_table_and_in_the_chart() -> None:
+    """They stood as in the line-up."""
+    last = run_to_its_end()[-1]
+    speedup = last["headings"].index("speed-up")
+    for _, lines in last["groups"]:
+        speeds = [float(line[speedup].rstrip(TIMES)) for line in lines]
+        assert speeds == sorted(speeds, reverse=True)
+    _, whole = last["groups"][0]
+    drawn = [row[0] for row in last["boxes"]["rows"]]
+    assert drawn == [line[0] for line in whole if line[0] != "KV reuse"]
+
+
+def test_no_column_of_the_table_is_empty_and_the_baseline_has_no_interval() -> None:
+    """There was a column of dashes for masks, and KV reuse had an interval of 1.00 to 1.00."""
+    prompts = "\n".join(("One", "Two", "Three", "Four"))
+    last = run_to_its_end(prompts)[-1]
+    assert "mask wait, ms" not in last["headings"]
+    ((_, lines),) = last["groups"]
+    for cells in zip(*lines, strict=True):
+        assert set(cells) != {NONE}
+    (base,) = (line for line in lines if line[0] == "KV reuse")
+    for name in ("interval", "spread"):
+        assert base[last["headings"].index(name)] == NONE
 
 
 def test_a_model_without_a_chat_template_is_measured_on_raw_prompts(
@@ -193,7 +219,7 @@ def test_columns_as_fast_as_the_baseline_have_their_marks(speedups: list[float])
         for prompt, speedup in enumerate(speedups)
         for column in ("KV reuse", "Prompt lookup")
     ]
-    drawn = _boxes(found, str)
+    drawn = _boxes(found, ["Prompt lookup"], str)
     assert drawn is not None
     ((_, marks, dots, _),) = drawn["rows"]
     assert all(0 < place < 1 for place in (drawn["one"], *marks, *dots))
@@ -205,7 +231,7 @@ def test_a_column_that_wrote_another_text_is_drawn_as_such() -> None:
         Measured(column, "any", 0, Figures.model_construct(speedup=1.2, equal=equal))
         for column, equal in (("KV reuse", True), ("Grammar", False), ("Lookahead", True))
     ]
-    drawn = _boxes(found, str)
+    drawn = _boxes(found, ["Grammar", "Lookahead"], str)
     assert drawn is not None
     assert [row[0] for row in drawn["rows"]] == ["Grammar, another text", "Lookahead"]
 
@@ -223,14 +249,16 @@ def test_an_axis_has_few_round_values_at_even_distances(low: float, high: float)
     ("intervals", "said"),
     [
         ([], ""),
-        ([None], "These are too few prompts to name the fastest column: four are needed."),
+        ([None], "These are too few prompts to name the fastest strategy: four are needed."),
         (
             [(0.9, 1.4)],
             (
-                "No column is measurably faster than KV reuse on prompts like these. "
-                "The median of A is 1.20\u00d7, but it may be between 0.90 and 1.40."
+                "No strategy was measurably faster than KV reuse. "
+                "The median of A is 1.20\u00d7, but it may be between 0.90 and 1.40. "
+                "More prompts make this narrower."
             ),
         ),
+        ([(0.5, 0.9)], "No strategy was measurably faster than KV reuse."),
         (
             [(1.1, 1.4), (0.9, 1.9)],
             "A is the fastest: at the median 1.20\u00d7 the speed of KV reuse, 1.10\u20131.40",
@@ -243,7 +271,12 @@ def test_a_benchmark_ends_with_what_it_shows(
     """A wide interval makes no winner, however high its middle is."""
     blank = dict.fromkeys(ColumnResult.__dataclass_fields__)
     rest = {**blank, "category": ALL, "machine": ALL}
-    known = [ColumnResult(**rest | {"column": "KV reuse", "speedup": 1.0})]
+    base = {
+        "column": "KV reuse",
+        "speedup": 1.0,
+        "interval": (1.0, 1.0) if any(intervals) else None,
+    }
+    known = [ColumnResult(**rest | base)]
     for name, speedup, interval in zip("AB", (1.2, 1.6), intervals, strict=False):
         found = {"column": name, "speedup": speedup, "interval": interval}
         known.append(ColumnResult(**rest | found))
@@ -264,7 +297,7 @@ def test_a_column_that_fails_is_named_and_the_others_are_measured() -> None:
         return [view async for view in benchmarks.start("v", form, "One is one", 1)]
 
     last = played(scene)[-1]
-    assert [line[0] for line in last["groups"][0][1]] == ["KV reuse", "Prompt lookup"]
+    assert {line[0] for line in last["groups"][0][1]} == {"KV reuse", "Prompt lookup"}
     assert len(last["failures"]) == 1
     assert "prompt 1" in last["failures"][0]
 
