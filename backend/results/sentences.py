@@ -215,7 +215,7 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 
 def frozen(board: Scoreboard) -> str:
-    """At which moment the lanes of a race that has ended stand still; "" if none was first."""
+    """How far the winner was ahead when the lanes stood still; "" if none was first."""
     finish = photo_finish(board)
     if not finish:
         return ""
@@ -223,7 +223,7 @@ def frozen(board: Scoreboard) -> str:
     name = board.name(finish.column)
     if not gap:
         return f"Bars stop when {name} finishes."
-    return f"When {name} finished, it was {gap} ahead of {second}."
+    return f"{name} finished {gap} ahead of {second}."
 
 
 def waiting(ahead: int) -> str:
