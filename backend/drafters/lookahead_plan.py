@@ -90,7 +90,10 @@ def choose_sizes(costs: PassCosts, auto: Auto, model: str) -> tuple[Sizes, Decis
         return sizes, Decision({}, 1.0, "plain decoding", (declined,), plain=True)
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
-    against = f"auto=decline would not guess: the {source} speed-up is {gain:.2f}{TIMES}"
+    against = (
+        f"at the start, the {source} speed-up was {gain:.2f}{TIMES}: auto=decline would not have "
+        "guessed"
+    )
     return sizes, Decision(
         sizes.values,
         gain if measured else 0.0,

@@ -86,9 +86,7 @@ def test_declining_is_a_choice_and_the_default_says_what_it_would_have_come_to(
     else:
         assert (declining.settings, len(declining.declined)) == ({}, 1)
         (sentence,) = best.declined
-        assert sentence.startswith(
-            f"auto=decline would not guess: the predicted speed-up is {best.predicted:.2f}"
-        )
+        assert sentence.startswith(f"at the start, the predicted speed-up was {best.predicted:.2f}")
 
 
 def test_a_declined_lookahead_proposes_nothing() -> None:

@@ -86,7 +86,7 @@ def test_the_markdown_has_one_prediction_of_a_column() -> None:
     costs = CostsKnown(1, list(STEEP.widths), list(STEEP.seconds), STEEP.width_change, 0.0)
     began = next(i for i, event in enumerate(record.events) if isinstance(event, Started))
     known = (*record.events[: began + 1], costs, *record.events[began + 1 :])
-    against = "auto=decline would not guess: the predicted speed-up is 0.78"
+    against = "at the start, the predicted speed-up was 0.78"
     told = (*known, Decided(1, {}, 0.78, "", [against]))
 
     def predicted(events: tuple[Event, ...]) -> str:
