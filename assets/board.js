@@ -4,7 +4,7 @@ import { card, drawColumn } from "./card.js";
 import { finder, fit, make, put, setData } from "./dom.js";
 import { keepAddress } from "./kept.js";
 import { beginReplay, drawControls, drawTop, playOnce, replay, showMoment, startReplay } from "./replay.js";
-import { bringCard, race, showBeginnings, sight } from "./rounds.js";
+import { race, showBeginnings, sight } from "./rounds.js";
 import { drawLane, drawScale } from "./track.js";
 import { listenTo, RUNNING, views } from "./stream.js";
 import { drawGlossary, drawWhy, startWhy } from "./why.js";
@@ -81,6 +81,12 @@ function begin(board, view) {
   beginReplay();
 }
 
+// On a phone, where texts stand beside one another, the winner's is the first.
+function showWinner() {
+  const won = race.cards.find((it) => it.column.place.endsWith("1st"));
+  for (const it of race.cards) setData(it.root, "first", it === won ? "yes" : "no");
+}
+
 // Of a race that was run elsewhere or earlier, and how one came out that was run again here.
 function drawRecorded({ phase, recorded, place, compared, fragment }) {
   if (fragment) keepAddress(fragment);
@@ -143,8 +149,7 @@ function show(view) {
   drawScale(view.track.flag ? view.track : undefined); // another line-up says nothing of the scale
   view.columns.forEach((column, i) => drawColumn(race.cards[i], column));
   if (over) showBeginnings();
-  const won = over && race.cards.find((it) => it.column.place.endsWith("1st"));
-  if (won) bringCard(won.root);
+  if (over) showWinner();
   if (replay.at === null) drawControls();
   else showMoment();
   drawLegend();

@@ -314,11 +314,12 @@ class Controller:
             race=frame.number,
             goal=goal_of(race.request, written),
             ahead=frame.ahead,
+            before=frame.before,
             public=self._offer.public,
         )
-        status = f"{frame.note} {shown['status']}".strip()
+        told = {name: f"{frame.note} {shown[name]}".strip() for name in ("status", "top")}
         there = compared(opened, race.request, frame.board) if opened else []
-        told = {"status": status, "fragment": fragment, "compared": there}
+        told |= {"fragment": fragment, "compared": there}
         return {**shown, **told, "continues": _continues(race, frame.board)}
 
 

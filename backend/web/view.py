@@ -69,11 +69,13 @@ def view(
     race: int,
     goal: int,
     ahead: int = 0,
+    before: Sequence[Sequence[float]] = (),
     public: Callable[[str], str] = str,
 ) -> View:
     """The whole page. `race` is the race's number, `goal` the place where the finish is expected
-    (`goal_of`), and `ahead` the number of races that go first. `public` removes from texts what
-    visitors must not see.
+    (`goal_of`), `ahead` the number of races that go first, and `before` the speed-ups of the
+    columns when the same race was run before. `public` removes from texts what visitors must not
+    see.
     """
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
@@ -94,7 +96,7 @@ def view(
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now),
         "story": _story(board, public) if ended else [],
-        "columns": [_column(board, i, places, public) for i in range(len(board.columns))],
+        "columns": [_column(board, i, places, before, public) for i in range(len(board.columns))],
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
@@ -256,7 +258,11 @@ def _track(
 
 
 def _column(
-    board: Scoreboard, index: int, places: dict[int, str], public: Callable[[str], str]
+    board: Scoreboard,
+    index: int,
+    places: dict[int, str],
+    before: Sequence[Sequence[float]],
+    public: Callable[[str], str],
 ) -> View:
     """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
     tokens stood there before.
@@ -281,7 +287,7 @@ def _column(
         "speed": "" if early(board) or _unsure(board, index) else told,
         "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
         "same": board.sameness(index) if board.ended else "",
-        "line": _line_of(board, index),
+        "line": _line_of(board, index, [speedups[index] for speedups in before]),
         "sentence": public(sentences.brief(board, index)) if board.ended else "",
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "details": _details(board, index, public) if board.ended else None,
@@ -336,8 +342,10 @@ def _whole(board: Scoreboard, index: int) -> str:
     return f"{factor(value)} with the prompt" if value and other else ""
 
 
-def _line_of(board: Scoreboard, index: int) -> str:
-    """What a card says of the figure in its lane: its interval, and what it comes from."""
+def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
+    """What a card says of the figure in its lane: its interval, what it was `before`, and what it
+    comes from.
+    """
     score, gain = board.scores[index], board.gain(index)
     # What others are compared with has no cause to tell, but a speed; of a column that has ended,
     # its sentence tells the cause.
@@ -349,8 +357,10 @@ def _line_of(board: Scoreboard, index: int) -> str:
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
     interval = [f"Speed-up {gain.low:.2f}{DASH}{gain.high:.2f} (95%)"] if known else []
-    whole = _whole(board, index) if board.ended and known else ""
-    parts = [*interval, *filter(None, [whole]), *told]
+    also: list[str] = []
+    if board.ended and known:
+        also = [_whole(board, index), f"earlier {', '.join(map(factor, before))}" if before else ""]
+    parts = [*interval, *filter(None, also), *told]
     return ", ".join(parts) + "." if parts else ""
 
 

@@ -52,6 +52,9 @@ GRACE = 10.0
 #: Visitors whose last race is kept with its board; of the others, its record is.
 BOARDS = 16
 
+#: Earlier runs of a race whose results are kept.
+SEVERAL = 9
+
 #: What a board shows and a record leaves out.
 _UNRECORDED = (Placed, Saved)
 
@@ -72,11 +75,16 @@ UNWATCHED = (
 )
 
 
+#: The speed-up of each column of a race.
+Speedups = tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A race at a moment. Later races have higher numbers, even after a restart of the server.
     `ahead` is the number of races that go first. `note` says why somebody else ended the race, or
-    is "". The board may change later, unless the race is `over`.
+    is "". The board may change later, unless the race is `over`. `before` are the results of the
+    same race when the visitor ran it before.
     """
 
     race: Race
@@ -85,6 +93,7 @@ class Frame:
     ahead: int
     note: str
     over: bool
+    before: Sequence[Speedups] = ()
 
 
 @dataclass(eq=False)
@@ -149,6 +158,7 @@ class _LastRace(_Run):
     number: int
     scope: Visitor
     record: bytes = b""  # once it is over, compressed
+    before: tuple[Speedups, ...] = ()  # of the same race, run before, the latest one last
     unrecorded: Sequence[Event] = ()
 
     @property
@@ -162,6 +172,15 @@ class _LastRace(_Run):
                 shown.add(event)
             self.shown = shown
         return shown
+
+    def results(self) -> tuple[Speedups, ...]:
+        """Those of the same race, this one among them if it ended by itself and is not noisy."""
+        board = self.board
+        whole = board.conditions is not None and all(s.state == "done" for s in board.scores)
+        if not whole or board.noisy:
+            return self.before
+        speedups = tuple(board.speedup(i) for i in range(len(board.columns)))
+        return (*self.before, speedups)[-SEVERAL:]
 
     async def finish(self) -> None:
         await super().finish()
@@ -317,6 +336,7 @@ class Visitors:
             last = self._last.get(visitor)
             scope = last.scope if last else Visitor(secrets.token_hex(16))
             race = replace(race, scope=scope)
+            again = last is not None and last.over and last.race == race
             run = _LastRace(
                 visitor,
                 (*before, race),
@@ -325,6 +345,7 @@ class Visitors:
                 race=race,
                 number=max(self._number + 1, time.time_ns() // 1_000_000),
                 scope=scope,
+                before=last.results() if last is not None and again else (),
             )
             self._begin(run)
             self._quota.count(visitor, self._presence.now())
@@ -636,7 +657,7 @@ class Visitors:
     def _frame(self, run: _LastRace) -> Frame:
         over = run.over
         note = run.note if over else ""
-        return Frame(run.race, run.number, run.board, self._ahead(run), note, over)
+        return Frame(run.race, run.number, run.board, self._ahead(run), note, over, run.before)
 
     def _ahead(self, run: _Run) -> int:
         """How many races go before this one, those that run included."""

@@ -129,6 +129,9 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
     assert (base["status"], column["status"]) == ("", "\u2713 same text")
     assert column["line"] == "Speed-up 1.31\u20131.35 (95%)."
+    again = view(board, race=2, goal=61, before=[(1.0, 1.27), (1.0, 1.5)])["columns"]
+    told = "Speed-up 1.31\u20131.35 (95%), earlier 1.27\u00d7, 1.50\u00d7."
+    assert [each["line"] for each in again] == [base["line"], told]
     assert base["line"] == "TTFT 1.00 s, tokens/s 10.0."
     assert (base["place"], column["place"]) == ("2nd", "1st")
     said = "2.00 tokens per pass, each 1.50\u00d7 a one-token pass."

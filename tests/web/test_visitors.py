@@ -166,6 +166,32 @@ def test_a_race_goes_on_without_its_reader_and_can_be_looked_at_again() -> None:
     play(scene())
 
 
+def test_who_runs_a_race_again_is_told_how_it_came_out_before() -> None:
+    """One example was 1.27 times as fast (1.22-1.32) and a minute later 1.59 times (1.53-1.66): an
+    interval is of one race, and the next one found the machine in another state.
+    """
+    columns = tuple(map(parse_column, ("kv", "lookup")))
+    race = Race(Request("Again and again and again. ", 24, chat=False), columns, RACE.target)
+
+    async def scene() -> None:
+        visitors = Visitors(InlineHost())
+
+        async def run(race: Race) -> Frame:
+            *_, frame = [frame async for frame in visitors.watch("a", race)]
+            return frame
+
+        frames = [await run(race) for _ in range(3)]
+        assert [len(frame.before) for frame in frames] == [0, 1, 2]
+        first, second, third = frames
+        assert third.before == (*second.before, tuple(map(second.board.speedup, range(2))))
+        assert second.before == (tuple(map(first.board.speedup, range(2))),)
+        other = replace(race, request=replace(race.request, max_new_tokens=20))
+        assert (await run(other)).before == (), "it is another race"
+        assert (await run(race)).before == (), "only of the last race is anything kept"
+
+    play(scene())
+
+
 def test_the_end_of_a_race_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was shown up to half a second late: at the second of two looks, a quarter of a second
     each.
