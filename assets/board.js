@@ -85,6 +85,9 @@ function begin(board, view) {
 function showWinner() {
   const won = race.cards.find((it) => it.column.place.endsWith("1st"));
   for (const it of race.cards) setData(it.root, "first", it === won ? "yes" : "no");
+  const columns = find(".dd-columns");
+  void columns.offsetWidth; // or it would follow the text that was the first
+  columns.scrollLeft = 0;
 }
 
 // Of a race that was run elsewhere or earlier, and how one came out that was run again here.
