@@ -100,7 +100,7 @@ export function start(component) {
   watch("value", show);
   show();
   document.addEventListener("click", ({ target }) => {
-    const opener = target.closest?.(".dd-settings, .dd-chip-model");
+    const opener = target.closest?.(".dd-settings, .dd-chip-model, .dd-use");
     if (opener) openSettings(opener, () => trigger("expand"));
   });
 }

@@ -120,7 +120,7 @@ function showEnd(sentence) {
   if (!RUNNING.includes(board.dataset.phase)) return;
   clearTimeout(stillness);
   put(find(".dd-alert"), sentence);
-  for (const name of [".dd-spoken", ".dd-left"]) put(find(name), "");
+  put(find(".dd-spoken"), "");
   drawTop("");
   setPhase(board, "ended");
 }
@@ -144,9 +144,8 @@ function show(view) {
   if (begun) bringToSight(board);
   race.view = view;
   say(view);
-  put(find(".dd-left"), view.left);
   clearTimeout(stillness);
-  if (RUNNING.includes(view.phase)) stillness = setTimeout(() => put(find(".dd-left"), view.still), STILL);
+  if (RUNNING.includes(view.phase)) stillness = setTimeout(() => drawTop(view.top, view.still), STILL);
   put(find(".dd-setup"), view.setup);
   drawRecorded(view);
   drawScale(view.track.flag ? view.track : undefined); // another line-up says nothing of the scale
@@ -167,8 +166,17 @@ function clearAlert() {
   if (answer.props.value?.alert) answer.props.value = null;
 }
 
+// Beside the verdict; on a phone, which has no room there, below the texts.
+function placeExport() {
+  const narrow = matchMedia("(max-width: 640px)");
+  const place = () => find(narrow.matches ? ".dd-foot" : ".dd-top").append(find(".dd-export"));
+  narrow.addEventListener("change", place);
+  place();
+}
+
 export function start(component) {
   answer = component;
+  placeExport();
   startReplay();
   // Why a race was refused may be gone once the form is changed.
   for (const change of ["input", "change"]) document.addEventListener(change, clearAlert, { capture: true });

@@ -8,7 +8,10 @@ const KEY = "decode-derby-theme";
 
 export function start({ element, trigger }) {
   startStream();
-  window.addEventListener("hashchange", () => trigger("input")); // a race in the address
+  window.addEventListener("hashchange", () => {
+    if (location.hash.startsWith("#race=")) press("tab-race");
+    trigger("input"); // a race in the address
+  });
   startTheme(element.querySelector(".dd-theme"));
   startViews(element.querySelector("[role=tablist]"));
   // The skip link's address would load the page anew where that has a query.

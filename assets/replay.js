@@ -57,11 +57,15 @@ export function showMoment() {
   drawControls();
 }
 
+// How far the first lane is.
+const share = () => Math.max(0.02, ...race.cards.map((it) => it.share));
+
 export function drawControls() {
+  if (replay.at === null) chooseSpeed();
   const slider = find(".dd-replay-place");
   const end = lastPlace();
   const at = replay.at ?? end;
-  slider.max = end;
+  slider.max = racing() ? end / share() : end; // so that it fills as the race goes on
   slider.step = byTokens() ? 1 : "any";
   if (slider !== document.activeElement || replay.moving) slider.value = at;
   const words = byTokens() ? `${Math.round(at)} tokens` : `${(at / 1000).toFixed(2)} s${opening() ? ", slowed" : ""}`;
@@ -86,9 +90,7 @@ function goTo(place) {
 
 // By tokens, one lasts as long as with the fastest column.
 function speed() {
-  const chosen = find(".dd-replay-speed");
-  if (!fast) chosen.value = opening() || finish() < SHORT ? SLOWED : 1;
-  const factor = Number(chosen.value);
+  const factor = Number(find(".dd-replay-speed").value);
   if (!byTokens()) return factor;
   const rates = race.cards.map((it) => it.tokens.at(-1) / (it.rounds.at(-1)?.[0] ?? Infinity));
   return factor * Math.max(...rates);
@@ -145,6 +147,11 @@ function replayKey(event) {
 // Of a page that was just opened: from the beginning, unless its reader wants nothing to move.
 export function playOnce() {
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) play();
+}
+
+// A short race is slow to see, unless its reader has chosen how fast.
+function chooseSpeed() {
+  if (!fast) find(".dd-replay-speed").value = opening() || (finish() ?? SHORT) < SHORT ? SLOWED : 1;
 }
 
 export function beginReplay() {

@@ -60,7 +60,13 @@ export function bringCard(root) {
 
 // What nothing is added to any more is read from its beginning.
 export function showBeginnings() {
-  for (const { text } of race.cards) text.box.scrollTop = -text.box.scrollHeight;
+  for (const { text } of race.cards) {
+    text.box.scrollTop = -text.box.scrollHeight;
+    if (!text.flow.firstChild?.matches?.(".dd-fixed")) continue;
+    // Of a program, what was written first, below a line of what was given.
+    const first = text.flow.querySelector(":not(.dd-fixed)");
+    if (first) text.box.scrollTop += first.getBoundingClientRect().top - text.box.getBoundingClientRect().top - 48;
+  }
 }
 
 export function drawMoment(it) {

@@ -3,7 +3,7 @@ import { make } from "./dom.js";
 import { tabsIn } from "./tabs.js";
 
 const drawer = () => document.querySelector("#settings");
-const openers = () => document.querySelectorAll(".dd-settings, .dd-chip-model");
+const openers = () => document.querySelectorAll(".dd-settings, .dd-chip-model, .dd-use");
 let tabs = null; // null before the drawer is loaded
 let wanted = null; // the section to be shown as soon as it is there
 let opener = null; // what gets the focus back

@@ -89,6 +89,7 @@ export function drawLane(it) {
   setData(lane.root, "place", place);
   put(lane.gist, column.lane || column.gist);
   put(lane.place, place);
+  lane.place.title = place.startsWith("=") ? "Too close to tell apart" : "";
   put(lane.factor, column.speed);
   put(lane.pace, column.pace_text);
 }

@@ -91,8 +91,8 @@ def choose_sizes(costs: PassCosts, auto: Auto, model: str) -> tuple[Sizes, Decis
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
     against = (
-        f"at the start, the {source} speed-up was {gain:.2f}{TIMES}: auto=decline would not have "
-        "guessed"
+        f"at the start, the {source} speed-up was {gain:.2f}{TIMES}, so auto=decline would have "
+        "decoded without guesses"
     )
     return sizes, Decision(
         sizes.values,
@@ -199,4 +199,5 @@ class PlannedLookahead(Drafter):
         gain = f"{len(self._passes)} passes wrote {yielded:.2f} tokens each"
         if not self._costs.now.known:
             return f"{gain}; the time of a pass is unknown here"
-        return f"{gain} and took {yielded / self._speedup:.2f}{TIMES} as long"
+        cost = yielded / self._speedup
+        return f"{gain}; such a pass should take {cost:.2f}{TIMES} as long"

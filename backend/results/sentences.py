@@ -48,7 +48,7 @@ _NO_LONGER_LENT = (
 )
 
 #: The status of a race before any result is known.
-TURNS = "Columns take turns; each is timed on its own clock."
+TURNS = "Columns take turns; each is timed only while it computes."
 
 #: The glossary's entries besides the figures.
 TERMS = {
@@ -458,7 +458,7 @@ def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     names = _listed([board.name(i) for i in cut])
     limits = {board.scores[i].written for i in cut if board.scores[i].reason == BY_DESIGN}
     if len(limits) == len(cut) == 1:
-        shorter = f"stopped after {counted(limits.pop(), 'token')}"
+        shorter = f"was stopped after {counted(limits.pop(), 'token')}"
     elif all(board.scores[i].reason == BY_DESIGN for i in cut):
         shorter = "wrote only the beginning"
     else:
@@ -739,7 +739,7 @@ def _exception(board: Scoreboard, index: int) -> str:
     if index == board.baseline_index or not board.speedup(index):
         return ""
     if score.fed:
-        return f"{counted(score.steps, 'pass')} over {counted(score.rows, 'row')} in all"
+        return f"{counted(score.steps, 'pass')} computed {counted(score.rows, 'token')}"
     declined = ""
     if decision.plain and not score.drafted:
         declined = "; ".join(decision.declined) or decision.why
@@ -755,10 +755,10 @@ def _factors(board: Scoreboard, index: int) -> str:
     if not cost or base is None or index == base:
         return ""
     if not (score.drafted or score.tokens_per_forward > PLAIN):
-        return f"each pass takes {factor(cost)} a one-token pass"
-    joint = "but each takes" if cost > score.tokens_per_forward else "each"
+        return f"each pass takes {factor(cost)} as long"
+    joint = "but each" if cost > score.tokens_per_forward else "each"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
-    return f"{gained}, {joint} {factor(cost)} a one-token pass"
+    return f"{gained}, {joint} {factor(cost)} as long"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

@@ -81,9 +81,12 @@ def view(
     ended, finish = phase == "ended", photo_finish(board)
     now = finish if ended else standing(board)
     status = _status(board, phase, ahead)
-    top, rest = sentences.headlines(board) if ended else (status, "")
-    if phase == "racing":
-        top = sentences.lead(board) or status
+    if ended:
+        top, told = sentences.headlines(board)
+        rest = " ".join(filter(None, (sentences.frozen(board), told)))
+    else:
+        top = (phase == "racing" and sentences.lead(board)) or status
+        rest = _aside(board, goal, top, status)
     places = _places(board, now, settled=finish is not None)
     return {
         "race": race,
@@ -91,7 +94,6 @@ def view(
         "status": public(status),
         "top": public(top),
         "rest": public(rest),
-        "left": public(sentences.frozen(board) if ended else _aside(board, goal, top, status)),
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now),
@@ -124,12 +126,13 @@ def recorded_view(record: RaceRecord, public: Callable[[str], str] = str) -> Vie
 
 def opening_view(record: RaceRecord) -> View:
     """The recorded race that a page just opened plays until there is another one: number 0."""
-    shown = view(board_of(record), race=0, goal=goal_of(record.request))
+    made = board_of(record)
+    shown = view(made, race=0, goal=goal_of(record.request))
     spare = {"details": None, "line": "", "sentence": ""}  # what an opened page does not show
     columns = [{**column, **spare} for column in shown["columns"]]
     later = {
         "columns": columns,
-        "left": "",
+        "rest": sentences.headlines(made)[1],
         "doubt": "",
         "result": None,
         "costs": None,
@@ -190,11 +193,11 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
 
 
 def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
-    """What is said beside the line `top` of a race that has not ended."""
+    """What is said below the line `top` of a race that has not ended."""
     if top == status:
         told = ""
     elif photo_finish(board):
-        told = "The others write to their ends."
+        told = "The others are still writing."
     else:
         told = status
     left = sentences.time_left(board, goal) if any(s.written for s in board.scores) else ""
@@ -246,10 +249,13 @@ def _track(
     unit = unit_of(board)
     longest = max((position(board, i) for i in range(len(board.scores))), default=0)
     flag = finish.length if finish else max(goal, longest)
+    # Of a program the fixed text alone is known, of others the most tokens.
+    bound = "over " if unit == "character" else "up to "
+    bound = "" if finish or board.ended else bound
     return {
         "unit": unit,
         "flag": flag,
-        "end": counted(flag, unit) if finish or board.ended else f"up to {counted(flag, unit)}",
+        "end": f"{bound}{counted(flag, unit)}",
         "about": "speed after the prompt" if unit == "token" and with_prompt(board) else "",
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
         "now": round(1e3 * now.seconds, 1) if now else None,
@@ -295,10 +301,14 @@ def _column(
 
 
 def _unsure(board: Scoreboard, index: int) -> bool:
-    """True while a speed-up, which will have an interval, has none yet."""
+    """True while a speed-up, which will have an interval, has none yet; of the baseline, while
+    nothing is compared with it.
+    """
     score = board.scores[index]
     timed = score.clock == board.baseline.clock and not score.fed
-    compared = board.baseline_index not in (None, index)
+    if index == board.baseline_index:
+        return not board.ended and not any(board.gain(i).known for i in range(len(board.scores)))
+    compared = board.baseline_index is not None
     return compared and timed and score.state not in ENDED and not board.gain(index).known
 
 
@@ -502,8 +512,10 @@ def _parts(score: Score) -> list[tuple[str, float, str]]:
     """Where the own clock's time went: part, share and time of each that rounds to 1 % at least."""
     if not score.parts or not score.seconds:
         return []
-    # Time outside steps is that of whole chunks of the prompt, or of a text without a cache.
-    prefill = max(0.0, score.seconds - sum(score.parts.values()))
-    times = {"prefill": prefill, **score.parts}
+    first = score.step_at[min(score.step_at)].seconds if score.step_at else {}
+    times = {"prefill": score.ttft}
+    times |= {part: took - first.get(part, 0.0) for part, took in score.parts.items()}
+    # Time outside steps is that of whole chunks, of later text too where there is no cache.
+    times["forward"] = times.get("forward", 0.0) + max(0.0, score.seconds - sum(times.values()))
     total = sum(times.values())
     return [(part, t / total, duration(t)) for part, t in times.items() if t >= 0.005 * total]

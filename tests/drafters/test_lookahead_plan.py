@@ -108,7 +108,10 @@ def test_of_another_model_the_yield_is_said_to_be_assumed(auto: Auto) -> None:
     lookahead = plan_lookahead(FLAT, auto, "another", made)
     steps(lookahead, [[1, 2], [3]] * (TRIAL // 2))
     assert lookahead.decision.predicted == pytest.approx(1.5), "its own steps tell"
-    assert "wrote 1.50 tokens each and took 1.00\u00d7 as long" in lookahead.decision.why
+    assert (
+        "wrote 1.50 tokens each; such a pass should take 1.00\u00d7 as long"
+        in lookahead.decision.why
+    )
 
 
 def test_where_costs_are_unknown_nothing_is_promised() -> None:
@@ -139,7 +142,9 @@ def test_lookahead_that_does_not_pay_ends_and_says_so() -> None:
     assert not any(proposal.tokens for proposal in proposals[TRIAL:])
     assert lookahead.decision.settings == {}
     (sentence,) = lookahead.decision.declined
-    assert f"was stopped: {TRIAL} passes wrote 1.00 tokens each and took" in sentence
+    assert (
+        f"was stopped: {TRIAL} passes wrote 1.00 tokens each; such a pass should take" in sentence
+    )
     lookahead.conclude()
     assert lookahead.decision.declined == (sentence,)
 

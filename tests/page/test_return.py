@@ -19,7 +19,7 @@ def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visito
     page.reload()
     visitor.wait_phase("racing")
     assert visitor.card("KV reuse").text.startswith(before)
-    expect(page.locator(".dd-left")).to_contain_text("left")
+    expect(page.locator(".dd-status span")).to_contain_text("left")
     page.reload()  # twice, as one may
     visitor.wait_phase("racing")
     visitor.stop()

@@ -64,7 +64,7 @@ CHECK = "the grammar cannot hold /a, so only this check does"
 def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    said = "2.00 tokens per pass, each 1.50\u00d7 a one-token pass"
+    said = "2.00 tokens per pass, each 1.50\u00d7 as long"
     assert (reason(board, 1), brief(board, 1)) == (f"{said}: faster", f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
@@ -127,13 +127,12 @@ def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: f
 def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
-        "3.00 tokens per pass, each 1.50\u00d7 a one-token pass: faster; "
-        "predicted speed-up 2.50\u00d7"
+        "3.00 tokens per pass, each 1.50\u00d7 as long: faster; predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
-        "3.00 tokens per pass, but each takes 4.50\u00d7 a one-token pass: slower; "
+        "3.00 tokens per pass, but each 4.50\u00d7 as long: slower; "
     )
-    assert "\u00d7 a one-token pass: no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
+    assert "\u00d7 as long: no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
 
 
 def test_a_prediction_over_another_models_plain_decoding_is_not_put_beside_the_speedup() -> None:
@@ -154,7 +153,7 @@ def test_a_sentence_has_one_prediction() -> None:
     before = "auto=decline would decline: 0.81 times plain decoding's speed is predicted"
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
     said = reason(board_of("kv lookahead", *events), 1)
-    assert said.endswith(f"each 1.50\u00d7 a one-token pass: faster; {before}")
+    assert said.endswith(f"each 1.50\u00d7 as long: faster; {before}")
 
 
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
@@ -241,8 +240,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     why = decided("the largest setting that the costs allow", "lookahead with W=5", plain=plain)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
-        "2.00 tokens per pass, but each takes 4.00\u00d7 a one-token pass: slower; "
-        "lookahead with W=5"
+        "2.00 tokens per pass, but each 4.00\u00d7 as long: slower; lookahead with W=5"
     )
     said = "" if plain else "The largest setting that the costs allow."
     assert remark(board.scores[1]) == said
@@ -254,7 +252,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
-    assert reason(board, 1) == "each pass takes 5.00\u00d7 a one-token pass: slower"
+    assert reason(board, 1) == "each pass takes 5.00\u00d7 as long: slower"
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
     # to 0.36), where its tokens took four times as long.
     slow = [step(1, [t], 0.1 + 0.02 * t, rows=20 + t) for t in range(1, 33)]
@@ -271,7 +269,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "each pass takes 2.50\u00d7 a one-token pass"
+    assert reason(board, 1) == "each pass takes 2.50\u00d7 as long"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:

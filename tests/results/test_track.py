@@ -156,7 +156,7 @@ def test_places_and_speeds_come_once_they_are_more_than_chance() -> None:
     for column in range(2):
         board.add(step(column, [1], 0.1))
     one = "1\N{MULTIPLICATION SIGN}"
-    assert shown() == [("=1st", one), ("=1st", "")], "it would not be sure"
+    assert shown() == [("=1st", ""), ("=1st", "")], "it would not be sure"
     for column in [0, 1] * 32:
         board.add(step(column, [1], 0.1))
     assert shown() == [("=1st", one), ("=1st", "1.00\N{MULTIPLICATION SIGN}")]

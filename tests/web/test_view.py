@@ -134,12 +134,12 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert [each["line"] for each in again] == [base["line"], told]
     assert base["line"] == "TTFT 1.00 s, tokens/s 10.0."
     assert (base["place"], column["place"]) == ("2nd", "1st")
-    said = "2.00 tokens per pass, each 1.50\u00d7 a one-token pass."
+    said = "2.00 tokens per pass, each 1.50\u00d7 as long."
     assert (column["sentence"], column["pace_text"]) == (said, "\u25b2 faster")
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."
     assert "61 tokens in 5.50 s; it stopped at: token limit." in details["told"]
-    assert details["shares"] == [["forward", "passes 100%"]]
+    assert details["shares"] == [["prefill", "prompt 18%"], ["forward", "passes 82%"]]
     result = shown["result"]
     assert result["headings"] == ["", "KV reuse", "Speculative"]
     assert result["lines"][:2] == [
