@@ -277,6 +277,9 @@ def _column(
     known, (speed, _) = board.baseline_index is not None, leading(score)
     told = _speed(board, index) if known else speed.text(score, board.baseline)
     otherwise, pace = answers_otherwise(board, index), public(sentences.pace(board, index))
+    hidden = early(board) or _unsure(board, index)
+    plain = hidden and index == board.baseline_index
+    compared = "" if plain else pace if known else speed.unit.name
     return {
         "title": public(board.name(index)),
         "gist": public(column.gist),
@@ -290,8 +293,8 @@ def _column(
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
         "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
-        "speed": "" if early(board) or _unsure(board, index) else told,
-        "pace_text": "another text" if otherwise else pace if known else speed.unit.name,
+        "speed": "" if hidden else told,
+        "pace_text": "another text" if otherwise else compared,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index, [speedups[index] for speedups in before]),
         "sentence": public(sentences.brief(board, index)) if board.ended else "",
