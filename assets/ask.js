@@ -43,24 +43,25 @@ function gist(text) {
 }
 
 function startExamples({ props }, show, choose) {
-  const chips = props.examples.map(([label, prompt], i) => {
-    const chip = button(label, "", () => {
+  const isChosen = (i) => props.examples[i][1] === props.value;
+  const chips = props.examples.map(([label, prompt]) =>
+    button(label, "", () => {
       props.value = prompt;
       show();
       choose();
-    });
-    chip.hidden = i >= IN_SIGHT;
-    return chip;
-  });
-  const more = button("More", "More examples", () => {
-    const open = more.getAttribute("aria-expanded") === "false";
+      unfold(false);
+    }),
+  );
+  // The one that is chosen stays in sight.
+  const unfold = (open) => {
     more.setAttribute("aria-expanded", open);
     more.textContent = open ? "Less" : "More";
-    chips.forEach((chip, i) => (chip.hidden = !open && i >= IN_SIGHT));
-  });
-  more.setAttribute("aria-expanded", false);
+    chips.forEach((chip, i) => (chip.hidden = !open && i >= IN_SIGHT && !isChosen(i)));
+  };
+  const more = button("More", "More examples", () => unfold(more.getAttribute("aria-expanded") === "false"));
+  unfold(false);
   find(".dd-examples").append(...chips, more);
-  return (text) => chips.forEach((chip, i) => chip.setAttribute("aria-pressed", props.examples[i][1] === text));
+  return () => chips.forEach((chip, i) => chip.setAttribute("aria-pressed", isChosen(i)));
 }
 
 export function start(component) {

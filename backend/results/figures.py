@@ -163,10 +163,10 @@ FIGURES = (
         RATIO,
         "How many times as fast as KV reuse the column decodes, while both run. It equals tokens "
         "per pass, divided by how many times as long as a one-token pass each pass takes. Example: "
-        "2 tokens per pass that takes 1.5 times as long: 1.33. In brackets the 95 % interval for "
-        "this text on this machine (block bootstrap over slices of the race). A column is called "
-        "faster or slower only if its interval does not contain 1. For short races, programs, and "
-        "columns that ran alone, it is the ratio of the times.",
+        "2 tokens per pass that takes 1.5 times as long: 1.33. In brackets the 95 % interval of "
+        "this race (block bootstrap over its slices); the next race may find the machine in "
+        "another state. A column is called faster or slower only if its interval does not contain "
+        "1. For short races, programs, and columns that ran alone, it is the ratio of the times.",
         lambda score, baseline: score.gain_over(baseline).value or None,
         ("page", "table", "summary"),
         Score.gain_over,

@@ -222,8 +222,8 @@ def frozen(board: Scoreboard) -> str:
     gap, second = _gap(board, finish)
     name = board.name(finish.column)
     if not gap:
-        return f"Bars stop when {name} finishes."
-    return f"{name} finished {gap} ahead of {second}."
+        return f"Bars stop at {name}'s finish."
+    return f"Bars stop at {name}'s finish, {gap} ahead of {second}."
 
 
 def waiting(ahead: int) -> str:
@@ -458,7 +458,7 @@ def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     names = _listed([board.name(i) for i in cut])
     limits = {board.scores[i].written for i in cut if board.scores[i].reason == BY_DESIGN}
     if len(limits) == len(cut) == 1:
-        shorter = f"was stopped after {counted(limits.pop(), 'token')}"
+        shorter = f"stopped after {counted(limits.pop(), 'token')}"
     elif all(board.scores[i].reason == BY_DESIGN for i in cut):
         shorter = "wrote only the beginning"
     else:

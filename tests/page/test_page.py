@@ -33,7 +33,7 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
         assert "Identical to KV reuse (64 tokens)." in visitor.card(title).part("told")
     assert plain.startswith(visitor.card("Stateless").text)
     assert visitor.card("Grammar").text.startswith('{"name": "')
-    same = "Four of five texts are identical; Stateless was stopped after 12 tokens."
+    same = "Four of five texts are identical; Stateless stopped after 12 tokens."
     assert same in visitor.status
     visitor.why("Figures")
     assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 5
