@@ -58,10 +58,13 @@ def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
     status, chosen = page.locator(".dd-status"), page.locator(".dd-examples [aria-pressed=true]")
     expect(chosen).to_have_text(examples()[0].label)
     assert page.locator(".dd-examples [aria-pressed]").filter(visible=True).count() == 5
-    page.get_by_role("button", name="More examples").click()
+    more = page.get_by_role("button", name="More examples")
     for example in (examples()[6], examples()[7]):
+        more.click()
         page.get_by_role("button", name=example.label, exact=True).click()
         expect(chosen).to_have_text(example.label)
+        expect(chosen).to_be_visible()  # the others are folded again
+        assert page.locator(".dd-examples [aria-pressed]").filter(visible=True).count() == 6
         expect(page.get_by_label("Prompt", exact=True)).to_have_value(example.prompt)
         expect(page.locator(".dd-card")).to_have_count(len(example.columns))
         expect(status).to_have_text(example.about)
@@ -70,6 +73,7 @@ def test_an_example_sets_up_a_whole_race(visitor: Visitor) -> None:
         visitor.tab("Sampling")
         expect(page.get_by_label("Max new tokens")).to_have_value(str(example.tokens))
         visitor.close_settings()
+    more.click()
     page.get_by_role("button", name="Person as JSON", exact=True).click()
     expect(page.locator(".dd-card")).to_have_count(5)
     page.get_by_label("Prompt", exact=True).press_sequentially(" ")
