@@ -265,7 +265,7 @@ def _cost(score: Score, index: int) -> str:
         return f"{took}."
     plain = score.costs(1, score.prompt_tokens + score.earlier + moment.start)
     rows = counted(step.rows, "row")
-    return f"{took}, over {rows}; a one-token pass at this length takes {duration(plain)}."
+    return f"{took}, over {rows}; by the curve, a one-token pass takes {duration(plain)}."
 
 
 def _constrained(seen: Proposed) -> str:
