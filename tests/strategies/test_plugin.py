@@ -200,7 +200,7 @@ def test_the_page_offers_it_with_its_settings_beside_broken_ones(
         visitor.page.get_by_role("button", name="Add Bigram").click()
         added = visitor.page.locator(".dd-lineup-column").nth(1)
         added.locator("summary").click()
-        for label in ("Auto", "K", "Seen"):
+        for label in ("Auto", "K, at most", "Seen"):
             expect(added.get_by_label(label, exact=True)).to_be_visible()
         visitor.columns("kv", "bigram:k=3,min_count=2")
         visitor.ask("xx yy xx", tokens=40, model="fake-loop")
