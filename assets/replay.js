@@ -10,7 +10,7 @@ export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; nu
 
 const SLOWED = 0.25; // of a page that was just opened, and of a short race
 const SHORT = 2500; // ms
-let fast = false; // its reader has chosen how fast
+let chosen = false; // how fast, by its reader
 const opening = () => find(".dd-board").dataset.phase === "opening";
 const byTokens = () => find(".dd-replay-unit").value === "tokens";
 
@@ -151,7 +151,7 @@ export function playOnce() {
 
 // A short race is slow to see, unless its reader has chosen how fast.
 function chooseSpeed() {
-  if (!fast) find(".dd-replay-speed").value = opening() || (finish() ?? SHORT) < SHORT ? SLOWED : 1;
+  if (!chosen) find(".dd-replay-speed").value = opening() || (finish() ?? SHORT) < SHORT ? SLOWED : 1;
 }
 
 export function beginReplay() {
@@ -168,7 +168,7 @@ export function startReplay() {
   find(".dd-replay-next").addEventListener("click", KEYS["."]);
   find(".dd-replay-live").addEventListener("click", KEYS.l);
   find(".dd-replay-unit").addEventListener("change", KEYS.l);
-  find(".dd-replay-speed").addEventListener("change", () => (fast = true));
+  find(".dd-replay-speed").addEventListener("change", () => (chosen = true));
   find(".dd-replay-place").addEventListener("input", ({ target }) => {
     pause();
     goTo(Number(target.value));

@@ -39,8 +39,7 @@ ALIKE = 1.05
 #: Nobody would wait for more tokens than this.
 FAR = 10_000
 
-#: Seconds of a race that are too few to be estimated: tokens that are not written would be half of
-#: them.
+#: Seconds below which no time left is told: how long the answer becomes decides too much of it.
 SOON = 20.0
 
 _NO_LONGER_LENT = (

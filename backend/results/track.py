@@ -145,18 +145,15 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     """The lane's place at the photo finish, or another moment, from 1; equal lanes share one. 0: it
     has none, for it had stopped before, or goes by another clock than the winner.
     """
-    every = range(len(board.scores))
-    order = [position(board, i, finish.seconds) for i in every if _placed(board, i, finish)]
-    if not _placed(board, index, finish):
-        return 0
-    ours = position(board, index, finish.seconds)
-    return 1 + sum(theirs > ours for theirs in order)
+    at, _ = ranks(board, finish, settled=False).get(index, (0, False))
+    return at
 
 
 def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
     """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
     Once the race is `settled`, so do lanes behind the winner whose order their speed-ups
-    contradict: what they had still to write would have changed it.
+    contradict: what they had still to write would have changed it. A program's lanes are then in
+    the order of their times, for much of their text was only read.
     """
     lengths = {
         i: position(board, i, finish.seconds)
@@ -164,16 +161,17 @@ def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int,
         if _placed(board, i, finish)
     }
     speeds = {i: 1.0 if i == board.baseline_index else board.speedup(i) for i in lengths}
+    order = speeds if settled and unit_of(board) == "character" else lengths
     groups = [
-        [i for i in lengths if lengths[i] == length]
-        for length in sorted(set(lengths.values()), reverse=True)
+        [i for i in order if order[i] == value]
+        for value in sorted(set(order.values()), reverse=True)
     ]
     told: list[list[int]] = []
     for group in groups:
         told.append(group)
         while settled and len(told) > 2 and _contradicted(told[-2], told[-1], speeds):
-            last = told.pop()
-            told[-1] = told[-1] + last
+            behind = told.pop()
+            told[-1] = [*told[-1], *behind]
     found: dict[int, tuple[int, bool]] = {}
     for group in told:
         found |= dict.fromkeys(group, (1 + len(found), len(group) > 1))
@@ -214,7 +212,7 @@ def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
 
 
 def _races(score: Score) -> bool:
-    """True of a column that still runs, and on whose clock others can wait."""
+    """True of a column that still runs and takes turns with others, by its own clock."""
     return score.state not in ENDED and score.clock == "own"
 
 

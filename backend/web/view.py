@@ -308,11 +308,12 @@ def _unsure(board: Scoreboard, index: int) -> bool:
     nothing is compared with it.
     """
     score = board.scores[index]
-    timed = score.clock == board.baseline.clock and not score.fed
+    if board.baseline_index is None or board.ended:
+        return False
     if index == board.baseline_index:
-        return not board.ended and not any(board.gain(i).known for i in range(len(board.scores)))
-    compared = board.baseline_index is not None
-    return compared and timed and score.state not in ENDED and not board.gain(index).known
+        return not any(board.gain(i).known for i in range(len(board.scores)))
+    timed = score.clock == board.baseline.clock and not score.fed
+    return timed and score.state not in ENDED and not board.gain(index).known
 
 
 def _places(board: Scoreboard, now: PhotoFinish | None, *, settled: bool) -> dict[int, str]:

@@ -159,6 +159,7 @@ class _LastRace(_Run):
     scope: Visitor
     record: bytes = b""  # once it is over, compressed
     before: tuple[Speedups, ...] = ()  # of the same race, run before, the latest one last
+    results: tuple[Speedups, ...] = ()  # those, and this one's once it is over
     unrecorded: Sequence[Event] = ()
 
     @property
@@ -173,17 +174,12 @@ class _LastRace(_Run):
             self.shown = shown
         return shown
 
-    def results(self) -> tuple[Speedups, ...]:
-        """Those of the same race, this one among them if it ended by itself and is not noisy."""
-        board = self.board
-        whole = board.conditions is not None and all(s.state == "done" for s in board.scores)
-        if not whole or board.noisy:
-            return self.before
-        speedups = tuple(board.speedup(i) for i in range(len(board.columns)))
-        return (*self.before, speedups)[-SEVERAL:]
-
     async def finish(self) -> None:
         await super().finish()
+        board = self.board
+        if all(score.state == "done" for score in board.scores) and not board.noisy:
+            speedups = tuple(board.speedup(i) for i in range(len(board.columns)))
+            self.results = (*self.before, speedups)[-SEVERAL:]
         self.record = await asyncio.to_thread(_packed, self.race, self.seen)
         left = (event for event in self.seen if isinstance(event, _UNRECORDED))
         self.unrecorded, self.seen = tuple(left), []
@@ -336,7 +332,7 @@ class Visitors:
             last = self._last.get(visitor)
             scope = last.scope if last else Visitor(secrets.token_hex(16))
             race = replace(race, scope=scope)
-            again = last is not None and last.over and last.race == race
+            results = last.results if last and last.race == race else ()
             run = _LastRace(
                 visitor,
                 (*before, race),
@@ -345,7 +341,8 @@ class Visitors:
                 race=race,
                 number=max(self._number + 1, time.time_ns() // 1_000_000),
                 scope=scope,
-                before=last.results() if last is not None and again else (),
+                before=results,
+                results=results,
             )
             self._begin(run)
             self._quota.count(visitor, self._presence.now())

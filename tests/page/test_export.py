@@ -274,10 +274,13 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
 def test_a_link_shows_the_race_and_fills_in_the_form(
     ended: Visitor, browser: Browser, address: str
 ) -> None:
-    """And the race that is run again there is compared with it."""
+    """Also in a tab that shows something else, which stayed as it was. And the race that is run
+    again there is compared with it.
+    """
     link, whole = link_of(ended), texts(ended)
     other = Visitor(browser, address)
     try:
+        other.tab("Benchmark")
         other.page.evaluate("(hash) => { location.hash = hash; }", link)
         other.wait_phase("ended")
         assert texts(other) == whole

@@ -35,6 +35,10 @@ def test_a_race_runs_to_its_end(visitor: Visitor, address: str) -> None:
     assert visitor.card("Grammar").text.startswith('{"name": "')
     same = "Four of five texts are identical; Stateless stopped after 12 tokens."
     assert same in visitor.status
+    visitor.page.get_by_role("button", name="Use in production").click()
+    production = visitor.page.get_by_role("tab", name="Production", exact=True)
+    expect(production).to_have_attribute("aria-selected", "true")
+    visitor.close_settings()
     visitor.why("Figures")
     assert visitor.page.locator(".dd-result thead th").filter(visible=True).count() == 5
     for origin in ("drafted", "forced"):
@@ -639,6 +643,7 @@ def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> No
     rounds = int(last or "") + 1
     assert 6 < rounds < 40
     card.root.locator(".dd-details summary").click()
+    expect(page.locator(".dd-details[open]")).to_have_count(2)  # those of all columns
     page.wait_for_function("document.querySelectorAll('.dd-strip path[d]').length > 0")
     blocks = card.root.locator(".dd-strip path").get_attribute("d") or ""
     assert blocks.count("M") == rounds

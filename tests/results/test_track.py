@@ -69,6 +69,25 @@ def test_the_finish_is_known_as_soon_as_the_winner_is_done_and_does_not_move() -
     assert None not in seen
 
 
+def test_nobody_finishes_first_while_a_lane_that_runs_may_still_be_quicker() -> None:
+    """ "Lookahead finishes first" became "Speculative finishes first" 0.4 s later. Columns take
+    turns: whose text ends first in the room may have had more of its own time.
+    """
+    board = board_of("kv lookup", *written(0, SINGLE, 0.1), started(1), step(1, [0], 1.0))
+    assert photo_finish(board) is None, "it has 0.6 s of its own clock to overtake"
+    quick = [step(1, [t], 0.01) for t in range(6)]
+    for event in (*quick, Finished(1, "end of text", [])):
+        board.add(event)
+    finish = photo_finish(board)
+    assert finish is not None
+    assert finish.column == 1
+    late = board_of("kv lookup", *written(0, SINGLE, 0.1), started(1), step(1, [0], 1.0))
+    late.add(step(1, [1], 9.0))
+    finish = photo_finish(late)
+    assert finish is not None
+    assert finish.column == 0, "it has passed that clock, and is behind"
+
+
 def test_a_column_that_stops_by_design_does_not_finish_first() -> None:
     """Stateless writes a few tokens by its own setting; reaching them is no finish."""
     short = [started(0), *[step(0, [i], 0.01) for i in range(3)], Finished(0, "column limit", [])]
@@ -123,6 +142,19 @@ def test_a_program_s_lanes_are_measured_in_the_characters_of_its_text() -> None:
     board = board_of("kv single", *feeding, *written(1, SINGLE, 0.5))
     assert unit_of(board) == "character"
     assert lanes(board) == [len("Colour: ") + 7, 2]
+
+
+def test_a_program_s_places_are_in_the_order_of_its_times() -> None:
+    """Three columns were "=2nd", with 422 ms, 531 ms and 1.90 s."""
+
+    def program(column: int, cost: float) -> list[Event]:
+        fixed = [["fixed", "Colour: "]]
+        return [started(column), Fed(column, 3, fixed, cost), *written(column, SINGLE, cost)[1:]]
+
+    names, costs = "kv speculative no_reuse single", (0.2, 0.1, 0.25, 0.9)
+    board = board_of(names, *(e for i, cost in enumerate(costs) for e in program(i, cost)))
+    shown = [each["place"] for each in view(board, race=1, goal=8)["columns"]]
+    assert shown == ["2nd", "1st", "3rd", "4th"]
 
 
 def test_who_leads_is_told_at_a_clock_that_all_have_reached() -> None:

@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from backend.errors import DerbyError
+from backend.events import Finished, Started
 from backend.racing.hosts.host import HostFacts
 from backend.racing.hosts.inline import InlineHost
+from backend.racing.race import Race
+from backend.results.scoreboard import Scoreboard
+from backend.strategies.column import default_column
+from backend.types import ModelSpec, Request
 from backend.web.controller import Controller
 from backend.web.offer import Offer
-from backend.web.visitors import Visitors
+from backend.web.visitors import Frame, Visitors
 
 
 def test_a_form_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +55,17 @@ def test_a_page_that_opens_early_hears_what_is_prepared_until_nothing_is(
         return [message.data async for message in controller.feeds.of("a").read()]
 
     assert asyncio.run(scene())[-1] in ({"preparing": ""}, [[["preparing"], "=", ""]])
+
+
+def test_why_a_race_was_put_out_stands_with_its_verdict() -> None:
+    """The page shows `top`, and the note was put before the sentence that is read aloud alone."""
+    columns = (default_column("kv"),)
+    board = Scoreboard(columns)
+    for event in (Started(0, 1, "m"), Finished(0, "stopped", [])):
+        board.add(event)
+    race = Race(Request("Hi"), columns, ModelSpec("fake", "fake"))
+    controller = Controller(Visitors(InlineHost()), Offer((), ()))
+    ended = Frame(race, 1, board, 0, "Others wait.", over=True)
+    shown = controller._drawn(ended, "", None)
+    for name in ("status", "top"):
+        assert shown[name].startswith("Others wait. Stopped before the first token.")
