@@ -169,7 +169,11 @@ function clearAlert() {
 // Beside the verdict; on a phone, which has no room there, below the texts.
 function placeExport() {
   const narrow = matchMedia("(max-width: 640px)");
-  const place = () => find(narrow.matches ? ".dd-hint" : ".dd-status").after(find(".dd-export"));
+  const place = () => {
+    const held = document.activeElement;
+    find(narrow.matches ? ".dd-hint" : ".dd-status").after(find(".dd-export"));
+    held.focus();
+  };
   narrow.addEventListener("change", place);
   place();
 }

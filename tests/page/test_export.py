@@ -151,8 +151,23 @@ def test_a_step_is_shown_beside_its_token_and_a_phone_sees_both(ended: Visitor) 
     page.set_viewport_size(VIEWPORT)
 
 
+def test_the_focus_stays_on_a_button_that_a_narrow_window_moves(ended: Visitor) -> None:
+    """The buttons stand elsewhere on a phone, and moving them dropped the keyboard's place."""
+    page = ended.page
+    opener = page.get_by_role("button", name="Download", exact=True)
+    opener.focus()
+    page.set_viewport_size({"width": 380, "height": 800})
+    expect(page.locator(".dd-hint + .dd-export")).to_be_attached()
+    expect(opener).to_be_focused()
+    page.set_viewport_size(VIEWPORT)
+    expect(page.locator(".dd-status + .dd-export")).to_be_attached()
+    expect(opener).to_be_focused()
+
+
 def test_menus_and_tabs_go_by_keys_alone(ended: Visitor) -> None:
     page = ended.page
+    # Buttons still on their way back from a phone's place would close the menu.
+    expect(page.locator(".dd-status + .dd-export")).to_be_attached()
     opener = page.get_by_role("button", name="Download", exact=True)
     opener.focus()
     page.keyboard.press("Enter")
