@@ -22,6 +22,10 @@ Judge = Callable[[str], None]
 
 _FORMATS = FormatChecker()
 
+_CONTACT = (
+    "full_name email_address phone_number mother_tongue favourite_hobby favourite_animal occupation"
+)
+
 
 @_FORMATS.checks("email", raises=(ValueError, IndexError))
 def _is_address(value: object) -> bool:
@@ -179,6 +183,17 @@ def judge_date(text: str) -> None:
     _require(date.fromisoformat(text).isoformat() == text, "another form of a date")
 
 
+def judge_contact(text: str) -> None:
+    """Seven filled fields in their order, written as Python's json module indents them."""
+    fields = json.loads(text, object_pairs_hook=_unique)
+    _require(json.dumps(fields, indent=2, ensure_ascii=False) == text, "another layout")
+    _require(" ".join(fields) == _CONTACT, "other fields, or another order")
+    for value in fields.values():
+        _require(isinstance(value, str) and 1 <= len(value) <= 60, "no short text")
+    _require("." in Address(addr_spec=fields["email_address"]).domain, "no address")
+    _require(re.fullmatch("[0-9 ]+", fields["phone_number"]), "no phone number")
+
+
 def judge_yes_no(text: str) -> None:
     """One sentence: a verdict and its reason."""
     verdict, because, reason = text.partition(", because ")
@@ -209,6 +224,7 @@ def judge_sql_block(text: str) -> None:
 JUDGES: dict[str, Judge] = {
     "arithmetic": judge_arithmetic,
     "c": parse_c,
+    "contact": judge_contact,
     "chess": judge_chess,
     "date": judge_date,
     "json": judge_json,

@@ -40,8 +40,7 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
             for i, score in enumerate(board.scores)
             if score.spec == spec and board.columns[i].strategy.keeps_cache and _guesses(score)
         ],
-        "note": f"By the curve, a one-token pass takes {costs.one_row * 1e3:.1f} ms. "
-        f"{changed if float(more) else ''}The curve does not include drafting.",
+        "note": f"{changed if float(more) else ''}The curve does not include drafting.",
     }
 
 

@@ -138,11 +138,18 @@ def median_ratio(values: Sequence[float], of: Sequence[Hashable] = ()) -> Ratio:
     return _around(value, np.median(drawn, axis=1), pieces)
 
 
-def shared(ours: Sequence[Commit], theirs: Sequence[Commit], *, over: bool = True) -> Ratio:
+def shared(
+    ours: Sequence[Commit],
+    theirs: Sequence[Commit],
+    *,
+    over: bool = True,
+    ahead: tuple[int, int] = (0, 0),
+) -> Ratio:
     """How many times as many tokens the first of two columns wrote while both were decoding;
-    UNKNOWN if that was short, or either wrote none. Both begin with their first step. A step counts
-    for a slice of that time by the share of it that lies there. `over`: one of them has ended;
-    until then slices are not shortened, for who looks again and again is soon misled by chance.
+    UNKNOWN if that was short, or either wrote none. Both begin with their first step, and with
+    the tokens that it put each of them `ahead`. A step counts for a slice of that time by the
+    share of it that lies there. `over`: one of them has ended; until then slices are not
+    shortened, for who looks again and again is soon misled by chance.
     """
     progress = [_progress(commits) for commits in (ours, theirs)]
     begin = max(clock[0] for clock, _, _ in progress)
@@ -151,7 +158,8 @@ def shared(ours: Sequence[Commit], theirs: Sequence[Commit], *, over: bool = Tru
     slices = max((end - begin) / SLICE, min((end - begin) / SHORTEST, LEAST) if over else 0)
     count = int(min(slices, min(inside) / PASSES, MOST_SLICES))
     ours_written, theirs_written = (
-        float(np.ptp(np.interp((begin, end), clock, tokens))) for clock, tokens, _ in progress
+        first + float(np.ptp(np.interp((begin, end), clock, tokens)))
+        for first, (clock, tokens, _) in zip(ahead, progress, strict=True)
     )
     if not ours_written or not theirs_written:
         return UNKNOWN

@@ -116,7 +116,8 @@ class Score:
     parts: dict[str, float] = field(default_factory=dict)  # seconds of each of PARTS
     masks: list[float] = field(default_factory=list)  # seconds of each mask, hidden or not
 
-    first_block: int = 0  # tokens of the first step: one, or more where a grammar forces some
+    first_block: int = 0  # tokens of the first step, but for those that are `ahead`
+    ahead: int = 0  # tokens that a grammar forced in the first step: no time of their own
     steps: int = 0
     passes: int = 0  # of the target after the first step's
     rows: int = 0  # token rows that the target computed
@@ -230,7 +231,8 @@ class Score:
         self.tokens += step.tokens
         self.gaps += [*step.gaps, *[inf] * (count - len(step.gaps))]
         if not self.steps:
-            self.ttft, self.first_block = self.seconds, count
+            self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
+            self.ttft, self.first_block = self.seconds, count - self.ahead
         elif step.rows:
             self.passes += 1
             self.drafting += step.seconds.get("draft", 0.0)
@@ -278,7 +280,7 @@ class Score:
     def _expect_anew(self) -> None:
         """Expect of all passes so far what the costs say that are known now."""
         self.expected_seconds = self.plain_seconds = 0.0
-        length, before = self.earlier + self.first_block, 1
+        length, before = self.earlier + self.first_block + self.ahead, 1
         for commit in self.commits[1:]:
             if commit.rows:
                 self._expect(commit.rows, commit.calls, commit.tokens, length, before)
@@ -331,7 +333,9 @@ class Score:
 
     @property
     def tpot(self) -> float:
-        """Seconds per output token after those of the first step; 0 while there are none."""
+        """Seconds per output token after the first one; 0 while there are none. Tokens that the
+        first step brought beside it count if a grammar forced them, else they are of the TTFT.
+        """
         later = self.written - self.first_block
         return self.decode_seconds / later if later > 0 else 0.0
 
@@ -429,7 +433,9 @@ class Score:
         if not value or self is baseline or program or elsewhere:
             return Ratio(value)
         over = bool(self.reason or baseline.reason)  # then no more of the time is in common
-        found = shared(self.commits, baseline.commits, over=over)
+        found = shared(
+            self.commits, baseline.commits, over=over, ahead=(self.ahead, baseline.ahead)
+        )
         if not found.value:
             return Ratio(value)
         return found.about(value) if self.rereads else found

@@ -265,7 +265,7 @@ def _speed(board: Scoreboard) -> str:
     if not known:
         return ""
     known.sort(key=lambda i: _quickness(board, i), reverse=True)
-    keeping, fastest = [i for i in known if board.keeps_text(i)], known[0]
+    keeping, fastest = [i for i in known if _alike(board, i)], known[0]
     best = (keeping or known)[0]
     other = fastest not in (best, *keeping) and board.pace(fastest) == "faster"
     sentence = _best(board, best, alone=len(keeping) == 1, other=other)
@@ -273,6 +273,12 @@ def _speed(board: Scoreboard) -> str:
         return sentence
     gain = f"{board.speedup(fastest):.2f} times as fast"
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
+
+
+def _alike(board: Scoreboard, index: int) -> bool:
+    """True if the column must write the baseline's text, or wrote it under its own grammar."""
+    same = board.reference(index) == board.baseline_index and board.sameness(index) == "same"
+    return board.keeps_text(index) or (same and board.scores[index].spec == board.baseline.spec)
 
 
 def _first(board: Scoreboard, best: int) -> int | None:
@@ -332,11 +338,12 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
     if len(alike := _as_fast(board, best)) > 1:
         alike.sort(key=board.speedup, reverse=True)
-        high, *_, low = (f"{board.speedup(i):.2f}" for i in alike)
-        speeds = f"{high} and {low}" if len(alike) == 2 else f"{low} to {high}"
-        names = _listed([board.name(i) for i in alike])
-        gain = f"{high if low == high else speeds} times as fast as {plain}"
-        return f"{names} are {gain}{_also_faster(board, alike)}."
+        names, gains = [*map(board.name, alike)], [f"{board.speedup(i):.2f}" for i in alike]
+        told = f"{_listed(names)} are {gains[0]}"
+        if len(set(gains)) > 1:
+            verbs = [" is", *[""] * len(alike)]
+            told = _listed([f"{n}{v} {g}" for n, v, g in zip(names, verbs, gains, strict=False)])
+        return f"{told} times as fast as {plain}{_also_faster(board, alike)}."
     return _fastest(board, best, None if other else _first(board, best))
 
 
@@ -345,8 +352,7 @@ def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
     others = [
         i
         for i, score in enumerate(board.scores)
-        if i not in named and board.pace(i) == "faster" and board.sameness(i) == "same"
-        if score.spec == board.baseline.spec
+        if i not in named and board.pace(i) == "faster" and _alike(board, i)
     ]
     others.sort(key=board.speedup, reverse=True)
     told = _listed([f"{board.name(i)} {board.speedup(i):.2f}" for i in others])
@@ -361,7 +367,7 @@ def _as_fast(board: Scoreboard, best: int) -> list[int]:
     return [
         i
         for i in range(len(board.scores))
-        if board.keeps_text(i) and board.pace(i) == "faster" and board.speedup(i) >= least
+        if _alike(board, i) and board.pace(i) == "faster" and board.speedup(i) >= least
     ]
 
 
@@ -405,8 +411,7 @@ def _own_text(board: Scoreboard, index: int) -> str:
     """How the text of a column with another text differs from the others."""
     base, column = board.baseline_index, board.columns[index]
     if base is not None and column.grammar and column.grammar != board.columns[base].grammar:
-        same = board.reference(index) == base and board.sameness(index) == "same"
-        return "whose grammar allowed the same text" if same else "whose grammar changed its text"
+        return "whose grammar changed its text"
     if not board.scores[index].keeps_text and board.draws_alike(index):
         return "which draws a different text from the same distribution"
     if not board.lossless(index):
@@ -457,12 +462,12 @@ def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     names = _listed([board.name(i) for i in cut])
     limits = {board.scores[i].written for i in cut if board.scores[i].reason == BY_DESIGN}
     if len(limits) == len(cut) == 1:
-        shorter = f"stopped after {counted(limits.pop(), 'token')}"
+        shorter = f"its first {counted(limits.pop(), 'token')}"
     elif all(board.scores[i].reason == BY_DESIGN for i in cut):
-        shorter = "wrote only the beginning"
+        shorter = "only the beginning"
     else:
-        shorter = f"{_are(cut)} shorter"
-    return f"are identical; {names} {shorter}" if cut else "are identical"
+        shorter = "shorter"
+    return f"are identical ({names}: {shorter})" if cut else "are identical"
 
 
 def _number(count: int) -> str:

@@ -254,7 +254,7 @@ def _lookahead(seen: Proposed) -> str:
 
 
 def _cost(score: Score, index: int) -> str:
-    """The time of the pass, and that of one over a single row."""
+    """The time of the pass, and how many times as long as one over a single row that is."""
     step, moment = score.step_at.get(index), score.moments[index]
     if step is None:
         return ""
@@ -265,7 +265,8 @@ def _cost(score: Score, index: int) -> str:
         return f"{took}."
     plain = score.costs(1, score.prompt_tokens + score.earlier + moment.start)
     rows = counted(step.rows, "row")
-    return f"{took}, over {rows}; by the curve, a one-token pass takes {duration(plain)}."
+    times = f"{step.seconds['total'] / plain:.2f} times"
+    return f"{took}, over {rows}: {times} a one-token pass by the curve."
 
 
 def _constrained(seen: Proposed) -> str:

@@ -43,7 +43,7 @@ RENAMED = {"restart": NO_REUSE.name}
 
 GROUP = "decode_derby.strategies"
 
-DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar")
+DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar:grammar=contact")
 
 
 def strategies() -> Mapping[str, Strategy]:

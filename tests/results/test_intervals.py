@@ -193,6 +193,15 @@ def test_tokens_count_for_the_time_in_which_their_pass_ran() -> None:
     assert shared(nothing, every(0.5, 80)) == UNKNOWN
 
 
+def test_tokens_ahead_count_and_leave_the_interval_as_wide() -> None:
+    ours, theirs = every(0.5, 80), every(0.5, 80)
+    even, led = shared(ours, theirs), shared(ours, theirs, ahead=(8, 0))
+    assert led.value == pytest.approx(even.value * (79 + 8) / 79)
+    assert (led.low / led.value, led.high / led.value) == pytest.approx(
+        (even.low / even.value, even.high / even.value)
+    )
+
+
 def test_the_median_of_prompts_has_an_interval() -> None:
     assert median_ratio([]) == UNKNOWN
     assert median_ratio([1.5, 2.0, 1.0]) == Ratio(1.5)

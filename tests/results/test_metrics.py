@@ -106,11 +106,19 @@ def test_costs_that_were_corrected_hold_for_all_passes() -> None:
     assert known.plain_seconds == pytest.approx(corrected.plain_seconds)
 
 
-def test_tokens_forced_in_the_first_step_are_not_decode_speed() -> None:
-    score = scored(step([65, 66, 67], 1.0), step([68], 0.5), step([69, 70], 1.0))
-    assert score.ttft == 1.0
-    assert score.tpot == 0.5
-    assert score.tokens_per_forward == 1.5
+def test_tokens_forced_in_the_first_step_are_decode_speed_and_others_are_not() -> None:
+    """A grammar's lane began nine tokens ahead, which no speed-up knew of: "Grammar finished first;
+    Speculative wrote fastest". Several tokens in a server's first chunk took their time.
+    """
+    later = (step([68], 0.5), step([69, 70], 1.0))
+    score = scored(step([65, 66, 67], 1.0), *later)
+    assert (score.ttft, score.tpot, score.tokens_per_forward) == (1.0, 0.5, 1.5)
+    ahead = scored(
+        replace(step([65, 66, 67], 1.0), origins=["sampled", "forced", "forced"]), *later
+    )
+    assert (ahead.ttft, ahead.tpot, ahead.tokens_per_forward) == (1.0, 0.3, 2.5)
+    plain = scored(*(step([t], 1.0) for t in range(65, 71)))
+    assert (score.speedup_over(plain), ahead.speedup_over(plain)) == (2.0, pytest.approx(10 / 3))
 
 
 def test_a_stateless_column_pays_for_its_prefills_in_every_token() -> None:

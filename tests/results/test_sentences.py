@@ -562,7 +562,7 @@ def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Speculative and Lookahead are 1.33 and 1.32 times as fast as KV reuse. All three"
+        "Speculative is 1.33 and Lookahead 1.32 times as fast as KV reuse. All three"
     )
 
 
@@ -585,4 +585,4 @@ def test_a_text_that_ends_earlier_is_called_shorter() -> None:
     events = [*written(0, LONG, 0.1), *written(1, LONG[:20], 0.1), *written(2, LONG, 0.1)]
     board = board_of("kv stateless lookup", *events)
     assert [kept(board, i) for i in range(3)] == ["", "same text, shorter", "same text"]
-    assert headline(board).endswith("All three texts are identical; Stateless is shorter.")
+    assert headline(board).endswith("All three texts are identical (Stateless: shorter).")

@@ -38,7 +38,7 @@ def one(line: str, **changes: Any) -> Column:
 
 def test_the_untouched_form_is_the_default_race() -> None:
     race = read_race(filled(), MENU)
-    assert race.columns == tuple(default_column(name) for name in DEFAULT_COLUMNS)
+    assert race.columns == tuple(map(parse_column, DEFAULT_COLUMNS))
     assert race.target == ModelSpec()
     assert race.request.max_new_tokens == 128
     assert race.request.chat
