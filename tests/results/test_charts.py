@@ -21,7 +21,6 @@ def test_the_curve_is_what_was_measured_in_numbers_and_in_words() -> None:
         assert float(milliseconds) == pytest.approx(1e3 * STEEP(rows), abs=0.05)
         assert first == str(rows)
     assert curve["points"][0][2] == "1 row: 1.0 ms, 1.00\u00d7 as long"
-    assert "1.0 ms" in curve["note"]
 
 
 @pytest.mark.parametrize(("tokens", "verdict"), [(4, "faster"), (3, "slower")])
