@@ -38,20 +38,27 @@ function storyAt(at) {
   return { said, places };
 }
 
+// By how much one leads, as its lane is drawn now: what was said is of a moment before.
+function asDrawn(said) {
+  const lengths = race.cards.map((it) => (it.place ? Number(it.lane.count.textContent) : 0));
+  const [first, second] = lengths.sort((a, b) => b - a);
+  return said.replace(/\d+ (\w+?)s?$/, (_, unit) => `${first - second} ${unit}${first - second === 1 ? "" : "s"}`);
+}
+
 export function showMoment() {
   const on = replay.at !== null;
   const story = on ? storyAt(replay.at) : null;
   setData(find(".dd-board"), "replay", on ? "on" : "off");
   const finished = !on || (!byTokens() && finishedBy(replay.at));
   setData(find(".dd-board"), "finished", finished ? "yes" : "no");
-  if (finished || !story) drawTop(race.view.top, race.view.rest);
-  else drawTop(story.said);
   race.cards.forEach((it, i) => {
     it.place = finished || !story ? null : (story.places[i] ?? "");
     const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
     it.following = !on;
     showUntil(it, after < 0 ? it.rounds.length : after);
   });
+  if (finished || !story) drawTop(race.view.top, race.view.rest);
+  else drawTop(asDrawn(story.said));
   const most = Math.max(...race.cards.map((it) => (it.column.pace === "other" ? 0 : it.share)));
   for (const it of race.cards) setData(it.lane.root, "leads", String(it.share > 0 && it.share === most));
   drawControls();

@@ -91,8 +91,8 @@ def choose_sizes(costs: PassCosts, auto: Auto, model: str) -> tuple[Sizes, Decis
     place = "largest setting" if auto == "largest" else "best setting here"
     source = "predicted" if measured else "assumed"
     against = (
-        f"at the start, the {source} speed-up was {gain:.2f}{TIMES}, so auto=decline would have "
-        "decoded without guesses"
+        f"at the start, the {source} speed-up was {gain:.2f}{TIMES}: with auto=decline this column "
+        "would not have guessed"
     )
     return sizes, Decision(
         sizes.values,

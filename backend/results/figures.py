@@ -125,7 +125,7 @@ def _positive(value: Callable[[Score], float]) -> Callable[[Score, Score], float
 
 
 def _whole(score: Score, baseline: Score) -> float | None:
-    same = score.length == baseline.length and score.clock == baseline.clock
+    same = score.text == baseline.text and score.clock == baseline.clock
     ended = score.state == baseline.state == "done" and score.seconds
     return baseline.seconds / score.seconds if same and ended and not score.fed else None
 
@@ -173,10 +173,10 @@ FIGURES = (
     ),
     Figure(
         "whole",
-        "end to end",
+        "speed-up with prompt",
         RATIO,
         "How many times as fast as KV reuse the column is with its whole answer, the prompt "
-        "included, where both wrote equally many tokens. Example: 2.0 s against 3.0 s: 1.50.",
+        "included, where both wrote the same text. Example: 2.0 s against 3.0 s: 1.50.",
         _whole,
     ),
     Figure(
@@ -193,8 +193,7 @@ FIGURES = (
         "tpot",
         "TPOT",
         MILLISECONDS,
-        "Time per output token after the first pass, on average. Example: 100 tokens in 2 s: "
-        "20 ms.",
+        "Time per output token after the first one, on average. Example: 100 tokens in 2 s: 20 ms.",
         _positive(lambda score: score.tpot * 1e3),
         ("page", "table", "summary"),
     ),
@@ -202,7 +201,7 @@ FIGURES = (
         "rate",
         "tokens/s",
         RATE,
-        "Tokens a second after the first pass: 1 / TPOT. Example: a TPOT of 20 ms: 50 tokens/s.",
+        "Tokens a second after the first one: 1 / TPOT. Example: a TPOT of 20 ms: 50 tokens/s.",
         _positive(lambda score: score.tokens_per_second),
         ("page", "table", "summary"),
     ),
@@ -210,7 +209,7 @@ FIGURES = (
         "tokens_per_forward",
         "tokens per pass",
         MEAN,
-        "Tokens written in one pass of the model, on average, after the first pass. KV reuse "
+        "Tokens written in one pass of the model, on average, after the first token. KV reuse "
         "writes 1. Example: 4 guesses of which 2 are right, and the model's own token: 3.",
         _positive(lambda score: score.tokens_per_forward),
         ("page", "table", "summary"),
@@ -321,7 +320,7 @@ FIGURES = (
     ),
     Figure(
         "time",
-        "time",
+        "time with prompt",
         MILLISECONDS,
         "The column's time on its own clock in this run. Example: 2.8 s in a race of 14 s.",
         _positive(lambda score: score.seconds * 1e3),

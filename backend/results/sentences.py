@@ -214,15 +214,9 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 
 def frozen(board: Scoreboard) -> str:
-    """How far the winner was ahead when the lanes stood still; "" if none was first."""
+    """Where the lanes stood still, and that the speed-ups do not; "" if none was first."""
     finish = photo_finish(board)
-    if not finish:
-        return ""
-    gap, second = _gap(board, finish)
-    name = board.name(finish.column)
-    if not gap:
-        return f"Bars stop at {name}'s finish."
-    return f"Bars stop at {name}'s finish, {gap} ahead of {second}."
+    return f"Bars stop at {board.name(finish.column)}'s finish, speed-ups go on." if finish else ""
 
 
 def waiting(ahead: int) -> str:
@@ -355,7 +349,7 @@ def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
         if i not in named and board.pace(i) == "faster" and _alike(board, i)
     ]
     others.sort(key=board.speedup, reverse=True)
-    told = _listed([f"{board.name(i)} {board.speedup(i):.2f}" for i in others])
+    told = _listed([f"{board.name(i)} {board.speedup(i):.2f} times" for i in others])
     return f", {told}" if others else ""
 
 
@@ -374,15 +368,16 @@ def _as_fast(board: Scoreboard, best: int) -> list[int]:
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
-    interval = span(board.gain(best))
+    gain = board.gain(best)
+    likely = f" \N{PLUS-MINUS SIGN} {max(gain.high - gain.value, gain.value - gain.low):.2f}"
     others = _also_faster(board, [best])
-    gain = f"{board.speedup(best):.2f} times as fast as {plain}{interval}{others}."
+    much = f"{gain.value:.2f}{likely * gain.known} times as fast as {plain}{others}."
     if first is None:
-        return f"{name} is {gain}"
+        return f"{name} is {much}"
     led = f"{board.name(first)} finished first"
     if board.speedup(first) > board.speedup(best):
-        return f"{led}, which may be chance; {name} is measurably {gain}"
-    return f"{led}; {name} wrote fastest, {gain}"
+        return f"{led}, which may be chance; {name} is measurably {much}"
+    return f"{led}; {name} wrote fastest, {much}"
 
 
 def _slower(board: Scoreboard) -> str:
@@ -545,8 +540,8 @@ def _in_common(board: Scoreboard) -> str:
         return ""
     name, slower = board.name(board.baseline_index or 0), "slower" if most > 1 else "faster"
     return (
-        f"Speed-ups compare columns while both run: {name} was {abs(most - 1):.0%} {slower} then "
-        "than on average."
+        f"Speed-ups compare columns while both run; in that time {name} was {abs(most - 1):.0%} "
+        f"{slower} than over its whole text."
     )
 
 
@@ -616,19 +611,9 @@ def ending(score: Score) -> str:
     if not score.seconds:
         return ""
     earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
-    reason = f"; it stopped at: {score.reason}" if score.reason else ""
+    limited = score.reason not in ("", "end of text", "end of program")
+    reason = f"; stopped by: {score.reason}" if limited else ""
     return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
-
-
-def equations(board: Scoreboard) -> list[str]:
-    """What the speed-up of each column comes to: tokens per pass over the time of a pass."""
-    return [
-        f"{board.name(i)}: {score.tokens_per_forward:.2f} tokens per pass, each pass {cost:.2f} "
-        f"times as long: {score.tokens_per_forward:.2f} \N{DIVISION SIGN} {cost:.2f} = "
-        f"{factor(board.speedup(i))}"
-        for i, score in enumerate(board.scores)
-        if (cost := pass_cost(board, i)) and i != board.baseline_index and not score.fed
-    ]
 
 
 def pace(board: Scoreboard, index: int) -> str:
@@ -754,15 +739,16 @@ def _exception(board: Scoreboard, index: int) -> str:
 
 
 def _factors(board: Scoreboard, index: int) -> str:
-    """Tokens per pass and the time of a pass; "" while unknown and for the baseline itself."""
+    """Tokens per pass over the time of a pass, and the speed-up that this is; "" while unknown and
+    for the baseline itself.
+    """
     score, cost, base = board.scores[index], pass_cost(board, index), board.baseline_index
     if not cost or base is None or index == base:
         return ""
     if not (score.drafted or score.tokens_per_forward > PLAIN):
         return f"each pass takes {factor(cost)} as long"
-    joint = "but each" if cost > score.tokens_per_forward else "each"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
-    return f"{gained}, {joint} {factor(cost)} as long"
+    return f"{gained} \N{DIVISION SIGN} {factor(cost)} the time = {factor(board.speedup(index))}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

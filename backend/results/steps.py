@@ -254,19 +254,14 @@ def _lookahead(seen: Proposed) -> str:
 
 
 def _cost(score: Score, index: int) -> str:
-    """The time of the pass, and how many times as long as one over a single row that is."""
+    """The time of the pass, and over how many rows."""
     step, moment = score.step_at.get(index), score.moments[index]
     if step is None:
         return ""
     took = f"It took {duration(step.seconds['total'])} for {counted(moment.tokens, 'token')}"
     if moment.step == 1:
         return f"{took}, with what was left of the prompt."
-    if not (step.rows and score.costs.known):
-        return f"{took}."
-    plain = score.costs(1, score.prompt_tokens + score.earlier + moment.start)
-    rows = counted(step.rows, "row")
-    times = f"{step.seconds['total'] / plain:.2f} times"
-    return f"{took}, over {rows}: {times} a one-token pass by the curve."
+    return f"{took}, over {counted(step.rows, 'row')}." if step.rows else f"{took}."
 
 
 def _constrained(seen: Proposed) -> str:

@@ -36,7 +36,7 @@ LOOKUP = Strategy(
     "lookup",
     "Prompt lookup",
     "Finds the last few words earlier in the text and guesses what came next.",
-    gist="Copies what came next before",
+    gist="Copies from the text so far",
     settings=(
         Flag("auto", "Auto", "Copy only as many tokens as pay here, at most k.", default=True),
         WholeNumber("k", "k", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),

@@ -370,7 +370,7 @@ def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
     there = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
-    interval = [f"Speed-up {gain.low:.2f}{DASH}{gain.high:.2f} (95%)"] if known else []
+    interval = [f"95% sure: {gain.low:.2f}{DASH}{gain.high:.2f}"] if known else []
     also: list[str] = []
     if board.ended and known:
         also = [_whole(board, index), f"earlier {', '.join(map(factor, before))}" if before else ""]
@@ -429,7 +429,6 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
         "headings": ["", *(public(board.name(i)) for i in range(len(board.columns)))],
         "lines": [["text", *kept], *(line for line in lines if set(line[1:]) != {NONE})],
         "ledger": public(sentences.ledger(board)),
-        "equations": list(map(public, sentences.equations(board))),
     }
 
 

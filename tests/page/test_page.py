@@ -907,7 +907,7 @@ def test_continue_is_for_texts_that_were_cut(visitor: Visitor) -> None:
     visitor.ask("Hello", tokens=400)
     visitor.wait_phase("ended")
     for told in page.locator(".dd-told").all_text_contents():
-        assert "it stopped at: stop string" in told
+        assert "stopped by: stop string" in told
     expect(page.locator("#continue")).to_be_hidden()
 
 

@@ -79,7 +79,7 @@ def test_a_tree_worked_out_by_hand() -> None:
     assert view["sentences"] == [
         OFFER,
         "The model chose “ x”, not “e”.",
-        "It took 30.0 ms for 3 tokens, over 8 rows: 1.50 times a one-token pass by the curve.",
+        "It took 30.0 ms for 3 tokens, over 8 rows.",
         "The grammar allowed 1 token first.",
     ]
 

@@ -52,8 +52,8 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
         assert finish is not None
         assert finish.column == winner
         ahead = 3 if winner else 7
-        told = f"Bars stop at {board.name(winner)}'s finish, {ahead} tokens ahead of "
-        assert frozen(board) == f"{told}{board.name(1 - winner)}."
+        assert frozen(board) == f"Bars stop at {board.name(winner)}'s finish, speed-ups go on."
+        assert stands(board, finish).endswith(f"{ahead} tokens ahead of {board.name(1 - winner)}")
         columns = view(board, race=1, goal=7)["columns"]
         firsts = [json.loads(column["rounds"].partition("\n")[0])[0] for column in columns]
         assert firsts == ([0.0, 0.0] if winner else [1000.0, 3000.0])

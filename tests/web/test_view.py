@@ -128,17 +128,17 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
     assert (base["status"], column["status"]) == ("", "\u2713 same text")
-    assert column["line"] == "Speed-up 1.31\u20131.35 (95%)."
+    assert column["line"] == "95% sure: 1.31\u20131.35."
     again = view(board, race=2, goal=61, before=[(1.0, 1.27), (1.0, 1.5)])["columns"]
-    told = "Speed-up 1.31\u20131.35 (95%), earlier 1.27\u00d7, 1.50\u00d7."
+    told = "95% sure: 1.31\u20131.35, earlier 1.27\u00d7, 1.50\u00d7."
     assert [each["line"] for each in again] == [base["line"], told]
     assert base["line"] == "TTFT 1.00 s, tokens/s 10.0."
     assert (base["place"], column["place"]) == ("2nd", "1st")
-    said = "2.00 tokens per pass, each 1.50\u00d7 as long."
+    said = "2.00 tokens per pass \u00f7 1.50\u00d7 the time = 1.33\u00d7."
     assert (column["sentence"], column["pace_text"]) == (said, "\u25b2 faster")
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."
-    assert "61 tokens in 5.50 s; it stopped at: token limit." in details["told"]
+    assert "61 tokens in 5.50 s; stopped by: token limit." in details["told"]
     assert details["shares"] == [["prefill", "prompt 18%"], ["forward", "passes 82%"]]
     result = shown["result"]
     assert result["headings"] == ["", "KV reuse", "Speculative"]
