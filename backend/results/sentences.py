@@ -26,9 +26,6 @@ from backend.results.track import (
     unit_of,
 )
 
-#: Tokens per pass above which a column did more than plain decoding.
-PLAIN = 1.03
-
 #: Timings are doubted when others and the page use more than SPOILED of the machine, or when a
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.15, 0.25
@@ -349,8 +346,8 @@ def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
         if i not in named and board.pace(i) == "faster" and _alike(board, i)
     ]
     others.sort(key=board.speedup, reverse=True)
-    told = _listed([f"{board.name(i)} {board.speedup(i):.2f} times" for i in others])
-    return f", {told}" if others else ""
+    told = _listed([f"{board.name(i)} {board.speedup(i):.2f}" for i in others])
+    return f", {told} times" if others else ""
 
 
 def _as_fast(board: Scoreboard, best: int) -> list[int]:
@@ -457,7 +454,7 @@ def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
     names = _listed([board.name(i) for i in cut])
     limits = {board.scores[i].written for i in cut if board.scores[i].reason == BY_DESIGN}
     if len(limits) == len(cut) == 1:
-        shorter = f"its first {counted(limits.pop(), 'token')}"
+        shorter = counted(limits.pop(), "token")
     elif all(board.scores[i].reason == BY_DESIGN for i in cut):
         shorter = "only the beginning"
     else:
@@ -745,8 +742,6 @@ def _factors(board: Scoreboard, index: int) -> str:
     score, cost, base = board.scores[index], pass_cost(board, index), board.baseline_index
     if not cost or base is None or index == base:
         return ""
-    if not (score.drafted or score.tokens_per_forward > PLAIN):
-        return f"each pass takes {factor(cost)} as long"
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
     return f"{gained} \N{DIVISION SIGN} {factor(cost)} the time = {factor(board.speedup(index))}"
 

@@ -353,7 +353,7 @@ def _whole(board: Scoreboard, index: int) -> str:
     entry, speedup = figure("whole"), board.speedup(index)
     value = entry.value(board.scores[index], board.baseline)
     other = value and speedup and abs(log(value / speedup)) >= log(sentences.ALIKE)
-    return f"{factor(value)} with the prompt" if value and other else ""
+    return f"{factor(value)} with prompt" if value and other else ""
 
 
 def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:

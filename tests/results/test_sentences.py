@@ -253,7 +253,9 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     short = [started(1), step(1, [0], 1.0), *slow, Finished(1, "column limit", [])]
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
-    assert reason(board, 1) == "each pass takes 5.00\u00d7 as long: slower"
+    assert (
+        reason(board, 1) == "1.00 tokens per pass \u00f7 5.00\u00d7 the time = 0.20\u00d7: slower"
+    )
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
     # to 0.36), where its tokens took four times as long.
     slow = [step(1, [t], 0.1 + 0.02 * t, rows=20 + t) for t in range(1, 33)]
@@ -270,7 +272,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "each pass takes 2.50\u00d7 as long"
+    assert reason(board, 1) == "1.00 tokens per pass \u00f7 2.50\u00d7 the time = 0.40\u00d7"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
