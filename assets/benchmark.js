@@ -8,7 +8,8 @@ const find = finder("benchmark");
 const MOST = 200000; // characters of a prompt set, as the server has it
 const EDGE = 0.03; // of the axis
 const RUNNING = ["warming up", "running"];
-const RESULT = "Speed-up over KV reuse: a dot for each prompt, a box around the middle half, a line at the median. On the right: median, lowest and highest.";
+const DOTS = "Speed-up over KV reuse: a dot for each prompt";
+const RESULT = `${DOTS}, a box around the middle half, a line at the median. On the right: median, lowest and highest.`;
 
 let clock = 0; // that counts down
 
@@ -65,13 +66,15 @@ function box([name, marks, dots, words], one) {
   const row = make("div", "dd-box");
   const svg = shape("svg", { viewBox: "0 0 1000 40", preserveAspectRatio: "none", "aria-hidden": "true" });
   const x = (share) => 1000 * share;
-  const [low, first, middle, third, high] = marks.map(x);
-  svg.append(
-    shape("line", { class: "dd-box-one", x1: x(one), x2: x(one), y1: 0, y2: 40 }),
-    shape("line", { class: "dd-box-reach", x1: low, x2: high, y1: 20, y2: 20 }),
-    shape("rect", { class: "dd-box-half", x: first, width: Math.max(third - first, 1), y: 8, height: 24 }),
-    shape("line", { class: "dd-box-middle", x1: middle, x2: middle, y1: 8, y2: 32 }),
-  );
+  svg.append(shape("line", { class: "dd-box-one", x1: x(one), x2: x(one), y1: 0, y2: 40 }));
+  if (marks.length) {
+    const [low, first, middle, third, high] = marks.map(x);
+    svg.append(
+      shape("line", { class: "dd-box-reach", x1: low, x2: high, y1: 20, y2: 20 }),
+      shape("rect", { class: "dd-box-half", x: first, width: Math.max(third - first, 1), y: 8, height: 24 }),
+      shape("line", { class: "dd-box-middle", x1: middle, x2: middle, y1: 8, y2: 32 }),
+    );
+  }
   for (const dot of dots) {
     svg.append(shape("line", { class: "dd-box-dot", x1: x(dot), x2: x(dot), y1: 20, y2: 20 }));
   }
@@ -139,8 +142,9 @@ function show(view) {
   countDown(RUNNING.includes(view.phase) ? view.time : 0);
   find("progress").value = view.share;
   find(".dd-verdict").textContent = view.verdict;
+  find(".dd-explained span").textContent = view.explained;
   drawTable(view.headings, view.groups);
-  if (view.boxes) drawBoxes(view.boxes, RESULT);
+  if (view.boxes) drawBoxes(view.boxes, view.boxes.rows.some(([, marks]) => marks.length) ? RESULT : `${DOTS}.`);
   else if (!RUNNING.includes(view.phase)) drawRecorded();
   else find(".dd-boxes div").replaceChildren(); // nothing recorded, which would look like a result
   find(".dd-failures").replaceChildren(...view.failures.map((sentence) => make("li", "", sentence)));

@@ -12,7 +12,6 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
     with gr.Row():
         column = gr.Dropdown([], elem_id="code-column", **WORDS["code column"])
         library = gr.Dropdown(list(LIBRARIES), value=next(iter(LIBRARIES)), **WORDS["code library"])
-    show = gr.Button("Show the code", elem_id="show", min_width=100)
     note = answer("code-note", "code note")
     code = gr.Code(
         language="python",
@@ -32,6 +31,6 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
         language = "shell" if snippet.language == "bash" else "python"
         return columns, gr.update(value=snippet.code, language=language), snippet.note
 
-    reasons = [sections.expand, show.click, column.input, library.input]
+    reasons = [sections.expand, column.input, library.input]
     gr.on(reasons, write, [column, library], [column, code, note], **NEWEST)
     return {}

@@ -100,6 +100,13 @@ def factor(ratio: float) -> str:
     return f"{ratio:.2f}{TIMES}"
 
 
+def as_long(speedup: float) -> str:
+    """How much of the baseline's time a program took, by its speed-up: 2.65 times as long, where
+    that is 0.38.
+    """
+    return f"{factor(1 / speedup)} as long"
+
+
 def span(ratio: Ratio) -> str:
     """The interval behind a ratio, " (1.15-1.27)" with a dash; "" where there is none."""
     return f" ({ratio.low:.2f}{DASH}{ratio.high:.2f})" if ratio.known else ""

@@ -12,7 +12,7 @@ import numpy as np
 
 from backend.engines.registry import engines
 from backend.events import Conditions, Served
-from backend.results.figures import counted, duration, factor, rate, span
+from backend.results.figures import as_long, counted, duration, factor, rate, span
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
@@ -624,7 +624,7 @@ def pace(board: Scoreboard, index: int) -> str:
     if board.noisy:
         return ""  # the headline says so, once
     if score.fed and board.speedup(index):  # a program runs once: two times, and no interval
-        return f"{factor(1 / board.speedup(index))} as long"
+        return as_long(board.speedup(index))
     if board.gain(index).known:
         return "no clear difference"
     short = board.speedup(index) and score.state in ENDED and score.reason != BY_DESIGN

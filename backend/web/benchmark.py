@@ -48,11 +48,17 @@ _SHOWN = (
     "tokens_per_forward",
     "acceptance",
     "equal",
-    "prompts",
     "tpot",
     "ttft",
     "mask",
 )
+
+#: What the table's less usual columns are, below those of them that are shown.
+_EXPLAINED = {
+    "interval": "Interval: where the median over other prompts lies, in 95 of 100 cases.",
+    "spread": "Spread: the lowest and highest prompt.",
+    "equal": "Same text: prompts with the text of KV reuse.",
+}
 
 Phase = Literal["warming up", "running", "stopped", "ended"]
 
@@ -226,12 +232,13 @@ def benchmark_view(standing: Standing, public: Callable[[str], str] = str) -> Vi
         "left": left.status,
         "share": round(len(rows) / len(plan.jobs), 4),
         "verdict": public(_verdict(standing.results)) if standing.over else "",
-        "headings": ["strategy", *_chosen(shown[1:], headings(ColumnResult))] if known else [],
+        "explained": " ".join(text for name, text in _EXPLAINED.items() if name in shown),
+        "headings": _headings(shown) if known else [],
         "groups": [
             [
                 category,
                 [
-                    list(map(public, _chosen(shown, cells(result))))
+                    list(map(public, _cells(shown, result)))
                     for result in known
                     if (result.category, result.machine) == (category, ALL)
                 ],
@@ -256,9 +263,12 @@ def _fastest_first(known: Iterable[ColumnResult], plan: Plan) -> list[str]:
 
 
 def _shown(result: ColumnResult, plan: Plan) -> ColumnResult:
-    """The result without the interval and the spread of the baseline's speed-up over itself."""
-    baseline = result.column == plan.columns[0].label
-    return replace(result, interval=None, spread=None) if baseline else result
+    """The result without a spread over a single prompt, and without the interval and the spread of
+    the baseline's speed-up over itself.
+    """
+    if result.column == plan.columns[0].label:
+        return replace(result, interval=None, spread=None)
+    return result if result.prompts > 1 else replace(result, spread=None)
 
 
 def _verdict(known: Sequence[ColumnResult]) -> str:
@@ -287,9 +297,17 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
     return f"{said} The median of {column} is {factor(speed)}, {doubt}. {more}"
 
 
-def _chosen(names: Sequence[str], of_all_fields: Iterable[str]) -> list[str]:
-    """The values of these fields, out of the values of all fields of a result."""
-    every = dict(zip(ColumnResult.__dataclass_fields__, of_all_fields, strict=True))
+def _headings(names: Sequence[str]) -> list[str]:
+    """What stands above these fields of a result."""
+    every = dict(zip(ColumnResult.__dataclass_fields__, headings(ColumnResult), strict=True))
+    every |= {"column": "strategy", "equal": "same text"}
+    return [every[name] for name in names]
+
+
+def _cells(names: Sequence[str], result: ColumnResult) -> list[str]:
+    """These fields of a result, as they are written."""
+    every = dict(zip(ColumnResult.__dataclass_fields__, cells(result), strict=True))
+    every["equal"] = f"{result.equal} of {result.prompts}"
     return [every[name] for name in names]
 
 
@@ -297,7 +315,8 @@ def _boxes(
     found: Sequence[Measured], columns: Sequence[str], public: Callable[[str], str]
 ) -> dict[str, Any] | None:
     """The speed-ups of these columns over the prompts: five marks of a box (lowest, quartiles,
-    highest) and every dot, as shares of the axis; None while there are none.
+    highest; none around a single dot) and every dot, as shares of the axis; None while there are
+    none.
     """
     ratios = {
         c: [m.figures.speedup for m in found if m.column == c and m.figures.speedup]
@@ -321,14 +340,25 @@ def _boxes(
         "rows": [
             [
                 public(column) if column in same else f"{public(column)}, another text",
-                [place(float(mark)) for mark in np.percentile(values, (0, 25, 50, 75, 100))],
-                [place(value) for value in values],
-                f"{factor(float(np.median(values)))}, {min(values):.2f}{DASH}{max(values):.2f}",
+                list(map(place, _marks(values))),
+                list(map(place, values)),
+                factor(float(np.median(values))) + _range(values),
             ]
             for column, values in ratios.items()
             if values
         ],
     }
+
+
+def _marks(values: Sequence[float]) -> list[float]:
+    """The five marks of a box around these values; none for a single one."""
+    marks = np.percentile(values, (0, 25, 50, 75, 100))
+    return list(map(float, marks)) if len(values) > 1 else []
+
+
+def _range(values: Sequence[float]) -> str:
+    """The lowest and the highest value, behind a median; "" of a single one."""
+    return f", {min(values):.2f}{DASH}{max(values):.2f}" if len(values) > 1 else ""
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -23,6 +23,7 @@ from backend.results.figures import (
     NONE,
     TIMES,
     Figure,
+    as_long,
     counted,
     duration,
     factor,
@@ -433,9 +434,13 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
 
 
 def _cell(board: Scoreboard, entry: Figure, score: Score) -> str:
-    """A figure of a column. Of a noisy race no speed-up has an interval."""
-    noisy, value = board.noisy and entry.name == "speedup", entry.value(score, board.baseline)
-    return entry.unit.text(value) if noisy and value else entry.text(score, board.baseline)
+    """A figure of a column. Of a noisy race no speed-up has an interval, and of a program it is
+    told as in the lane.
+    """
+    value = entry.value(score, board.baseline) if entry.name == "speedup" else None
+    if value and score.fed:
+        return as_long(value)
+    return entry.unit.text(value) if value and board.noisy else entry.text(score, board.baseline)
 
 
 def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:

@@ -66,6 +66,27 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     assert visitor.complaints == []
 
 
+def test_a_single_prompt_is_a_dot_without_a_box(visitor: Visitor) -> None:
+    """A median went through its one dot, and below stood what an interval is, of which the table
+    had none.
+    """
+    page = visitor.page
+    visitor.columns("kv", "lookup:k=3")
+    visitor.tab("Benchmark")
+    page.locator("summary", has_text="Your own prompts").click()
+    page.locator("#prompt-set").fill("One")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
+    assert page.locator(".dd-box-dot").count() == 1
+    for mark in ("reach", "half", "middle"):
+        assert page.locator(f".dd-box-{mark}").count() == 0
+    caption = page.locator(".dd-boxes figcaption")
+    expect(caption).to_have_text("Speed-up over KV reuse: a dot for each prompt.")
+    explained = page.locator(".dd-explained span")
+    expect(explained).to_have_text("Same text: prompts with the text of KV reuse.")
+    assert visitor.complaints == []
+
+
 @pytest.mark.thorough
 def test_a_benchmark_goes_on_through_a_reload_and_after_a_stop(visitor: Visitor) -> None:
     """Also if the form is another one by now."""

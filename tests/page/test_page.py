@@ -520,6 +520,27 @@ def test_a_program_shows_fixed_text_and_values(visitor: Visitor) -> None:
     assert visitor.page.locator(".dd-card .dd-fixed").count() >= 2
 
 
+def test_a_program_has_no_code_and_no_button_for_it(visitor: Visitor) -> None:
+    """ "Show the code" could be pressed beside the sentence that there is none. The section shows
+    what there is as it opens.
+    """
+    page = visitor.page
+    visitor.columns("kv", "lookup")
+    visitor.ask('Colour: {{select "colour" "red|blue"}}.')
+    visitor.wait_phase("ended")
+    page.get_by_role("button", name="Use in production").click()
+    note = page.locator("#code-note textarea")
+    expect(note).to_have_value(re.compile("ran a program"))
+    shown = page.locator("#section-5")
+    expect(shown.get_by_role("button", name=re.compile("code", re.IGNORECASE))).to_have_count(0)
+    expect(page.locator("#code")).to_be_hidden()
+    visitor.close_settings()
+    visitor.ask("Hello", tokens=16)
+    visitor.wait_phase("ended")
+    page.get_by_role("button", name="Use in production").click()
+    expect(page.locator("#code")).to_contain_text("import")
+
+
 @pytest.mark.thorough
 def test_the_curve_shows_what_was_measured(visitor: Visitor) -> None:
     """A point for each width, the same figures as a table, and a disc for each that guessed."""

@@ -521,7 +521,7 @@ def test_a_column_under_a_grammar_is_not_said_to_write_a_text_of_its_own() -> No
 
 def test_a_program_is_told_by_its_times_alone() -> None:
     """ "Classify ten": a card said "0.25x, too short to tell" of 62.7 s against 15.5 s, and the
-    headline 4.05 times as long.
+    headline 4.05 times as long. So does the table of figures.
     """
     fed = [Fed(column, 3, [["fixed", "Say: "]], 0.5) for column in range(2)]
     steps = [step(0, [0], 15.0), step(1, [0], 62.2)]
@@ -529,8 +529,11 @@ def test_a_program_is_told_by_its_times_alone() -> None:
     board = board_of("kv no_reuse", *map(started, range(2)), *fed, *steps, *ends)
     assert headline(board).startswith("KV reuse finished first, in 15.50 s; No reuse took 62.70 s.")
     assert pace(board, 1) == "4.05\u00d7 as long"
-    card = view(board, race=1, goal=9)["columns"][1]
+    shown = view(board, race=1, goal=9)
+    card = shown["columns"][1]
     assert (card["speed"], card["pace"]) == ("62.70 s", "")
+    told = {title: cells for title, *cells in shown["result"]["lines"]}
+    assert told["speed-up"] == ["1.00\u00d7 as long", pace(board, 1)], "it was 0.25x"
 
 
 def test_a_text_that_a_grammar_left_as_it_is_counts_among_the_identical_ones() -> None:

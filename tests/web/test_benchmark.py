@@ -97,6 +97,22 @@ def test_no_column_of_the_table_is_empty_and_the_baseline_has_no_interval() -> N
         assert base[last["headings"].index(name)] == NONE
 
 
+@pytest.mark.parametrize("prompts", [1, 3, 4])
+def test_only_columns_that_are_there_are_explained(prompts: int) -> None:
+    """An interval was explained above a table without any, and the heads "equal" and "prompts"
+    stood over two numbers that said one thing. A single prompt has no range.
+    """
+    last = run_to_its_end("\n".join(f"Number {n}" for n in range(prompts)))[-1]
+    shown, told = last["headings"], last["explained"]
+    assert ("interval" in shown) == ("Interval: " in told) == (prompts >= 4)
+    assert ("spread" in shown) == ("Spread: " in told) == (prompts > 1)
+    assert "Same text: " in told
+    ((_, lines),) = last["groups"]
+    same = shown.index("same text")
+    assert {line[same] for line in lines} == {f"{prompts} of {prompts}"}
+    assert not {"equal", "prompts"} & set(shown)
+
+
 def test_a_model_without_a_chat_template_is_measured_on_raw_prompts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,8 +206,8 @@ def test_a_stopped_benchmark_goes_on_with_the_prompt_it_was_stopped_at() -> None
     measured = list(csv.reader(io.StringIO(before[-1]["files"]["csv"])))
     assert lines[: len(measured)] == measured
     assert len(lines) == 1 + 3 * 3
-    prompts = views[-1]["headings"].index("prompts")
-    assert views[-1]["groups"][0][1][0][prompts] == "3"
+    same = views[-1]["headings"].index("same text")
+    assert views[-1]["groups"][0][1][0][same] == "3 of 3"
     over = gone_on(views[-1]["kept"])
     assert over == [{"alert": "This benchmark has ended: start a new one."}]
 
@@ -221,8 +237,10 @@ def test_columns_as_fast_as_the_baseline_have_their_marks(speedups: list[float])
     ]
     drawn = _boxes(found, ["Prompt lookup"], str)
     assert drawn is not None
-    ((_, marks, dots, _),) = drawn["rows"]
+    ((_, marks, dots, words),) = drawn["rows"]
     assert all(0 < place < 1 for place in (drawn["one"], *marks, *dots))
+    # "1.17x, 1.17-1.17" stood beside a line through a single dot.
+    assert (len(marks), "," in words) == ((5, True) if len(speedups) > 1 else (0, False))
 
 
 def test_a_column_that_wrote_another_text_is_drawn_as_such() -> None:

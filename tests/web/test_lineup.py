@@ -1,6 +1,7 @@
 """The line-up editor: its text and its columns are one thing, and nothing sent to it is trusted."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -343,7 +344,15 @@ def test_an_example_is_a_whole_race(example: Example) -> None:
     assert grammars == fitting.get(example.label, set())
     whole = {"no_reuse", "single"} & {column.name for column in columns}
     assert not whole or is_program(example.prompt), "yardsticks for programs alone"
+    plain = [column for column in columns if column.grammar is None]
+    assert all(column.label == column.title for column in plain), "Stateless (limit=32)"
     Request(example.prompt, example.tokens)
+
+
+def test_presets_are_told_in_words_that_a_newcomer_knows() -> None:
+    """ "Which draft, on torch?" and "Add speculative:draft=mtp" were for those who knew already."""
+    for preset in presets():
+        assert not re.search(r"torch|fp32|n-gram|=|quanti", f"{preset.title} {preset.about}")
 
 
 def test_page_api_and_preset_begin_with_the_same_five_strategies() -> None:
