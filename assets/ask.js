@@ -24,8 +24,7 @@ export function settle() {
 export function showForm(key, hub, precision, tokens, temperature) {
   const sampling = temperature ? `temperature ${temperature}` : "greedy";
   const rest = [precision, `${tokens} tokens`, sampling].join(" \u00b7 ");
-  const parts = [make("span", "", models[key] ?? hub), make("i", "", " \u00b7 "), make("span", "", rest)];
-  find(".dd-chip-model").replaceChildren(...parts); // two lines where there is room
+  find(".dd-chip-model").replaceChildren(make("span", "", models[key] ?? hub), make("span", "", rest));
   return [];
 }
 

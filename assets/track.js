@@ -7,8 +7,9 @@ import { finder, make, put, setData, setStyle } from "./dom.js";
 const find = finder("board");
 const CLOCK = 0;
 const STEPS = [1, 2, 5];
-const FEWEST = 4; // ticks, at least, of which none stands in the flag's way
+const FEWEST = 4; // ticks, at least
 const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
+const GAP = 3; // pixels, at least, from the flag to a lane that is not there yet
 let drawn = ""; // of the scale, which changes in place
 let width = 800; // of the lanes, in pixels
 let scale = { unit: "token", flag: 0, end: "", about: "", finish: null, now: null };
@@ -40,12 +41,15 @@ function ticks() {
   let step = 1;
   for (let i = 0; scale.flag / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
   const all = [];
-  for (let at = 0; at < near() * scale.flag; at += step) all.push(at);
+  for (let at = 0; at < scale.flag; at += step) all.push(at);
   return all;
 }
 
 export const finish = () => scale.finish;
 export const finishedBy = (clock) => scale.finish !== null && clock >= scale.finish;
+
+// Where a number lies on the flag, there is its line alone.
+const label = (at) => (width * (1 - at / scale.flag) > 8 + 7 * String(at).length ? String(at) : "");
 
 function tick(name, share, text) {
   const node = make("span", name, text);
@@ -63,7 +67,7 @@ export function drawScale(now = scale) {
   const wanted = `${now.flag} ${now.end} ${width}`;
   if (drawn === wanted) return;
   drawn = wanted;
-  const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, String(at)));
+  const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, label(at)));
   find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
 }
 
@@ -78,7 +82,8 @@ export function drawLane(it) {
   while (n && it.rounds[n - 1][CLOCK] > end) n -= 1;
   const length = lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
-  const percent = Math.round(10000 * it.share) / 100;
+  const drawn = it.share < 1 ? Math.min(it.share, 1 - GAP / width) : 1;
+  const percent = Math.round(10000 * drawn) / 100;
   setStyle(lane.fill, "transform", `translateX(${percent - 100}%)`);
   setStyle(lane.runner, "transform", `translateX(${percent}%)`);
   put(lane.count, length ? String(length) : "");

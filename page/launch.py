@@ -123,7 +123,11 @@ def launch_settings(
     return {
         "theme": themes.Base(
             primary_hue="blue", neutral_hue="slate", font=fonts, font_mono=mono
-        ).set(**theme_values(), body_background_fill_dark="*neutral_950"),
+        ).set(
+            **theme_values(),
+            body_background_fill_dark="*neutral_950",
+            color_accent="*link_text_color",
+        ),
         "favicon_path": str(ASSETS / "favicon.svg"),
         "css": _SPARE.sub("", "".join(map(asset, STYLES))),
         "footer_links": ["api"],

@@ -218,6 +218,18 @@ def test_a_link_is_copied_or_there_to_be_copied(ended: Visitor) -> None:
     assert field.evaluate("(it) => it.value.slice(it.selectionStart, it.selectionEnd)") == link
 
 
+def test_what_is_told_of_a_link_moves_no_button(ended: Visitor) -> None:
+    """On a phone the row jumped from the left to the right."""
+    page = ended.page
+    page.set_viewport_size({"width": 380, "height": 800})
+    row = page.locator(".dd-export")
+    buttons = row.locator("> button")
+    lefts = "(all) => all.map((it) => it.getBoundingClientRect().left)"
+    before = buttons.evaluate_all(lefts)
+    row.locator("p").evaluate("(it) => { it.textContent = 'Link copied. '.repeat(9); }")
+    assert buttons.evaluate_all(lefts) == before
+
+
 def test_a_token_tells_of_its_step(ended: Visitor) -> None:
     page = ended.page
     card = ended.card("Speculative")

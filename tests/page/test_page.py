@@ -793,6 +793,102 @@ def test_lanes_stand_still_from_the_photo_finish_on(visitor: Visitor) -> None:
     )
 
 
+#: In each frame of a race, by how many tokens a bar and its number are apart at most.
+APART = """() => {
+  window.apart = [];
+  const look = () => {
+    requestAnimationFrame(look);
+    if (!document.querySelector('.dd-board[data-phase="racing"]')) return;
+    const flag = Number(document.querySelector(".dd-flag").textContent.replace(/\\D/g, ""));
+    const lanes = [...document.querySelectorAll(".dd-lane")];
+    window.apart.push(Math.max(...lanes.map((lane) => {
+      const rail = lane.querySelector(".dd-rail").getBoundingClientRect();
+      const { right } = lane.querySelector(".dd-fill").getBoundingClientRect();
+      const number = Number(lane.querySelector(".dd-count").textContent);
+      return Math.abs((flag * (right - rail.left)) / rail.width - number);
+    })));
+  };
+  look();
+}"""
+
+
+def test_a_bar_is_as_long_as_its_number_says(visitor: Visitor) -> None:
+    """Bars were on their way for 0.3 s: the second's was longer than the leader's."""
+    page = visitor.page
+    page.set_viewport_size({"width": 1366, "height": 768})
+    page.evaluate(APART)
+    visitor.ask(LONG, tokens=400, model="fake-slow")
+    page.wait_for_function("window.apart.length > 100", polling="raf")
+    visitor.stop()
+    visitor.wait_phase("ended")
+    assert page.evaluate("Math.max(...window.apart)") < 1.5
+
+
+def test_a_phone_s_flag_is_reached_by_the_winner_alone(visitor: Visitor) -> None:
+    """A lane of 73 tokens lay on a line at 74, the winner's covered it, and nothing of it was
+    chequered. What the axis ends with ran past the margin.
+    """
+    page = visitor.page
+    page.set_viewport_size({"width": 380, "height": 800})
+    visitor.columns("kv", "lookup")
+    visitor.ask(LONG, tokens=1600)
+    visitor.wait_phase("ended")
+    flag = page.locator(".dd-flag")
+    line = flag.bounding_box()
+    assert line is not None
+    assert line["x"] + line["width"] <= 370
+    drawn = "(it) => getComputedStyle(it, '::before').backgroundImage"
+    assert "repeating-conic-gradient" in flag.evaluate(drawn)
+    ends = "(all) => Math.max(...all.map((it) => it.getBoundingClientRect().right))"
+    bars = page.locator(".dd-fill")
+    assert bars.evaluate_all(ends) == pytest.approx(line["x"], abs=0.2)
+    page.get_by_role("button", name="One step back").click()
+    expect(page.locator('.dd-board[data-replay="on"]')).to_be_visible()
+    assert bars.evaluate_all(ends) <= line["x"] - 2
+    texts = page.locator(".dd-columns")  # the next one fades, where it is cut
+    assert "gradient" in texts.evaluate("(it) => getComputedStyle(it).maskImage")
+
+
+def test_places_have_their_place_before_there_are_speeds(visitor: Visitor) -> None:
+    """On a phone they jumped to the left when the speeds came."""
+    page = visitor.page
+    page.set_viewport_size({"width": 380, "height": 800})
+    track = page.locator(".dd-track")
+    columns = "(it) => getComputedStyle(it).gridTemplateColumns.split(' ').at(-1)"
+    visitor.columns("kv", "lookup")
+    visitor.close_settings()
+    visitor.wait_phase("idle")
+    before = track.evaluate(columns)
+    visitor.ask(LONG, tokens=64)
+    visitor.wait_phase("ended")
+    assert track.evaluate(columns) == before
+
+
+#: Where the track is, without a doubt and with one, and how far Run again is below Download.
+DOUBTED = """() => {
+  const find = (name) => document.querySelector(`.dd-top ${name}`);
+  const top = () => document.querySelector(".dd-track").getBoundingClientRect().top;
+  const before = top();
+  find(".dd-status strong").textContent =
+    "Speculative is faster than KV reuse, by 2.09. ".repeat(2);
+  find(".dd-status span").textContent = "Bars stop at one. ".repeat(12);
+  find(".dd-doubt span").textContent =
+    "Speeds may be off: others used 48% of the machine and this page 12%.";
+  for (const name of [".dd-export", ".dd-recorded", ".dd-doubt", ".dd-again"])
+    find(name).hidden = name === ".dd-recorded";
+  const { bottom } = find(".dd-export").getBoundingClientRect();
+  return [before, top(), find(".dd-again").getBoundingClientRect().top - bottom];
+}"""
+
+
+def test_a_doubt_moves_nothing(visitor: Visitor) -> None:
+    """Beside it the verdict wrapped, which moved the track, and Run again touched Download."""
+    visitor.page.set_viewport_size({"width": 1366, "height": 768})
+    before, after, gap = visitor.page.evaluate(DOUBTED)
+    assert after == before
+    assert gap >= 4
+
+
 def test_a_race_begun_in_the_prompt_is_not_hidden_by_it(visitor: Visitor) -> None:
     """The prompt lies over the race while it is edited, and kept the focus."""
     page = visitor.page
@@ -899,16 +995,18 @@ def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(
 def test_texts_are_cut_between_lines_and_continue_moves_nothing(
     visitor: Visitor, width: int
 ) -> None:
-    """The last line in sight was cut through its middle, and Continue made the prompt wrap anew."""
+    """The last line in sight was cut through its middle, and Continue made the prompt wrap anew;
+    then it took half of Run's height.
+    """
     page = visitor.page
     page.set_viewport_size({"width": width, "height": 768})
     visitor.columns("kv")
-    prompt = page.locator("#prompt")
-    before = prompt.bounding_box()
+    kept = [page.locator(each) for each in ("#prompt", "#run", ".dd-chip-model")]
+    before = [each.bounding_box() for each in kept]
     visitor.ask(LONG, tokens=3000)
     visitor.wait_phase("ended")
     expect(page.locator("#continue")).to_be_visible()
-    assert prompt.bounding_box() == before
+    assert [each.bounding_box() for each in kept] == before
     lines = page.locator(".dd-text").evaluate(
         "(it) => it.clientHeight / parseFloat(getComputedStyle(it).lineHeight)"
     )

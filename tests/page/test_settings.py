@@ -1,6 +1,7 @@
 """The settings: a list of sections in a drawer over the race, and the chip that opens them."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from browser import Visitor
@@ -80,7 +81,7 @@ def test_the_chip_says_what_runs_next_and_opens_the_model(visitor: Visitor) -> N
     page = visitor.page
     chip = page.locator(".dd-chip-model")
     first, *others = examples()[:5]
-    expect(chip).to_have_text(re.compile(rf"fake.* fp32 . {first.tokens} tokens . greedy"))
+    expect(chip).to_have_text(re.compile(rf"fake.*fp32 . {first.tokens} tokens . greedy"))
     example = next(each for each in others if each.tokens != first.tokens)
     page.get_by_role("button", name=example.label, exact=True).click()
     expect(chip).to_contain_text(f"{example.tokens} tokens")
@@ -91,7 +92,21 @@ def test_the_chip_says_what_runs_next_and_opens_the_model(visitor: Visitor) -> N
     page.get_by_label("Max new tokens").fill("9")
     page.get_by_label("number input for Temperature").fill("0.7")
     visitor.close_settings()
-    expect(chip).to_have_text(re.compile("fake-slow . fp32 . 9 tokens . temperature 0.7"))
+    expect(chip).to_have_text(re.compile("fake-slow *fp32 . 9 tokens . temperature 0.7"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_is_switched_on_has_the_colour_of_links(
+    enter: Callable[..., Visitor], theme: str
+) -> None:
+    """gradio's checkboxes and sliders were of another blue than the page's own."""
+    visitor = enter(theme)
+    visitor.tab("Sampling")
+    names = ["--slider-color", "--checkbox-background-color-selected", "--link-text-color"]
+    found = visitor.page.locator("#drawer").evaluate(
+        "(it, names) => names.map((name) => getComputedStyle(it).getPropertyValue(name))", names
+    )
+    assert len(set(found)) == 1
 
 
 def test_a_page_that_is_opened_asks_for_little(visitor: Visitor) -> None:
