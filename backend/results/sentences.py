@@ -158,7 +158,7 @@ def stands(board: Scoreboard, now: PhotoFinish) -> str:
 
 def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:
     """The tokens between the first lane and the second, "" of equal ones, and the second's name, ""
-    where there is none.
+    where there is none, "the others" where several are second.
     """
     others = [
         (position(board, i, now.seconds), board.name(i))
@@ -167,6 +167,8 @@ def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:
     ]
     second, name = max(others, default=(now.length, ""))
     gap = now.length - second
+    if sum(length == second for length, _ in others) > 1:
+        name = "the others"
     return counted(gap, unit_of(board)) if gap else "", name
 
 
