@@ -38,11 +38,12 @@ function storyAt(at) {
   return { said, places };
 }
 
-// By how much one leads, as its lane is drawn now: what was said is of a moment before.
+// By how much one leads is how its lane is drawn now.
 function asDrawn(said) {
   const lengths = race.cards.map((it) => (it.place ? Number(it.lane.count.textContent) : 0));
   const [first, second] = lengths.sort((a, b) => b - a);
-  return said.replace(/\d+ (\w+?)s?$/, (_, unit) => `${first - second} ${unit}${first - second === 1 ? "" : "s"}`);
+  const gap = first - second;
+  return said.endsWith(" by") ? `${said} ${gap} ${race.view.track.unit}${gap === 1 ? "" : "s"}` : said;
 }
 
 export function showMoment() {

@@ -10,6 +10,9 @@ const STEPS = [1, 2, 5];
 const FEWEST = 4; // ticks, at least
 const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
 const GAP = 3; // pixels, at least, from the flag to a lane that is not there yet
+const LOOK = 250; // ms between two looks at a race
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const moving = new Set(); // lanes on their way
 let drawn = ""; // of the scale, which changes in place
 let width = 800; // of the lanes, in pixels
 let scale = { unit: "token", flag: 0, end: "", about: "", finish: null, now: null };
@@ -74,6 +77,26 @@ export function drawScale(now = scale) {
 // How far the lane is after `n` rounds.
 const lengthAt = (it, n) => (scale.unit === "token" ? it.column.earlier + it.tokens[n] : it.letters[n]);
 
+// The head of a lane, and the number at it.
+function drawHead(it, length) {
+  const share = scale.flag && Math.min(1, length / scale.flag);
+  const percent = 100 * (share < 1 ? Math.min(share, 1 - GAP / width) : 1);
+  it.head = length;
+  setStyle(it.lane.fill, "transform", `translateX(${percent - 100}%)`);
+  setStyle(it.lane.runner, "transform", `translateX(${percent}%)`);
+  put(it.lane.count, length ? String(Math.round(length)) : "");
+}
+
+// A lane that races goes on until the next look, its number with it.
+function glide(now) {
+  for (const it of moving) {
+    const part = Math.min(1, Math.max(0, now - it.since) / LOOK);
+    drawHead(it, it.from + part * (it.to - it.from));
+    if (part === 1) moving.delete(it);
+  }
+  if (moving.size) requestAnimationFrame(glide);
+}
+
 // The rounds that a lane shows: those up to the photo finish.
 export function drawLane(it) {
   const { lane, column } = it;
@@ -82,11 +105,14 @@ export function drawLane(it) {
   while (n && it.rounds[n - 1][CLOCK] > end) n -= 1;
   const length = lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
-  const drawn = it.share < 1 ? Math.min(it.share, 1 - GAP / width) : 1;
-  const percent = Math.round(10000 * drawn) / 100;
-  setStyle(lane.fill, "transform", `translateX(${percent - 100}%)`);
-  setStyle(lane.runner, "transform", `translateX(${percent}%)`);
-  put(lane.count, length ? String(length) : "");
+  Object.assign(it, { from: it.head ?? 0, to: length, since: performance.now() });
+  if (scale.finish === null && it.following && !calm.matches) {
+    if (!moving.size) requestAnimationFrame(glide);
+    moving.add(it);
+  } else {
+    moving.delete(it);
+    drawHead(it, length);
+  }
   setData(lane.root, "near", String(it.share > near() && it.share < 1));
   setData(lane.root, "state", column.state);
   setData(lane.root, "pace", column.pace);

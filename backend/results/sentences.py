@@ -144,8 +144,10 @@ def lead(board: Scoreboard) -> str:
     return "" if now is None or early(board) else stands(board, now)
 
 
-def stands(board: Scoreboard, now: PhotoFinish) -> str:
-    """How the race stands at a moment; "" of a lane without rivals."""
+def stands(board: Scoreboard, now: PhotoFinish, *, amount: bool = True) -> str:
+    """How the race stands at a moment; "" of a lane without rivals. Without the `amount` of a lead
+    the sentence is left open.
+    """
     name, (gap, second) = board.name(now.column), _gap(board, now)
     finished = now == photo_finish(board)
     if not gap:
@@ -153,7 +155,7 @@ def stands(board: Scoreboard, now: PhotoFinish) -> str:
         return f"{name} and {second} {together}" if second else ""
     if finished:
         return f"{name} finishes first, {gap} ahead of {second}"
-    return f"{name} leads {second} by {gap}"
+    return f"{name} leads {second} by{f' {gap}' * amount}"
 
 
 def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:

@@ -207,13 +207,13 @@ def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
 
 def _story(board: Scoreboard, public: Callable[[str], str]) -> list[list[Any]]:
     """How the race stood, for its replay: from which ms of the lanes' clocks on what is said, and
-    the place of each lane.
+    the place of each lane. By how much one leads is seen there, and left open here ("... by").
     """
     told: list[list[Any]] = []
     for now in standings(board):
         places = _places(board, now, settled=False)
         lanes = [places.get(i, "") for i in range(len(board.columns))]
-        said = [public(sentences.stands(board, now)), lanes]
+        said = [public(sentences.stands(board, now, amount=False)), lanes]
         if not told or told[-1][1:] != said:
             told.append([round(1e3 * now.seconds, 1), *said])
     return told

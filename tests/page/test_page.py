@@ -1001,7 +1001,7 @@ def test_texts_are_cut_between_lines_and_continue_moves_nothing(
     page = visitor.page
     page.set_viewport_size({"width": width, "height": 768})
     visitor.columns("kv")
-    kept = [page.locator(each) for each in ("#prompt", "#run", ".dd-chip-model")]
+    kept = [page.locator(each) for each in ("#prompt", "#run")]
     before = [each.bounding_box() for each in kept]
     visitor.ask(LONG, tokens=3000)
     visitor.wait_phase("ended")
