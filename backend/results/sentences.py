@@ -28,7 +28,7 @@ from backend.results.track import (
 
 #: Timings are doubted when others and the page use more than SPOILED of the machine, or when a
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
-SPOILED, SPREAD = 0.15, 0.25
+SPOILED, SPREAD = 0.25, 0.25
 
 #: Columns whose speeds differ by less than this factor are named together.
 ALIKE = 1.05

@@ -423,9 +423,9 @@ def test_the_ledger_says_what_else_the_machine_did() -> None:
         "reused."
     )
     assert not doubt(quiet)
-    busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.1, 0.05, 0.01))
+    busy = board_of("kv", *written(0, LONG, 0.125), Conditions(2, 0.2, 0.05, 0.01))
     assert ledger(busy).endswith("Speeds may be off: run again when the machine is less busy.")
-    taken = "others used 11% of the machine and this page 5%"
+    taken = "others used 21% of the machine and this page 5%"
     assert doubt(busy) == f"Speeds may be off: {taken}."
     assert ledger(board_of("kv")) == ""
     first = Conditions(2, 0, 0, 0, loaded=1, cold=1)
