@@ -24,5 +24,5 @@ export function drawCosts(costs) {
   showDrawing(find(".dd-costs-plot"), costs.svg);
   showMarks(find(".dd-costs .dd-marks"), costs.marks);
   const caption = "Time of a pass";
-  find(".dd-costs-table").replaceChildren(table(["Rows", "Milliseconds", "Plain steps"], costs.cells, { caption }));
+  find(".dd-costs-table").replaceChildren(table(["Rows", "Times as long"], costs.cells, { caption }));
 }

@@ -11,12 +11,23 @@ export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; nu
 const SLOWED = 0.25; // of a page that was just opened, and of a short race
 const SHORT = 2500; // ms
 let chosen = false; // how fast, by its reader
+let said = ""; // at the top
 const opening = () => find(".dd-board").dataset.phase === "opening";
 const byTokens = () => find(".dd-replay-unit").value === "tokens";
 
+// By how much one leads is how its lane is drawn now.
+function drawSaid() {
+  const lengths = race.cards.map((it) => ((it.place ?? it.column.place) ? Number(it.lane.count.textContent) : 0));
+  const [first, second] = lengths.sort((a, b) => b - a);
+  const gap = first - second;
+  const amount = said.endsWith(" by") ? ` ${gap} ${race.view.track.unit}${gap === 1 ? "" : "s"}` : "";
+  put(find(".dd-status strong"), said + amount);
+}
+
 // The verdict, or how it stands, and what else is said of the race.
 export function drawTop(first, rest = "") {
-  put(find(".dd-status strong"), first);
+  said = first;
+  drawSaid();
   put(find(".dd-status span"), rest && ` ${rest}`);
 }
 
@@ -38,14 +49,6 @@ function storyAt(at) {
   return { said, places };
 }
 
-// By how much one leads is how its lane is drawn now.
-function asDrawn(said) {
-  const lengths = race.cards.map((it) => (it.place ? Number(it.lane.count.textContent) : 0));
-  const [first, second] = lengths.sort((a, b) => b - a);
-  const gap = first - second;
-  return said.endsWith(" by") ? `${said} ${gap} ${race.view.track.unit}${gap === 1 ? "" : "s"}` : said;
-}
-
 export function showMoment() {
   const on = replay.at !== null;
   const story = on ? storyAt(replay.at) : null;
@@ -59,7 +62,7 @@ export function showMoment() {
     showUntil(it, after < 0 ? it.rounds.length : after);
   });
   if (finished || !story) drawTop(race.view.top, race.view.rest);
-  else drawTop(asDrawn(story.said));
+  else drawTop(story.said);
   const most = Math.max(...race.cards.map((it) => (it.column.pace === "other" ? 0 : it.share)));
   for (const it of race.cards) setData(it.lane.root, "leads", String(it.share > 0 && it.share === most));
   drawControls();
@@ -171,6 +174,7 @@ export function beginReplay() {
 }
 
 export function startReplay() {
+  document.addEventListener("dd-glide", drawSaid);
   find(".dd-replay-play").addEventListener("click", play);
   find(".dd-replay-back").addEventListener("click", KEYS[","]);
   find(".dd-replay-next").addEventListener("click", KEYS["."]);

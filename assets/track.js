@@ -94,6 +94,7 @@ function glide(now) {
     drawHead(it, it.from + part * (it.to - it.from));
     if (part === 1) moving.delete(it);
   }
+  document.dispatchEvent(new Event("dd-glide"));
   if (moving.size) requestAnimationFrame(glide);
 }
 

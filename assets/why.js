@@ -1,7 +1,7 @@
 // The panel "Why?": a tab for the figures, one for what passes cost, one for load, one for the terms.
 // A tab is there where there is something to see.
 import { drawCosts } from "./curve.js";
-import { finder, make, put, table } from "./dom.js";
+import { finder, fit, make, put, table } from "./dom.js";
 import { helped, meanings } from "./help.js";
 import { drawDraft, drawLoad } from "./load.js";
 import { tabsIn } from "./tabs.js";
@@ -10,8 +10,11 @@ const find = finder("board");
 let tabs = null;
 let drawn = ""; // what the table shows: drawn anew, it would lose the focus
 
-function drawFigures({ headings, lines, ledger }) {
+function drawFigures({ headings, lines, ledger, reasons }) {
   put(find(".dd-ledger"), ledger);
+  const box = find(".dd-reasons");
+  fit(box, reasons, () => make("li"));
+  reasons.forEach((text, i) => put(box.children[i], text));
   const wanted = JSON.stringify([headings, lines]);
   if (drawn === wanted) return;
   drawn = wanted;

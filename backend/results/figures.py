@@ -112,6 +112,15 @@ def span(ratio: Ratio) -> str:
     return f" ({ratio.low:.2f}{DASH}{ratio.high:.2f})" if ratio.known else ""
 
 
+def likely(ratio: Ratio) -> str:
+    """A factor and how far its interval reaches: 1.33 +- 0.05, or both ends of a wide one."""
+    if not ratio.known:
+        return factor(ratio.value)
+    reach = max(ratio.high - ratio.value, ratio.value - ratio.low)
+    near = reach < ratio.value / 2
+    return factor(ratio.value) + (f" \N{PLUS-MINUS SIGN} {reach:.2f}" if near else span(ratio))
+
+
 def milliseconds(value: float) -> str:
     """Milliseconds with three digits, or with all if there are more."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

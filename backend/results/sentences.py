@@ -12,7 +12,8 @@ import numpy as np
 
 from backend.engines.registry import engines
 from backend.events import Conditions, Served
-from backend.results.figures import as_long, counted, duration, factor, rate, span
+from backend.results.figures import as_long, counted, duration, factor, likely, rate, span
+from backend.results.intervals import Ratio
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
@@ -144,9 +145,9 @@ def lead(board: Scoreboard) -> str:
     return "" if now is None or early(board) else stands(board, now)
 
 
-def stands(board: Scoreboard, now: PhotoFinish, *, amount: bool = True) -> str:
-    """How the race stands at a moment; "" of a lane without rivals. Without the `amount` of a lead
-    the sentence is left open.
+def stands(board: Scoreboard, now: PhotoFinish) -> str:
+    """How the race stands at a moment; "" of a lane without rivals. By how much one leads is left
+    open ("... by"), for it is what the lanes on the page show.
     """
     name, (gap, second) = board.name(now.column), _gap(board, now)
     finished = now == photo_finish(board)
@@ -155,7 +156,7 @@ def stands(board: Scoreboard, now: PhotoFinish, *, amount: bool = True) -> str:
         return f"{name} and {second} {together}" if second else ""
     if finished:
         return f"{name} finishes first, {gap} ahead of {second}"
-    return f"{name} leads {second} by{f' {gap}' * amount}"
+    return f"{name} leads {second} by"
 
 
 def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:
@@ -217,7 +218,9 @@ def time_left(board: Scoreboard, goal: int) -> str:
 def frozen(board: Scoreboard) -> str:
     """Where the lanes stood still, and that the speed-ups do not; "" if none was first."""
     finish = photo_finish(board)
-    return f"Bars stop at {board.name(finish.column)}'s finish, speed-ups go on." if finish else ""
+    if finish is None:
+        return ""
+    return f"The bars show {board.name(finish.column)}'s finish; the factors cover whole texts."
 
 
 def waiting(ahead: int) -> str:
@@ -266,7 +269,7 @@ def _speed(board: Scoreboard) -> str:
     sentence = _best(board, best, alone=len(keeping) == 1, other=other)
     if not other:
         return sentence
-    gain = f"{board.speedup(fastest):.2f} times as fast"
+    gain = f"{factor(board.speedup(fastest))} as fast"
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
@@ -333,12 +336,12 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
     if len(alike := _as_fast(board, best)) > 1:
         alike.sort(key=board.speedup, reverse=True)
-        names, gains = [*map(board.name, alike)], [f"{board.speedup(i):.2f}" for i in alike]
+        names, gains = [*map(board.name, alike)], [factor(board.speedup(i)) for i in alike]
         told = f"{_listed(names)} are {gains[0]}"
         if len(set(gains)) > 1:
             verbs = [" is", *[""] * len(alike)]
             told = _listed([f"{n}{v} {g}" for n, v, g in zip(names, verbs, gains, strict=False)])
-        return f"{told} times as fast as {plain}{_also_faster(board, alike)}."
+        return f"{told} as fast as {plain}{_also_faster(board, alike)}."
     return _fastest(board, best, None if other else _first(board, best))
 
 
@@ -350,8 +353,8 @@ def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
         if i not in named and board.pace(i) == "faster" and _alike(board, i)
     ]
     others.sort(key=board.speedup, reverse=True)
-    told = _listed([f"{board.name(i)} {board.speedup(i):.2f}" for i in others])
-    return f", {told} times" if others else ""
+    told = _listed([f"{board.name(i)} {factor(board.speedup(i))}" for i in others])
+    return f", {told}" if others else ""
 
 
 def _as_fast(board: Scoreboard, best: int) -> list[int]:
@@ -369,10 +372,8 @@ def _as_fast(board: Scoreboard, best: int) -> list[int]:
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
-    gain = board.gain(best)
-    likely = f" \N{PLUS-MINUS SIGN} {max(gain.high - gain.value, gain.value - gain.low):.2f}"
     others = _also_faster(board, [best])
-    much = f"{gain.value:.2f}{likely * gain.known} times as fast as {plain}{others}."
+    much = f"{factor(board.speedup(best))} as fast as {plain}{others}."
     if first is None:
         return f"{name} is {much}"
     led = f"{board.name(first)} finished first"
@@ -390,6 +391,13 @@ def _slower(board: Scoreboard) -> str:
     ]
     were = "was" if len(names) == 1 else "were"
     return f"; {_listed(names)} {were} slower" if names else ""
+
+
+def likely_within(board: Scoreboard, index: int) -> str:
+    """The interval of the speed-up, and of what it is; "" where there is none."""
+    gain = board.gain(index)
+    between = f"the speed-up lies between {gain.low:.2f} and {gain.high:.2f}"
+    return f"95% sure: in this race {between}" if gain.known and not board.noisy else ""
 
 
 def doubts(board: Scoreboard, index: int) -> str:
@@ -433,16 +441,18 @@ def _kept_texts(board: Scoreboard) -> str:
     spec, scores = board.baseline.spec, enumerate(board.scores)
     alike = {i for i, score in scores if score.spec == spec and board.sameness(i) == "same"}
     same = sorted({*others, *alike, *(i for i in references if i is not None)})
-    compared = _agreement(board, same)
+    cut = [i for i in same if _shorter(board, i)]
+    rest = _cut_short(board, cut)
     if len(others) == 1 and len(same) == 2:
         reference = board.name(board.reference(others[0]) or 0)
-        return f"The texts of {reference} and {board.name(others[0])} {compared}."
+        return f"The texts of {reference} and {board.name(others[0])} are identical{rest}."
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
-    whole = len(board.columns)
-    count = _number(len(same)).capitalize()
-    which = f"All {_number(whole)}" if len(same) == whole else f"{count} of {_number(whole)}"
-    return f"{which} texts {compared}."
+    whole, count = _number(len(board.columns)), _number(len(same) - len(cut)).capitalize()
+    which = count if cut else f"All {whole}"
+    if len(same) < len(board.columns):
+        which = f"{count} of {whole}"
+    return f"{which} texts are identical{rest}."
 
 
 def _shorter(board: Scoreboard, index: int) -> bool:
@@ -452,18 +462,12 @@ def _shorter(board: Scoreboard, index: int) -> bool:
     return board.sameness(index) == "same" and len(text) < len(whole)
 
 
-def _agreement(board: Scoreboard, same: Sequence[int]) -> str:
-    """How the same texts compare, of which some may be shorter."""
-    cut = [i for i in same if _shorter(board, i)]
+def _cut_short(board: Scoreboard, cut: Sequence[int]) -> str:
+    """That the texts of some columns stop early, as the end of a sentence; "" of none."""
     names = _listed([board.name(i) for i in cut])
-    limits = {board.scores[i].written for i in cut if board.scores[i].reason == BY_DESIGN}
-    if len(limits) == len(cut) == 1:
-        shorter = counted(limits.pop(), "token")
-    elif all(board.scores[i].reason == BY_DESIGN for i in cut):
-        shorter = "only the beginning"
-    else:
-        shorter = "shorter"
-    return f"are identical ({names}: {shorter})" if cut else "are identical"
+    lengths = {board.scores[i].written for i in cut}
+    after = f" after {counted(lengths.pop(), 'token')}" if len(lengths) == 1 else " early"
+    return f"; {names} stopped{after}" if cut else ""
 
 
 def _number(count: int) -> str:
@@ -617,6 +621,27 @@ def ending(score: Score) -> str:
     return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
 
 
+def reasons(board: Scoreboard) -> list[str]:
+    """Why each column is as fast as it is, in whole sentences."""
+    plain = board.name(board.baseline_index or 0)
+    told: list[str] = []
+    for i, score in enumerate(board.scores):
+        cost, wrote = pass_cost(board, i), score.tokens_per_forward
+        if not cost or i == board.baseline_index or score.fed:
+            continue
+        right = f"{score.acceptance:.0%} of its guesses were right" if score.drafted else ""
+        forced = f"its grammar forced {counted(score.forced, 'token')}" if score.forced else ""
+        because = " and ".join(filter(None, (right, forced)))
+        gained = f"{because}, so a pass" if because else "a pass"
+        again = "" if board.columns[i].strategy.keeps_cache else ", for it reads the text anew"
+        told.append(
+            f"{board.name(i)}: {gained} wrote {wrote:.2f} tokens. It took {cost:.2f} times as long "
+            f"as a pass of {plain}{again}. {wrote:.2f} \N{DIVISION SIGN} {cost:.2f} = "
+            f"{board.speedup(i):.2f}."
+        )
+    return told
+
+
 def pace(board: Scoreboard, index: int) -> str:
     """How a column's speed compares with the baseline's, in a few words."""
     if (shown := board.pace(index)) in _PACES:
@@ -747,7 +772,8 @@ def _factors(board: Scoreboard, index: int) -> str:
     if not cost or base is None or index == base:
         return ""
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
-    return f"{gained} \N{DIVISION SIGN} {factor(cost)} the time = {factor(board.speedup(index))}"
+    gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
+    return f"{gained} \N{DIVISION SIGN} {factor(cost)} the time = {likely(gain)}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

@@ -206,7 +206,8 @@ def answers_otherwise(board: Scoreboard, index: int) -> bool:
 def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
     score, winner = board.scores[index], board.scores[finish.column]
     last = _gone(board, index, score.moments[-1].clock if score.moments else 0.0)
-    gone = score.state in ENDED and last < finish.seconds
+    stopped = score.state in ENDED and score.reason != BY_DESIGN
+    gone = stopped and last < finish.seconds
     same_race = score.clock == winner.clock and not answers_otherwise(board, index)
     return score.state != "failed" and same_race and not gone
 

@@ -21,7 +21,7 @@ from backend.records.record import board as board_of
 from backend.results.load import load_of, under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
-from backend.results.track import goal_of, photo_finish
+from backend.results.track import goal_of
 from backend.types import AnswerSoFar
 from backend.web.examples import opening
 from backend.web.export import (
@@ -160,13 +160,16 @@ class Controller:
         return [self._offer.public(column.label) for column in columns]
 
     def winner(self, visitor: str) -> str | None:
-        """The name of the column that won the visitor's last race; None if there is none."""
+        """The name of the fastest column of the visitor's last race, of the baseline if none was
+        measurably faster; None before a race.
+        """
         try:
             race, board = self._visitors.last(visitor)
         except DerbyError:
             return None
-        finish = photo_finish(board)
-        return self._offer.public(race.columns[finish.column].label) if finish else None
+        faster = [i for i in range(len(race.columns)) if board.pace(i) == "faster"]
+        best = max(faster, key=board.speedup, default=board.baseline_index)
+        return None if best is None else self._offer.public(race.columns[best].label)
 
     def production(self, visitor: str, label: Any, library: Any) -> Snippet:
         """How `library` does what the column `label` of the visitor's last race did, with the

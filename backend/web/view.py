@@ -19,7 +19,6 @@ from backend.records.record import board as board_of
 from backend.results import sentences
 from backend.results.charts import cost_curve
 from backend.results.figures import (
-    DASH,
     NONE,
     TIMES,
     Figure,
@@ -31,6 +30,7 @@ from backend.results.figures import (
     figures,
     glossary,
     leading,
+    likely,
     ordinal,
 )
 from backend.results.load import load_chart
@@ -213,7 +213,7 @@ def _story(board: Scoreboard, public: Callable[[str], str]) -> list[list[Any]]:
     for now in standings(board):
         places = _places(board, now, settled=False)
         lanes = [places.get(i, "") for i in range(len(board.columns))]
-        said = [public(sentences.stands(board, now, amount=False)), lanes]
+        said = [public(sentences.stands(board, now)), lanes]
         if not told or told[-1][1:] != said:
             told.append([round(1e3 * now.seconds, 1), *said])
     return told
@@ -354,7 +354,7 @@ def _whole(board: Scoreboard, index: int) -> str:
     entry, speedup = figure("whole"), board.speedup(index)
     value = entry.value(board.scores[index], board.baseline)
     other = value and speedup and abs(log(value / speedup)) >= log(sentences.ALIKE)
-    return f"{factor(value)} with prompt" if value and other else ""
+    return f"with the prompt {factor(value)}" if value and other else ""
 
 
 def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
@@ -371,12 +371,13 @@ def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
     there = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
-    interval = [f"95% sure: {gain.low:.2f}{DASH}{gain.high:.2f}"] if known else []
+    equated = board.ended and " = " in sentences.brief(board, index)
+    interval = [likely(gain)] if known and not equated else []
     also: list[str] = []
     if board.ended and known:
         also = [_whole(board, index), f"earlier {', '.join(map(factor, before))}" if before else ""]
     parts = [*interval, *filter(None, also), *told]
-    return ", ".join(parts) + "." if parts else ""
+    return sentences.as_sentence("; ".join(parts)) if parts else ""
 
 
 def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> View:
@@ -385,6 +386,7 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
     told = (
         sentences.verdict(board, index),
         sentences.aside(board, index),
+        sentences.likely_within(board, index),
         sentences.doubts(board, index),
         sentences.ending(score),
         sentences.remark(score),
@@ -429,6 +431,7 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
     return {
         "headings": ["", *(public(board.name(i)) for i in range(len(board.columns)))],
         "lines": [["text", *kept], *(line for line in lines if set(line[1:]) != {NONE})],
+        "reasons": list(map(public, sentences.reasons(board))),
         "ledger": public(sentences.ledger(board)),
     }
 
