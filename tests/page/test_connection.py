@@ -69,6 +69,7 @@ def test_a_page_that_nobody_sees_is_sent_nothing_and_keeps_its_place(
     """It was sent every view of the race, four a second, and drew none."""
     visitor = Visitor(browser, address)
     page = visitor.page
+    page.emulate_media(reduced_motion="reduce")  # no lane is still on its way
     page.evaluate(
         "() => Object.defineProperty(document, 'hidden', { get: () => window.away, "
         "configurable: true })"

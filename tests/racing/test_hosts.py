@@ -24,7 +24,7 @@ from backend.strategies.column import default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 
-COLUMNS = tuple(default_column(name) for name in DEFAULT_COLUMNS)
+COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
 SHORT = Race(Request("Who is it?", max_new_tokens=25), COLUMNS, ModelSpec("fake", "fake"))
 # Twenty milliseconds a step and thousands of tokens, of which none ends the text.
 ENDLESS = Race(Request("Who?", max_new_tokens=4000), COLUMNS[:4], ModelSpec("fake-endless", "fake"))

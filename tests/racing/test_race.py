@@ -30,7 +30,7 @@ from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import AnswerSoFar, Capabilities, ModelSpec, Request, Sampling
 
 REQUEST = Request("Who is it?", max_new_tokens=60)
-COLUMNS = tuple(default_column(name) for name in DEFAULT_COLUMNS)
+COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
 
 
 @dataclass
