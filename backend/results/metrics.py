@@ -374,7 +374,8 @@ class Score:
         """
         steps = np.diff(self.times[max(self.first_block, 1) - 1 :])
         alone = steps[steps > 0]
-        if len(alone) < 8 or self.fed or self.passes != self.written - self.first_block:
+        several = self.passes != self.written - self.first_block - self.ahead
+        if len(alone) < 8 or self.fed or several:
             return 0.0, 0.0, 0.0
         low, middle, high = np.percentile(alone, (25, 50, 75))
         return float(low), float(middle), float(high)

@@ -448,6 +448,8 @@ def _kept_texts(board: Scoreboard) -> str:
         return f"The texts of {reference} and {board.name(others[0])} are identical{rest}."
     if len(references) > 1:
         return f"All {_number(len(others))} texts are the same as those they must match."
+    if len(same) - len(cut) < 2:
+        return f"The other texts are the beginning of {board.name(board.baseline_index or 0)}'s."
     whole, count = _number(len(board.columns)), _number(len(same) - len(cut)).capitalize()
     which = count if cut else f"All {whole}"
     if len(same) < len(board.columns):

@@ -594,3 +594,6 @@ def test_a_text_that_ends_earlier_is_called_shorter() -> None:
     board = board_of("kv stateless lookup", *events)
     assert [kept(board, i) for i in range(3)] == ["", "same text, shorter", "same text"]
     assert headline(board).endswith("Two texts are identical; Stateless stopped after 21 tokens.")
+    events[-len(written(2, LONG, 0.1)) :] = written(2, LONG[:9], 0.1)
+    said = headline(board_of("kv stateless lookup", *events))
+    assert said.endswith("The other texts are the beginning of KV reuse's.")
