@@ -45,12 +45,16 @@ class Ledger:
 
     def turned(self) -> Conditions | None:
         """The same if the machine has become noisy, or no longer is, since the last look; looks
-        every `LOOK` seconds.
+        every `LOOK` seconds. Nothing where there is no memory left to look with.
         """
         now = time.monotonic()
         if now - self._looked < LOOK:
             return None
-        self._looked, found = now, self.conditions()
+        self._looked = now
+        try:
+            found = self.conditions()
+        except (MemoryError, OSError):  # the column that runs into it says so
+            return None
         if found.noisy == self._noisy:
             return None
         self._noisy = found.noisy

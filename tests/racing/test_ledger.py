@@ -9,6 +9,7 @@ import pytest
 from races import FAKE
 
 from backend.events import Conditions, Event, Step
+from backend.racing import ledger
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -67,6 +68,20 @@ def test_it_tells_when_the_machine_becomes_noisy_and_when_it_no_longer_is(
     ledger = Ledger()
     told = [ledger.turned() for _ in range(4)]
     assert [found and found.others for found in told] == [None, 0.6, None, 0.4]
+
+
+def test_a_look_that_finds_no_memory_ends_no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that ran out of memory as it looked at the machine broke down with a traceback, when
+    its column would have said in a sentence what was missing.
+    """
+
+    def starved() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ledger, "LOOK", 0.0)
+    book = Ledger()
+    monkeypatch.setattr(psutil, "cpu_times", starved)
+    assert book.turned() is None
 
 
 def test_a_race_tells_that_the_machine_has_become_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
