@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from lib import LOCAL
 
@@ -21,7 +21,7 @@ from backend.strategies.column import (
     parse_column,
     settings_of,
 )
-from backend.strategies.registry import strategies
+from backend.strategies.registry import RENAMED, strategies
 from backend.strategies.settings import (
     Choice,
     Flag,
@@ -257,10 +257,12 @@ WRITTEN = r"(kv|lookup|lookahead|stateless|)(@[a-z0-9/. ]*)?:[a-z0-9=,. -]*"
 
 
 @given(st.one_of(st.text(), st.from_regex(WRITTEN)))
+@example("restart")  # an old name
 def test_anything_else_is_a_column_or_a_sentence(text: str) -> None:
     try:
         column = parse_column(text)
     except DerbyError:
         return  # any other exception fails this test
-    assert column.name == (re.split("[@:]", text.strip())[0] or "server")
+    name = re.split("[@:]", text.strip())[0] or "server"
+    assert column.name == RENAMED.get(name, name)
     assert parse_column(str(column)) == column
