@@ -216,11 +216,11 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 
 def frozen(board: Scoreboard) -> str:
-    """Where the lanes stood still, and that the speed-ups do not; "" if none was first."""
+    """Of when the bars are, and of which time the speed-ups; "" if none was first."""
     finish = photo_finish(board)
     if finish is None:
         return ""
-    return f"The bars show {board.name(finish.column)}'s finish; the factors cover whole texts."
+    return f"The bars show {board.name(finish.column)}'s finish; factors count while both ran."
 
 
 def waiting(ahead: int) -> str:
@@ -631,7 +631,8 @@ def reasons(board: Scoreboard) -> list[str]:
         cost, wrote = pass_cost(board, i), score.tokens_per_forward
         if not cost or i == board.baseline_index or score.fed:
             continue
-        right = f"{score.acceptance:.0%} of its guesses were right" if score.drafted else ""
+        guesses = f"{score.drafted / score.passes:.1f} guesses a pass" if score.passes else ""
+        right = f"{guesses}, of which {score.acceptance:.0%} were right" if score.drafted else ""
         forced = f"its grammar forced {counted(score.forced, 'token')}" if score.forced else ""
         because = " and ".join(filter(None, (right, forced)))
         gained = f"{because}, so a pass" if because else "a pass"

@@ -46,6 +46,7 @@ from backend.results.sentences import (
     live,
     pace,
     reason,
+    reasons,
     remark,
     time_left,
     verdict,
@@ -144,6 +145,17 @@ def test_a_prediction_over_another_models_plain_decoding_is_not_put_beside_the_s
     board = board_of("kv lookup@int4", *events)
     assert board.scores[1].predicted
     assert "predicted" not in reason(board, 1)
+
+
+def test_why_a_column_is_as_fast_as_it_is_is_told_in_whole_sentences() -> None:
+    """A lower share of right guesses "so" wrote more tokens: how many were guessed was not told."""
+    blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
+    events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0))
+    [said] = reasons(board_of("kv lookup", *events))
+    assert said == (
+        "Prompt lookup: 3.1 guesses a pass, of which 63% were right, so a pass wrote 3.00 tokens. "
+        "It took 1.50 times as long as a pass of KV reuse. 3.00 \u00f7 1.50 = 2.00."
+    )
 
 
 def test_a_sentence_has_one_prediction() -> None:
