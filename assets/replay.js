@@ -20,8 +20,8 @@ function drawSaid() {
   const lengths = race.cards.map((it) => ((it.place ?? it.column.place) ? Number(it.lane.count.textContent) : 0));
   const [first, second] = lengths.sort((a, b) => b - a);
   const gap = first - second;
-  const amount = said.endsWith(" by") ? ` ${gap} ${race.view.track.unit}${gap === 1 ? "" : "s"}` : "";
-  put(find(".dd-status strong"), said + amount);
+  const amount = gap ? `by ${gap} ${race.view.track.unit}${gap === 1 ? "" : "s"}` : "";
+  put(find(".dd-status strong"), said.replace(/by$/, amount));
 }
 
 // The verdict, or how it stands, and what else is said of the race.

@@ -233,6 +233,7 @@ class Score:
         if not self.steps:
             self.ahead = min(step.origins.count("forced"), max(count - 1, 0))
             self.ttft, self.first_block = self.seconds, count - self.ahead
+            self._expect_plainly(self.ahead, self.length)
         elif step.rows:
             self.passes += 1
             self.drafting += step.seconds.get("draft", 0.0)
@@ -267,6 +268,10 @@ class Score:
         place for each token that it committed; the pass before had `before` rows.
         """
         self.expected_seconds += self.expected_of(rows, calls, length, before)
+        self._expect_plainly(tokens, length)
+
+    def _expect_plainly(self, tokens: int, length: int) -> None:
+        """Add what plain passes take for tokens behind so much of the answer."""
         self.plain_seconds += tokens * self.costs(1, self.prompt_tokens + length)
 
     def expected_of(self, rows: int, calls: int, length: int, before: int) -> float:
@@ -280,6 +285,7 @@ class Score:
     def _expect_anew(self) -> None:
         """Expect of all passes so far what the costs say that are known now."""
         self.expected_seconds = self.plain_seconds = 0.0
+        self._expect_plainly(self.ahead, self.earlier)
         length, before = self.earlier + self.first_block + self.ahead, 1
         for commit in self.commits[1:]:
             if commit.rows:

@@ -216,11 +216,11 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 
 def frozen(board: Scoreboard) -> str:
-    """Of when the bars are, and of which time the speed-ups; "" if none was first."""
+    """Which moment the bars show and which time the speed-ups cover; "" if no column was first."""
     finish = photo_finish(board)
     if finish is None:
         return ""
-    return f"The bars show {board.name(finish.column)}'s finish; factors count while both ran."
+    return f"The bars show {board.name(finish.column)}'s finish; speed-ups count while both ran."
 
 
 def waiting(ahead: int) -> str:
@@ -263,7 +263,7 @@ def _speed(board: Scoreboard) -> str:
     if not known:
         return ""
     known.sort(key=lambda i: _quickness(board, i), reverse=True)
-    keeping, fastest = [i for i in known if _alike(board, i)], known[0]
+    keeping, fastest = [i for i in known if _same_text(board, i)], known[0]
     best = (keeping or known)[0]
     other = fastest not in (best, *keeping) and board.pace(fastest) == "faster"
     sentence = _best(board, best, alone=len(keeping) == 1, other=other)
@@ -273,7 +273,7 @@ def _speed(board: Scoreboard) -> str:
     return f"{sentence} {board.name(fastest)}, {_own_text(board, fastest)}, is {gain}."
 
 
-def _alike(board: Scoreboard, index: int) -> bool:
+def _same_text(board: Scoreboard, index: int) -> bool:
     """True if the column must write the baseline's text, or wrote it under its own grammar."""
     same = board.reference(index) == board.baseline_index and board.sameness(index) == "same"
     return board.keeps_text(index) or (same and board.scores[index].spec == board.baseline.spec)
@@ -336,12 +336,10 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
     if len(alike := _as_fast(board, best)) > 1:
         alike.sort(key=board.speedup, reverse=True)
-        names, gains = [*map(board.name, alike)], [factor(board.speedup(i)) for i in alike]
-        told = f"{_listed(names)} are {gains[0]}"
-        if len(set(gains)) > 1:
-            verbs = [" is", *[""] * len(alike)]
-            told = _listed([f"{n}{v} {g}" for n, v, g in zip(names, verbs, gains, strict=False)])
-        return f"{told} as fast as {plain}{_also_faster(board, alike)}."
+        first, *others = alike
+        told = [f"{board.name(i)} {likely(board.gain(i))}" for i in others]
+        speeds = _listed([f"{board.name(first)} is {likely(board.gain(first))}", *told])
+        return f"{speeds} as fast as {plain}{_also_faster(board, alike)}."
     return _fastest(board, best, None if other else _first(board, best))
 
 
@@ -350,7 +348,7 @@ def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
     others = [
         i
         for i, score in enumerate(board.scores)
-        if i not in named and board.pace(i) == "faster" and _alike(board, i)
+        if i not in named and board.pace(i) == "faster" and _same_text(board, i)
     ]
     others.sort(key=board.speedup, reverse=True)
     told = _listed([f"{board.name(i)} {factor(board.speedup(i))}" for i in others])
@@ -365,7 +363,7 @@ def _as_fast(board: Scoreboard, best: int) -> list[int]:
     return [
         i
         for i in range(len(board.scores))
-        if _alike(board, i) and board.pace(i) == "faster" and board.speedup(i) >= least
+        if _same_text(board, i) and board.pace(i) == "faster" and board.speedup(i) >= least
     ]
 
 
@@ -373,7 +371,7 @@ def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
     others = _also_faster(board, [best])
-    much = f"{factor(board.speedup(best))} as fast as {plain}{others}."
+    much = f"{likely(board.gain(best))} as fast as {plain}{others}."
     if first is None:
         return f"{name} is {much}"
     led = f"{board.name(first)} finished first"
@@ -394,7 +392,7 @@ def _slower(board: Scoreboard) -> str:
 
 
 def likely_within(board: Scoreboard, index: int) -> str:
-    """The interval of the speed-up, and of what it is; "" where there is none."""
+    """Between which values the speed-up lies; "" where there is no interval."""
     gain = board.gain(index)
     between = f"the speed-up lies between {gain.low:.2f} and {gain.high:.2f}"
     return f"95% sure: in this race {between}" if gain.known and not board.noisy else ""
@@ -618,7 +616,7 @@ def ending(score: Score) -> str:
     if not score.seconds:
         return ""
     earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
-    limited = score.reason not in ("", "end of text", "end of program")
+    limited = score.reason not in ("", "end of text", "end of program", "stopped")
     reason = f"; stopped by: {score.reason}" if limited else ""
     return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
 
@@ -631,7 +629,7 @@ def reasons(board: Scoreboard) -> list[str]:
         cost, wrote = pass_cost(board, i), score.tokens_per_forward
         if not cost or i == board.baseline_index or score.fed:
             continue
-        guesses = f"{score.drafted / score.passes:.1f} guesses a pass" if score.passes else ""
+        guesses = f"{score.drafted / score.passes:.1f} guesses a pass"
         right = f"{guesses}, of which {score.acceptance:.0%} were right" if score.drafted else ""
         forced = f"its grammar forced {counted(score.forced, 'token')}" if score.forced else ""
         because = " and ".join(filter(None, (right, forced)))

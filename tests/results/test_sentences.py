@@ -69,7 +69,7 @@ def test_a_speedup_is_told_by_its_two_factors() -> None:
     assert (reason(board, 1), brief(board, 1)) == (f"{said}: faster", f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
-        "Speculative is 1.33\u00d7 as fast as KV reuse. "
+        "Speculative is 1.33\u00d7 \u00b1 0.02 as fast as KV reuse. "
         "The texts of KV reuse and Speculative are identical."
     )
 
@@ -298,7 +298,7 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
         *written(3, LONG_PAIRS, 0.15),
     ]
     assert headline(board_of("kv kv@int8 kv@int4 speculative", *events)) == (
-        "Speculative is 1.33\u00d7 as fast as KV reuse. KV reuse (int4), whose "
+        "Speculative is 1.33\u00d7 \u00b1 0.02 as fast as KV reuse. KV reuse (int4), whose "
         "text may differ, is 2.50\u00d7 as fast. "
         "The texts of KV reuse and Speculative are identical. "
         "With other weights, KV reuse (int8) wrote the same text as KV reuse, KV reuse (int4) "
@@ -570,7 +570,7 @@ def test_the_headline_names_the_lane_that_is_first_as_well_as_the_fastest() -> N
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Lookahead finished first; Speculative wrote fastest, 1.33\u00d7 as fast"
+        "Lookahead finished first; Speculative wrote fastest, 1.33\u00d7 \u00b1 0.02 as fast"
     )
 
 
@@ -582,7 +582,7 @@ def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Speculative is 1.33\u00d7 and Lookahead 1.32\u00d7 as fast as KV reuse. All three"
+        "Speculative is 1.33\u00d7 \u00b1 0.02 and Lookahead 1.32\u00d7 \u00b1 0.02 as fast"
     )
 
 

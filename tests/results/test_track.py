@@ -46,7 +46,7 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
     them 0.22 and the other 0.33. What a cache saves of the prompt counts.
     """
     late = [started(1), step(1, [0], 3.0), *QUICK[2:]]
-    factors = "factors count while both ran"
+    factors = "speed-ups count while both ran"
     for names, winner in (("kv lookup", 1), ("kv:cache=session lookup", 0)):
         board = board_of(names, *written(0, SINGLE, 0.1), *late)
         finish = photo_finish(board)
