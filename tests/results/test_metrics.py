@@ -119,7 +119,8 @@ def test_tokens_forced_in_the_first_step_are_decode_speed_and_others_are_not() -
     assert (ahead.ttft, ahead.tpot, ahead.tokens_per_forward) == (1.0, 0.3, 2.5)
     plain = scored(*(step([t], 1.0) for t in range(65, 71)))
     assert (score.speedup_over(plain), ahead.speedup_over(plain)) == (2.0, pytest.approx(10 / 3))
-    assert ahead.plain_seconds == score.plain_seconds == 0, "while no cost is known"
+    each = score.plain_seconds / 3
+    assert ahead.plain_seconds == pytest.approx(5 * each), "predictions count them, too"
 
 
 def test_a_stateless_column_pays_for_its_prefills_in_every_token() -> None:
