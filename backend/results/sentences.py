@@ -691,7 +691,7 @@ def reason(board: Scoreboard, index: int) -> str:
     the prediction, and what was declined; "" while unknown and for the baseline itself.
     """
     cause = _cause(board, index)
-    shown = _comes_to(board, index) if cause and cause == _factors(board, index) else ""
+    shown = _comes_to(board, index) if cause and cause == equation(board, index) else ""
     return "; ".join([f"{cause}: {shown}" if shown else cause, *_asides(board, index)])
 
 
@@ -704,7 +704,7 @@ def aside(board: Scoreboard, index: int) -> str:
 
 def _cause(board: Scoreboard, index: int) -> str:
     """Why a column is as fast as it is, without what that comes to."""
-    return _exception(board, index) or _factors(board, index) or served(board.scores[index])
+    return _exception(board, index) or equation(board, index) or served(board.scores[index])
 
 
 def _asides(board: Scoreboard, index: int) -> list[str]:
@@ -765,7 +765,7 @@ def _exception(board: Scoreboard, index: int) -> str:
     return declined
 
 
-def _factors(board: Scoreboard, index: int) -> str:
+def equation(board: Scoreboard, index: int) -> str:
     """Tokens per pass over the time of a pass, and the speed-up that this is; "" while unknown and
     for the baseline itself.
     """

@@ -371,7 +371,8 @@ def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
     there = [f for f in shown if f.value(score, board.baseline) is not None]
     told = [f"{f.title} {f.text(score, board.baseline)}" for f in dict.fromkeys(there)]
     known = gain.known and not board.noisy
-    equated = board.ended and " = " in sentences.brief(board, index)
+    equation = sentences.as_sentence(sentences.equation(board, index))
+    equated = board.ended and sentences.brief(board, index) == equation
     interval = [likely(gain)] if known and not equated else []
     also: list[str] = []
     if board.ended and known:
