@@ -10,11 +10,13 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.util import find_spec
-from itertools import product
+from itertools import count, product
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,7 +80,8 @@ SYNTHESIS, QUESTIONS = 0.4, 0.15
 class Size:
     """How much is measured. `prompts`, `tokens`, `temperatures`: of the equality; `widths` of
     passes, each `repeats` times; `precisions`; `answer`: tokens of an answer that is timed.
-    `batch`: conversations that are synthesised together, cut at `cap` tokens (0: as usual).
+    `batch`: conversations that each of `writers` processes synthesises together, cut at `cap`
+    tokens (0: as usual).
     """
 
     prompts: int = 4
@@ -88,12 +91,13 @@ class Size:
     repeats: int = 9
     precisions: tuple[str, ...] = ("fp32", "bf16")
     answer: int = 128
-    batch: int = 512
+    batch: int = 2048
     cap: int = 0
+    writers: int = 4
 
 
 FULL = Size()
-SHORT = Size(1, 8, (0.0,), (1, 2, 8), 2, ("fp32",), 8, 4, 12)
+SHORT = Size(1, 8, (0.0,), (1, 2, 8), 2, ("fp32",), 8, 4, 12, 1)
 
 
 class Journal:
@@ -163,10 +167,11 @@ class Task:
     def encoded(self, spec: ModelSpec, text: str) -> list[int]:
         return self.models.get(spec, say).tokenizer.encode(text, chat=True)
 
-    def plan(self, columns: Sequence[Column]) -> Plan:
+    def plan(self, columns: Sequence[Column], precision: str = "fp32") -> Plan:
         """Of the columns those that can run here, on every question."""
         request = Request("-", self.size.answer)
-        return Plan(self.prompts, tuple(runnable(columns, self)), request, (self.target,))
+        spec = self.spec(precision)
+        return Plan(self.prompts, tuple(runnable(columns, self)), request, (spec,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,15 +387,19 @@ def rows_of(plan: Plan, journal: Journal) -> list[Row]:
     return rows_in("\n".join(map(json.dumps, journal.of(plan.identity).values())), plan)
 
 
-def on_questions(task: Task, journal: Journal, columns: Sequence[Column]) -> Iterator[Line]:
+def on_questions(
+    task: Task, journal: Journal, columns: Sequence[Column], precision: str = "fp32"
+) -> Iterator[Line]:
     """A row of the benchmark a question."""
-    plan = task.plan(columns)
+    plan = task.plan(columns, precision)
     race = partial(raced, models=task.models)
     return (row.model_dump() for row in run(plan, rows_of(plan, journal), race, say))
 
 
-def tell_columns(task: Task, journal: Journal, columns: Sequence[Column]) -> None:
-    plan = task.plan(columns)
+def tell_columns(
+    task: Task, journal: Journal, columns: Sequence[Column], precision: str = "fp32"
+) -> None:
+    plan = task.plan(columns, precision)
     if found := results(measured(plan, rows_of(plan, journal))):
         folder = f"{head_of(task).parent}/"
         named = [replace(each, column=each.column.replace(folder, "")) for each in found]
@@ -418,13 +427,14 @@ def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
 
     began, folder = monotonic(), head_of(task).parent
     if "fit" not in journal.of(task.digest):
+        write_together(task, began + SYNTHESIS * seconds)
         target, caps = open_target(task.target.name, say), caps_of(task.size)
 
         def answered() -> int:
             return sum(int(shard.answer_counts(1).sum()) for shard in shards)
 
         shards = synthesise(folder, 1, target, say, caps)
-        while len(shards) < 2 or monotonic() - began < SYNTHESIS * seconds:
+        while len(shards) < 2:
             shards = synthesise(folder, answered() + 1, target, say, caps)
         for shard in shards:
             shard.add_features(target.features)
@@ -435,6 +445,37 @@ def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
         yield {"of": task.digest, "job": "fit"} | train(folder, work, target, say, caps)
     read_head(head_of(task))  # whole, or a sentence
     yield from on_questions(task, journal, trained_columns(task))
+
+
+def write_together(task: Task, until: float) -> None:
+    """Let several processes write conversations until then: one launches too few kernels."""
+    folder = head_of(task).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(task.size.writers, get_context("spawn")) as pool:
+        each = (task.target.name, folder, task.size)
+        numbers = range(task.size.writers)
+        for writer in [pool.submit(write_shards, *each, first, until) for first in numbers]:
+            writer.result()
+
+
+def write_shards(model: str, folder: Path, size: Size, first: int, until: float) -> None:
+    """Write every shard of one's own, one in `size.writers`, until then. `until`: of monotonic(),
+    which counts alike in all processes.
+    """
+    import torch
+
+    from backend.training.synthesis import shard_at, write_shard
+    from backend.training.targets import open_target
+
+    torch.set_num_threads(1)  # the others need the processor, too
+    target, caps = open_target(model, say), caps_of(size)
+    for number in count(first, size.writers):
+        if monotonic() > until:
+            return
+        if not (shard := shard_at(folder, number)).path.exists():
+            began, tokens = monotonic(), write_shard(shard, number, target, caps, until)
+            say(f"{shard.path.name}: {tokens} tokens, {tokens / (monotonic() - began):.0f}/s")
+        shard.add_features(target.features)
 
 
 def tell_training(task: Task, journal: Journal) -> None:
@@ -454,6 +495,16 @@ def caps_of(size: Size) -> "Caps":
     return Caps(size.batch, size.cap, size.cap, 2 * size.cap, 40 * size.cap)
 
 
+def columns_part(name: str, precision: str, share: float) -> Part:
+    def lines(task: Task, journal: Journal, _seconds: float) -> Iterator[Line]:
+        return on_questions(task, journal, raced_columns(), precision)
+
+    def tell(task: Task, journal: Journal) -> None:
+        tell_columns(task, journal, raced_columns(), precision)
+
+    return Part(name, f"the strategies on every question in {precision}", share, lines, tell)
+
+
 PARTS = {
     part.name: part
     for part in (
@@ -466,13 +517,8 @@ PARTS = {
         ),
         Part("passes", "T(k) to 128 rows", 0.05, passes, tell_passes),
         Part("plain", "KV reuse against a plain loop and generate()", 0.15, plain, tell_plain),
-        Part(
-            "columns",
-            "the strategies on every question",
-            0.25,
-            lambda task, journal, _: on_questions(task, journal, raced_columns()),
-            lambda task, journal: tell_columns(task, journal, raced_columns()),
-        ),
+        columns_part("columns", "fp32", 0.15),
+        columns_part("columns-bf16", "bf16", 0.1),
         Part(
             "training",
             "a draft of as many tokens as the time allows, and its acceptance",

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def openings() -> Openings:
     return Openings(**{name: tuple(entries) for name, entries in stored.items()})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Template:
     """A chat template taken apart: the text up to the first question, without a system prompt and
     around one; the tokens between question and answer and between answer and question, both behind
@@ -83,6 +83,16 @@ class Template:
     end: int
     special: frozenset[int]
     encode: Callable[[str], list[int]]
+
+    @cached_property
+    def at_first(self) -> tuple[int, ...]:
+        """What a question must not begin with."""
+        return tuple(sorted(self.special))
+
+    @cached_property
+    def within(self) -> tuple[int, ...]:
+        """What it must not have later."""
+        return tuple(sorted(self.special - {self.end}))
 
     def opening(self, system: str, starter: str) -> list[int]:
         """Tokens of a conversation up to where its first question is sampled."""
@@ -162,10 +172,10 @@ class Chat:
         return {QUESTION: self._asking, GREEDY: 0.0, SAMPLED: 0.7}[self.phase]
 
     @property
-    def barred(self) -> list[int]:
+    def barred(self) -> tuple[int, ...]:
         """Tokens that a question must not have now."""
         may_end = self._sampled >= SHORTEST_QUESTION
-        return sorted(self._template.special - ({self._template.end} if may_end else set()))
+        return self._template.within if may_end else self._template.at_first
 
     def force(self, count: int) -> None:
         """Move so many tokens of the queue to the text."""

@@ -29,7 +29,7 @@ from backend.engines.heads.network import (
     embeddings,
     tensor,
 )
-from backend.training.shards import Shard, Text
+from backend.training.shards import Shard, Text, groups
 
 #: Later draft steps count for less: they are reached less often.
 FADE = 0.7
@@ -102,7 +102,8 @@ def frequent_tokens(shards: Sequence[Shard], count: int, vocab_size: int) -> NDA
 def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
     """Run a batch of texts through `steps` draft steps; losses keep their graph."""
     device = head.embedding.device
-    tokens, answers, features = (x.to(device) for x in _padded(batch))
+    tokens, answers, bits = (x.to(device) for x in _padded(batch))
+    features = bits.view(torch.bfloat16).float()
     n = tokens.shape[1] - 2
     after, positions = tokens[:, 1 : n + 1], torch.arange(1, n + 1, device=device)
     truth = features[:, 1 : n + 1, -head.shape.hidden :]  # what a place's prediction stands for
@@ -110,7 +111,7 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
     earlier: list[list[KeyValue]] = [[] for _ in head.layers]
     found: list[Lesson] = []
     for step in range(steps):
-        bias = _visible(n, step, head.shape.window).to(device)
+        bias = _visible(positions - 1, step, head.shape.window)
         predicted, earlier = head.draft_step(seen, after, positions, earlier, bias)
         judged = answers[:, 2 : n + 2].clone()
         judged[:, :step] = False
@@ -133,7 +134,7 @@ def _judge(head: TorchHead, predicted: Tensor, truth: Tensor) -> Lesson:
 
 
 def _padded(batch: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens int64 [B, n], which of them answers wrote, and features float32 [B, n, F]."""
+    """Tokens int64 [B, n], which of them answers wrote, and features as bf16 bits [B, n, F]."""
     n = max(len(text.tokens) for text in batch)
     tokens = np.zeros((len(batch), n), dtype=np.int64)
     answers = np.zeros((len(batch), n), dtype=bool)
@@ -142,13 +143,12 @@ def _padded(batch: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
         length = len(text.tokens)
         tokens[row, :length], answers[row, :length] = text.tokens, text.answers
         bits[row, :length] = text.features
-    features = torch.from_numpy(bits).view(torch.bfloat16).float()
-    return torch.from_numpy(tokens), torch.from_numpy(answers), features
+    return torch.from_numpy(tokens), torch.from_numpy(answers), torch.from_numpy(bits)
 
 
-def _visible(n: int, step: int, window: int) -> Tensor:
-    """The bias [n, n] of draft step `step` over the keys of step 0."""
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+def _visible(places: Tensor, step: int, window: int) -> Tensor:
+    """The bias [n, n] of draft step `step` at `places` [n] over the keys of step 0."""
+    i, j = places[:, None], places[None]
     return torch.where((j <= i - step) & (j > i - window), 0.0, -1e9)
 
 
@@ -161,13 +161,9 @@ def batches(
         texts = [text for index in order[at : at + 4] for text in shards[index].texts()]
         texts = [text for text in texts if len(text.tokens) > 8 and text.answers[2:].any()]
         texts.sort(key=lambda text: len(text.tokens) + rng.integers(40))
-        groups: list[list[Text]] = [[]]
-        for text in texts:
-            if (len(groups[-1]) + 1) * len(text.tokens) > recipe.batch and groups[-1]:
-                groups.append([])
-            groups[-1].append(text)
-        rng.shuffle(groups)  # type: ignore[arg-type]
-        yield from groups
+        found = groups(texts, lambda text: len(text.tokens), recipe.batch)
+        rng.shuffle(found)  # type: ignore[arg-type]
+        yield from found
 
 
 def fit(

@@ -1,11 +1,11 @@
 """Synthesised conversations on disk: files of tokens, and beside each its target's features."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,12 @@ from backend.types import HiddenStates
 #: Who wrote a token: a template or a given beginning, the target as the user, the target as itself
 #: (greedy, or sampled at temperature 0.7).
 GIVEN, QUESTION, GREEDY, SAMPLED = range(4)
+
+
+#: Gives HiddenStates [n, F] of each text, int64 [n].
+FeaturesOf = Callable[[Sequence[NDArray[np.int64]]], list[HiddenStates]]
+
+T = TypeVar("T")
 
 
 class Text(NamedTuple):
@@ -51,18 +57,17 @@ class Shard:
         for a, b in pairwise(offsets):
             yield Text(tokens[a:b].astype(np.int64), kind[a:b] >= GREEDY, features[a:b])
 
-    def add_features(self, features_of: Callable[[NDArray[np.int64]], HiddenStates]) -> None:
-        """Write the target's features of its conversations, which `features_of` computes one by
-        one, unless they are there. Raises DerbyError if the disk has no room for them.
+    def add_features(self, features_of: FeaturesOf) -> None:
+        """Write the target's features of its conversations, unless they are there. Raises
+        DerbyError if the disk has no room for them.
         """
         if self.features_path.exists():
             return
         with np.load(self.path) as stored:
             tokens, offsets = stored["tokens"].astype(np.int64), stored["offsets"]
-        found = [
-            torch.from_numpy(features_of(tokens[a:b])).bfloat16() for a, b in pairwise(offsets)
-        ]
-        bits = torch.cat(found).view(torch.uint16).numpy()
+        texts = [tokens[a:b] for a, b in pairwise(offsets)]
+        states = torch.from_numpy(np.concatenate(features_of(texts)))
+        bits = states.bfloat16().view(torch.uint16).numpy()
         free = shutil.disk_usage(self.path.parent).free
         if bits.nbytes > free:
             raise DerbyError(
@@ -82,3 +87,15 @@ class Shard:
 def shards_in(folder: Path) -> list[Shard]:
     """The complete shards of a folder, in order."""
     return [Shard(path) for path in sorted(folder.glob("shard-?????.npz"))]
+
+
+def groups(texts: Iterable[T], length: Callable[[T], int], most: int) -> list[list[T]]:
+    """Texts in their order, those side by side together that make up at most so many tokens when
+    they are padded to the last one's length; one text at least.
+    """
+    found: list[list[T]] = [[]]
+    for text in texts:
+        if (len(found[-1]) + 1) * length(text) > most and found[-1]:
+            found.append([])
+        found[-1].append(text)
+    return found

@@ -6,6 +6,7 @@ again, it goes on with the first shard that is missing.
 
 from collections.abc import Sequence
 from itertools import count
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -32,6 +33,9 @@ NUCLEUS = 0.95
 #: Draws until one falls into the nucleus; the most probable token is taken if none does.
 TRIES = 20
 
+#: Draws at a time: a GPU is kept waiting by each look at what it drew.
+DRAWS = {"cuda": 3}
+
 #: A batch loses its finished conversations once they are one in so many: a new shape costs time.
 SHRINK = 24
 
@@ -54,17 +58,21 @@ def synthesise(
         for number in count():
             if total >= answer_tokens:
                 break
-            shard = Shard(folder / f"shard-{number:05d}.npz")
+            shard = shard_at(folder, number)
             if shard.path.exists():
                 continue
             began = monotonic()
-            tokens = _write(shard, conversations(target, SEED + number, caps), target)
+            tokens = write_shard(shard, number, target, caps)
             total += _answered(shard)
             say(
                 f"{shard.path.name}: {tokens} tokens, {tokens / (monotonic() - began):.0f}/s; "
                 f"answers have {total} of {answer_tokens}"
             )
         return shards_in(folder)
+
+
+def shard_at(folder: Path, number: int) -> Shard:
+    return Shard(folder / f"shard-{number:05d}.npz")
 
 
 def _require_own(folder: Path, target: Target) -> None:
@@ -82,8 +90,11 @@ def _answered(shard: Shard) -> int:
         return int((stored["kind"] >= GREEDY).sum())
 
 
-def _write(shard: Shard, chats: Sequence[Chat], target: Target) -> int:
-    """Gives the number of tokens."""
+def write_shard(shard: Shard, number: int, target: Target, caps: Caps, until: float = inf) -> int:
+    """Write the shard of this number, its conversations cut off where `monotonic()` is `until`;
+    gives how many tokens it has.
+    """
+    chats = conversations(target, SEED + number, caps, until)
     narrow = target.files.vocab_size <= 1 << 16
     tokens = [token for chat in chats for token in chat.tokens]
     with whole(shard.path) as file:
@@ -96,8 +107,8 @@ def _write(shard: Shard, chats: Sequence[Chat], target: Target) -> int:
     return len(tokens)
 
 
-def conversations(target: Target, seed: int, caps: Caps) -> list[Chat]:
-    """One batch of conversations, led to their ends."""
+def conversations(target: Target, seed: int, caps: Caps, until: float = inf) -> list[Chat]:
+    """One batch of conversations, led to their ends, or cut off where `monotonic()` is `until`."""
     rng = np.random.default_rng(seed)
     noise = torch.Generator().manual_seed(seed)
     everyone = [Chat(target.template, rng, caps) for _ in range(caps.batch)]
@@ -111,7 +122,7 @@ def conversations(target: Target, seed: int, caps: Caps) -> list[Chat]:
     while True:
         _grow(running, target.step(tokens, rows), noise, target)
         left = [row for row, chat in enumerate(running) if not chat.done]
-        if not left:
+        if not left or monotonic() > until:
             target.forget()
             return everyone
         if len(running) - len(left) < max(1, len(running) // SHRINK):
@@ -147,24 +158,30 @@ def draw(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> list[
 
 def _sampled(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> Tensor:
     """int64 [B]: questions from their nucleus, answers from all tokens."""
-    asking = torch.tensor([chat.phase == QUESTION for chat in chats], device=logits.device)
-    for row, chat in enumerate(chats):
-        if chat.phase == QUESTION:
-            logits[row, chat.barred] = -torch.inf
+    questions = [row for row, chat in enumerate(chats) if chat.phase == QUESTION]
+    asking = torch.zeros(len(chats), dtype=torch.bool, device=logits.device)
+    asking[questions] = True
+    barred: dict[tuple[int, ...], list[int]] = {}
+    for row in questions:
+        barred.setdefault(chats[row].barred, []).append(row)
+    for tokens, rows in barred.items():
+        logits[torch.tensor(rows)[:, None], torch.tensor(tokens)] = -torch.inf
     heat = torch.tensor([chat.temperature for chat in chats], device=logits.device)
     p = torch.softmax(logits.div_(heat[:, None]), 1)
     below = p.cumsum(1)
     found = p.argmax(1)
     todo = torch.arange(len(chats), device=logits.device)
+    draws = DRAWS.get(p.device.type, 1)
     for _ in range(TRIES):  # drawing again is exact, and cheaper than sorting for the nucleus
-        level = torch.rand(len(todo), 1, generator=noise).to(p.device) * below[todo, -1:]
+        level = torch.rand(len(todo), draws, generator=noise).to(p.device) * below[todo, -1:]
         token = torch.searchsorted(below[todo], level, right=True).clamp_(max=p.shape[1] - 1)
         mine = p[todo]
         chance = mine.gather(1, token)
-        likelier = (mine * (mine > chance)).sum(1)
-        good = (chance[:, 0] > 0) & (~asking[todo] | (likelier < NUCLEUS))
-        found[todo[good]] = token[good, 0]
-        todo = todo[~good]
+        likelier = torch.stack([(mine * (mine > c[:, None])).sum(1) for c in chance.unbind(1)], 1)
+        good = (chance > 0) & (~asking[todo, None] | (likelier < NUCLEUS))
+        done = good.any(1)
+        found[todo[done]] = token.gather(1, good.int().argmax(1, keepdim=True))[done, 0]
+        todo = todo[~done]
         if not len(todo):
             break
     return found

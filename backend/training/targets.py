@@ -19,6 +19,7 @@ from backend.models.files import ModelFiles, Say, model_files
 from backend.text import HfTokenizer
 from backend.training.chats import Template, template_of
 from backend.training.eagle3 import layers_read
+from backend.training.shards import groups
 from backend.types import HiddenStates, Layers, ModelSpec
 
 #: bf16 throughout. Threads are not bound to cores, because those of torch, which samples, and of
@@ -35,6 +36,10 @@ FAST = {
 #: Conversations are written in int8, weights and activations: 1.4 times as fast, and they need only
 #: be plausible. What a draft learns at each of their tokens comes from the unrounded weights.
 FASTER = {**FAST, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+
+
+#: Tokens whose features torch computes at once.
+AT_ONCE = 32_768
 
 
 class Target(Protocol):
@@ -59,8 +64,8 @@ class Target(Protocol):
         """
         ...
 
-    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
-        """HiddenStates [n, D] of one text, those of earlier layers in front of the last."""
+    def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
+        """HiddenStates [n, D] of each text [n], those of earlier layers in front of the last."""
         ...
 
 
@@ -103,7 +108,10 @@ class OpenVINOTarget:
         self._length += n
         return torch.from_numpy(self._sampling.get_output_tensor(0).data)[:, 0]
 
-    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
+    def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
+        return [self._features(tokens) for tokens in texts]
+
+    def _features(self, tokens: NDArray[np.int64]) -> HiddenStates:
         self._reading.reset_state()
         _infer(self._reading, 0, tokens[None], np.zeros(1, np.int32), [])
         earlier = [self._reading.get_tensor(output_of(layer)) for layer in self._layers]
@@ -164,7 +172,7 @@ def _infer(
 class TorchTarget:
     """A transformers model on `device`, in bf16 on CUDA and in fp32 elsewhere."""
 
-    together = 1024  # all of a batch: kernels should be few
+    together = 4096  # all of a batch: kernels should be few
 
     def __init__(self, files: ModelFiles, device: str, layers: Layers = ()) -> None:
         from transformers import AutoModelForCausalLM
@@ -204,9 +212,24 @@ class TorchTarget:
         output = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
         return output.logits[:, -1].float()
 
+    def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
+        """Texts of like length are read together; nothing sees the padding behind it."""
+        found: dict[int, HiddenStates] = {}
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        for places in groups(order, lambda place: len(texts[place]), AT_ONCE):
+            some = [texts[place] for place in places]
+            for place, states in zip(places, self._read(some), strict=True):
+                found[place] = states[: len(texts[place])]
+        return [found[place] for place in range(len(texts))]
+
     @torch.inference_mode()
-    def features(self, tokens: NDArray[np.int64]) -> HiddenStates:
-        ids = torch.from_numpy(tokens[None]).to(self._model.device)
-        output = self._model.get_decoder()(ids, use_cache=False, output_hidden_states=True)
+    def _read(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """[B, n, D] of B texts, padded behind."""
+        ids = np.zeros((len(texts), max(map(len, texts))), dtype=np.int64)
+        for row, text in zip(ids, texts, strict=True):
+            row[: len(text)] = text
+        read = self._model.get_decoder()
+        options = {"use_cache": False, "output_hidden_states": bool(self._layers)}
+        output = read(torch.from_numpy(ids).to(self._model.device), **options)
         states = [*(output.hidden_states[i] for i in self._layers), output.last_hidden_state]
-        return torch.cat(states, -1)[0].float().cpu().numpy()
+        return torch.cat(states, -1).float().cpu().numpy()

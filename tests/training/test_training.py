@@ -35,7 +35,7 @@ from backend.training.chats import Caps, Chat, Template, openings, template_of
 from backend.training.eagle3 import layers_read, new_eagle3, read_eagle3
 from backend.training.fit import Recipe, evaluate, frequent_tokens, lessons, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard, Text, shards_in
-from backend.training.synthesis import SEED, conversations, draw, synthesise
+from backend.training.synthesis import DRAWS, SEED, conversations, draw, synthesise
 from backend.training.targets import OpenVINOTarget, TorchTarget
 from backend.training.train import CURVE, FORMS, HEAD, REPORT, Work, recipe_for, train
 from backend.training.whole_files import alone_in, whole
@@ -114,7 +114,7 @@ def all_at_once(head: TorchHead, tokens: Tensor, features: Tensor, steps: int) -
     n = len(tokens) - 1
     seen, earlier, found = features[None, :n], [[] for _ in head.layers], []
     for step in range(steps):
-        bias = fitting._visible(n, step, head.shape.window)
+        bias = fitting._visible(torch.arange(n), step, head.shape.window)
         positions = torch.arange(1, n + 1)
         predicted, earlier = head.draft_step(seen, tokens[None, 1:], positions, earlier, bias)
         found.append(predicted[0])
@@ -146,7 +146,7 @@ def test_a_new_head_of_all_its_targets_layers_thinks_what_the_target_thinks(
     head = new_head(tiny.files.folder, np.arange(200), Recipe((0, 1, 2), reads=(0, 2)))
     tokens, features = a_text(20)
     (predicted,) = all_at_once(head, tokens, features, 1)
-    target = torch.from_numpy(tiny.features(tokens[1:].numpy()))
+    target = torch.from_numpy(tiny.features([tokens[1:].numpy()])[0])
     torch.testing.assert_close(predicted, target, atol=1e-4, rtol=0)
     logits = tiny._model(tokens[None, 1:]).logits[0, :, :200]
     torch.testing.assert_close(head.logits(predicted), logits, atol=1e-4, rtol=0)
@@ -242,6 +242,17 @@ def test_an_interrupted_synthesis_goes_on_with_the_same_bytes(
     assert second.name in told
     assert f"{wanted} of {wanted}" in told
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_conversations_end_where_their_time_does(tiny: TorchTarget) -> None:
+    """They begin like those that had the time to end, and none of them is empty."""
+    whole_ones = conversations(tiny, SEED, CAPS)
+    cut = conversations(tiny, SEED, CAPS, until=0)
+    assert any(len(a.tokens) < len(b.tokens) for a, b in zip(cut, whole_ones, strict=True))
+    for a, b in zip(cut, whole_ones, strict=True):
+        assert a.tokens
+        assert a.tokens == b.tokens[: len(a.tokens)]
+        assert len(a.kinds) == len(a.tokens)
 
 
 def test_another_models_conversations_are_not_learnt_from(
@@ -392,10 +403,14 @@ def write(chat: Chat, tokens: list[int]) -> None:
         chat.take(token)
 
 
+@pytest.mark.parametrize("draws", [1, 3])
 def test_questions_are_drawn_from_the_nucleus_and_answers_from_everything(
-    template: Template,
+    template: Template, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of probabilities 0.6, 0.36 and 0.04, a question never takes the last, an answer does."""
+    """Of probabilities 0.6, 0.36 and 0.04, a question never takes the last, an answer does,
+    however many draws are made at a time.
+    """
+    monkeypatch.setitem(DRAWS, "cpu", draws)
     logits = torch.full((400, VOCABULARY), -torch.inf)
     logits[:, [70, 80, 90]] = torch.tensor([0.6, 0.36, 0.04]).log()
     chats = [Chat(template, np.random.default_rng(1), Caps()) for _ in range(400)]
@@ -497,7 +512,7 @@ def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_p
     head.output = head.output.bfloat16().float()  # as all that the folder holds
     head.embedding = head.embedding.bfloat16().float()
     tokens, _ = a_text(14)
-    features = torch.from_numpy(target.features(tokens.numpy()))
+    features = torch.from_numpy(target.features([tokens.numpy()])[0])
     tokenizer = HfTokenizer(tiny.files.folder, frozenset(), VOCABULARY)
     engine = TorchEngine(ModelSpec("tiny", "torch"), tiny._model, tokenizer, 512)
     with torch.no_grad():
@@ -532,8 +547,8 @@ def test_a_run_that_cannot_train_says_why(tiny: TorchTarget, tmp_path: Path) -> 
 def test_openvino_has_the_features_of_several_layers(tiny: TorchTarget) -> None:
     """Torch had to compute them, which took longer."""
     layers, tokens = layers_read(tiny.files.folder), a_text(14)[0].numpy()
-    expected = TorchTarget(tiny.files, "cpu", layers).features(tokens)
-    found = OpenVINOTarget(str(tiny.files.folder), tiny.files, print, layers).features(tokens)
+    (expected,) = TorchTarget(tiny.files, "cpu", layers).features([tokens])
+    (found,) = OpenVINOTarget(str(tiny.files.folder), tiny.files, print, layers).features([tokens])
     assert found.shape == expected.shape
     scale = np.abs(expected).mean(0)
     assert np.abs(found - expected).mean() < 0.03 * scale.mean(), "bf16"

@@ -24,21 +24,19 @@ from typing import Any, Literal
 
 from backend.errors import explain
 from backend.events import Event, Preparing, from_json, to_json
-from backend.grammar.grammars import Grammars
+from backend.grammar.grammars import GrammarCompiler, Grammars
 from backend.limits import Limits
 from backend.processes import die_with_parent, spawn
 from backend.racing.commands import Command, run_to_end
 from backend.racing.hosts.host import POLL
 from backend.racing.ledger import used
-from backend.racing.loading import Loading
+from backend.racing.loading import Loading, Say
 from backend.racing.models import LoadedModels
-from backend.strategies.column import default_column
+from backend.strategies.column import parse_column
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
-
-#: Columns whose models a new worker loads before anyone asks.
-WARM = ("speculative",)
 
 #: Asks the worker to end its command.
 STOP = "stop"
@@ -347,9 +345,7 @@ def work(
 
     for spec in warm:
         try:
-            loading = Loading(models, prepare)
-            loading.prepare([default_column(name) for name in WARM], spec)
-            loading.engine(spec)
+            _prepare_usual(models, spec, prepare)
         except Exception as error:
             log.warning("%s", explain(error))  # races say so too, after another try
     say(connection, READY)
@@ -364,6 +360,15 @@ def work(
             say(connection, BEGUN)
             _carry_out(message, models, connection)
             say(connection, ENDED)
+
+
+def _prepare_usual(models: LoadedModels, spec: ModelSpec, say: Say) -> None:
+    """Make ready what the first race usually asks for."""
+    loading = Loading(models, say)
+    columns = [parse_column(name) for name in DEFAULT_COLUMNS]
+    loading.prepare(columns, spec)
+    grammars = GrammarCompiler(models.grammars, loading.engine(spec).tokenizer)
+    grammars.prepare(*(column.grammar for column in columns if column.grammar))
 
 
 def say(connection: Connection, message: Any) -> None:
