@@ -98,13 +98,13 @@ function glide(now) {
   if (moving.size) requestAnimationFrame(glide);
 }
 
-// The rounds that a lane shows: those up to the photo finish.
+// The rounds that a lane shows: those up to the photo finish; once the race is over, how fast it was.
 export function drawLane(it) {
   const { lane, column } = it;
   let n = it.shown;
   const end = scale.finish ?? (it.following ? scale.now : null) ?? Infinity;
   while (n && it.rounds[n - 1][CLOCK] > end) n -= 1;
-  const length = lengthAt(it, n);
+  const length = (it.place === null ? column.settled : null) ?? lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
   Object.assign(it, { from: it.head ?? 0, to: length, since: performance.now() });
   if (scale.finish === null && it.following && !calm.matches) {

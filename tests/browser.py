@@ -107,7 +107,7 @@ class Visitor:
         given = isinstance(browser, BrowserContext)
         self.window = browser if given else browser.new_context(viewport=VIEWPORT)
         self.page: Page = self.window.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(60_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

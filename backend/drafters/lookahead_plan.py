@@ -33,7 +33,7 @@ class Sizes:
         return {"window": self.window, "level": self.level, "guesses": self.guesses}
 
     def __str__(self) -> str:
-        return f"window={self.window}, level={self.level}, guesses={self.guesses}"
+        return f"a window of {self.window}, level {self.level} and {self.guesses} guesses"
 
 
 #: Tokens per pass at each of these sizes, from narrow to wide, with a seeded pool, in the median

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
 
 from backend.export.svg import (
     BAD,
@@ -26,7 +25,7 @@ from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import counted, figure, ordinal, rate, span
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import photo_finish, position, ranks, unit_of
+from backend.results.track import photo_finish, ranks, settled_length, unit_of
 
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
@@ -44,8 +43,8 @@ _ARROWS = "\N{BLACK UP-POINTING TRIANGLE}\N{BLACK DOWN-POINTING TRIANGLE} "
 
 
 def card(record: RaceRecord) -> str:
-    """As SVG: prompt, model and machine, the track as the page has it at the photo finish, with a
-    line per column, and whether the text stayed the same.
+    """As SVG: prompt, model and machine, the track as the page has it in the end, with a line per
+    column, and whether the text stayed the same.
     """
     made = board(record)
     said = sentences.headline(made)
@@ -57,16 +56,15 @@ def card(record: RaceRecord) -> str:
     parts = [*_head(record)]
     parts += [text(MARGIN, TOP + 12 + HEADLINE * n, words, 26, INK) for n, words in lines]
     finish, unit = photo_finish(made), unit_of(made)
-    seconds = finish.seconds if finish else inf
-    reached = [position(made, i, seconds) for i in range(len(made.scores))]
-    whole = max(*reached, 1)
+    reached = [settled_length(made, i) for i in range(len(made.scores))]
+    whole = max(*reached, 1.0)
     places = ranks(made, finish, settled=True) if finish else {}
     for index, length in enumerate(reached):
         middle = begin + COLUMN * (index + 0.5)
         place = places.get(index, (0, False))
-        parts += _column(made, index, length, length / whole, place, middle)
+        parts += _column(made, index, round(length), length / whole, place, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
-    parts += [text(BEGIN + LENGTH, end + 26, counted(whole, unit), 20, INK, "middle"), *foot]
+    parts += [text(BEGIN + LENGTH, end + 26, counted(round(whole), unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
 
 

@@ -216,11 +216,13 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 
 def frozen(board: Scoreboard) -> str:
-    """Which moment the bars show and which time the speed-ups cover; "" if no column was first."""
+    """What the bars of an ended race show; "" if no column was first."""
     finish = photo_finish(board)
     if finish is None:
         return ""
-    return f"The bars show {board.name(finish.column)}'s finish; speed-ups count while both ran."
+    if unit_of(board) == "character":
+        return f"The bars show {board.name(finish.column)}'s finish."
+    return "Bars and speed-ups leave out the prompt."
 
 
 def waiting(ahead: int) -> str:

@@ -151,35 +151,37 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
 
 def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
     """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
-    Once the race is `settled`, so do lanes behind the winner whose order their speed-ups
-    contradict: what they had still to write would have changed it. A program's lanes are then in
-    the order of their times, for much of their text was only read.
+    Once the race is `settled`, lanes behind the winner are in the order of their speed-ups.
     """
-    lengths = {
-        i: position(board, i, finish.seconds)
-        for i in range(len(board.scores))
-        if _placed(board, i, finish)
-    }
-    speeds = {i: 1.0 if i == board.baseline_index else board.speedup(i) for i in lengths}
-    order = speeds if settled and unit_of(board) == "character" else lengths
-    groups = [
-        [i for i in order if order[i] == value]
-        for value in sorted(set(order.values()), reverse=True)
-    ]
-    told: list[list[int]] = []
-    for group in groups:
-        told.append(group)
-        while settled and len(told) > 2 and _contradicted(told[-2], told[-1], speeds):
-            behind = told.pop()
-            told[-1] = [*told[-1], *behind]
+    placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
+    order: dict[int, float] = {i: position(board, i, finish.seconds) for i in placed}
+    if settled:
+        order = {i: inf if i == finish.column else _speed(board, i) for i in placed}
     found: dict[int, tuple[int, bool]] = {}
-    for group in told:
+    for value in sorted(set(order.values()), reverse=True):
+        group = [i for i in placed if order[i] == value]
         found |= dict.fromkeys(group, (1 + len(found), len(group) > 1))
     return found
 
 
-def _contradicted(ahead: list[int], behind: list[int], speeds: dict[int, float]) -> bool:
-    return max(speeds[i] for i in behind) > min(speeds[i] for i in ahead)
+def settled_length(board: Scoreboard, index: int) -> float:
+    """How long the lane is in the end, so that lanes are in proportion to their speed-ups and the
+    winner's ends at the flag. Lanes whose speed is unknown or no match for the winner's, and those
+    of programs, whose speed is not of what they write alone, are as at the photo finish.
+    """
+    finish = photo_finish(board)
+    if finish is None:
+        return position(board, index)
+    own, best = _speed(board, index), _speed(board, finish.column)
+    if unit_of(board) == "character" or not own * best or not _placed(board, index, finish):
+        return position(board, index, finish.seconds)
+    earlier = board.scores[index].earlier
+    return earlier + min(1.0, own / best) * (finish.length - earlier)
+
+
+def _speed(board: Scoreboard, index: int) -> float:
+    """The lane's speed-up, 1 of the baseline; 0: unknown."""
+    return 1.0 if index == board.baseline_index else board.speedup(index)
 
 
 def early(board: Scoreboard) -> bool:

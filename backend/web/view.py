@@ -46,6 +46,7 @@ from backend.results.track import (
     photo_finish,
     position,
     ranks,
+    settled_length,
     standing,
     standings,
     unit_of,
@@ -88,7 +89,7 @@ def view(
     else:
         top = (phase == "racing" and sentences.lead(board)) or status
         rest = _aside(board, goal, top, status)
-    places = _places(board, now, settled=finish is not None)
+    places = _places(board, now, settled=ended and finish is not None)
     return {
         "race": race,
         "phase": phase,
@@ -286,6 +287,7 @@ def _column(
         "gist": public(column.gist),
         "lane": public(_lane(board, index)),
         "place": places.get(index, ""),
+        "settled": round(settled_length(board, index), 1) if board.ended else None,
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,

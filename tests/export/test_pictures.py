@@ -25,7 +25,7 @@ from backend.export.trace import trace
 from backend.records.record import RaceRecord, board
 from backend.results.figures import figure, figures
 from backend.results.load import load_chart
-from backend.results.track import photo_finish, position
+from backend.results.track import photo_finish, settled_length
 from backend.strategies.column import OwnModel, parse_column
 from backend.web.examples import opening
 
@@ -238,14 +238,14 @@ def test_words_are_cut_in_any_script() -> None:
     assert "&lt;b&gt;" in text(0, 0, "<b>", 10)
 
 
-def test_the_card_shows_the_photo_finish() -> None:
+def test_the_card_s_lanes_are_those_of_the_page() -> None:
     """Its bars were rates, and it looked unlike the page: neither places nor lanes nor a flag."""
     record = opening()
     made, picture = board(record), card(record)
     finish = photo_finish(made)
     assert finish is not None
     lanes = [float(wide) for wide in re.findall(r'width="([\d.]+)" height="30"', picture)][1::2]
-    reached = [position(made, i, finish.seconds) for i in range(len(made.scores))]
+    reached = [settled_length(made, i) for i in range(len(made.scores))]
     assert lanes == pytest.approx([LENGTH * n / finish.length for n in reached], abs=0.1)
     assert {"1st", f"{finish.length} tokens"} <= set(words(picture))
     require_legible(picture)

@@ -8,7 +8,15 @@ from boards import SINGLE, board_of, started, step, written
 from backend.events import Event, Fed, Finished
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import frozen, lead, stands
-from backend.results.track import goal_of, photo_finish, place, position, standing, unit_of
+from backend.results.track import (
+    goal_of,
+    photo_finish,
+    place,
+    position,
+    settled_length,
+    standing,
+    unit_of,
+)
 from backend.types import Request
 from backend.web.view import view
 
@@ -46,14 +54,13 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
     them 0.22 and the other 0.33. What a cache saves of the prompt counts.
     """
     late = [started(1), step(1, [0], 3.0), *QUICK[2:]]
-    factors = "speed-ups count while both ran"
     for names, winner in (("kv lookup", 1), ("kv:cache=session lookup", 0)):
         board = board_of(names, *written(0, SINGLE, 0.1), *late)
         finish = photo_finish(board)
         assert finish is not None
         assert finish.column == winner
         ahead = 3 if winner else 7
-        assert frozen(board) == f"The bars show {board.name(winner)}'s finish; {factors}."
+        assert frozen(board) == "Bars and speed-ups leave out the prompt."
         assert stands(board, finish).endswith(f"{ahead} tokens ahead of {board.name(1 - winner)}")
         columns = view(board, race=1, goal=7)["columns"]
         firsts = [json.loads(column["rounds"].partition("\n")[0])[0] for column in columns]
@@ -197,20 +204,32 @@ def test_places_and_speeds_come_once_they_are_more_than_chance() -> None:
     assert shown() == [("=1st", one), ("=1st", "1.00\N{MULTIPLICATION SIGN}")]
 
 
-def test_at_the_finish_lanes_share_a_place_if_their_speeds_contradict_it() -> None:
-    """ "Third place beats second": one that was behind when the first had finished wrote faster
-    from there on. Without their places, it looked as if they were lost.
+def test_in_the_end_lanes_and_places_are_those_of_the_speed_ups() -> None:
+    """ "Three clocks": bars were of the winner's finish and speed-ups of whole texts, up to 12 %
+    apart; "third place beats second": one that was behind then wrote faster from there on.
     """
     quick, steady = [0.1] * 12, [0.24] * 12
     late = [0.35] * 4 + [0.02] * 8
-    for costs, places in ((steady, ["3rd", "1st", "2nd"]), (late, ["=2nd", "1st", "=2nd"])):
+    for costs, places in ((steady, ["3rd", "1st", "2nd"]), (late, ["3rd", "1st", "2nd"])):
         events: list[Event] = []
         for column, each in enumerate(([0.25] * 12, quick, costs)):
             steps = [step(column, [t], cost) for t, cost in enumerate(each, 1)]
             first = [started(column), step(column, [0], 1.0)]
             events += [*first, *steps, Finished(column, "token limit", [])]
         board = board_of("kv lookup suffix", *events)
-        assert [each["place"] for each in view(board, race=1, goal=13)["columns"]] == places
+        columns = view(board, race=1, goal=13)["columns"]
+        assert [each["place"] for each in columns] == places
+        of_winner = [board.speedup(i) / board.speedup(1) for i in (1, 2)]
+        wanted = [13 / board.speedup(1), 13, 13 * of_winner[1]]
+        assert [each["settled"] for each in columns] == pytest.approx(wanted, abs=0.06)
+
+
+def test_a_lane_that_goes_on_has_what_stood_there_before() -> None:
+    board = board_of("kv lookup", *written(0, SINGLE, 0.2), *written(1, SINGLE, 0.1))
+    for score in board.scores:
+        score.earlier = 20
+    assert settled_length(board, 1) == 20 + 7
+    assert settled_length(board, 0) == pytest.approx(20 + 7 / board.speedup(1), abs=0.01)
 
 
 def test_a_grammar_that_answers_something_else_has_no_place() -> None:
