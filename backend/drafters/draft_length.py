@@ -219,7 +219,7 @@ class _Account:
             return Decision({}, predicted, "plain decoding", declined, plain=True)
         k = max(1, round(self._depth / self._rounds))
         times = f"in {self._rounds} of {len(self._passes)} passes"
-        why = f"auto drafted k={k} tokens on average, {times}"
+        why = f"auto guessed {k} tokens ahead on average, {times}"
         return Decision({"k": k}, predicted, why)
 
 

@@ -129,11 +129,11 @@ class Hybrid(Drafter):
         accepted = [f"{by} {self._accepted[by]} of {count}" for by, count in self._offered.items()]
         if not accepted:
             return []
-        cost = f"guessing takes {self._proposer.by} {_each(self._found, self._rounds)} a pass"
+        cost = f"{self._proposer.by} takes {_each(self._found, self._rounds)} a pass"
         if self._asked:
-            cost += f", and the {self._draft.by} {_each(self._drafted, self._asked)}"
+            cost += f", the {self._draft.by} {_each(self._drafted, self._asked)}"
             cost += f" in {self._asked} of {self._rounds} passes"
-        return [f"accepted: {', '.join(accepted)}", cost]
+        return [f"right guesses: {', '.join(accepted)}", cost]
 
     def close(self) -> None:
         self._draft.close()

@@ -164,7 +164,7 @@ def shared(
     if not ours_written or not theirs_written:
         return UNKNOWN
     if count < LEAST:
-        steps = [_per_token(*each[:2], begin, end) for each in progress]
+        steps = [_per_token(clock, tokens) for clock, tokens, _ in progress]
         return _apart(ours_written / theirs_written, *steps)
     edges = np.linspace(begin, end, count + 1)
     # The work in each slice, [slices], is in seconds of its column's own usual speed.
@@ -175,10 +175,10 @@ def shared(
     return _around(value, np.log(our_work / their_work), count, PLACE)
 
 
-def _per_token(clock: Floats, tokens: Floats, begin: float, end: float) -> Floats:
-    """Seconds per token of each step that lies in that time and wrote one."""
-    inside = (clock[:-1] >= begin) & (clock[1:] <= end) & (np.diff(tokens) > 0)
-    return (np.diff(clock) / np.maximum(np.diff(tokens), 1))[inside]
+def _per_token(clock: Floats, tokens: Floats) -> Floats:
+    """Seconds per token of each step that wrote one."""
+    wrote = np.diff(tokens) > 0
+    return np.diff(clock)[wrote] / np.diff(tokens)[wrote]
 
 
 def _apart(value: float, ours: Floats, theirs: Floats) -> Ratio:

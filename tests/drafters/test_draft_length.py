@@ -229,7 +229,7 @@ def test_what_auto_drafted_is_summed_up() -> None:
     rounds(draft_length, [outcome(4, 2, 4), outcome(1, 1, 1), outcome(0, 0), outcome(4, 4, 4)])
     decision = draft_length.summary()
     assert decision.settings == {"k": 3}
-    assert decision.why == "auto drafted k=3 tokens on average, in 3 of 4 passes"
+    assert decision.why == "auto guessed 3 tokens ahead on average, in 3 of 4 passes"
     assert decision.declined == ()
     # Four passes over 5, 2, 1 and 5 rows, of which all but the first changed the width.
     spent = 2 * CURVE(5) + CURVE(2) + CURVE(1) + 9 * 0.5
@@ -303,12 +303,12 @@ def test_a_hybrid_tells_whose_guesses_were_accepted_and_what_asking_took() -> No
     found = run(engine, Request("x", max_new_tokens=60), hybrid)
     accepted = sum(step.accepted for step in found.steps)
     drafted = sum(step.drafted for step in found.steps)
-    said = hybrid.decision.why.partition("accepted: ")[2].partition(";")[0]
+    said = hybrid.decision.why.partition("right guesses: ")[2].partition(";")[0]
     told = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+)", said)]
     assert tuple(map(sum, zip(*told, strict=True))) == (accepted, drafted)
     cost = (
-        r"guessing takes prompt lookup \S+ ms a pass, "
-        r"and the draft model \S+ ms in \d+ of \d+ passes"
+        r"prompt lookup takes \S+ ms a pass, "
+        r"the draft model \S+ ms in \d+ of \d+ passes"
     )
     assert re.search(cost, hybrid.decision.why)
 

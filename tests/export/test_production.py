@@ -54,7 +54,7 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
 
 def test_what_the_code_does_otherwise_comes_first_and_then_why_it_was_decided() -> None:
     """That the code of "Speculative" was prompt lookup stood in the middle of a long note."""
-    for why in ("auto drafted k=3 tokens on average", "K=3 paid."):
+    for why in ("auto guessed 3 tokens ahead on average", "K=3 paid."):
         found = code_of("speculative", ran({"k": 3}, why=why))
         reason = f"{why[0].upper()}{why[1:].rstrip('.')}."
         assert found.note.startswith("This code uses prompt lookup only. No library loads")
@@ -91,10 +91,10 @@ def test_code_that_does_only_a_part_says_how_fast_that_part_was(columns: str, sa
 
 
 def test_a_long_reason_is_short_sentences() -> None:
-    why = "auto drafted k=4 tokens on average; accepted: trained draft 63 of 207; it paid"
+    why = "auto guessed 4 tokens ahead on average; right guesses: trained draft 63 of 207; it paid"
     note = code_of("lookup", ran({"k": 4}, why=why)).note
     assert note == (
-        "Auto drafted k=4 tokens on average. Accepted: trained draft 63 of 207. It paid."
+        "Auto guessed 4 tokens ahead on average. Right guesses: trained draft 63 of 207. It paid."
     )
 
 

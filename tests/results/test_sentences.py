@@ -284,7 +284,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """In the first second of a race, a column at 0.40 of the baseline's speed was said to have too
     few passes to tell, and in the next line that no difference was shown.
     """
-    board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.25))
+    board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE[:3], 0.25))
     assert pace(board, 1) == "too short to tell"
     assert reason(board, 1) == "1.00 tokens per pass \u00f7 2.50\u00d7 the time = 0.40\u00d7"
 
