@@ -448,7 +448,7 @@ def training(task: Task, journal: Journal, seconds: float) -> Iterator[Line]:
 
 
 def write_together(task: Task, until: float) -> None:
-    """Let several processes write conversations until then: one launches too few kernels."""
+    """Let several processes write conversations until then: one alone leaves the GPU idle."""
     folder = head_of(task).parent
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(task.size.writers, get_context("spawn")) as pool:

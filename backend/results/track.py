@@ -151,12 +151,14 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
 
 def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
     """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
-    Once the race is `settled`, lanes behind the winner are in the order of their speed-ups.
+    Once the race is `settled`, lanes are as long as their speed-ups have them, so one that was
+    faster than the first to finish shares its place; those of a program go by their speed-ups.
     """
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
     order: dict[int, float] = {i: position(board, i, finish.seconds) for i in placed}
     if settled:
-        order = {i: inf if i == finish.column else _speed(board, i) for i in placed}
+        final = _speed if unit_of(board) == "character" else settled_length
+        order = {i: final(board, i) for i in placed}
     found: dict[int, tuple[int, bool]] = {}
     for value in sorted(set(order.values()), reverse=True):
         group = [i for i in placed if order[i] == value]
@@ -166,8 +168,8 @@ def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int,
 
 def settled_length(board: Scoreboard, index: int) -> float:
     """How long the lane is in the end, so that lanes are in proportion to their speed-ups and the
-    winner's ends at the flag. Lanes whose speed is unknown or no match for the winner's, and those
-    of programs, whose speed is not of what they write alone, are as at the photo finish.
+    winner's ends at the flag. Lanes without a speed or a place are as at the photo finish. So are
+    those of programs, whose speed-up counts their fixed text, too.
     """
     finish = photo_finish(board)
     if finish is None:

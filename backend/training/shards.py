@@ -90,8 +90,8 @@ def shards_in(folder: Path) -> list[Shard]:
 
 
 def groups(texts: Iterable[T], length: Callable[[T], int], most: int) -> list[list[T]]:
-    """Texts in their order, those side by side together that make up at most so many tokens when
-    they are padded to the last one's length; one text at least.
+    """Consecutive texts in groups of at most `most` tokens, counted as if all texts of a group were
+    as long as its last one. A group has at least one text.
     """
     found: list[list[T]] = [[]]
     for text in texts:

@@ -33,7 +33,7 @@ NUCLEUS = 0.95
 #: Draws until one falls into the nucleus; the most probable token is taken if none does.
 TRIES = 20
 
-#: Draws at a time: a GPU is kept waiting by each look at what it drew.
+#: Draws made at a time, by device: a GPU waits whenever the host looks at what was drawn.
 DRAWS = {"cuda": 3}
 
 #: A batch loses its finished conversations once they are one in so many: a new shape costs time.

@@ -213,7 +213,9 @@ class TorchTarget:
         return output.logits[:, -1].float()
 
     def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
-        """Texts of like length are read together; nothing sees the padding behind it."""
+        """Reads texts of similar length together. They are padded behind, which changes nothing:
+        no token attends to later ones.
+        """
         found: dict[int, HiddenStates] = {}
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for places in groups(order, lambda place: len(texts[place]), AT_ONCE):

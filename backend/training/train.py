@@ -39,8 +39,8 @@ JUDGED = 4
 #: Batches of held-out text that are judged on the way.
 FEW = 4
 
-#: What a fit on CUDA has instead of the usual: a GPU is busy only with so many tokens at a time,
-#: fewer steps may be larger, and there is time for the later draft steps.
+#: What the recipe has instead on CUDA. Small batches leave a GPU idle. Larger ones mean fewer
+#: steps, which can take a higher rate, and there is time to train the later draft steps longer.
 LARGE = {"batch": 8192, "rate": 1e-3, "steps": (1, 2, 2, 3, 3, 3)}
 
 LIBRARIES = ("torch", "transformers", "openvino", "numpy")

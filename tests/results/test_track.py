@@ -224,6 +224,25 @@ def test_in_the_end_lanes_and_places_are_those_of_the_speed_ups() -> None:
         assert [each["settled"] for each in columns] == pytest.approx(wanted, abs=0.06)
 
 
+def test_no_lane_has_a_place_behind_a_slower_one() -> None:
+    """Grammar was 1st with 1.79 and Speculative 2nd with 1.81, their bars equal: a grammar's text
+    may end a token earlier.
+    """
+    events: list[Event] = []
+    for column, (cost, tokens) in enumerate(((0.2, 12), (0.1, 12), (0.102, 11))):
+        steps = [step(column, [t], cost) for t in range(1, tokens)]
+        first = [started(column), step(column, [0], 1.0)]
+        events += [*first, *steps, Finished(column, "end of text", [])]
+    board = board_of("kv lookup suffix", *events)
+    finish = photo_finish(board)
+    assert finish is not None
+    assert finish.column == 2
+    assert board.speedup(1) > board.speedup(2)
+    columns = view(board, race=1, goal=12)["columns"]
+    assert [each["place"] for each in columns] == ["3rd", "=1st", "=1st"]
+    assert columns[1]["settled"] == columns[2]["settled"] == finish.length
+
+
 def test_a_lane_that_goes_on_has_what_stood_there_before() -> None:
     board = board_of("kv lookup", *written(0, SINGLE, 0.2), *written(1, SINGLE, 0.1))
     for score in board.scores:
