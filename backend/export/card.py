@@ -62,7 +62,7 @@ def card(record: RaceRecord) -> str:
     for index, length in enumerate(reached):
         middle = begin + COLUMN * (index + 0.5)
         place = places.get(index, (0, False))
-        parts += _column(made, index, round(length), length / whole, place, middle)
+        parts += _column(made, index, int(length), length / whole, place, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
     parts += [text(BEGIN + LENGTH, end + 26, counted(round(whole), unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)

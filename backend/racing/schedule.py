@@ -18,8 +18,8 @@ from backend.events import Event, Failed, Finished, Step, failures
 TURN = 0.06
 
 #: A lane's turn is up to so long while it has written nothing: who watches sees a first token when
-#: one column has read the prompt, not when all have.
-READING = 0.5
+#: one column has read the prompt, not when all have. Long enough for 200 tokens on a slow machine.
+READING = 3.0
 
 #: Events of a polled lane that are passed on in one look: one that comes quickly holds no other up.
 MOST = 64

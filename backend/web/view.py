@@ -287,7 +287,7 @@ def _column(
         "gist": public(column.gist),
         "lane": public(_lane(board, index)),
         "place": places.get(index, ""),
-        "settled": round(settled_length(board, index), 1) if board.ended else None,
+        "settled": int(10 * settled_length(board, index)) / 10 if board.ended else None,
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
