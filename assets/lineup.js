@@ -119,7 +119,7 @@ function card(strategy) {
   const twice = button("Duplicate", `Duplicate ${declared.title}`, () => {
     send(present(() => ({ op: "duplicate", index: at() })), it, () => cards.splice(at() + 1, 0, null));
   });
-  const remove = button("Remove", `Remove ${declared.title}`, () => {
+  const remove = button("\u00d7", `Remove ${declared.title}`, () => {
     send(present(() => ({ op: "remove", index: at() })), it, () => {
       const index = at();
       cards.splice(index, 1);

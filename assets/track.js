@@ -11,11 +11,15 @@ const FEWEST = 4; // ticks, at least
 const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
 const GAP = 3; // pixels, at least, from the flag to a lane that is not there yet
 const LOOK = 250; // ms between two looks at a race
+const ZOOM = 600; // ms in which the scale shrinks from the most tokens allowed to the finish
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const moving = new Set(); // lanes on their way
-let drawn = ""; // of the scale, which changes in place
+let drawn = ""; // of the scale
 let width = 800; // of the lanes, in pixels
 let scale = { unit: "token", flag: 0, end: "", about: "", finish: null, now: null };
+let end = 0; // of the scale that is drawn: `scale` changes in place
+let racing = false; // when it was drawn
+let zoom = null; // of the photo finish: from which end, since when
 
 export function laneOf(column) {
   const root = make("li", "dd-lane");
@@ -42,17 +46,17 @@ const near = () => 1 - ROOM / width;
 // Round numbers, a few.
 function ticks() {
   let step = 1;
-  for (let i = 0; scale.flag / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
+  for (let i = 0; end / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
   const all = [];
-  for (let at = 0; at < scale.flag; at += step) all.push(at);
+  for (let at = 0; at < end; at += step) all.push(at);
   return all;
 }
 
 export const finish = () => scale.finish;
 export const finishedBy = (clock) => scale.finish !== null && clock >= scale.finish;
 
-// Where a number lies on the flag, there is its line alone.
-const label = (at) => (width * (1 - at / scale.flag) > 8 + 7 * String(at).length ? String(at) : "");
+// Where a number lies on the flag or behind it, there is its line alone.
+const label = (at) => (width * (scale.flag - at) > end * (8 + 7 * String(at).length) ? String(at) : "");
 
 function tick(name, share, text) {
   const node = make("span", name, text);
@@ -62,16 +66,26 @@ function tick(name, share, text) {
 
 // Anew where only the window has changed.
 export function drawScale(now = scale) {
+  if (now.finish === null) zoom = null;
+  else if (racing && now.flag < end && !calm.matches) zoom = { from: end, since: document.timeline.currentTime };
+  racing = now.now !== null && now.finish === null;
   scale = now;
   width = find(".dd-scale").clientWidth || width;
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
   setData(find(".dd-track"), "noisy", String(now.noisy));
   put(find(".dd-unit"), now.about);
-  const wanted = `${now.flag} ${now.end} ${width}`;
+  drawTicks(document.timeline.currentTime);
+}
+
+function drawTicks(now) {
+  const part = zoom ? Math.min(1, (now - zoom.since) / ZOOM) : 1;
+  end = part < 1 ? zoom.from + part * (2 - part) * (scale.flag - zoom.from) : scale.flag;
+  if (part === 1) zoom = null;
+  const wanted = `${end} ${scale.flag} ${scale.end} ${width}`;
   if (drawn === wanted) return;
   drawn = wanted;
-  const marks = ticks().map((at) => tick("dd-tick", at / scale.flag, label(at)));
-  find(".dd-scale").replaceChildren(...marks, tick("dd-flag", 1, scale.flag ? scale.end : ""));
+  const marks = ticks().map((at) => tick("dd-tick", at / end, label(at)));
+  find(".dd-scale").replaceChildren(...marks, tick("dd-flag", end ? scale.flag / end : 1, end ? scale.end : ""));
 }
 
 // How far the lane is after `n` rounds.
@@ -79,7 +93,7 @@ const lengthAt = (it, n) => (scale.unit === "token" ? it.column.earlier + it.tok
 
 // The head of a lane, and the number at it.
 function drawHead(it, length) {
-  const share = scale.flag && Math.min(1, length / scale.flag);
+  const share = end && Math.min(1, length / end);
   const percent = 100 * (share < 1 ? Math.min(share, 1 - GAP / width) : 1);
   it.head = length;
   setStyle(it.lane.fill, "transform", `translateX(${percent - 100}%)`);
@@ -87,12 +101,13 @@ function drawHead(it, length) {
   put(it.lane.count, length ? String(Math.floor(length)) : ""); // so only ties look alike
 }
 
-// A lane that races goes on until the next look, its number with it.
+// A lane that races goes on until the next look, its number with it; at the finish the scale does.
 function glide(now) {
+  if (zoom) drawTicks(now);
   for (const it of moving) {
     const part = Math.min(1, Math.max(0, now - it.since) / LOOK);
     drawHead(it, it.from + part * (it.to - it.from));
-    if (part === 1) moving.delete(it);
+    if (part === 1 && !zoom) moving.delete(it);
   }
   document.dispatchEvent(new Event("dd-glide"));
   if (moving.size) requestAnimationFrame(glide);
@@ -107,7 +122,7 @@ export function drawLane(it) {
   const length = (it.place === null ? column.settled : null) ?? lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
   Object.assign(it, { from: it.head ?? 0, to: length, since: performance.now() });
-  if (scale.finish === null && it.following && !calm.matches) {
+  if ((scale.finish === null || zoom) && it.following && !calm.matches) {
     if (!moving.size) requestAnimationFrame(glide);
     moving.add(it);
   } else {

@@ -9,7 +9,8 @@ import typer
 from backend.bench.quiet import wait_for_quiet
 from backend.cli.console import say
 from backend.cli.options import Wait
-from backend.events import Conditions, Event
+from backend.events import Conditions, Event, Preparing
+from backend.racing.commands import Measure
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.records.file import require_folder, save
@@ -26,10 +27,14 @@ def opening(
     tries: Annotated[int, typer.Option(min=1, help="Races; the middle quiet one is kept.")] = 5,
     wait: Wait = 30,
 ) -> None:
-    """Race the first example on the built-in model; keep the middle one of the quiet races."""
+    """Race the first example on the built-in model; keep the middle one of the quiet races. What
+    load costs is measured before, so that the record shows it.
+    """
     require_folder(file)
     models = LoadedModels()
     record(models)  # the first race loads and learns
+    wait_for_quiet(wait, say)
+    Measure((parse_column("kv"),), ModelSpec(), load=True).run(models, say_news, lambda: False)
     races: list[RaceRecord] = []
     for number in range(tries):
         wait_for_quiet(wait, say)
@@ -38,6 +43,11 @@ def opening(
         told = taken_by_others(made.conditions) if made.conditions else "nothing is known of others"
         say(f"race {number + 1} of {tries}: {headline(made)} Meanwhile {told}.")
     save(middle(races), file)
+
+
+def say_news(event: Event) -> None:
+    if isinstance(event, Preparing):
+        say(event.text)
 
 
 def record(models: LoadedModels) -> RaceRecord:

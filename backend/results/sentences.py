@@ -222,7 +222,7 @@ def frozen(board: Scoreboard) -> str:
         return ""
     if unit_of(board) == "character":
         return f"The bars show {board.name(finish.column)}'s finish."
-    return "Bars and speed-ups leave out the prompt."
+    return "Bars match the speed-ups, which leave out the prompt."
 
 
 def waiting(ahead: int) -> str:
@@ -447,7 +447,8 @@ def _kept_texts(board: Scoreboard) -> str:
         reference = board.name(board.reference(others[0]) or 0)
         return f"The texts of {reference} and {board.name(others[0])} are identical{rest}."
     if len(references) > 1:
-        return f"All {_number(len(others))} texts are the same as those they must match."
+        which = "Both" if len(others) == 2 else f"All {_number(len(others))}"
+        return f"{which} texts are the same as those they must match."
     if len(same) - len(cut) < 2:
         return f"The other texts are the beginning of {board.name(board.baseline_index or 0)}'s."
     whole, count = _number(len(board.columns)), _number(len(same) - len(cut)).capitalize()
@@ -490,7 +491,7 @@ def _other_weights(board: Scoreboard) -> str:
             clauses.append(f"{name} differs from {plain} from token {difference.index + 1}")
         elif board.compared(index):
             clauses.append(f"{name} wrote the same text as {plain}")
-    return f"With other weights, {', '.join(clauses)}." if clauses else ""
+    return f"With other weights, {'; '.join(clauses)}." if clauses else ""
 
 
 def _recurrent(board: Scoreboard) -> str:

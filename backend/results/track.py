@@ -168,8 +168,9 @@ def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int,
 
 def settled_length(board: Scoreboard, index: int) -> float:
     """How long the lane is in the end, so that lanes are in proportion to their speed-ups and the
-    winner's ends at the flag. Lanes without a speed or a place are as at the photo finish. So are
-    those of programs, whose speed-up counts their fixed text, too.
+    winner's ends at the flag. One that stops by its own setting ends there at the latest. Lanes
+    without a speed or a place are as at the photo finish. So are those of programs, whose speed-up
+    counts their fixed text, too.
     """
     finish = photo_finish(board)
     if finish is None:
@@ -177,8 +178,9 @@ def settled_length(board: Scoreboard, index: int) -> float:
     own, best = _speed(board, index), _speed(board, finish.column)
     if unit_of(board) == "character" or not own * best or not _placed(board, index, finish):
         return position(board, index, finish.seconds)
-    earlier = board.scores[index].earlier
-    return earlier + min(1.0, own / best) * (finish.length - earlier)
+    score = board.scores[index]
+    length = min(1.0, own / best) * (finish.length - score.earlier)
+    return score.earlier + min(length, score.written if score.reason == BY_DESIGN else inf)
 
 
 def _speed(board: Scoreboard, index: int) -> float:

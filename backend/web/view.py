@@ -136,9 +136,6 @@ def opening_view(record: RaceRecord) -> View:
         "columns": columns,
         "rest": sentences.headlines(made)[1],
         "doubt": "",
-        "result": None,
-        "costs": None,
-        "load": None,
         "glossary": _glossary(),
     }
     recorded = _recorded(record, str)

@@ -826,6 +826,35 @@ def test_a_bar_is_as_long_as_its_number_says(visitor: Visitor) -> None:
     assert page.evaluate("Math.max(...window.apart)") < 1.5
 
 
+#: Where the flag stands, in percent of the scale, in each frame of a race from the photo finish on.
+FLAGS = """() => {
+  window.flags = [];
+  const look = () => {
+    requestAnimationFrame(look);
+    const seen = ':is([data-phase="racing"], [data-phase="ended"]) [data-finish="photo"] .dd-flag';
+    const flag = document.querySelector(seen);
+    if (flag) window.flags.push(parseFloat(flag.style.left));
+  };
+  look();
+}"""
+
+
+def test_the_scale_shrinks_to_the_finish_without_a_jump(visitor: Visitor) -> None:
+    """The scale ended at the most tokens allowed and, one frame later, where the winner ended."""
+    page = visitor.page
+    visitor.columns("kv", "lookup")
+    visitor.tab("Sampling")
+    page.get_by_label("Stop strings").fill("V$?")  # 57 of 96 tokens
+    page.evaluate(FLAGS)
+    visitor.ask(LONG, tokens=96, model="fake-slow")
+    visitor.wait_phase("ended")
+    page.wait_for_function("window.flags.at(-1) === 100")
+    flags = page.evaluate("window.flags")
+    assert flags[0] < 75
+    assert flags == sorted(flags)
+    assert len(set(flags)) > 3
+
+
 def test_a_phone_s_flag_is_reached_by_the_winner_alone(visitor: Visitor) -> None:
     """A lane of 73 tokens lay on a line at 74, the winner's covered it, and nothing of it was
     chequered. What the axis ends with ran past the margin.
@@ -898,6 +927,24 @@ def test_a_race_begun_in_the_prompt_is_not_hidden_by_it(visitor: Visitor) -> Non
     page.keyboard.press("Control+Enter")
     visitor.wait_phase("ended")
     expect(page.locator("#run")).to_be_focused()
+
+
+def test_the_opening_race_says_why(visitor: Visitor) -> None:
+    """Its reasons and what a pass costs were there after a race of one's own alone, and what load
+    does after minutes of measuring.
+    """
+    page = visitor.page
+    page.wait_for_selector('.dd-board[data-phase="opening"]')
+    page.get_by_text("Why?", exact=True).click()
+    shown = {
+        "Figures": ".dd-result table",
+        "Cost of a pass": ".dd-costs-plot svg",
+        "Under load": ".dd-load-plot svg",
+    }
+    for name, drawn in shown.items():
+        page.get_by_role("tab", name=name).click()
+        expect(page.locator(drawn)).to_be_visible()
+    expect(page.locator(".dd-load-measure")).to_be_hidden()  # it needs a race of one's own
 
 
 def test_stop_is_red(visitor: Visitor) -> None:

@@ -301,9 +301,21 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
         "Speculative is 1.33\u00d7 \u00b1 0.02 as fast as KV reuse. KV reuse (int4), whose "
         "text may differ, is 2.50\u00d7 as fast. "
         "The texts of KV reuse and Speculative are identical. "
-        "With other weights, KV reuse (int8) wrote the same text as KV reuse, KV reuse (int4) "
+        "With other weights, KV reuse (int8) wrote the same text as KV reuse; KV reuse (int4) "
         "differs from KV reuse from token 2."
     )
+
+
+def test_two_texts_with_two_references_are_both_the_same() -> None:
+    """ "All two texts are the same as those they must match."""
+    events = [
+        *written(0, LONG, 0.1),
+        *written(1, LONG, 0.05, {"precision": "int8"}),
+        *written(2, LONG_PAIRS, 0.15),
+        *written(3, LONG_PAIRS, 0.08, {"precision": "int8"}),
+    ]
+    told = headline(board_of("kv kv@int8 speculative speculative@int8", *events))
+    assert "Both texts are the same as those they must match." in told
 
 
 def test_a_column_that_promises_a_distribution_is_never_said_to_differ() -> None:

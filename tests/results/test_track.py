@@ -60,7 +60,7 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
         assert finish is not None
         assert finish.column == winner
         ahead = 3 if winner else 7
-        assert frozen(board) == "Bars and speed-ups leave out the prompt."
+        assert frozen(board) == "Bars match the speed-ups, which leave out the prompt."
         assert stands(board, finish).endswith(f"{ahead} tokens ahead of {board.name(1 - winner)}")
         columns = view(board, race=1, goal=7)["columns"]
         firsts = [json.loads(column["rounds"].partition("\n")[0])[0] for column in columns]
@@ -249,6 +249,15 @@ def test_a_lane_that_goes_on_has_what_stood_there_before() -> None:
         score.earlier = 20
     assert settled_length(board, 1) == 20 + 7
     assert settled_length(board, 0) == pytest.approx(20 + 7 / board.speedup(1), abs=0.01)
+
+
+def test_a_lane_that_stops_by_its_own_setting_is_no_longer_than_its_text() -> None:
+    """Stateless "stops at 12 tokens", and its bar had 17: so many it would have written."""
+    short = [*written(1, SINGLE[:3], 0.12)[:-1], Finished(1, "column limit", [])]
+    board = board_of("kv stateless", *written(0, SINGLE, 0.1), *short)
+    whole, shorter = (score.written for score in board.scores)
+    assert board.speedup(1) * whole > shorter + 1
+    assert settled_length(board, 1) == shorter
 
 
 def test_a_grammar_that_answers_something_else_has_no_place() -> None:
