@@ -41,11 +41,11 @@ function lastPlace() {
 }
 
 // What was said at that moment, and each lane's place. Races that run have no story yet, and by tokens
-// all lanes are as long.
+// all lanes are as long. Something is always said: without a line of text, all below would move.
 function storyAt(at) {
   if (racing()) return null;
-  if (byTokens()) return { said: "", places: [] };
-  const [, said, places] = race.view.story.findLast(([from]) => from <= at) ?? [0, opening() ? "A recorded race" : "", []];
+  if (byTokens()) return { said: "All lanes at the same token", places: [] };
+  const [, said, places] = race.view.story.findLast(([from]) => from <= at) ?? [0, opening() ? "A recorded race" : "A replay", []];
   return { said, places };
 }
 

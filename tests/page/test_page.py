@@ -762,7 +762,9 @@ def test_nothing_jumps_in_a_race(visitor: Visitor) -> None:
 
 
 def test_a_replay_moves_nothing(visitor: Visitor) -> None:
-    """Each card's details came above the cards, in the headline's size, and told the result."""
+    """Each card's details came above the cards, in the headline's size, and told the result. By
+    tokens, nothing was said at the top, and all below it moved by 5 pixels.
+    """
     page = visitor.page
     visitor.columns("kv", "lookup")
     visitor.ask(LONG, tokens=48)
@@ -772,6 +774,10 @@ def test_a_replay_moves_nothing(visitor: Visitor) -> None:
     before = texts.evaluate_all(look)
     page.get_by_role("button", name="One step back").click()
     expect(details.first).to_be_hidden()
+    assert texts.evaluate_all(look) == before
+    page.get_by_label("Unit of the replay").select_option("tokens")
+    page.get_by_role("button", name="One step back").click()
+    expect(page.locator(".dd-status strong")).to_have_text("All lanes at the same token")
     assert texts.evaluate_all(look) == before
 
 
