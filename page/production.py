@@ -31,6 +31,14 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
         language = "shell" if snippet.language == "bash" else "python"
         return columns, gr.update(value=snippet.code, language=language), snippet.note
 
-    reasons = [sections.expand, column.input, library.input]
-    gr.on(reasons, write, [column, library], [column, code, note], **NEWEST)
+    def suggest(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, Any, str]:
+        """For the library on show if it can do what the column does, else for one that can."""
+        usual = chosen or around.controller.winner(visitor_of(request))
+        label = last_columns(around.controller, request, usual)[1]
+        name = around.controller.library(visitor_of(request), label, name)
+        return name, *write(request, label, name)
+
+    shown = [column, code, note]
+    gr.on([sections.expand, column.input], suggest, [column, library], [library, *shown], **NEWEST)
+    library.input(write, [column, library], shown, **NEWEST)
     return {}

@@ -17,12 +17,14 @@ from backend.results.intervals import Ratio
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
+    ALIKE,
     BY_DESIGN,
     PhotoFinish,
     early,
     photo_finish,
     place,
     position,
+    settles,
     standing,
     unit_of,
 )
@@ -30,9 +32,6 @@ from backend.results.track import (
 #: Timings are doubted when others and the page use more than SPOILED of the machine, or when a
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.25, 0.25
-
-#: Columns whose speeds differ by less than this factor are named together.
-ALIKE = 1.05
 
 #: Nobody would wait for more tokens than this.
 FAR = 10_000
@@ -220,7 +219,7 @@ def frozen(board: Scoreboard) -> str:
     finish = photo_finish(board)
     if finish is None:
         return ""
-    if unit_of(board) == "character":
+    if not settles(board):
         return f"The bars show {board.name(finish.column)}'s finish."
     return "Bars match the speed-ups, which leave out the prompt."
 

@@ -22,6 +22,9 @@ Unit = Literal["token", "character"]
 #: Why a column ended that stops early by its own setting: it never meant to finish.
 BY_DESIGN = "column limit"
 
+#: Columns whose speed-ups differ by less than this factor are as good as equal.
+ALIKE = 1.05
+
 #: Tokens of the longest text from which on a race that runs has places and speeds.
 SETTLED = 8
 
@@ -166,17 +169,29 @@ def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int,
     return found
 
 
+def settles(board: Scoreboard) -> bool:
+    """True if the lanes of an ended race can be as long as their speed-ups have them: the unit is
+    the token, and the first to finish has about the highest speed-up.
+    """
+    finish = photo_finish(board)
+    if finish is None or unit_of(board) == "character":
+        return False
+    placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
+    return ALIKE * _speed(board, finish.column) >= max(_speed(board, i) for i in placed)
+
+
 def settled_length(board: Scoreboard, index: int) -> float:
     """How long the lane is in the end, so that lanes are in proportion to their speed-ups and the
     winner's ends at the flag. One that stops by its own setting ends there at the latest. Lanes
-    without a speed or a place are as at the photo finish. So are those of programs, whose speed-up
-    counts their fixed text, too.
+    without a speed or a place are as at the photo finish. So are all where a lane behind the
+    winner's has a clearly higher speed-up, and those of programs, whose speed-up counts their fixed
+    text, too.
     """
     finish = photo_finish(board)
     if finish is None:
         return position(board, index)
     own, best = _speed(board, index), _speed(board, finish.column)
-    if unit_of(board) == "character" or not own * best or not _placed(board, index, finish):
+    if not settles(board) or not own * best or not _placed(board, index, finish):
         return position(board, index, finish.seconds)
     score = board.scores[index]
     length = min(1.0, own / best) * (finish.length - score.earlier)

@@ -9,7 +9,7 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import CUT_SHORT
 from backend.export.plan import Snippet
-from backend.export.production import snippet, speeds_of_part
+from backend.export.production import LIBRARIES, snippet, speeds_of_part
 from backend.kvcache.snapshots import Info, default_folder
 from backend.programs.parser import is_program
 from backend.racing.commands import Command, Measure, SaveColumn
@@ -190,6 +190,13 @@ class Controller:
             return Snippet("", "python", "", public(explain(error)))
         folder = "Replace the model's name with your own path." if moved else ""
         return replace(made, note=f"{folder} {made.note}".strip())
+
+    def library(self, visitor: str, label: Any, wanted: Any) -> Any:
+        """The library `wanted`, or if it has no code for the column `label` of the visitor's last
+        race, the first one that has.
+        """
+        names = (wanted, *LIBRARIES)
+        return next((n for n in names if self.production(visitor, label, n).code), wanted)
 
     def export(self, visitor: str, asked: Any) -> View:
         """The race on show, of the number that is asked for, as a link, to be pasted or "kept" by

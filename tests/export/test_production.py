@@ -219,6 +219,17 @@ def test_a_visitor_gets_the_code_of_their_last_race() -> None:
     assert "prompt_lookup_num_tokens=5" in desk.production("me", label, "transformers").code
 
 
+def test_the_library_on_show_gives_way_to_one_that_can_do_what_the_column_did() -> None:
+    """A grammar was the fastest, transformers has none, and there was no code."""
+    columns = (default_column("kv"), parse_column("grammar:grammar=person"))
+    desk = after(Race(Request("Hi", 16), columns, FAKE))
+    label = columns[1].label
+    assert not desk.production("me", label, "transformers").code
+    assert desk.production("me", label, desk.library("me", label, "transformers")).code
+    assert desk.library("me", "KV reuse", "vLLM") == "vLLM"
+    assert desk.library("you", label, "vLLM") == "vLLM"
+
+
 def test_a_program_has_no_code() -> None:
     """Its tags were the prompt, letter by letter, and nothing said so."""
     desk = after(Race(Request('Name: {{gen "name"}}', 16), COLUMNS, FAKE))
