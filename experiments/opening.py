@@ -46,6 +46,7 @@ def opening(
 
 
 def say_news(event: Event) -> None:
+    """Say what is waited for."""
     if isinstance(event, Preparing):
         say(event.text)
 

@@ -177,7 +177,8 @@ def settles(board: Scoreboard) -> bool:
     if finish is None or unit_of(board) == "character":
         return False
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    return ALIKE * _speed(board, finish.column) >= max(_speed(board, i) for i in placed)
+    best = _speed(board, finish.column)
+    return best > 0 and ALIKE * best >= max(_speed(board, i) for i in placed)
 
 
 def settled_length(board: Scoreboard, index: int) -> float:
