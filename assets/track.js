@@ -98,7 +98,7 @@ function drawHead(it, length) {
   it.head = length;
   setStyle(it.lane.fill, "transform", `translateX(${percent - 100}%)`);
   setStyle(it.lane.runner, "transform", `translateX(${percent}%)`);
-  put(it.lane.count, length ? String(Math.floor(length)) : ""); // so only ties look alike
+  put(it.lane.count, String(Math.floor(length) || "")); // rounded down: only ties look alike
 }
 
 // A lane that races goes on until the next look, its number with it; at the finish the scale does.

@@ -85,7 +85,7 @@ def test_a_turn_goes_to_the_lowest_clock_and_lasts_no_longer_than_it_may(
 
 def test_a_column_writes_its_first_token_before_the_others_have_read_the_prompt() -> None:
     """Five columns read a prompt in turns: nothing was to be seen until all five had. On a slow
-    machine, on which the first example's 188 tokens take 0.7 s, that was still so.
+    machine, on which the first example's 213 tokens take 0.7 s, that was still so.
     """
     columns = [Column(i, [0.3, 0.3, 0.1, 0.02], reads=3) for i in range(5)]
     events = list(interleave([column.lane() for column in columns], never))
