@@ -113,12 +113,8 @@ def span(ratio: Ratio) -> str:
 
 
 def likely(ratio: Ratio) -> str:
-    """A factor and how far its interval reaches: 1.33 +- 0.05, or both ends of a wide one."""
-    if not ratio.known:
-        return factor(ratio.value)
-    reach = max(ratio.high - ratio.value, ratio.value - ratio.low)
-    near = reach < ratio.value / 2
-    return factor(ratio.value) + (f" \N{PLUS-MINUS SIGN} {reach:.2f}" if near else span(ratio))
+    """A factor and its interval: 1.33 (1.28-1.38) with a multiplication sign and a dash."""
+    return f"{factor(ratio.value)}{span(ratio)}"
 
 
 def milliseconds(value: float) -> str:

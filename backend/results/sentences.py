@@ -12,7 +12,7 @@ import numpy as np
 
 from backend.engines.registry import engines
 from backend.events import Conditions, Served
-from backend.results.figures import as_long, counted, duration, factor, likely, rate, span
+from backend.results.figures import as_long, counted, duration, factor, likely, rate
 from backend.results.intervals import Ratio
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
@@ -221,7 +221,7 @@ def frozen(board: Scoreboard) -> str:
         return ""
     if not settles(board):
         return f"The bars show {board.name(finish.column)}'s finish."
-    return "Bars match the speed-ups, which leave out the prompt."
+    return "Bars and speed-ups leave out the time to read the prompt."
 
 
 def waiting(ahead: int) -> str:
@@ -265,6 +265,8 @@ def _speed(board: Scoreboard) -> str:
         return ""
     known.sort(key=lambda i: _quickness(board, i), reverse=True)
     keeping, fastest = [i for i in known if _same_text(board, i)], known[0]
+    if not board.baseline.tpot:  # nothing says which text is the right one
+        keeping = []
     best = (keeping or known)[0]
     other = fastest not in (best, *keeping) and board.pace(fastest) == "faster"
     sentence = _best(board, best, alone=len(keeping) == 1, other=other)
@@ -556,7 +558,7 @@ def _controls(board: Scoreboard) -> list[str]:
     """How far chance alone went: the speed-up of columns that did what the baseline does."""
     return [
         f"{board.name(i)} worked like {board.name(board.baseline_index or 0)}, so chance alone "
-        f"made its {factor(board.speedup(i))}{span(board.gain(i))}."
+        f"made its {likely(board.gain(i))}."
         for i in range(len(board.columns))
         if board.control(i) and board.speedup(i)
     ]
@@ -694,7 +696,7 @@ def reason(board: Scoreboard, index: int) -> str:
     """
     cause = _cause(board, index)
     shown = _comes_to(board, index) if cause and cause == equation(board, index) else ""
-    return "; ".join([f"{cause}: {shown}" if shown else cause, *_asides(board, index)])
+    return "; ".join([f"{cause}, {shown}" if shown else cause, *_asides(board, index)])
 
 
 def aside(board: Scoreboard, index: int) -> str:
@@ -768,15 +770,16 @@ def _exception(board: Scoreboard, index: int) -> str:
 
 
 def equation(board: Scoreboard, index: int) -> str:
-    """Tokens per pass over the time of a pass, and the speed-up that this is; "" while unknown and
-    for the baseline itself.
+    """Tokens per pass, how long a pass takes, and the speed-up that this makes; "" while unknown
+    and for the baseline itself.
     """
     score, cost, base = board.scores[index], pass_cost(board, index), board.baseline_index
     if not cost or base is None or index == base:
         return ""
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
     gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
-    return f"{gained} \N{DIVISION SIGN} {factor(cost)} the time = {likely(gain)}"
+    joined = "and" if gain.value >= 1 else "but"
+    return f"{gained}, {joined} each pass takes {factor(cost)} as long: {likely(gain)}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

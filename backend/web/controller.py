@@ -159,25 +159,25 @@ class Controller:
             return []
         return [self._offer.public(column.label) for column in columns]
 
-    def winner(self, visitor: str) -> str | None:
-        """The name of the fastest column of the visitor's last race, of the baseline if none was
-        measurably faster; None before a race.
+    def on_show(self, visitor: str) -> tuple[list[str], str | None]:
+        """The columns of the race on show, as they may be named here, and the one that was fastest:
+        the baseline if none was measurably faster; none while it runs. Not for the event loop.
         """
         try:
-            race, board = self._visitors.last(visitor)
+            race, board = self._race_on_show(visitor)
         except DerbyError:
-            return None
-        faster = [i for i in range(len(race.columns)) if board.pace(i) == "faster"]
-        best = max(faster, key=board.speedup, default=board.baseline_index)
-        return None if best is None else self._offer.public(race.columns[best].label)
+            return [], None
+        names = [self._offer.public(column.label) for column in race.columns]
+        faster = [i for i in range(len(names)) if board.pace(i) == "faster"]
+        return names, names[max(faster, key=board.speedup, default=board.baseline_index or 0)]
 
     def production(self, visitor: str, label: Any, library: Any) -> Snippet:
-        """How `library` does what the column `label` of the visitor's last race did, with the
-        settings in force. Of an error, no code and one sentence.
+        """How `library` does what the column `label` of the race on show did, with its settings. Of
+        an error, no code and one sentence. Not for the event loop.
         """
         public = self._offer.public
         try:
-            race, board = self._visitors.last(visitor)
+            race, board = self._race_on_show(visitor)
             index = _index(board, label, public)
             column = race.columns[index].named(public)
             target = replace(race.target, name=public(race.target.name))
@@ -192,11 +192,17 @@ class Controller:
         return replace(made, note=f"{folder} {made.note}".strip())
 
     def library(self, visitor: str, label: Any, wanted: Any) -> Any:
-        """The library `wanted`, or if it has no code for the column `label` of the visitor's last
-        race, the first one that has.
+        """The library `wanted`, or if it has no code for the column `label` of the race on show,
+        the first one that has. Not for the event loop.
         """
         names = (wanted, *LIBRARIES)
         return next((n for n in names if self.production(visitor, label, n).code), wanted)
+
+    def _race_on_show(self, visitor: str) -> tuple[Race | RaceRecord, Scoreboard]:
+        """The race that the visitor's page shows, and its board. Slow."""
+        new = not (self._opened.number(visitor) or self._visitors.number(visitor))
+        opened = self._opened_on_show(visitor, {"race": 0} if new else {})
+        return (opened, board_of(opened)) if opened else self._visitors.last(visitor)
 
     def export(self, visitor: str, asked: Any) -> View:
         """The race on show, of the number that is asked for, as a link, to be pasted or "kept" by

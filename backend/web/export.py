@@ -14,7 +14,7 @@ from backend.models.files import HUB_ID, model_title
 from backend.records.file import as_bytes, from_bytes
 from backend.records.link import LONGEST, PASTED, Held, decode, is_link, link
 from backend.records.record import RaceRecord, board
-from backend.results.figures import NONE, duration, factor, rate, span
+from backend.results.figures import NONE, duration, factor, likely, rate
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import gist, headline
@@ -180,7 +180,7 @@ def compared(there: RaceRecord, request: Request, here: Scoreboard) -> list[str]
 
 def _compared(then: Scoreboard, here: Scoreboard, index: int) -> str:
     old, new = then.scores[index], here.scores[index]
-    gains = [f"{factor(gain.value)}{span(gain)}" for gain in (then.gain(index), here.gain(index))]
+    gains = [likely(gain) for gain in (then.gain(index), here.gain(index))]
     if index == here.baseline_index or not (then.gain(index).value and here.gain(index).value):
         gains = [f"{rate(score.tokens_per_second)} tokens/s" for score in (old, new)]
     return f"{here.name(index)}: {_sameness(old, new)}; there {gains[0]}, here {gains[1]}"
@@ -257,7 +257,7 @@ def _beside(first: Scoreboard, made: Scoreboard, index: int) -> tuple[str, str]:
         return "failed", ""
     if score.state == "queued":
         return "", "only its settings are kept"
-    parts = [f"{factor(gain.value)}{span(gain)}"] if gain.value else []
+    parts = [likely(gain)] if gain.value else []
     parts += [f"{rate(score.tokens_per_second)} tokens/s"] if score.tokens_per_second else []
     others = [s for c, s in zip(first.columns, first.scores, strict=True) if str(c) == setting]
     compared = made is not first and others

@@ -85,7 +85,7 @@ def view(
     status = _status(board, phase, ahead)
     if ended:
         top, told = sentences.headlines(board)
-        rest = " ".join(filter(None, (sentences.frozen(board), told)))
+        rest = " ".join(filter(None, (told, sentences.frozen(board))))
     else:
         top = (phase == "racing" and sentences.lead(board)) or status
         rest = _aside(board, goal, top, status)
@@ -353,7 +353,7 @@ def _whole(board: Scoreboard, index: int) -> str:
     entry, speedup = figure("whole"), board.speedup(index)
     value = entry.value(board.scores[index], board.baseline)
     other = value and speedup and abs(log(value / speedup)) >= log(sentences.ALIKE)
-    return f"with the prompt {factor(value)}" if value and other else ""
+    return f"prompt included: {factor(value)}" if value and other else ""
 
 
 def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:

@@ -20,6 +20,8 @@ from backend.export.production import LIBRARIES, snippet, speeds_of_part
 from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
+from backend.records.link import encode
+from backend.records.record import recorded
 from backend.results.metrics import Score, State
 from backend.strategies.column import RACE_MODEL, default_column, parse_column
 from backend.types import ModelSpec, Request
@@ -228,6 +230,18 @@ def test_the_library_on_show_gives_way_to_one_that_can_do_what_the_column_did() 
     assert desk.production("me", label, desk.library("me", label, "transformers")).code
     assert desk.library("me", "KV reuse", "vLLM") == "vLLM"
     assert desk.library("you", label, "vLLM") == "vLLM"
+    assert desk.on_show("me") == (["KV reuse", label], "KV reuse")
+
+
+def test_a_race_that_was_opened_has_code_as_one_that_was_run_here() -> None:
+    """ "Use in production" of an opened link said that nothing had run yet."""
+    desk = after(Race(Request("Hi", 16), COLUMNS, FAKE))
+    assert desk.on_show("you")[1] == "Speculative"  # of the race that a new page shows
+    events = written(0, [[n] for n in range(16)], 0.1)
+    desk.open("me", encode(recorded(Request("Ho", 16), COLUMNS[1:], FAKE, events)))
+    label = COLUMNS[1].label
+    assert desk.on_show("me") == ([label], label)
+    assert "Ho" in desk.production("me", label, "vLLM").code
 
 
 def test_a_program_has_no_code() -> None:
@@ -256,7 +270,7 @@ def test_of_columns_with_one_title_each_has_its_own_code() -> None:
 def test_anything_else_is_a_sentence() -> None:
     desk = after(Race(Request("Hi", 4), COLUMNS, FAKE))
     asked: list[tuple[str, Any, Any, str]] = [
-        ("you", "KV reuse", "vLLM", "Nothing has run yet"),
+        ("you", "Prompt lookup", "vLLM", "no column 'Prompt lookup'"),
         ("me", "Lookahead", "vLLM", "no column 'Lookahead'"),
         ("me", ["KV reuse"], "vLLM", "no column"),
         ("me", None, None, "no column None"),

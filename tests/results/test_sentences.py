@@ -65,11 +65,13 @@ CHECK = "the grammar cannot hold /a, so only this check does"
 def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    said = "2.00 tokens per pass \u00f7 1.50\u00d7 the time = 1.33\u00d7 \u00b1 0.02"
-    assert (reason(board, 1), brief(board, 1)) == (f"{said}: faster", f"{said}.")
+    said = (
+        "2.00 tokens per pass, and each pass takes 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)"
+    )
+    assert (reason(board, 1), brief(board, 1)) == (f"{said}, faster", f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
-        "Speculative is 1.33\u00d7 \u00b1 0.02 as fast as KV reuse. "
+        "Speculative is 1.33\u00d7 (1.31\u20131.35) as fast as KV reuse. "
         "The texts of KV reuse and Speculative are identical."
     )
 
@@ -95,6 +97,14 @@ def test_without_a_baseline_there_is_no_speedup() -> None:
     board = board_of("lookup", *written(0, SINGLE, 0.1))
     assert (pace(board, 0), brief(board, 0)) == ("", "")
     assert headline(board) == "Prompt lookup is fastest with 10.0 tokens a second."
+
+
+def test_of_a_failed_baseline_the_fastest_column_is_named() -> None:
+    """ "Speculative is fastest with 23.8 tokens a second", above a grammar's lane at 25.0."""
+    failed = Failed(0, "no memory")
+    fast, slow = written(2, SINGLE, 0.1), written(1, SINGLE, 0.2)
+    board = board_of("kv speculative grammar", failed, *fast, *slow)
+    assert headline(board).startswith("Grammar is fastest with 10.0 tokens a second.")
 
 
 def test_the_headline_names_failures_and_stops() -> None:
@@ -128,13 +138,14 @@ def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: f
 def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
-        "3.00 tokens per pass \u00f7 1.50\u00d7 the time = 2.00\u00d7 \u00b1 0.03: faster; "
-        "predicted speed-up 2.50\u00d7"
+        "3.00 tokens per pass, and each pass takes 1.50\u00d7 as long: "
+        "2.00\u00d7 (1.97\u20132.03), faster; predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
-        "3.00 tokens per pass \u00f7 4.50\u00d7 the time = 0.67\u00d7 \u00b1 0.01: slower; "
+        "3.00 tokens per pass, but each pass takes 4.50\u00d7 as long: "
+        "0.67\u00d7 (0.65\u20130.68), slower; "
     )
-    assert ": no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
+    assert ", no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
 
 
 def test_a_prediction_over_another_models_plain_decoding_is_not_put_beside_the_speedup() -> None:
@@ -166,7 +177,7 @@ def test_a_sentence_has_one_prediction() -> None:
     before = "auto=decline would decline: 0.81 times plain decoding's speed is predicted"
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
     said = reason(board_of("kv lookahead", *events), 1)
-    assert said.endswith(f"1.50\u00d7 the time = 2.00\u00d7 \u00b1 0.03: faster; {before}")
+    assert said.endswith(f"1.50\u00d7 as long: 2.00\u00d7 (1.97\u20132.03), faster; {before}")
 
 
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
@@ -253,7 +264,8 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     why = decided("the largest setting that the costs allow", "lookahead with W=5", plain=plain)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
-        "2.00 tokens per pass \u00f7 4.00\u00d7 the time = 0.50\u00d7 \u00b1 0.01: slower; "
+        "2.00 tokens per pass, but each pass takes 4.00\u00d7 as long: "
+        "0.50\u00d7 (0.49\u20130.51), slower; "
         "lookahead with W=5"
     )
     said = "" if plain else "The largest setting that the costs allow."
@@ -267,8 +279,8 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
     assert (
-        reason(board, 1)
-        == "1.00 tokens per pass \u00f7 5.00\u00d7 the time = 0.20\u00d7 (0.08\u20130.51): slower"
+        reason(board, 1) == "1.00 tokens per pass, but each pass takes 5.00\u00d7 as long: "
+        "0.20\u00d7 (0.08\u20130.51), slower"
     )
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
     # to 0.36), where its tokens took four times as long.
@@ -286,7 +298,10 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE[:3], 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "1.00 tokens per pass \u00f7 2.50\u00d7 the time = 0.40\u00d7"
+    assert (
+        reason(board, 1)
+        == "1.00 tokens per pass, but each pass takes 2.50\u00d7 as long: 0.40\u00d7"
+    )
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
@@ -298,7 +313,7 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
         *written(3, LONG_PAIRS, 0.15),
     ]
     assert headline(board_of("kv kv@int8 kv@int4 speculative", *events)) == (
-        "Speculative is 1.33\u00d7 \u00b1 0.02 as fast as KV reuse. KV reuse (int4), whose "
+        "Speculative is 1.33\u00d7 (1.31\u20131.35) as fast as KV reuse. KV reuse (int4), whose "
         "text may differ, is 2.50\u00d7 as fast. "
         "The texts of KV reuse and Speculative are identical. "
         "With other weights, KV reuse (int8) wrote the same text as KV reuse; KV reuse (int4) "
@@ -582,7 +597,7 @@ def test_the_headline_names_the_lane_that_is_first_as_well_as_the_fastest() -> N
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Lookahead finished first; Speculative wrote fastest, 1.33\u00d7 \u00b1 0.02 as fast"
+        "Lookahead finished first; Speculative wrote fastest, 1.33\u00d7 (1.31\u20131.35) as fast"
     )
 
 
@@ -594,7 +609,7 @@ def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Speculative is 1.33\u00d7 \u00b1 0.02 and Lookahead 1.32\u00d7 \u00b1 0.02 as fast"
+        "Speculative is 1.33\u00d7 (1.31\u20131.35) and Lookahead 1.32\u00d7 (1.30\u20131.34) as "
     )
 
 
