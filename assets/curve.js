@@ -13,7 +13,7 @@ export function showMarks(box, marks) {
   const items = marks.map(([name, sentence, pace]) => {
     const item = make("li", "", ` ${sentence}`);
     item.dataset.pace = pace;
-    item.prepend(make("strong", "", name));
+    item.prepend(make("strong", "", `${name}:`));
     return item;
   });
   box.replaceChildren(...items);

@@ -91,7 +91,7 @@ function answered() {
 // A race that has ended can be taken along, and is kept in this browser, if it is not yet.
 function offer(board) {
   const row = find(".dd-export");
-  const ended = board.dataset.phase === "ended";
+  const ended = board.dataset.phase === "ended" && race.seen.size > 0; // something was written
   // A short race may be drawn for the first time once it has ended.
   const opened = !board.querySelector(".dd-recorded").hidden;
   const here = opened && kept.races().some(({ link }) => link === location.hash);
@@ -118,6 +118,7 @@ function attach() {
     find("#dd-share small").textContent = opened ? OPENED : RUN;
   });
   for (const name of ["#dd-share", "#dd-download"]) startMenu(find(name));
+  document.addEventListener("pointerdown", ({ target }) => find(".dd-export").contains(target) || clear());
   const phases = new MutationObserver(() => offer(board));
   phases.observe(board, { attributeFilter: ["data-phase"] });
   phases.observe(board.querySelector("#dd-tab-costs"), { attributeFilter: ["hidden"] });

@@ -11,7 +11,7 @@ const FEWEST = 4; // ticks, at least
 const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
 const GAP = 3; // pixels, at least, from the flag to a lane that is not there yet
 const LOOK = 250; // ms between two looks at a race
-const ZOOM = 600; // ms in which the scale shrinks from the most tokens allowed to the finish
+const ZOOM = 600; // ms in which the scale shrinks to the finish, and lanes go from there to their speed-ups
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const moving = new Set(); // lanes on their way
 let drawn = ""; // of the scale
@@ -105,7 +105,7 @@ function drawHead(it, length) {
 function glide(now) {
   if (zoom) drawTicks(now);
   for (const it of moving) {
-    const part = Math.min(1, Math.max(0, now - it.since) / LOOK);
+    const part = Math.min(1, Math.max(0, now - it.since) / it.takes);
     drawHead(it, it.from + part * (it.to - it.from));
     if (part === 1 && !zoom) moving.delete(it);
   }
@@ -119,10 +119,12 @@ export function drawLane(it) {
   let n = it.shown;
   const end = scale.finish ?? (it.following ? scale.now : null) ?? Infinity;
   while (n && it.rounds[n - 1][CLOCK] > end) n -= 1;
-  const length = (it.place === null ? column.settled : null) ?? lengthAt(it, n);
+  const settled = it.place === null ? column.settled : null;
+  const length = settled ?? lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
-  Object.assign(it, { from: it.head ?? 0, to: length, since: performance.now() });
-  if ((scale.finish === null || zoom) && it.following && !calm.matches) {
+  const settles = settled !== null && it.head !== undefined && it.head !== settled;
+  Object.assign(it, { from: it.head ?? 0, to: length, since: performance.now(), takes: settles ? ZOOM : LOOK });
+  if ((scale.finish === null || zoom || settles) && it.following && !calm.matches) {
     if (!moving.size) requestAnimationFrame(glide);
     moving.add(it);
   } else {

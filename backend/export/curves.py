@@ -198,7 +198,7 @@ def draw_load(chart: Mapping[str, Any]) -> str:
     for number, mark in enumerate(chart["marks"], 1):
         if mark["acceptance"] is not None:
             levels.append(_apart((END, plot.y(mark["acceptance"])), levels))
-        parts += _level(plot, number, mark, levels)
+            parts += _level(plot, number, mark, levels[-1])
     said = "; ".join(f"{mark['name']}: {mark['sentence']}" for mark in chart["marks"])
     return picture(WIDTH, HEIGHT, LOAD, f"{said}. {chart['note']}", parts)
 
@@ -220,21 +220,15 @@ def _even(
     for b, even in known:
         tip = f"k={guesses}: breaks even at an acceptance of {even:.0%} with {b} at once"
         yield disc(plot.at(b, even), 3.5, colour, tip, hollow=True)
-    yield text(label[0] - 6, label[1] - 5, f"k={guesses}", SIZE - 2, colour, "end", bold=True)
+    yield text(label[0] + 8, label[1] + 4, f"k={guesses}", SIZE - 1, colour, bold=True)
 
 
-def _level(
-    plot: Plot, number: int, mark: Mapping[str, Any], levels: Sequence[Point]
-) -> Iterator[str]:
-    """The acceptance of a column, if it has one. Its number is drawn at the last of `levels`."""
-    known = mark["acceptance"] is not None
-    shown = f", {mark['acceptance']:.0%}" if known else ""
-    yield _entry(number, f"{mark['name']}{shown}", 26)
-    yield text(LEGEND, TOP + (number - 0.5) * 26 + 4, str(number), SIZE, INK, bold=True)
-    if known:
-        y = plot.y(mark["acceptance"])
-        yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
-        yield text(END + 4, levels[-1][1] + 4, str(number), SIZE, INK, bold=True)
+def _level(plot: Plot, number: int, mark: Mapping[str, Any], label: Point) -> Iterator[str]:
+    """The acceptance of a column, a dashed line with its name beside those of the others."""
+    y, x = plot.y(mark["acceptance"]), LEGEND + 4
+    yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
+    name = f"{number} {mark['name']}, {mark['acceptance']:.0%}"
+    yield text(x, label[1] + 4, fitted(name, WIDTH - x - 4, SIZE), SIZE, INK, bold=True)
 
 
 # --- what training brings

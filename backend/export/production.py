@@ -100,9 +100,9 @@ def _load(plan: Plan) -> str:
 
 
 def _why(column: Column, score: Score) -> str:
-    """Why these settings are in force, in sentences; "" if the column's own are."""
+    """Why these settings are in force, in a sentence; "" if the column's own are."""
     if score.decision.why and not score.decision.plain:
-        return " ".join(map(as_sentence, score.decision.why.split("; ")))
+        return as_sentence(score.decision.why.partition("; ")[0])
     if column.automatic and score.steps < 2:
         return "The column wrote too little to tell what pays: run it longer."
     if column.automatic and score.state != "done" and not score.decision.settings:

@@ -221,7 +221,7 @@ def frozen(board: Scoreboard) -> str:
         return ""
     if not settles(board):
         return f"The bars show {board.name(finish.column)}'s finish."
-    return "Bars and speed-ups leave out the time to read the prompt."
+    return "Bars and speed-ups do not count reading the prompt."
 
 
 def waiting(ahead: int) -> str:

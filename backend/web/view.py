@@ -347,13 +347,13 @@ def _lane(board: Scoreboard, index: int) -> str:
 
 
 def _whole(board: Scoreboard, index: int) -> str:
-    """The speed-up of the whole answer, the prompt included, where it is another than that after
+    """The speed-up of the whole answer, the prompt included, a clause; "" where it is that after
     the prompt.
     """
     entry, speedup = figure("whole"), board.speedup(index)
     value = entry.value(board.scores[index], board.baseline)
     other = value and speedup and abs(log(value / speedup)) >= log(sentences.ALIKE)
-    return f"prompt included: {factor(value)}" if value and other else ""
+    return f"with the prompt, the speed-up is {factor(value)}" if value and other else ""
 
 
 def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
@@ -373,10 +373,10 @@ def _line_of(board: Scoreboard, index: int, before: Sequence[float]) -> str:
     equation = sentences.as_sentence(sentences.equation(board, index))
     equated = board.ended and sentences.brief(board, index) == equation
     interval = [likely(gain)] if known and not equated else []
-    also: list[str] = []
-    if board.ended and known:
-        also = [_whole(board, index), f"earlier {', '.join(map(factor, before))}" if before else ""]
-    parts = [*interval, *filter(None, also), *told]
+    earlier = (
+        [f"earlier {', '.join(map(factor, before))}"] if before and board.ended and known else []
+    )
+    parts = [*interval, *earlier, *told]
     return sentences.as_sentence("; ".join(parts)) if parts else ""
 
 
@@ -386,6 +386,7 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
     told = (
         sentences.verdict(board, index),
         sentences.aside(board, index),
+        _whole(board, index),
         sentences.likely_within(board, index),
         sentences.doubts(board, index),
         sentences.ending(score),

@@ -92,12 +92,10 @@ def test_code_that_does_only_a_part_says_how_fast_that_part_was(columns: str, sa
     assert speeds_of_part(board, 1, ModelSpec()) == "", "that does all that its code does"
 
 
-def test_a_long_reason_is_short_sentences() -> None:
+def test_of_a_long_reason_there_is_what_was_decided() -> None:
     why = "auto guessed 4 tokens ahead on average; right guesses: trained draft 63 of 207; it paid"
     note = code_of("lookup", ran({"k": 4}, why=why)).note
-    assert note == (
-        "Auto guessed 4 tokens ahead on average. Right guesses: trained draft 63 of 207. It paid."
-    )
+    assert note == "Auto guessed 4 tokens ahead on average."
 
 
 def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_path: Path) -> None:

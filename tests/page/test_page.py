@@ -759,7 +759,7 @@ PUSHED = """() => {
     "as fast as KV reuse, Lookahead 1.12\u00d7.";
   find(".dd-status span").textContent =
     "Four texts are identical; Stateless stopped after 12 tokens. " +
-    "Bars and speed-ups leave out the time to read the prompt.";
+    "Bars and speed-ups do not count reading the prompt.";
   return top() - before;
 }"""
 

@@ -66,7 +66,7 @@ def test_a_column_pays_up_to_the_load_at_which_its_rows_cost_what_they_yield() -
         assert found.gain(b) == pytest.approx(3.0 / cost)
     assert found.gain(found.limit) > 1 > found.gain(found.limit + 1) - 0.02
     assert f"faster up to {found.limit} requests at once: 3.00 times" in found.sentence
-    assert "; with as many guesses, 8 take " in found.sentence
+    assert "; with as many guesses, 8 requests take " in found.sentence
 
 
 def test_reading_the_prompt_is_no_drafting_of_a_pass() -> None:
