@@ -70,7 +70,9 @@ class UnderLoad:
             return f"faster at every load: {alone}, {self.gain(limit):.2f} times for {limit}"
         beyond = next(b for b in load.requests if b > limit)
         shown = max([beyond, *(b for b in load.requests if b <= 3 * limit)])
-        slower = f"with as many guesses, {shown} requests take {1 / self.gain(shown):.2f} times as long"
+        slower = (
+            f"with as many guesses, {shown} requests take {1 / self.gain(shown):.2f} times as long"
+        )
         if self.gain(shown) >= 1:
             slower = f"no gain for {shown} requests"
         return f"faster up to {counted(limit, 'request')} at once: {alone}; {slower}"

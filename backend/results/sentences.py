@@ -221,7 +221,7 @@ def frozen(board: Scoreboard) -> str:
         return ""
     if not settles(board):
         return f"The bars show {board.name(finish.column)}'s finish."
-    return "Bars and speed-ups do not count reading the prompt."
+    return "Bars and speed-ups leave out the prompt."
 
 
 def waiting(ahead: int) -> str:
@@ -778,8 +778,7 @@ def equation(board: Scoreboard, index: int) -> str:
         return ""
     gained = f"{score.tokens_per_forward:.2f} tokens per pass"
     gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
-    joined = "and" if gain.value >= 1 else "but"
-    return f"{gained}, {joined} each pass takes {factor(cost)} as long: {likely(gain)}"
+    return f"{gained}, each taking {factor(cost)} as long: {likely(gain)}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

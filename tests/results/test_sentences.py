@@ -65,9 +65,7 @@ CHECK = "the grammar cannot hold /a, so only this check does"
 def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    said = (
-        "2.00 tokens per pass, and each pass takes 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)"
-    )
+    said = "2.00 tokens per pass, each taking 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)"
     assert (reason(board, 1), brief(board, 1)) == (f"{said}, faster", f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
@@ -138,11 +136,11 @@ def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: f
 def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
-        "3.00 tokens per pass, and each pass takes 1.50\u00d7 as long: "
+        "3.00 tokens per pass, each taking 1.50\u00d7 as long: "
         "2.00\u00d7 (1.97\u20132.03), faster; predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
-        "3.00 tokens per pass, but each pass takes 4.50\u00d7 as long: "
+        "3.00 tokens per pass, each taking 4.50\u00d7 as long: "
         "0.67\u00d7 (0.65\u20130.68), slower; "
     )
     assert ", no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
@@ -264,7 +262,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     why = decided("the largest setting that the costs allow", "lookahead with W=5", plain=plain)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
-        "2.00 tokens per pass, but each pass takes 4.00\u00d7 as long: "
+        "2.00 tokens per pass, each taking 4.00\u00d7 as long: "
         "0.50\u00d7 (0.49\u20130.51), slower; "
         "lookahead with W=5"
     )
@@ -279,7 +277,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
     assert (
-        reason(board, 1) == "1.00 tokens per pass, but each pass takes 5.00\u00d7 as long: "
+        reason(board, 1) == "1.00 tokens per pass, each taking 5.00\u00d7 as long: "
         "0.20\u00d7 (0.08\u20130.51), slower"
     )
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
@@ -298,10 +296,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE[:3], 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert (
-        reason(board, 1)
-        == "1.00 tokens per pass, but each pass takes 2.50\u00d7 as long: 0.40\u00d7"
-    )
+    assert reason(board, 1) == "1.00 tokens per pass, each taking 2.50\u00d7 as long: 0.40\u00d7"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:

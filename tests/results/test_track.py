@@ -60,7 +60,7 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
         assert finish is not None
         assert finish.column == winner
         ahead = 3 if winner else 7
-        matching = "Bars and speed-ups do not count reading the prompt."
+        matching = "Bars and speed-ups leave out the prompt."
         assert frozen(board) == (matching if winner else "The bars show KV reuse's finish.")
         assert stands(board, finish).endswith(f"{ahead} tokens ahead of {board.name(1 - winner)}")
         columns = view(board, race=1, goal=7)["columns"]
