@@ -406,8 +406,8 @@ def _details(board: Scoreboard, index: int, public: Callable[[str], str]) -> Vie
 def _speed(board: Scoreboard, index: int) -> str:
     """The one figure of a lane: the speed-up, of a program the time."""
     score = board.scores[index]
-    if score.fed and score.state in ENDED:
-        return duration(score.seconds)
+    if score.fed:
+        return duration(score.seconds) if score.state in ENDED else ""
     if index == board.baseline_index:
         return f"1{TIMES}"
     speedup = board.speedup(index)
