@@ -1,7 +1,7 @@
 """What happens in a race, as plain values: ints, floats, strings and lists, with a JSON round trip.
 
 Every event names its column by index; the page, the command line, the bench and recordings all
-read this one stream. Events are created without checks, for a race has thousands of them. Their
+read this one stream. Events are created without checks, because a race has thousands of them. Their
 types name the bounds that pydantic holds a recorded event to (`backend/records/document.py`).
 """
 
@@ -77,8 +77,8 @@ class Conditions:
     page's own process, and what its host gave to others (steal). `cores` is how many cores' worth
     of time the race itself might use. So many models were `loaded` for the race, and so many were
     `cold`: widths of passes were left that they had never computed. `raw`: the prompt was sent as
-    it is, for the model has no chat template. The last ones of a race are of all its time; earlier
-    ones tell that it has become noisy, or no longer is.
+    it is, because the model has no chat template. The last ones of a race are of all its time;
+    earlier ones tell that it has become noisy, or no longer is.
     """
 
     cores: Number
@@ -322,7 +322,7 @@ class Proposed:
     grammar before the pass. parents: the index of the token before each that was verified, -1 for
     the text so far; []: a chain. by: [who, how many] along the tokens; "": the strategy's own
     drafter. path: indices of those that were committed. chosen: the token that the target chose
-    behind them; "": none, for the text had ended. window: lookahead's scratch tokens, level by
+    behind them; "": none, because the text had ended. window: lookahead's scratch tokens, level by
     level. allowed: how many tokens the constraint allowed behind the text so far and behind each
     token that was verified; []: all. top: for each committed token the most probable ones in its
     place, as [text, probability], and itself where it is none of them; []: not asked for.

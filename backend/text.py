@@ -305,7 +305,7 @@ def _reads_as_stored(fast: Any, folder: Path) -> bool:
 
 
 class _HfDetokenizer:
-    """Behind the tokens `before`, for decoders drop the space that a text begins with."""
+    """Behind the tokens `before`, because decoders drop the space that a text begins with."""
 
     def __init__(self, fast: Any, before: Sequence[int]) -> None:
         self._fast = fast

@@ -439,7 +439,7 @@ def assisted(setup: Setup) -> list[PeerResult]:
 def assisted_by(draft: Any, k: int) -> dict[str, Any]:
     """`generate()`'s options for a draft of always `k` tokens, however unsure it is of them.
 
-    The settings are written into the draft's own configuration, for that is where transformers
+    The settings are written into the draft's own configuration, because that is where transformers
     looks: given to the target's `generate()` they are accepted and without effect.
     """
     draft.generation_config.num_assistant_tokens = k

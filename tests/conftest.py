@@ -22,8 +22,8 @@ UNTIL = float(os.environ.get("DERBY_TESTS_UNTIL", "inf"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no thorough test when CI's time is over, for its machine may be several times as slow
-    as usual. Tests that were left out are counted as skipped.
+    """Begin no thorough test when CI's time is over, because its machine may be several times as
+    slow as usual. Tests that were left out are counted as skipped.
     """
     if item.get_closest_marker("thorough") and time.time() > UNTIL:
         pytest.skip("the time for CI is over on this slow machine")

@@ -63,8 +63,8 @@ Reason = Annotated[str, Field(max_length=2_000)]
 
 class Row(_Read):
     """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran, `seconds`
-    what it took, waiting included; `raw`: the prompt was sent as it is, for the model has no chat
-    template; `columns` are in the plan's order.
+    what it took, waiting included; `raw`: the prompt was sent as it is, because the model has no
+    chat template; `columns` are in the plan's order.
     """
 
     of: str

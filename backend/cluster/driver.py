@@ -1,6 +1,6 @@
 """The process that imports ray: it keeps an actor on every machine and passes on what they say.
 
-A process of its own, for ray ends its driver when the cluster's head is gone, and the page must
+A process of its own, because ray ends its driver when the cluster's head is gone, and the page must
 outlive that.
 """
 

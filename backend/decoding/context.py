@@ -93,7 +93,7 @@ class Context:
         positions instead would be cheaper, but the cache would then hold what no text has.
         """
         gone = self.tokens[sink : sink + drop]
-        self._rewind(sink)  # first, for the cache is of the first tokens at all times
+        self._rewind(sink)  # first, because the cache is of the first tokens at all times
         del self.tokens[sink : sink + drop]
         self.dropped += len(gone)
         return gone

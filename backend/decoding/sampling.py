@@ -113,8 +113,8 @@ def truncate(scores: Logits, sampling: Sampling) -> Logits:
 
 
 class Sampler:
-    """One column's sampling; remembers the noise of recent positions, for draft and target share
-    it. Never shared between columns: one would pay for the other's noise.
+    """One column's sampling; remembers the noise of recent positions, because draft and target
+    share it. Never shared between columns: one would pay for the other's noise.
     """
 
     def __init__(self, sampling: Sampling) -> None:

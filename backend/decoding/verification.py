@@ -130,7 +130,7 @@ def _examine(
     """The token to commit where `draw`, and after it the tokens `others`, are proposed and p is
     `target`, float32 [V].
 
-    One that rounding alone rejects, for nothing is left without it, passes.
+    One that rounding alone rejects, because nothing is left without it, passes.
     """
     total = 1.0
     if draw is not None:

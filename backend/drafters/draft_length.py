@@ -57,7 +57,7 @@ class DraftLength:
         return sum(path_probabilities[: self.most])
 
     def padding_rows(self, drafted: int) -> int:
-        """Rows to send along for nothing, for a pass of another width than the last costs more.
+        """Rows to send along for nothing, because a pass of another width than the last costs more.
         They hang from the root, so there are none where the target takes no trees.
         """
         return 0

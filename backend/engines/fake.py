@@ -139,7 +139,7 @@ class FakeStore(Store):
         self._tokens = np.concatenate([self._tokens[:, :start], moved], axis=1)
 
     def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
-        """The tokens themselves, for they are all that the hash-of-prefix model reads."""
+        """The tokens themselves, because they are all that the hash-of-prefix model reads."""
         return {"tokens": self._tokens[sequence, places].reshape(1, 1, -1, 1)}
 
     def write(self, arrays: Arrays) -> None:

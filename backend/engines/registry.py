@@ -57,8 +57,8 @@ def copy_spec(target: ModelSpec, precision: str) -> ModelSpec:
     """Where a copy of the target in another precision runs: on the target's own engine if that has
     it, else on the CPU by the first engine that does.
 
-    A model that its engine brings itself is its own copy, for no other engine knows it; one in a
-    file of its engine's has none, as opening it says. Raises
+    A model that its engine brings itself is its own copy, because no other engine knows it; one in
+    a file of its engine's has none, as opening it says. Raises
     DerbyError for a precision that no engine has.
     """
     own = engine_named(target.engine)

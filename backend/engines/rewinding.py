@@ -6,7 +6,7 @@ from backend.types import Rewinds
 
 
 class AnyRow:
-    """Attention: any of them, for rows that are no longer wanted are not looked at."""
+    """Attention: any of them, because rows that are no longer wanted are not looked at."""
 
     #: Tokens of the checkpoint; 0: none was made, or the text was cut back to less.
     checkpoint = 0

@@ -150,7 +150,7 @@ def model_key(engine: Engine) -> str:
 
 
 def binding_of(engine: Engine) -> Binding:
-    """What caches of this engine fit to. Runs one token, for the layout is not known before."""
+    """What caches of this engine fit to. Runs one token, because the layout is not known before."""
     session = engine.open()
     try:
         session.forward([0], [-1], ())

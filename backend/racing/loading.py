@@ -62,7 +62,7 @@ class Loading:
 
     def draft(self, target: ModelSpec, weights: Weights) -> tuple[Engine | None, str]:
         """The model that drafts, or None; and why there is none if one was wanted that the column
-        can do without: a clause without a remedy, for nothing is amiss.
+        can do without: a clause without a remedy, because nothing is amiss.
         """
         if not isinstance(weights, ModelSpec):
             return None, ""

@@ -87,7 +87,7 @@ class ColumnDocument(Strict):
     @property
     def column(self) -> Column:
         """Raises DerbyError for what a column cannot have. Its limit may be beyond what a user may
-        set, for a race that goes on sets it.
+        set, because a race that goes on sets it.
         """
         settings, usual = dict(self.settings), default_column(self.strategy)
         limit = str(settings.pop("limit", usual.limit)) if usual.limit else "0"

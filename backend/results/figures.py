@@ -150,7 +150,7 @@ def _pass_cost(score: Score, baseline: Score) -> float | None:
 def _predicted(score: Score, baseline: Score) -> float | None:
     """By what passes cost as it is known at the end. None where a column that declined something
     says what it expected before, which this would contradict, and where the baseline runs on
-    another model, for it is over plain decoding on the column's own.
+    another model, because it is over plain decoding on the column's own.
     """
     other = baseline.spec and score.spec != baseline.spec
     return None if score.decision.declined or other else score.predicted or None

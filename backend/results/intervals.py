@@ -3,9 +3,9 @@
 Columns of a race take turns, so at equal readings of their own clocks the machine was in the same
 state for both of them. The time in which both ran is cut into slices, and slices are drawn with
 both columns' share of each (a block bootstrap of pairs: Künsch, Annals of Statistics 17, 1989).
-What one of them did before or after says nothing, for the machine may have been another by then.
-The interval is of this text: how often drafts were right in it is no chance of the machine's. The
-bench, whose columns run alone, draws prompts, and so tells of others.
+What one of them did before or after says nothing, because the machine may have been another by
+then. The interval is of this text: how often drafts were right in it is no chance of the machine's.
+The bench, whose columns run alone, draws prompts, and so tells of others.
 
 Few pieces are little to draw from: the bootstrap gives the standard error of the ratio's
 logarithm, and Student's t for so many pieces says how many of those the interval reaches
@@ -149,7 +149,7 @@ def shared(
     UNKNOWN if that was short, or either wrote none. Both begin with their first step, and with
     the tokens that it put each of them `ahead`. A step counts for a slice of that time by the
     share of it that lies there. `over`: one of them has ended; until then slices are not
-    shortened, for who looks again and again is soon misled by chance.
+    shortened, because who looks again and again is soon misled by chance.
     """
     progress = [_progress(commits) for commits in (ours, theirs)]
     begin = max(clock[0] for clock, _, _ in progress)

@@ -146,7 +146,7 @@ def lead(board: Scoreboard) -> str:
 
 def stands(board: Scoreboard, now: PhotoFinish) -> str:
     """How the race stands at a moment; "" of a lane without rivals. By how much one leads is left
-    open ("... by"), for it is what the lanes on the page show.
+    open ("... by"), because it is what the lanes on the page show.
     """
     name, (gap, second) = board.name(now.column), _gap(board, now)
     finished = now == photo_finish(board)
@@ -638,7 +638,11 @@ def reasons(board: Scoreboard) -> list[str]:
         forced = f"its grammar forced {counted(score.forced, 'token')}" if score.forced else ""
         because = " and ".join(filter(None, (right, forced)))
         gained = f"{because}, so a pass" if because else "a pass"
-        again = "" if board.columns[i].strategy.keeps_cache else ", for it reads the text anew"
+        again = (
+            ""
+            if board.columns[i].strategy.keeps_cache
+            else ", because it reads the whole text again"
+        )
         told.append(
             f"{board.name(i)}: {gained} wrote {wrote:.2f} tokens. It took {cost:.2f} times as long "
             f"as a pass of {plain}{again}. {wrote:.2f} \N{DIVISION SIGN} {cost:.2f} = "

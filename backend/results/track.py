@@ -146,7 +146,7 @@ def standings(board: Scoreboard) -> Iterator[PhotoFinish]:
 
 def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
     """The lane's place at the photo finish, or another moment, from 1; equal lanes share one. 0: it
-    has none, for it had stopped before, or goes by another clock than the winner.
+    has none, because it had stopped before, or goes by another clock than the winner.
     """
     at, _ = ranks(board, finish, settled=False).get(index, (0, False))
     return at

@@ -498,7 +498,7 @@ class _Rounds:
 
 def _line(moment: Moment, begun: float) -> str:
     """A recording may hold thousands of pieces in a moment: those beyond what its tokens can have
-    come to are one piece, for each of them costs a browser some 60 us.
+    come to are one piece, because each of them costs a browser some 60 us.
     """
     clock, tokens, rows, seconds, spans, *_ = moment
     few = tokens + FEW

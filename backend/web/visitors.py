@@ -261,7 +261,7 @@ class Visitors:
             self._replace(visitor)
 
     def _replace(self, visitor: str) -> None:
-        """End the visitor's race, if there is one, for another may begin."""
+        """End the visitor's race, if there is one, because another may begin."""
         with self._lock:
             if (run := self._runs.get(visitor)) is not None:
                 self._end(run)

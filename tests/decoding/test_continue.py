@@ -232,7 +232,7 @@ def test_after_a_shift_every_token_follows_from_what_is_left(name: str, target: 
 
 def test_a_shifted_answer_goes_on_again_and_again() -> None:
     """What was dropped before an earlier Continue was forgotten by the next one: the text was
-    right, for it was shifted anew, but all of it was computed again.
+    right, because it was shifted anew, but all of it was computed again.
     """
     engines = LoadedModels()
     race = asked(110, 0.7, "kv", context=72, shift=True)

@@ -66,7 +66,7 @@ def test_the_longest_match_comes_first_and_the_more_frequent_of_equal_ones() -> 
 
 def test_a_short_match_does_not_promise_much() -> None:
     """A few equal tokens promised 16: mathematics, answers and summaries were slower than with
-    prompt lookup's 8, for what was far behind such a match was right half as often as expected.
+    prompt lookup's 8, because what was far behind such a match was right half as often as expected.
     """
     for length in (2, 6):
         ending = list(range(length))

@@ -98,7 +98,7 @@ def test_mixed_requests_keep_the_budget_and_the_order_of_use(seed: int) -> None:
     for mark in range(1, 801):
         scope, model = rng.choice([NOBODY, *VISITORS]), rng.choice(["m", "n"])
         alphabet = rng.choice([1, 2, 3])
-        # 25 tokens just fit, 26 do not; either is rare, for the first takes a whole share.
+        # 25 tokens just fit, 26 do not; either is rare, because the first takes a whole share.
         length = rng.choice([25, 26]) if rng.random() < 0.04 else rng.randrange(9)
         tokens = tuple(rng.randrange(alphabet) for _ in range(length))
         if rng.random() < 0.02:

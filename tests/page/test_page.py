@@ -381,7 +381,7 @@ def test_the_page_fits_its_window(enter: Enter, theme: str) -> None:
     for width, rows in ((380, 1), (1024, 2), (1366, 1), (1920, 1)):
         page.set_viewport_size({"width": width, "height": 1080})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        # At one moment, for the page may still scroll.
+        # At one moment, because the page may still scroll.
         boxes = page.evaluate(
             "[...document.querySelectorAll('.dd-card')].map((c) => c.getBoundingClientRect())"
             ".map(({ top, left, right }) => [Math.round(top), left, right])"

@@ -220,7 +220,7 @@ def test_any_line_up_gives_a_race_or_a_sentence(lineup: str, kind: Any, text: An
     "field", ["max_new_tokens", "temperature", "top_k", "top_p", "seed", "context"]
 )
 def test_a_number_that_no_float_holds_is_a_sentence(field: str, number: float) -> None:
-    """It ended in an OverflowError, for math.isfinite makes a float of it first."""
+    """It ended in an OverflowError, because math.isfinite makes a float of it first."""
     with pytest.raises(DerbyError):
         read_race(filled() | {field: number}, MENU)
     with pytest.raises(DerbyError):

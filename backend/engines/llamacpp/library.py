@@ -218,7 +218,7 @@ class Library:
             function = getattr(found, name)
             function.restype, function.argtypes = result, parameters
         self._found = found
-        self._log = _LOG(self._note)  # kept, for the library calls it
+        self._log = _LOG(self._note)  # kept, because the library calls it
 
     def begin(self) -> None:
         """Start it; from then on it logs here, so this must live as long as the process."""

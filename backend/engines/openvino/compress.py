@@ -118,7 +118,7 @@ class Grid:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Zero and scale if the weight farthest from 0 lies `steps` below the middle code.
 
-        Below, for there is one code more on that side; the scale's sign puts it there. Dividing
+        Below, because there is one code more on that side; the scale's sign puts it there. Dividing
         finds the very scale again: a scale of 19 bits at most (a half, times a whole number of 8
         bits in GGUF's Q6_K) times a code is exact in float32.
         """

@@ -131,8 +131,8 @@ def exporter_for(architecture: str) -> Callable[..., Any] | None:
     """Makes optimum-intel's description of how a model of this type is exported, from the model's
     configuration; None: there is none.
 
-    The ranges of transformers' versions that it states for many types are left out, for they say
-    what was tried, not what works; the check that follows tells.
+    The ranges of transformers' versions that it states for many types are left out, because they
+    say what was tried, not what works; the check that follows tells.
     """
     from optimum.exporters.openvino.model_configs import TasksManager  # registers them
 

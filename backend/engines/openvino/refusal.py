@@ -1,4 +1,4 @@
-"""What OpenVINO cannot run: one sentence, and remembered, for it takes long to find out."""
+"""What OpenVINO cannot run: one sentence, and remembered, because it takes long to find out."""
 
 import json
 from importlib.metadata import version

@@ -30,8 +30,8 @@ def uncaptured(run: Run) -> Run:
 
 
 class PassTensors:
-    """What passes of one width read and write, wherever that is captured, for passes never run at
-    once: `inputs`, views of one buffer that one copy fills, and `outputs`.
+    """What passes of one width read and write, wherever that is captured, because passes never run
+    at once: `inputs`, views of one buffer that one copy fills, and `outputs`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class CudaGraphs:
             raise
         except RuntimeError:
             self._failed = True
-            log.warning("passes run without CUDA graphs, for capturing failed", exc_info=True)
+            log.warning("passes run without CUDA graphs, because capturing failed", exc_info=True)
             return run
 
     def _captured(self, run: Run) -> Run:

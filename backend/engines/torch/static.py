@@ -95,7 +95,7 @@ class StaticLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the rows to their slots; give all slots, for the mask hides what is no row."""
+        """Write the rows to their slots; give all slots, because the mask hides what is no row."""
         assert self.keys is not None and self.values is not None  # noqa: S101, PT018
         self.keys.index_copy_(2, self._slots, key_states)
         self.values.index_copy_(2, self._slots, value_states)
@@ -185,7 +185,7 @@ class StaticCache:
         self.capacity = capacity
         self._shared = shared
         layout, calling = shared.layout, shared.calling
-        # Zeros, for what the mask hides still counts nought times its value, which may not be NaN.
+        # Zeros, because what the mask hides counts zero times its value, which may not be NaN.
         self.keys, self.values = (
             torch.zeros(
                 (layout.layers, 1, heads, capacity, dim),

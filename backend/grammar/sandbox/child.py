@@ -104,7 +104,7 @@ def _examined(source: GrammarSource, tokenizer: LLTokenizer) -> str:
     linked = definition(parts)
     matcher = compile_matcher(linked, tokenizer)
     printed = _wrong(matcher) or _probe(matcher, tokenizer)
-    # First, for it has the better words for what an endless rule made the engine print.
+    # First, because it has the better words for what an endless rule made the engine print.
     require_productive(parts)
     if printed:
         raise explain(printed, parts)

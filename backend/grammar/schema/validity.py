@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 Verdict = Literal["valid", "invalid", "unchecked"]
 
-#: Steps back that a pattern may take: none that it lives to see, for the process has a deadline. A
-#: pattern that gives up counts as one that does not match, which would be valid under `not`.
+#: Steps back that a pattern may take: no limit that is ever reached, because the process has a
+#: deadline. A pattern that gave up would count as one that does not match, and so be valid under
+#: `not`.
 _NO_LIMIT = 2**62
 _LONGEST = 200
 
