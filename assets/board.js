@@ -102,11 +102,16 @@ function drawRecorded({ phase, recorded, place, compared, fragment }) {
   (compared ?? []).forEach((sentence, i) => put(box.children[i], sentence));
 }
 
+function showAlert(sentence) {
+  document.dispatchEvent(new Event("dd-closed")); // the inspector: it would lie over it
+  put(find(".dd-alert"), sentence);
+}
+
 // What the server answered: a line-up, a race from elsewhere, a sentence, or that something has begun.
 function answered() {
   const { value } = answer.props;
   if (value?.begun) listenTo(value);
-  else if (value?.alert) put(find(".dd-alert"), value.alert);
+  else if (value?.alert) showAlert(value.alert);
   else if (value) show(value);
 }
 

@@ -103,6 +103,7 @@ function offer(board) {
   if (!ended) wanted.clear();
   const known = !board.querySelector("#dd-tab-costs").hidden;
   for (const button of row.querySelectorAll("[data-form^=curve]")) button.hidden = !known;
+  find(".dd-use").hidden = race.view?.track.unit === "character"; // no other library has slots
   clear();
 }
 

@@ -239,7 +239,7 @@ export function start(given) {
     if (target.dataset.move) move(target.dataset.move);
   });
   document.addEventListener("dd-begun", close); // its race is no longer on show
-  document.addEventListener("dd-covered", close); // the settings lie over it
+  document.addEventListener("dd-closed", close); // something else is looked at
   window.addEventListener("scroll", () => {
     const card = at && cardsNow()[at[0]]?.getBoundingClientRect();
     if (card && (card.bottom < 0 || card.top > innerHeight)) close(); // what it explains is out of sight

@@ -3,7 +3,7 @@
 import { finder, put, setData } from "./dom.js";
 import { race, showBeginnings, showUntil } from "./rounds.js";
 import { racing } from "./stream.js";
-import { finish, finishedBy } from "./track.js";
+import { drawPlace, finish, finishedBy } from "./track.js";
 
 const find = finder("board");
 export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
@@ -15,13 +15,24 @@ let said = ""; // at the top
 const opening = () => find(".dd-board").dataset.phase === "opening";
 const byTokens = () => find(".dd-replay-unit").value === "tokens";
 
-// By how much one leads is how its lane is drawn now.
+const ENDINGS = ["th", "st", "nd", "rd"];
+const ordinal = (n) => `${n}${ENDINGS[n] ?? ENDINGS[0]}`; // a race has at most 16 columns
+
+// Before the finish, by how much one leads and each lane's place are as its lane is drawn now.
 function drawSaid() {
-  const lengths = race.cards.map((it) => ((it.place ?? it.column.place) ? Number(it.lane.count.textContent) : 0));
-  const [first, second] = lengths.sort((a, b) => b - a);
+  const lanes = race.cards.filter((it) => it.column.place && it.place !== "");
+  const lengths = lanes.map((it) => Number(it.lane.count.textContent));
+  const [first, second = 0] = [...lengths].sort((a, b) => b - a);
   const gap = first - second;
   const amount = gap ? `by ${gap} ${race.view.track.unit}${gap === 1 ? "" : "s"}` : "";
   put(find(".dd-status strong"), said.replace(/by$/, amount));
+  const standing = replay.at === null ? finish() === null : find(".dd-board").dataset.finished === "no";
+  if (!standing) return;
+  lanes.forEach(({ lane }, i) => {
+    const place = 1 + lengths.filter((length) => length > lengths[i]).length;
+    const shared = lengths.filter((length) => length === lengths[i]).length > 1;
+    drawPlace(lane, `${shared ? "=" : ""}${ordinal(place)}`);
+  });
 }
 
 // The verdict, or how it stands, and what else is said of the race.
@@ -40,13 +51,13 @@ function lastPlace() {
   return byTokens() ? last : Math.min(last, finish() ?? last);
 }
 
-// What was said at that moment, and each lane's place. Races that run have no story yet, and by tokens
-// all lanes are as long. Something is always said: without a line of text, all below would move.
+// What was said at that moment, and whether lanes had places. Races that run have no story yet, and by
+// tokens nobody leads. Something is always said: without a line of text, all below would move.
 function storyAt(at) {
   if (racing()) return null;
-  if (byTokens()) return { said: "All lanes at the same token", places: [] };
-  const [, said, places] = race.view.story.findLast(([from]) => from <= at) ?? [0, opening() ? "A recorded race" : "A replay", []];
-  return { said, places };
+  if (byTokens()) return { said: `Each lane's last pass up to token ${Math.round(at)}`, placed: false };
+  const told = race.view.story.findLast(([from]) => from <= at);
+  return { said: told?.[1] ?? (opening() ? "A recorded race" : "A replay"), placed: Boolean(told) };
 }
 
 export function showMoment() {
@@ -55,12 +66,12 @@ export function showMoment() {
   setData(find(".dd-board"), "replay", on ? "on" : "off");
   const finished = !on || (!byTokens() && finishedBy(replay.at));
   setData(find(".dd-board"), "finished", finished ? "yes" : "no");
-  race.cards.forEach((it, i) => {
-    it.place = finished || !story ? null : (story.places[i] ?? "");
+  for (const it of race.cards) {
+    it.place = finished || !story ? null : story.placed ? it.column.place : "";
     const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
     it.following = !on;
     showUntil(it, after < 0 ? it.rounds.length : after);
-  });
+  }
   if (finished || !story) drawTop(race.view.top, race.view.rest);
   else drawTop(story.said);
   const most = Math.max(...race.cards.map((it) => (it.column.pace === "other" ? 0 : it.share)));
@@ -121,6 +132,7 @@ function play() {
     drawControls();
     return;
   }
+  document.dispatchEvent(new Event("dd-closed")); // the inspector shows a pass that is not yet there
   if (replay.at === null) goTo(0);
   replay.last = performance.now();
   replay.moving = requestAnimationFrame(move);
@@ -168,6 +180,7 @@ function chooseSpeed() {
 export function beginReplay() {
   pause();
   replay.at = null;
+  find(".dd-replay-unit").value = "time";
   setData(find(".dd-board"), "replay", "off");
   setData(find(".dd-board"), "finished", "yes");
   for (const it of race.cards) it.place = null;

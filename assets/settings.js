@@ -19,7 +19,7 @@ export function openSettings(by, load) {
 }
 
 function show() {
-  document.dispatchEvent(new Event("dd-covered"));
+  document.dispatchEvent(new Event("dd-closed"));
   drawer().dataset.open = "true";
   for (const each of openers()) each.setAttribute("aria-expanded", true);
   document.querySelector(".gradio-container").dataset.covered = "true";

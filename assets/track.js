@@ -113,6 +113,12 @@ function glide(now) {
   if (moving.size) requestAnimationFrame(glide);
 }
 
+export function drawPlace(lane, place) {
+  setData(lane.root, "place", place);
+  put(lane.place, place);
+  lane.place.title = place.startsWith("=") ? "Too close to tell apart" : "";
+}
+
 // The rounds that a lane shows: those up to the photo finish; once the race is over, how fast it was.
 export function drawLane(it) {
   const { lane, column } = it;
@@ -134,11 +140,8 @@ export function drawLane(it) {
   setData(lane.root, "near", String(it.share > near() && it.share < 1));
   setData(lane.root, "state", column.state);
   setData(lane.root, "pace", column.pace);
-  const place = it.place ?? column.place; // of a moment of a replay, or as the race stands
-  setData(lane.root, "place", place);
+  drawPlace(lane, it.place ?? column.place); // at a moment of a replay, or as the race stands
   put(lane.gist, column.lane || column.gist);
-  put(lane.place, place);
-  lane.place.title = place.startsWith("=") ? "Too close to tell apart" : "";
   put(lane.factor, column.speed);
   put(lane.pace, column.pace_text);
 }

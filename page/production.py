@@ -26,8 +26,8 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
 
     def write(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, str]:
         visitor = visitor_of(request)
-        names, fastest = controller.on_show(visitor)
-        chosen = chosen if chosen in names else fastest
+        names, usual = controller.on_show(visitor)
+        chosen = chosen if chosen in names else usual
         snippet = controller.production(visitor, chosen, name)
         language = "shell" if snippet.language == "bash" else "python"
         code = gr.update(value=snippet.code, language=language)
@@ -36,8 +36,8 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
     def suggest(request: gr.Request, chosen: Any, name: Any) -> tuple[Any, Any, Any, str]:
         """For the library on show if it can do what the column does, else for one that can."""
         visitor = visitor_of(request)
-        names, fastest = controller.on_show(visitor)
-        chosen = chosen if chosen in names else fastest
+        names, usual = controller.on_show(visitor)
+        chosen = chosen if chosen in names else usual
         name = controller.library(visitor, chosen, name)
         return name, *write(request, chosen, name)
 

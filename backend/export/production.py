@@ -1,5 +1,6 @@
 """What a column becomes in production: code for each library, with the settings in force."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from backend.errors import DerbyError
@@ -65,20 +66,54 @@ def speeds_of_part(board: Scoreboard, index: int, default: ModelSpec) -> str:
     """The speed-up of the race's column that does what the code for column `index` does, where that
     is only a part, and the speed-up of `index`, a clause; "" if the race does not tell.
     """
-    part = _drafting(board.columns[index], default)
-    if part is None or not part.note or not board.speedup(index):
+    other = _does_the_same(board, index, default)
+    if other in (None, index) or not (board.speedup(index) and board.speedup(other)):
         return ""
-    whole = replace(part, k=0, note="")
     own = f"{board.name(index)} had {factor(board.speedup(index))}"
+    return f"{factor(board.speedup(other))} here, where {own}"
+
+
+def fastest_code(board: Scoreboard, request: Request, default: ModelSpec) -> int:
+    """The column whose code is the fastest by this race: of those that were measurably faster than
+    the baseline, or else the baseline. Code that does only a part of its column is as fast as the
+    column that does just that, and comes last where there is none, or no code in any library.
+    """
+
+    def speed(index: int) -> tuple[float, bool, float]:
+        own, other = board.speedup(index), _does_the_same(board, index, default)
+        column, score = board.columns[index], board.scores[index]
+        if other == index and not any(_code(column, score, request, default, n) for n in LIBRARIES):
+            other = None
+        return 0.0 if other is None else board.speedup(other), other == index, own
+
+    base = board.baseline_index or 0
+    faster = [i for i in range(len(board.columns)) if board.pace(i) == "faster"]
+    best = max(faster, key=speed, default=base)
+    return base if 0 < speed(best)[0] < 1 else best
+
+
+def _code(column: Column, score: Score, request: Request, default: ModelSpec, name: str) -> str:
+    """What `snippet` has of it; "" if it refuses."""
+    with suppress(DerbyError):
+        return snippet(column, score, request, default, name).code
+    return ""
+
+
+def _does_the_same(board: Scoreboard, index: int, default: ModelSpec) -> int | None:
+    """The column that does what the code for column `index` does: that column itself, or where the
+    code does only a part of it, the one that does just that part; None: there is none.
+    """
+    part = _drafting(board.columns[index], default)
+    if part is None or not part.note:
+        return index
+    whole = replace(part, k=0, note="")
     for other, column in enumerate(board.columns):
-        alike = column.grammar == board.columns[index].grammar
-        if not (alike and board.speedup(other)):
-            continue
         there = _drafting(column, default)
         same = there is not None and not there.note and replace(there, k=0) == whole
-        if same and board.scores[other].spec == board.scores[index].spec:
-            return f"{factor(board.speedup(other))} here, where {own}"
-    return ""
+        alike = column.grammar == board.columns[index].grammar
+        if same and alike and board.scores[other].spec == board.scores[index].spec:
+            return other
+    return None
 
 
 def _drafting(column: Column, default: ModelSpec) -> Lookup | Draft | None:

@@ -136,6 +136,15 @@ def live(board: Scoreboard) -> str:
     return " ".join(filter(None, (settled, _failures(board))))
 
 
+def reading(board: Scoreboard) -> str:
+    """How many columns have read the prompt; "" once all have, and of a column without rivals."""
+    running = [score for score in board.scores if score.state not in ENDED]
+    done = sum(any(moment.tokens for moment in score.moments) for score in running)
+    if len(running) < 2 or done == len(running):
+        return ""
+    return f"Columns read the prompt one after another: {done} of {len(running)} are ready"
+
+
 def lead(board: Scoreboard) -> str:
     """Who is ahead in a race that runs, and by how much, or who finished first; "" while nobody is
     ahead.
@@ -220,7 +229,9 @@ def frozen(board: Scoreboard) -> str:
     if finish is None:
         return ""
     if not settles(board):
-        return f"The bars show {board.name(finish.column)}'s finish."
+        return f"Bars stop when {board.name(finish.column)} finishes."
+    if unit_of(board) == "character":
+        return "The shorter the time, the longer the bar."
     return "Bars and speed-ups leave out the prompt."
 
 
@@ -339,23 +350,10 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
     if len(alike := _as_fast(board, best)) > 1:
         alike.sort(key=board.speedup, reverse=True)
-        first, *others = alike
-        told = [f"{board.name(i)} {likely(board.gain(i))}" for i in others]
-        speeds = _listed([f"{board.name(first)} is {likely(board.gain(first))}", *told])
-        return f"{speeds} as fast as {plain}{_also_faster(board, alike)}."
+        speeds = _listed([likely(board.gain(i)) for i in alike])
+        names = _listed([board.name(i) for i in alike])
+        return f"{names} win, too close to call: {speeds} as fast as {plain}."
     return _fastest(board, best, None if other else _first(board, best))
-
-
-def _also_faster(board: Scoreboard, named: Sequence[int]) -> str:
-    """The other columns that are faster and wrote the same text, as the end of a sentence."""
-    others = [
-        i
-        for i, score in enumerate(board.scores)
-        if i not in named and board.pace(i) == "faster" and _same_text(board, i)
-    ]
-    others.sort(key=board.speedup, reverse=True)
-    told = _listed([f"{board.name(i)} {factor(board.speedup(i))}" for i in others])
-    return f", {told}" if others else ""
 
 
 def _as_fast(board: Scoreboard, best: int) -> list[int]:
@@ -373,10 +371,9 @@ def _as_fast(board: Scoreboard, best: int) -> list[int]:
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
-    others = _also_faster(board, [best])
-    much = f"{likely(board.gain(best))} as fast as {plain}{others}."
+    much = f"{likely(board.gain(best))} as fast as {plain}."
     if first is None:
-        return f"{name} is {much}"
+        return f"{name} wins: {much}"
     led = f"{board.name(first)} finished first"
     if board.speedup(first) > board.speedup(best):
         return f"{led}, which may be chance; {name} is measurably {much}"
@@ -780,9 +777,9 @@ def equation(board: Scoreboard, index: int) -> str:
     score, cost, base = board.scores[index], pass_cost(board, index), board.baseline_index
     if not cost or base is None or index == base:
         return ""
-    gained = f"{score.tokens_per_forward:.2f} tokens per pass"
     gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
-    return f"{gained}, each taking {factor(cost)} as long: {likely(gain)}"
+    gained = f"a pass writes {score.tokens_per_forward:.2f} tokens"
+    return f"{gained} and takes {factor(cost)} as long: {likely(gain)}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

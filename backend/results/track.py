@@ -68,9 +68,13 @@ def with_prompt(board: Scoreboard) -> bool:
 
 def beginning(board: Scoreboard, index: int) -> float:
     """What the column's own clock read when its lane began: 0, or at its first token."""
-    if with_prompt(board):
-        return 0.0
-    return next((moment.clock for moment in board.scores[index].moments if moment.tokens), 0.0)
+    begun = _first_token(board, index)
+    return 0.0 if with_prompt(board) or begun == inf else begun
+
+
+def _first_token(board: Scoreboard, index: int) -> float:
+    """What the column's own clock read at its first token; infinity before it."""
+    return next((moment.clock for moment in board.scores[index].moments if moment.tokens), inf)
 
 
 def position(board: Scoreboard, index: int, seconds: float = inf) -> int:
@@ -134,12 +138,14 @@ def standings(board: Scoreboard) -> Iterator[PhotoFinish]:
     if finish is None:
         return
     running = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    least = SETTLED if unit_of(board) == "token" else 1
     for moment in range(1, MOMENTS):
         seconds = finish.seconds * moment / MOMENTS
         lengths = [position(board, i, seconds) for i in running]
         longest = max(lengths)
-        if longest >= least:
+        begun = longest >= SETTLED
+        if unit_of(board) == "character":  # given text is no lead
+            begun = all(_first_token(board, i) <= seconds for i in running)
+        if begun:
             yield PhotoFinish(running[lengths.index(longest)], seconds, longest)
     yield finish
 
@@ -155,13 +161,12 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
 def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
     """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
     Once the race is `settled`, lanes are as long as their speed-ups have them, so one that was
-    faster than the first to finish shares its place; those of a program go by their speed-ups.
+    faster than the first to finish shares its place.
     """
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
     order: dict[int, float] = {i: position(board, i, finish.seconds) for i in placed}
     if settled:
-        final = _speed if unit_of(board) == "character" else settled_length
-        order = {i: final(board, i) for i in placed}
+        order = {i: settled_length(board, i) for i in placed}
     found: dict[int, tuple[int, bool]] = {}
     for value in sorted(set(order.values()), reverse=True):
         group = [i for i in placed if order[i] == value]
@@ -170,11 +175,11 @@ def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int,
 
 
 def settles(board: Scoreboard) -> bool:
-    """True if the lanes of an ended race can be as long as their speed-ups have them: the unit is
-    the token, and the first to finish has about the highest speed-up.
+    """True if the lanes of an ended race can be as long as their speed-ups have them: the first to
+    finish has about the highest speed-up.
     """
     finish = photo_finish(board)
-    if finish is None or unit_of(board) == "character":
+    if finish is None:
         return False
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
     best = _speed(board, finish.column)
@@ -185,8 +190,7 @@ def settled_length(board: Scoreboard, index: int) -> float:
     """How long the lane is in the end, so that lanes are in proportion to their speed-ups and the
     winner's ends at the flag. One that stops by its own setting ends there at the latest. Lanes
     without a speed or a place are as at the photo finish. So are all where a lane behind the
-    winner's has a clearly higher speed-up, and those of programs, whose speed-up counts their fixed
-    text, too.
+    winner's has a clearly higher speed-up.
     """
     finish = photo_finish(board)
     if finish is None:
@@ -205,9 +209,14 @@ def _speed(board: Scoreboard, index: int) -> float:
 
 
 def early(board: Scoreboard) -> bool:
-    """True of a race that has hardly begun: its places and speeds are chance."""
-    written = max(score.written for score in board.scores)
-    return not board.ended and unit_of(board) == "token" and written < SETTLED
+    """True of a race that has hardly begun: its places and speeds are chance. In a program, text
+    that is given is no lead.
+    """
+    if board.ended:
+        return False
+    if unit_of(board) == "character":
+        return any(_races(score) and not score.written for score in board.scores)
+    return max(score.written for score in board.scores) < SETTLED
 
 
 def won(board: Scoreboard, index: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import CUT_SHORT
 from backend.export.plan import Snippet
-from backend.export.production import LIBRARIES, snippet, speeds_of_part
+from backend.export.production import LIBRARIES, fastest_code, snippet, speeds_of_part
 from backend.kvcache.snapshots import Info, default_folder
 from backend.programs.parser import is_program
 from backend.racing.commands import Command, Measure, SaveColumn
@@ -160,16 +160,15 @@ class Controller:
         return [self._offer.public(column.label) for column in columns]
 
     def on_show(self, visitor: str) -> tuple[list[str], str | None]:
-        """The columns of the race on show, as they may be named here, and the one that was fastest:
-        the baseline if none was measurably faster; none while it runs. Not for the event loop.
+        """The columns of the race on show, as they may be named here, and the one whose code is the
+        fastest; none while it runs. Not for the event loop.
         """
         try:
             race, board = self._race_on_show(visitor)
         except DerbyError:
             return [], None
         names = [self._offer.public(column.label) for column in race.columns]
-        faster = [i for i in range(len(names)) if board.pace(i) == "faster"]
-        return names, names[max(faster, key=board.speedup, default=board.baseline_index or 0)]
+        return names, names[fastest_code(board, race.request, race.target)]
 
     def production(self, visitor: str, label: Any, library: Any) -> Snippet:
         """How `library` does what the column `label` of the race on show did, with its settings. Of

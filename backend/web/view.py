@@ -87,7 +87,7 @@ def view(
         top, told = sentences.headlines(board)
         rest = " ".join(filter(None, (told, sentences.frozen(board))))
     else:
-        top = (phase == "racing" and sentences.lead(board)) or status
+        top = _lead(board, status) if phase == "racing" else status
         rest = _aside(board, goal, top, status)
     places = _places(board, now, settled=ended and finish is not None)
     return {
@@ -191,6 +191,11 @@ def _status(board: Scoreboard, phase: str, ahead: int) -> str:
             return sentences.headline(board)
 
 
+def _lead(board: Scoreboard, status: str) -> str:
+    """What is said at the top while a race runs."""
+    return sentences.lead(board) or (not board.preparing and sentences.reading(board)) or status
+
+
 def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
     """What is said below the line `top` of a race that has not ended."""
     if top == status:
@@ -204,16 +209,14 @@ def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
 
 
 def _story(board: Scoreboard, public: Callable[[str], str]) -> list[list[Any]]:
-    """How the race stood, for its replay: from which ms of the lanes' clocks on what is said, and
-    the place of each lane. By how much one leads is seen there, and left open here ("... by").
+    """How the race stood, for its replay: from which ms of the lanes' clocks on what is said. By
+    how much one leads is seen there, and left open here ("... by").
     """
     told: list[list[Any]] = []
     for now in standings(board):
-        places = _places(board, now, settled=False)
-        lanes = [places.get(i, "") for i in range(len(board.columns))]
-        said = [public(sentences.stands(board, now)), lanes]
-        if not told or told[-1][1:] != said:
-            told.append([round(1e3 * now.seconds, 1), *said])
+        said = public(sentences.stands(board, now))
+        if not told or told[-1][1] != said:
+            told.append([round(1e3 * now.seconds, 1), said])
     return told
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from backend.engines.heads.published import AUTHORS
 from backend.errors import DerbyError
 from backend.events import Decided, Event
 from backend.export.plan import Snippet
-from backend.export.production import LIBRARIES, snippet, speeds_of_part
+from backend.export.production import LIBRARIES, fastest_code, snippet, speeds_of_part
 from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
@@ -206,6 +206,24 @@ class Inside(InlineHost):
 COLUMNS = (default_column("kv"), parse_column("lookup:k=5"))
 
 
+@pytest.mark.parametrize(
+    ("columns", "costs", "chosen"),
+    [
+        ("kv lookup speculative grammar:grammar=person", (0.1, 0.08, 0.05, 0.06), 3),
+        ("kv lookup speculative lookahead", (0.1, 0.08, 0.05, 0.04), 1),
+        ("kv lookup speculative", (0.1, 0.12, 0.05), 0),
+        ("kv speculative", (0.1, 0.05), 1),
+        ("kv lookup", (0.1, 0.2), 0),
+    ],
+)
+def test_production_begins_at_the_column_whose_code_was_the_fastest(
+    columns: str, costs: Sequence[float], chosen: int
+) -> None:
+    """Speculative had 1.13 times, and its code was prompt lookup's, which had 0.95 times."""
+    events = [e for i, cost in enumerate(costs) for e in written(i, [[n] for n in range(16)], cost)]
+    assert fastest_code(board_of(columns, *events), Request("Hi"), ModelSpec()) == chosen
+
+
 def test_a_visitor_gets_the_code_of_their_last_race() -> None:
     request = Request('it\'s "so"\n</script>', 16)
     desk = after(Race(request, COLUMNS, FAKE))
@@ -234,7 +252,7 @@ def test_the_library_on_show_gives_way_to_one_that_can_do_what_the_column_did() 
 def test_a_race_that_was_opened_has_code_as_one_that_was_run_here() -> None:
     """ "Use in production" of an opened link said that nothing had run yet."""
     desk = after(Race(Request("Hi", 16), COLUMNS, FAKE))
-    assert desk.on_show("you")[1] == "Speculative"  # of the race that a new page shows
+    assert desk.on_show("you")[1] == "Grammar (grammar=contact)"  # of the race of a new page
     events = written(0, [[n] for n in range(16)], 0.1)
     desk.open("me", encode(recorded(Request("Ho", 16), COLUMNS[1:], FAKE, events)))
     label = COLUMNS[1].label

@@ -45,6 +45,7 @@ from backend.results.sentences import (
     ledger,
     live,
     pace,
+    reading,
     reason,
     reasons,
     remark,
@@ -65,13 +66,26 @@ CHECK = "the grammar cannot hold /a, so only this check does"
 def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    said = "2.00 tokens per pass, each taking 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)"
-    assert (reason(board, 1), brief(board, 1)) == (f"{said}, faster", f"{said}.")
+    said = " pass writes 2.00 tokens and takes 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)"
+    assert (reason(board, 1), brief(board, 1)) == (f"a{said}, faster", f"A{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
-        "Speculative is 1.33\u00d7 (1.31\u20131.35) as fast as KV reuse. "
+        "Speculative wins: 1.33\u00d7 (1.31\u20131.35) as fast as KV reuse. "
         "The texts of KV reuse and Speculative are identical."
     )
+
+
+def test_while_columns_read_it_is_told_how_many_are_ready() -> None:
+    """For six seconds four lanes stood still, and nothing said why."""
+    board = board_of("kv lookup", started(0), started(1))
+    ready = "Columns read the prompt one after another: {} of 2 are ready"
+    assert reading(board) == ready.format(0)
+    board.add(step(1, [1], 0.1))
+    assert reading(board) == ready.format(1)
+    assert view(board, race=1, goal=9)["top"] == ready.format(1)
+    board.add(step(0, [1], 0.1))
+    assert reading(board) == ""
+    assert reading(board_of("kv", started(0))) == ""
 
 
 def test_the_headline_admits_that_nothing_is_faster_and_names_a_changed_text() -> None:
@@ -136,11 +150,11 @@ def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: f
 def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
-        "3.00 tokens per pass, each taking 1.50\u00d7 as long: "
+        "a pass writes 3.00 tokens and takes 1.50\u00d7 as long: "
         "2.00\u00d7 (1.97\u20132.03), faster; predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
-        "3.00 tokens per pass, each taking 4.50\u00d7 as long: "
+        "a pass writes 3.00 tokens and takes 4.50\u00d7 as long: "
         "0.67\u00d7 (0.65\u20130.68), slower; "
     )
     assert ", no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
@@ -262,7 +276,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     why = decided("the largest setting that the costs allow", "lookahead with W=5", plain=plain)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
-        "2.00 tokens per pass, each taking 4.00\u00d7 as long: "
+        "a pass writes 2.00 tokens and takes 4.00\u00d7 as long: "
         "0.50\u00d7 (0.49\u20130.51), slower; "
         "lookahead with W=5"
     )
@@ -277,7 +291,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
     assert (
-        reason(board, 1) == "1.00 tokens per pass, each taking 5.00\u00d7 as long: "
+        reason(board, 1) == "a pass writes 1.00 tokens and takes 5.00\u00d7 as long: "
         "0.20\u00d7 (0.08\u20130.51), slower"
     )
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
@@ -296,7 +310,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE[:3], 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "1.00 tokens per pass, each taking 2.50\u00d7 as long: 0.40\u00d7"
+    assert reason(board, 1) == "a pass writes 1.00 tokens and takes 2.50\u00d7 as long: 0.40\u00d7"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
@@ -308,7 +322,7 @@ def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
         *written(3, LONG_PAIRS, 0.15),
     ]
     assert headline(board_of("kv kv@int8 kv@int4 speculative", *events)) == (
-        "Speculative is 1.33\u00d7 (1.31\u20131.35) as fast as KV reuse. KV reuse (int4), whose "
+        "Speculative wins: 1.33\u00d7 (1.31\u20131.35) as fast as KV reuse. KV reuse (int4), whose "
         "text may differ, is 2.50\u00d7 as fast. "
         "The texts of KV reuse and Speculative are identical. "
         "With other weights, KV reuse (int8) wrote the same text as KV reuse; KV reuse (int4) "
@@ -604,7 +618,7 @@ def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
     names = "kv speculative lookahead:cache=session"
     board = board_of(names, *written(0, LONG, 0.1), *late, *early, *ends)
     assert headline(board).startswith(
-        "Speculative is 1.33\u00d7 (1.31\u20131.35) and Lookahead 1.32\u00d7 (1.30\u20131.34) as "
+        "Speculative and Lookahead win, too close to call: 1.33\u00d7 (1.31\u20131.35) and 1.32"
     )
 
 

@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from boards import SINGLE, board_of, started, step, written
+from boards import LONG, SINGLE, board_of, started, step, written
 
 from backend.events import Event, Fed, Finished
 from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import frozen, lead, stands
 from backend.results.track import (
+    early,
     goal_of,
     photo_finish,
     place,
@@ -61,7 +62,7 @@ def test_chance_in_reading_the_prompt_decides_no_place() -> None:
         assert finish.column == winner
         ahead = 3 if winner else 7
         matching = "Bars and speed-ups leave out the prompt."
-        assert frozen(board) == (matching if winner else "The bars show KV reuse's finish.")
+        assert frozen(board) == (matching if winner else "Bars stop when KV reuse finishes.")
         assert stands(board, finish).endswith(f"{ahead} tokens ahead of {board.name(1 - winner)}")
         columns = view(board, race=1, goal=7)["columns"]
         firsts = [json.loads(column["rounds"].partition("\n")[0])[0] for column in columns]
@@ -263,7 +264,7 @@ def test_lanes_stay_as_at_the_finish_where_a_lane_behind_is_clearly_faster(
     assert lengths == [position(board, i, finish.seconds) for i in range(3)]
     columns = view(board, race=1, goal=12)["columns"]
     assert [each["place"] for each in columns] == ["3rd", "1st", "2nd"]
-    assert frozen(board) == "The bars show Prompt lookup's finish."
+    assert frozen(board) == "Bars stop when Prompt lookup finishes."
 
 
 def test_a_lane_that_goes_on_has_what_stood_there_before() -> None:
@@ -309,15 +310,48 @@ def test_a_replay_is_told_how_the_race_stood_at_each_moment() -> None:
     finish = photo_finish(board)
     assert finish is not None
     story = view(board, race=1, goal=40)["story"]
-    times = [ms for ms, *_ in story]
+    times = [ms for ms, _ in story]
     assert times == sorted(times)
     assert times[-1] == pytest.approx(1e3 * finish.seconds, abs=0.1)
-    told = [said for _, said, _ in story]
+    told = [said for _, said in story]
     assert told[0].startswith("KV reuse leads Prompt lookup by")
     assert told[-1].startswith("Prompt lookup finishes first, ")
     assert "KV reuse and Prompt lookup are level" in told
-    for ms, said, places in story:
+    for ms, said in story:
         lengths = [position(board, i, ms / 1e3 + 1e-6) for i in range(2)]
-        first = "=1st" if lengths[0] == lengths[1] else "1st"
-        assert places[lengths.index(max(lengths))] == first, said
+        leaders = ["KV reuse leads", "Prompt lookup leads"]
+        if lengths[0] == lengths[1]:
+            assert said.endswith("are level")
+        elif said != told[-1]:
+            assert said.startswith(leaders[lengths.index(max(lengths))])
         assert max(lengths) >= 8, "a token or two are chance"
+
+
+def test_text_that_a_program_is_given_is_no_lead() -> None:
+    """ "Single generation leads by 127 characters" while it waited for its first token: it was
+    last in the end.
+    """
+    given = [started(1), Fed(1, 3, [["fixed", "a long given text"]], 0.1)]
+    plain = [started(0), Fed(0, 1, [["fixed", "given"]], 0.1), *(step(0, t, 0.1) for t in LONG)]
+    board = board_of("kv single", *plain[:3], *given)
+    assert early(board)
+    assert lead(board) == ""
+    assert view(board, race=1, goal=17)["columns"][1]["place"] == ""
+    for event in (*plain[3:], Finished(0, "end of program", []), step(1, [1], 20.0)):
+        board.add(event)
+    board.add(Finished(1, "end of program", []))
+    said = [each for _, each in view(board, race=1, goal=17)["story"]]
+    assert not any(each.startswith("Single generation leads") for each in said)
+
+
+def test_bars_of_a_program_are_as_its_times() -> None:
+    """One that took 2.46 times as long had a bar of 60 %."""
+    events: list[Event] = []
+    for column, cost in enumerate((0.1, 0.25)):
+        events += [started(column), Fed(column, 1, [["fixed", "given"]], 5 * cost)]
+        events += [step(column, [t], cost) for t in range(10)]
+        events.append(Finished(column, "end of program", []))
+    board = board_of("kv no_reuse", *events)
+    quick, slow = (settled_length(board, i) for i in range(2))
+    assert slow / quick == pytest.approx(1 / 2.5, abs=0.01)
+    assert frozen(board) == "The shorter the time, the longer the bar."

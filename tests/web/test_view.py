@@ -134,7 +134,7 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     assert [each["line"] for each in again] == [base["line"], told]
     assert base["line"] == "TTFT 1.00 s; tokens/s 10.0."
     assert (base["place"], column["place"]) == ("2nd", "1st")
-    said = "2.00 tokens per pass, each taking 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)."
+    said = "A pass writes 2.00 tokens and takes 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)."
     assert (column["sentence"], column["pace_text"]) == (said, "\u25b2 faster")
     details = column["details"]
     assert details["told"][0] == "Identical to KV reuse (61 tokens)."
