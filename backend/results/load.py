@@ -75,7 +75,8 @@ class UnderLoad:
         )
         if self.gain(shown) >= 1:
             slower = f"no gain for {shown} requests"
-        return f"faster up to {counted(limit, 'request')} at once: {alone}; {slower}"
+        up_to = f"faster up to {counted(limit, 'request')} at once"
+        return f"with as many guesses as in this race, {up_to}: {alone}; {slower}"
 
 
 def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
@@ -129,8 +130,7 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
         "note": f"Tokens a second of all requests together, from passes measured here with up to "
         f"{load.most} requests and {rows[-1]} rows each, after {context} tokens of context. The "
-        "sentences assume as many guesses as in this race; the table takes the best number k at "
-        "each load. Drafts run one request after another; a server may run them together.",
+        "table takes the best number k at each load. Drafts run one request after another; a server may run them together.",
     }
 
 

@@ -132,6 +132,11 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     return PhotoFinish(racing[lengths.index(longest)], seconds, longest) if longest else None
 
 
+def taking_turns(board: Scoreboard) -> bool:
+    """True while columns take turns."""
+    return any(map(_races, board.scores))
+
+
 def standings(board: Scoreboard) -> Iterator[PhotoFinish]:
     """How the race stood at a few moments up to the photo finish, which is the last of them."""
     finish = photo_finish(board)

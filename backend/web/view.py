@@ -49,6 +49,7 @@ from backend.results.track import (
     settled_length,
     standing,
     standings,
+    taking_turns,
     unit_of,
     with_prompt,
 )
@@ -244,8 +245,8 @@ def _track(
 ) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
     first lane has finished, then at the end of that lane. `finish` is how many ms of its own clock
-    that lane took; `now` is when the lanes are drawn: all of them have come so far. `about` says
-    that speeds are without the prompt, where lanes begin with it. In a `noisy` race, speeds and
+    that lane took; `now` is when the lanes are drawn: all of them have come so far, and None: each
+    is drawn as far as it is. `about` says that speeds are without the prompt, where lanes begin with it. In a `noisy` race, speeds and
     places are drawn pale.
     """
     unit = unit_of(board)
@@ -260,7 +261,7 @@ def _track(
         "end": f"{bound}{counted(flag, unit)}",
         "about": "speed after the prompt" if unit == "token" and with_prompt(board) else "",
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
-        "now": round(1e3 * now.seconds, 1) if now else None,
+        "now": round(1e3 * now.seconds, 1) if now else 0 if taking_turns(board) else None,
         "noisy": board.noisy,
     }
 

@@ -336,6 +336,8 @@ def test_text_that_a_program_is_given_is_no_lead() -> None:
     board = board_of("kv single", *plain[:3], *given)
     assert early(board)
     assert lead(board) == ""
+    alone = view(board_of("kv single", *plain[:3], started(1)), race=1, goal=17)["track"]
+    assert alone["now"] == 0, "a lane that is drawn as far as it is goes back once others begin"
     assert view(board, race=1, goal=17)["columns"][1]["place"] == ""
     for event in (*plain[3:], Finished(0, "end of program", []), step(1, [1], 20.0)):
         board.add(event)
