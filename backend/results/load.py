@@ -70,9 +70,7 @@ class UnderLoad:
             return f"faster at every load: {alone}, {self.gain(limit):.2f} times for {limit}"
         beyond = next(b for b in load.requests if b > limit)
         shown = max([beyond, *(b for b in load.requests if b <= 3 * limit)])
-        slower = (
-            f"with as many guesses, {shown} requests take {1 / self.gain(shown):.2f} times as long"
-        )
+        slower = f"{shown} requests take {1 / self.gain(shown):.2f} times as long"
         if self.gain(shown) >= 1:
             slower = f"no gain for {shown} requests"
         up_to = f"faster up to {counted(limit, 'request')} at once"
@@ -130,7 +128,8 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
         "note": f"Tokens a second of all requests together, from passes measured here with up to "
         f"{load.most} requests and {rows[-1]} rows each, after {context} tokens of context. The "
-        "table takes the best number k at each load. Drafts run one request after another; a server may run them together.",
+        "table takes the best number k at each load. Drafts run one request after another; a "
+        "server may run them together.",
     }
 
 

@@ -246,8 +246,8 @@ def _track(
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
     first lane has finished, then at the end of that lane. `finish` is how many ms of its own clock
     that lane took; `now` is when the lanes are drawn: all of them have come so far, and None: each
-    is drawn as far as it is. `about` says that speeds are without the prompt, where lanes begin with it. In a `noisy` race, speeds and
-    places are drawn pale.
+    is drawn as far as it is. `about` says that speeds are without the prompt, where lanes begin
+    with it. In a `noisy` race, speeds and places are drawn pale.
     """
     unit = unit_of(board)
     longest = max((position(board, i) for i in range(len(board.scores))), default=0)
