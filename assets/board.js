@@ -171,6 +171,13 @@ function clearAlert() {
   if (answer.props.value?.alert) answer.props.value = null;
 }
 
+// What is dimmed is of another prompt or other columns.
+function sayStale(stale) {
+  if (RUNNING.includes(find(".dd-board").dataset.phase) || !race.view) return;
+  if (stale) drawTop("Press Run to race this.", "Below: the race before.");
+  else showMoment();
+}
+
 // Beside the verdict; on a phone, which has no room there, below the texts.
 function placeExport() {
   const narrow = matchMedia("(max-width: 640px)");
@@ -196,6 +203,7 @@ export function start(component) {
   component.watch("value", answered);
   document.addEventListener("dd-race", ({ detail }) => show(detail));
   document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));
+  document.addEventListener("dd-stale", ({ detail }) => sayStale(detail));
   document.addEventListener("dd-end", ({ detail }) => showEnd(detail));
   document.addEventListener("visibilitychange", () => undrawn && show(undrawn));
   window.addEventListener("resize", () => {

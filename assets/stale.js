@@ -5,7 +5,10 @@ let now = null; // by the form
 
 function draw() {
   const board = document.querySelector(".dd-board");
-  if (board) board.dataset.stale = asked !== null && now !== asked ? "yes" : "no";
+  const stale = asked !== null && now !== asked ? "yes" : "no";
+  if (!board || board.dataset.stale === stale) return;
+  board.dataset.stale = stale;
+  document.dispatchEvent(new CustomEvent("dd-stale", { detail: stale === "yes" })); // board.js says so
 }
 
 export function startStale() {

@@ -20,7 +20,7 @@ def cost_curve(board: Scoreboard) -> dict[str, Any] | None:
         return None
     costs, spec = known[0].costs, known[0].spec
     more = f"{costs.width_change * 1e3:.1f}"
-    changed = f"A pass over another number of rows than the one before takes {more} ms more. "
+    changed = f"A pass takes {more} ms more if the one before it had another number of rows. "
     cells = [[str(rows), f"{costs.relative(rows):.2f}"] for rows in costs.widths]
     return {
         "points": [
@@ -69,5 +69,5 @@ def _mark(board: Scoreboard, index: int, costs: PassCosts) -> dict[str, Any]:
         "tokens": round(tokens, 3),
         "steps": round(steps, 3),
         "pace": pace,
-        "sentence": f"{tokens:.2f} tokens per pass over {rows:.1f} rows, which {cost}: {verdict}",
+        "sentence": f"a pass wrote {tokens:.2f} tokens over {rows:.1f} rows and {cost}: {verdict}",
     }

@@ -175,7 +175,7 @@ FIGURES = (
         RATIO,
         "How many times as fast as KV reuse the column decodes, while both run. It equals tokens "
         "per pass, divided by how many times as long as a one-token pass each pass takes. Example: "
-        "2 tokens per pass that takes 1.5 times as long: 1.33. In brackets the 95 % interval of "
+        "2 tokens per pass that takes 1.5 times as long: 1.33. In brackets the 95% interval of "
         "this race (block bootstrap over its slices); the next race may find the machine in "
         "another state. A column is called faster or slower only if its interval does not contain "
         "1. For short races, programs, and columns that ran alone, it is the ratio of the times.",
@@ -257,8 +257,7 @@ FIGURES = (
         "accepted",
         "accepted",
         SHARE,
-        "The acceptance rate: the share of guessed tokens that were right. Example: 60 of 80: "
-        "75 %.",
+        "The acceptance rate: the share of guessed tokens that were right. Example: 60 of 80: 75%.",
         lambda score, _: score.acceptance if score.drafted else None,
         ("page", "table", "summary"),
     ),
@@ -269,14 +268,14 @@ FIGURES = (
         "For a column whose text differs from that of KV reuse: the share of equal tokens among "
         "those that both chose after the same text, which are the ones up to the first that "
         "differs. One race says little; a benchmark adds up its prompts. At fp32 and the exact "
-        "precisions, columns of one model agree. Example: 99 equal tokens, then another one: 99 %.",
+        "precisions, columns of one model agree. Example: 99 equal tokens, then another one: 99%.",
         _agreed,
     ),
     Figure(
         "drafting",
         "drafting",
         SHARE,
-        "Share of the column's time that guessing took. Example: 0.5 s of 5 s: 10 %.",
+        "Share of the column's time that guessing took. Example: 0.5 s of 5 s: 10%.",
         _positive(lambda score: score.parts.get("draft", 0.0) / (score.seconds or 1)),
     ),
     Figure(

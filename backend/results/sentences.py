@@ -20,6 +20,7 @@ from backend.results.track import (
     ALIKE,
     BY_DESIGN,
     PhotoFinish,
+    as_fast,
     early,
     photo_finish,
     place,
@@ -60,10 +61,10 @@ TERMS = {
     "Same text": "All columns use the same random number at the same position, and a guess is kept "
     "only if the model itself would have chosen it. So the text is that of KV reuse, at any "
     "temperature. At least (1 - TV) / (1 + TV) of the guesses are kept, where TV is the total "
-    "variation distance between draft and target. Example: TV = 0.3 keeps 54 %.",
+    "variation distance between draft and target. Example: TV = 0.3 keeps 54%.",
     "Same distribution": "Speculative sampling: a guess is kept with probability min(1, p / q). "
     "The text differs from that of KV reuse but is just as likely, and 1 - TV of the guesses are "
-    "kept. Example: TV = 0.3 keeps 70 %. At temperature 0 both promises are the same.",
+    "kept. Example: TV = 0.3 keeps 70%. At temperature 0 both promises are the same.",
 }
 
 #: Which clock times a server's column.
@@ -348,24 +349,13 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         if finish is None or finish.column == base:
             return as_sentence(said)
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
-    if len(alike := _as_fast(board, best)) > 1:
+    alike = [i for i in as_fast(board, best) if _same_text(board, i)]
+    if len(alike) > 1:
         alike.sort(key=board.speedup, reverse=True)
         speeds = _listed([likely(board.gain(i)) for i in alike])
         names = _listed([board.name(i) for i in alike])
         return f"{names} win, too close to call: {speeds} as fast as {plain}."
     return _fastest(board, best, None if other else _first(board, best))
-
-
-def _as_fast(board: Scoreboard, best: int) -> list[int]:
-    """The columns with the same text that are about as fast as the fastest of them, or as fast as
-    that may be.
-    """
-    least = min(board.speedup(best) / ALIKE, board.gain(best).low)
-    return [
-        i
-        for i in range(len(board.scores))
-        if _same_text(board, i) and board.pace(i) == "faster" and board.speedup(i) >= least
-    ]
 
 
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
@@ -760,7 +750,7 @@ def _exception(board: Scoreboard, index: int) -> str:
     if index == board.baseline_index or not board.speedup(index):
         return ""
     if score.fed:
-        return f"{counted(score.steps, 'pass')} computed {counted(score.rows, 'token')}"
+        return f"it computed {counted(score.rows, 'token')} in {counted(score.steps, 'pass')}"
     declined = ""
     if decision.plain and not score.drafted:
         declined = "; ".join(decision.declined) or decision.why

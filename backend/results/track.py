@@ -165,18 +165,28 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
 
 def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
     """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
-    Once the race is `settled`, lanes are as long as their speed-ups have them, so one that was
-    faster than the first to finish shares its place.
+    Once the race is `settled`, lanes are as long as their speed-ups have them, and those that are
+    too close to call share the first place.
     """
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
     order: dict[int, float] = {i: position(board, i, finish.seconds) for i in placed}
     if settled:
-        order = {i: settled_length(board, i) for i in placed}
+        level = as_fast(board, finish.column) if settles(board) else []
+        order = {i: inf if i in level else settled_length(board, i) for i in placed}
     found: dict[int, tuple[int, bool]] = {}
     for value in sorted(set(order.values()), reverse=True):
         group = [i for i in placed if order[i] == value]
         found |= dict.fromkeys(group, (1 + len(found), len(group) > 1))
     return found
+
+
+def as_fast(board: Scoreboard, best: int) -> list[int]:
+    """The columns that are about as fast as the faster column `best`, or as fast as that may be."""
+    if board.pace(best) != "faster":
+        return []
+    least = min(board.speedup(best) / ALIKE, board.gain(best).low)
+    faster = [i for i in range(len(board.scores)) if board.pace(i) == "faster"]
+    return [i for i in faster if board.speedup(i) >= least]
 
 
 def settles(board: Scoreboard) -> bool:

@@ -92,7 +92,7 @@ def link_of(record: RaceRecord, most: int = LONGEST) -> tuple[str, str]:
     made = link(record, most)
     length, notes = len(made.text), [_HOLDS[made.holds]]
     if length > PASTED:
-        notes.append(f"At some {round(length, -2):,} characters it is too long for some chat apps.")
+        notes.append(f"With {round(length, -2):,} characters it is too long for some chat apps.")
     elif made.holds != "settings":
         notes.append("It is short enough for most chats.")
     return made.fragment, " ".join(notes)

@@ -31,7 +31,7 @@ def test_without_a_baseline_a_mark_lies_on_the_curve_and_says_so(tokens: int, ve
     assert (mark["name"], mark["pace"]) == ("Prompt lookup", "")
     assert (mark["rows"], mark["tokens"], mark["steps"]) == (5, tokens, 3)
     assert mark["sentence"] == (
-        f"{tokens}.00 tokens per pass over 5.0 rows, which should take 3.00\u00d7 as long: "
+        f"a pass wrote {tokens}.00 tokens over 5.0 rows and should take 3.00\u00d7 as long: "
         f"it should be {verdict}"
     )
 

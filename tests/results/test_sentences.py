@@ -620,6 +620,8 @@ def test_two_speeds_that_are_almost_one_are_not_told_apart() -> None:
     assert headline(board).startswith(
         "Speculative and Lookahead win, too close to call: 1.33\u00d7 (1.31\u20131.35) and 1.32"
     )
+    shown = [each["place"] for each in view(board, race=1, goal=61)["columns"]]
+    assert shown == ["3rd", "=1st", "=1st"]
 
 
 def test_a_first_place_that_may_be_chance_is_called_so() -> None:

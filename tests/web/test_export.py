@@ -75,11 +75,11 @@ def test_a_link_says_what_it_holds_and_where_it_fits() -> None:
     record = race_of("kv stateless lookup speculative", 60)
     _, note = link_of(record)
     assert re.fullmatch(
-        r"It holds the whole race\. At some \d,\d00 characters it is too long for some chat apps\.",
+        r"It holds the whole race\. With \d,\d00 characters it is too long for some chat apps\.",
         note,
     )
     _, note = link_of(record, len(encode(record)) - 1)
-    assert note.startswith("It holds the race without the details of its steps. At some ")
+    assert note.startswith("It holds the race without the details of its steps. With ")
 
 
 def test_a_link_that_holds_only_settings_is_not_praised() -> None:
