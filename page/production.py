@@ -19,7 +19,6 @@ def fill(sections: gr.HTML, around: Surroundings) -> Fields:
         interactive=False,
         label="Code",
         lines=6,
-        max_lines=22,
         buttons=["copy"],
         elem_id="code",
     )
