@@ -90,6 +90,14 @@ function showWinner() {
   columns.scrollLeft = 0;
 }
 
+// Whole texts are as high as the highest: asked for, as all below moves.
+function offerWhole(whole) {
+  const button = find(".dd-whole");
+  button.setAttribute("aria-pressed", String(whole));
+  const cut = () => race.cards.some(({ text: { box } }) => box.scrollHeight > box.clientHeight + 1);
+  button.hidden = !whole && !cut();
+}
+
 // Of a race that was run elsewhere or earlier, and how one came out that was run again here.
 function drawRecorded({ phase, recorded, place, compared, fragment }) {
   if (fragment) keepAddress(fragment);
@@ -157,6 +165,7 @@ function show(view) {
   view.columns.forEach((column, i) => drawColumn(race.cards[i], column));
   if (over) showBeginnings();
   if (over) showWinner();
+  if (over) offerWhole(false);
   if (replay.at === null) drawControls();
   else showMoment();
   drawLegend();
@@ -198,6 +207,7 @@ export function start(component) {
   for (const change of ["input", "change"]) document.addEventListener(change, clearAlert, { capture: true });
   find(".dd-dismiss").addEventListener("click", clearAlert);
   find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
+  find(".dd-whole").addEventListener("click", ({ target }) => offerWhole(target.ariaPressed !== "true"));
   find(".dd-again").addEventListener("click", () => component.trigger("retry"));
   startWhy(() => component.trigger("input"));
   component.watch("value", answered);

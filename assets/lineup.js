@@ -92,7 +92,8 @@ function card(strategy) {
   const summary = make("summary");
   it.number = make("span", "dd-lineup-number");
   it.line = make("code");
-  summary.append(it.number, make("strong", "", declared.title), it.line);
+  it.gist = make("span", "dd-note");
+  summary.append(it.number, make("strong", "", declared.title), it.line, it.gist);
   const groups = [declared.fields, declared.place].map((named) => {
     const group = make("div", "dd-lineup-fields");
     group.append(...named.map((field) => control(it, field)));
@@ -143,9 +144,11 @@ function control(it, field) {
   const shown = field.kind === "choice" ? choice(it, field, set) : input(field, set);
   it.controls.set(field.name, shown.show);
   it.labels.set(field.name, label);
-  box.title = field.help;
+  const help = make("p", "dd-note", field.help);
   shown.nodes[0].id = label.htmlFor = `lineup-field-${++fields}`;
-  box.append(label, ...shown.nodes);
+  help.id = `lineup-help-${fields}`;
+  shown.nodes[0].setAttribute("aria-describedby", help.id);
+  box.append(label, ...shown.nodes, help);
   return box;
 }
 
@@ -220,6 +223,7 @@ function draw(state) {
     // Not disabled, which would take the focus from whoever moves a column to an end.
     it.up.setAttribute("aria-disabled", i === 0);
     it.down.setAttribute("aria-disabled", i === cards.length - 1);
+    put(it.gist, column.gist);
     put(it.line, column.line === column.strategy ? "" : column.line);
     put(it.refusal, "");
     for (const [name, words] of Object.entries(column.labels)) put(it.labels.get(name), words);

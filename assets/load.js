@@ -1,7 +1,7 @@
 // Shows what load does to speculation: the drawing of backend/export/curves.py, and what a draft of
 // one's own would gain.
 import { showDrawing, showMarks } from "./curve.js";
-import { finder, make, put, table } from "./dom.js";
+import { finder, put, table } from "./dom.js";
 
 const find = finder("board");
 let load = null; // what is on show
@@ -30,13 +30,13 @@ export function drawDraft() {
   const [acceptance, price] = [".dd-draft-acceptance", ".dd-draft-price"].map((name) => find(name).value / 100);
   put(find(".dd-draft-acceptance-at"), share(acceptance));
   put(find(".dd-draft-price-at"), `${share(price)} of a plain pass`);
-  const lines = load.requests.map((requests, index) => {
+  const found = load.requests.map((_, index) => {
     const gains = Array.from({ length: load.rows.at(-1) }, (_, k) => gainOf(index, k, acceptance, price));
     const best = gains.indexOf(Math.max(...gains));
-    const words = best ? `${gains[best].toFixed(2)} times plain decoding, with k=${best}` : "no number of guesses pays";
-    return make("li", "", `${requests} at once: ${words}`);
+    return best ? [`${gains[best].toFixed(2)}\u00d7`, String(best)] : ["no gain", "\u2013"];
   });
-  find(".dd-draft-gains").replaceChildren(...lines);
+  const lines = ["Speed-up", "Best k"].map((title, i) => [title, ...found.map((cells) => cells[i])]);
+  find(".dd-draft-gains").replaceChildren(table(["Requests", ...load.requests], lines, { named: true }));
 }
 
 // Returns whether there is something to see, or to be measured.

@@ -1,20 +1,17 @@
 """Up to how many requests at once a column is faster: predicted from its race and T(k, b)."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from backend.costs.load import Drafting, LoadCosts, acceptance_of, break_even
-from backend.results.figures import counted
-from backend.results.metrics import Score
+from backend.results.figures import counted, factor
 from backend.results.scoreboard import Scoreboard
 
 #: Guesses a pass that the chart has a line for.
 LINES = (1, 2, 4, 7, 15)
-
-#: The most guesses a pass that are considered.
-MOST_GUESSES = 15
 
 #: The speed-up from which on a column is said to pay: less is as good as nothing.
 PAYS = 1.02
@@ -25,7 +22,8 @@ class UnderLoad:
     """A column that verified guesses, on a model whose passes under load are known.
 
     `rows` and `tokens` are those of its average pass, `drafting` its seconds of drafting a pass,
-    `context` the tokens behind which its passes ran on average.
+    `context` the tokens behind which its passes ran on average. `chain`: its rows are one chain of
+    guesses, which may be shorter under load.
     """
 
     load: LoadCosts
@@ -33,6 +31,7 @@ class UnderLoad:
     tokens: float
     drafting: float
     context: int
+    chain: bool
 
     def gain(self, requests: float) -> float:
         """How many times as fast as plain decoding it is at so many requests, if it goes on as
@@ -41,11 +40,31 @@ class UnderLoad:
         passes = self.load(self.rows, requests, self.context) + requests * self.drafting
         return self.tokens * self.load(1, requests, self.context) / passes
 
+    def best_gain(self, requests: float) -> float:
+        """The same with as many guesses as are best at that load."""
+        if not self.chain:
+            return self.gain(requests)
+        return self.drafter.gain(self.load, self.best(requests), requests, self.context)
+
+    def best(self, requests: float) -> int:
+        """How many guesses are best at that load: as many as alone, or fewer; 0 if none gains."""
+        return self.drafter.best(self.load, requests, self.context, ceil(self.rows - 1))
+
     @property
     def limit(self) -> int:
-        """The most requests at once at which it pays, within what was measured; 0: none."""
+        """The most requests at once at which it pays if it goes on as alone, within what was
+        measured; 0: none.
+        """
+        return self._most(self.gain)
+
+    @property
+    def best_limit(self) -> int:
+        """The same with as many guesses as are best at each load."""
+        return self._most(self.best_gain)
+
+    def _most(self, gain: Callable[[float], float]) -> int:
         counts = range(1, self.load.most + 1)
-        return next((b - 1 for b in counts if self.gain(b) < PAYS), self.load.most)
+        return next((b - 1 for b in counts if gain(b) < PAYS), self.load.most)
 
     @property
     def drafter(self) -> Drafting:
@@ -61,29 +80,31 @@ class UnderLoad:
 
     @property
     def sentence(self) -> str:
-        """Up to which load it is faster, and how slow it is beyond that."""
-        load, limit = self.load, self.limit
-        alone = f"{self.gain(1):.2f} times as fast as KV reuse for one request"
+        """Up to which load it is faster, and by how much there."""
+        limit = self.best_limit
+        gain = self.best_gain(1) if limit else self.gain(1)
+        alone = f"{factor(gain)} as fast as KV reuse for one request"
         if limit == 0:
-            return f"not faster even for one request: predicted {alone}"
-        if limit == load.most:
-            return f"faster at every load: {alone}, {self.gain(limit):.2f} times for {limit}"
-        beyond = next(b for b in load.requests if b > limit)
-        shown = max([beyond, *(b for b in load.requests if b <= 3 * limit)])
-        slower = f"{shown} requests take {1 / self.gain(shown):.2f} times as long"
-        if self.gain(shown) >= 1:
-            slower = f"no gain for {shown} requests"
-        up_to = f"faster up to {counted(limit, 'request')} at once"
-        return f"with as many guesses as in this race, {up_to}: {alone}; {slower}"
+            return f"not faster at any load: {alone}"
+        where = "at every load" if limit == self.load.most else f"up to {many(limit)}"
+        last = f", {factor(self.best_gain(limit))} for {limit}" if limit > 1 else ""
+        return f"faster {where}: {alone}{last}"
 
 
-def under_load(score: Score, load: LoadCosts) -> UnderLoad | None:
+def many(requests: int) -> str:
+    """So many requests at once."""
+    return f"{counted(requests, 'request')} at once"
+
+
+def under_load(board: Scoreboard, index: int) -> UnderLoad | None:
     """The column's figures under load; None if it checks no guesses, or feeds fixed text."""
+    score, load = board.scores[index], load_of(board, index)
     if not (load.known and score.drafted and score.passes) or score.fed or score.mean_rows <= 1:
         return None
     drafting = score.drafting / score.passes
     context = round(score.prompt_tokens + score.length / 2)
-    return UnderLoad(load, score.mean_rows, score.tokens_per_forward, drafting, context)
+    chain = _is_chain(board, index)
+    return UnderLoad(load, score.mean_rows, score.tokens_per_forward, drafting, context, chain)
 
 
 def load_of(board: Scoreboard, index: int) -> LoadCosts:
@@ -107,10 +128,13 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         return None
     load, spec = load_of(board, chosen[0]), board.scores[chosen[0]].spec
     alike = [i for i in chosen if board.scores[i].spec == spec]
-    marked = [(i, m) for i in alike if (m := under_load(board.scores[i], load)) is not None]
+    marked = [(i, m) for i in alike if (m := under_load(board, i)) is not None]
     context = round(max(s.prompt_tokens + s.length / 2 for s in (board.scores[i] for i in alike)))
-    chains = [(i, m) for i, m in marked if _is_chain(board, i)]
+    chains = [(i, m) for i, m in marked if m.chain]
     rows = load.curves[0].widths
+    others = [board.name(i) for i, m in marked if not m.chain]
+    names = " and ".join(others)
+    unlined = f" Not all rows of {names} are guesses: no line, and no other k." if others else ""
     return {
         "requests": list(load.requests),
         "rows": list(rows),
@@ -119,17 +143,17 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         "marks": [
             {
                 "name": board.name(i),
-                "acceptance": round(m.drafter.acceptance, 3) if _is_chain(board, i) else None,
+                "acceptance": round(m.drafter.acceptance, 3) if m.chain else None,
                 "sentence": m.sentence,
             }
             for i, m in marked
         ],
         "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in chains)],
         "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
-        "note": f"Tokens a second of all requests together, from passes measured here with up to "
-        f"{load.most} requests and {rows[-1]} rows each, after {context} tokens of context. The "
-        "table takes the best number k at each load. Drafts run one request after another; a "
-        "server may run them together.",
+        "note": f"Predicted from passes measured here with up to {load.most} requests and "
+        f"{rows[-1]} rows each, after {context} tokens of context, with as many "
+        "guesses k as in this race, or fewer where fewer are faster. Drafts run one request after "
+        f"another; a server may run them together.{unlined}",
     }
 
 
@@ -155,8 +179,6 @@ def _cells(load: LoadCosts, requests: int, context: int, marked: Sequence[UnderL
     plain = requests / load(1, requests, context)
     cells = [str(requests), f"{plain:,.0f}"]
     for each in marked:
-        drafter = each.drafter
-        k = drafter.best(load, requests, context, MOST_GUESSES)
-        faster = plain * drafter.gain(load, k, requests, context)
+        k, faster = each.best(requests), plain * each.best_gain(requests)
         cells.append(f"{faster:,.0f} with k={k}" if k else f"{plain:,.0f} plain")
     return cells

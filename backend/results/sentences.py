@@ -14,6 +14,7 @@ from backend.engines.registry import engines
 from backend.events import Conditions, Served
 from backend.results.figures import as_long, counted, duration, factor, likely, rate
 from backend.results.intervals import Ratio
+from backend.results.load import many, under_load
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
@@ -71,7 +72,7 @@ TERMS = {
 _CLOCKS = {"server": "by the server's own clock", "network": "over the network"}
 
 _PACES = {
-    "base": "the baseline",
+    "base": "baseline",
     "faster": "\N{BLACK UP-POINTING TRIANGLE} faster",
     "slower": "\N{BLACK DOWN-POINTING TRIANGLE} slower",
     "control": "same work",
@@ -114,7 +115,7 @@ def headlines(board: Scoreboard) -> tuple[str, str]:
         if not lent and not any(score.written for score in board.scores):
             return "Stopped before the first token.", failed
         return f"{_NO_LONGER_LENT if lent else 'Stopped early.'} {speed}", failed
-    rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed]
+    rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed, _loaded(board)]
     return speed, " ".join(filter(None, rest))
 
 
@@ -225,15 +226,13 @@ def time_left(board: Scoreboard, goal: int) -> str:
 
 
 def frozen(board: Scoreboard) -> str:
-    """What the bars of an ended race show; "" if no column was first."""
+    """What the bars of an ended race show; "" if they are the speed-ups, or no column was first."""
     finish = photo_finish(board)
     if finish is None:
         return ""
     if not settles(board):
         return f"Bars stop when {board.name(finish.column)} finishes."
-    if unit_of(board) == "character":
-        return "The shorter the time, the longer the bar."
-    return "Bars and speed-ups leave out the prompt."
+    return "The shorter the time, the longer the bar." if unit_of(board) == "character" else ""
 
 
 def waiting(ahead: int) -> str:
@@ -352,16 +351,15 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     alike = [i for i in as_fast(board, best) if _same_text(board, i)]
     if len(alike) > 1:
         alike.sort(key=board.speedup, reverse=True)
-        speeds = _listed([likely(board.gain(i)) for i in alike])
-        names = _listed([board.name(i) for i in alike])
-        return f"{names} win, too close to call: {speeds} as fast as {plain}."
+        names = _listed([f"{board.name(i)} ({factor(board.speedup(i))})" for i in alike])
+        return f"{names} win, too close to call."
     return _fastest(board, best, None if other else _first(board, best))
 
 
 def _fastest(board: Scoreboard, best: int, first: int | None) -> str:
     """By how much the fastest column is faster, and which column finished before it, if any."""
     name, plain = board.name(best), board.name(board.baseline_index or 0)
-    much = f"{likely(board.gain(best))} as fast as {plain}."
+    much = f"{factor(board.speedup(best))} as fast as {plain}."
     if first is None:
         return f"{name} wins: {much}"
     led = f"{board.name(first)} finished first"
@@ -455,10 +453,7 @@ def _shorter(board: Scoreboard, index: int) -> bool:
 
 def _cut_short(board: Scoreboard, cut: Sequence[int]) -> str:
     """That the texts of some columns stop early, as the end of a sentence; "" of none."""
-    names = _listed([board.name(i) for i in cut])
-    lengths = {board.scores[i].written for i in cut}
-    after = f" after {counted(lengths.pop(), 'token')}" if len(lengths) == 1 else " early"
-    return f"; {names} stopped{after}" if cut else ""
+    return f"; {_listed([board.name(i) for i in cut])} stopped early" if cut else ""
 
 
 def _number(count: int) -> str:
@@ -480,6 +475,20 @@ def _other_weights(board: Scoreboard) -> str:
         elif board.compared(index):
             clauses.append(f"{name} wrote the same text as {plain}")
     return f"With other weights, {'; '.join(clauses)}." if clauses else ""
+
+
+def _loaded(board: Scoreboard) -> str:
+    """Up to which load the fastest column with the same text stays faster; "" while unknown."""
+    faster = [
+        i
+        for i in range(len(board.scores))
+        if board.pace(i) == "faster" and _ordered(board, i) and _same_text(board, i)
+    ]
+    best = max(faster, key=lambda i: _quickness(board, i), default=None)
+    predicted = None if best is None else under_load(board, best)
+    if best is None or predicted is None or not (limit := predicted.best_limit):
+        return ""
+    return f"Predicted: {board.name(best)} stays faster up to {many(limit)}."
 
 
 def _recurrent(board: Scoreboard) -> str:
@@ -517,10 +526,17 @@ def ledger(board: Scoreboard) -> str:
         parts.append(f"A one-token pass took {duration(middle)}; half took between {half}.")
     reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
     caches = f"{_listed(reused)} began from a reused cache." if reused else "No cache was reused."
-    parts += [_warmth(found), caches, *_controls(board), _in_common(board)]
+    parts += [_warmth(found), caches, *_controls(board), _prompt_left_out(board), _in_common(board)]
     if doubt(board):
         parts.append("Speeds may be off: run again when the machine is less busy.")
     return " ".join(filter(None, parts))
+
+
+def _prompt_left_out(board: Scoreboard) -> str:
+    """That speed-ups do not count the time to read the prompt; "" of a program and one column."""
+    bars = "Bars and speed-ups" if photo_finish(board) and settles(board) else "Speed-ups"
+    none = len(board.scores) < 2 or any(score.fed for score in board.scores)
+    return "" if none else f"{bars} leave out the time to read the prompt."
 
 
 def _in_common(board: Scoreboard) -> str:
@@ -768,7 +784,8 @@ def equation(board: Scoreboard, index: int) -> str:
     if not cost or base is None or index == base:
         return ""
     gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
-    gained = f"a pass writes {score.tokens_per_forward:.2f} tokens"
+    written = f"{score.tokens_per_forward:.2f}"
+    gained = f"a pass writes {'one token' if written == '1.00' else f'{written} tokens'}"
     return f"{gained} and takes {factor(cost)} as long: {likely(gain)}"
 
 
@@ -791,7 +808,7 @@ def outcome(board: Scoreboard, index: int) -> str:
     """A column's result, for the last cell of its line in a table; "" while unknown."""
     if board.scores[index].message:
         return "failed"
-    role = "the baseline" if index == board.baseline_index else ""
+    role = "baseline" if index == board.baseline_index else ""
     return "; ".join(filter(None, (role, verdict(board, index))))
 
 

@@ -18,7 +18,7 @@ from backend.racing.records import read_record
 from backend.records.link import KEPT, LONGEST
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
-from backend.results.load import load_of, under_load
+from backend.results.load import under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
 from backend.results.track import goal_of
@@ -182,7 +182,7 @@ class Controller:
             target = replace(race.target, name=public(race.target.name))
             moved = (column, target) != (race.columns[index], race.target)
             score = board.scores[index]
-            found = under_load(score, load_of(board, index))
+            found = under_load(board, index)
             speeds = public(speeds_of_part(board, index, race.target))
             made = snippet(column, score, race.request, target, library, found, speeds)
         except Exception as error:

@@ -237,6 +237,7 @@ def _shown(column: Column, offer: Offer) -> dict[str, Any]:
     return {
         "strategy": column.strategy.name,
         "line": str(column),
+        "gist": column.gist,
         "values": place | values,
         "labels": labels,
         "options": {

@@ -430,7 +430,7 @@ def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
         if figure.name not in told_by_speedup
     ]
     kept = [
-        _state(board, i) or ("the baseline" if i == board.baseline_index else NONE)
+        _state(board, i) or ("baseline" if i == board.baseline_index else NONE)
         for i in range(len(board.columns))
     ]
     return {

@@ -319,7 +319,7 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         expect(copying).to_contain_text("as the address bar does")
         other.page.keyboard.press("Escape")
         expect(other.page.locator("#continue")).to_be_hidden()  # it said "Nothing has run yet"
-        other.page.get_by_role("button", name="Race it again here").click()
+        other.page.get_by_role("button", name="Race it here").click()
         compared = other.page.locator(".dd-compared li")
         expect(compared).to_have_count(4)
         for line in compared.all_inner_texts():

@@ -125,7 +125,7 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
     shown = view(board, race=1, goal=61)
     base, column = shown["columns"]
-    assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "the baseline")
+    assert (base["pace"], base["speed"], base["pace_text"]) == ("base", "1\u00d7", "baseline")
     assert (column["pace"], column["speed"]) == ("faster", "1.33\u00d7")
     assert (base["status"], column["status"]) == ("", "\u2713 same text")
     assert column["line"] == ""
@@ -143,7 +143,7 @@ def test_the_page_gets_every_word_and_decides_nothing() -> None:
     result = shown["result"]
     assert result["headings"] == ["", "KV reuse", "Speculative"]
     assert result["lines"][:2] == [
-        ["text", "the baseline", "\u2713 same text"],
+        ["text", "baseline", "\u2713 same text"],
         ["speed-up", "1.00\u00d7", "1.33\u00d7 (1.31\u20131.35)"],
     ]
 
