@@ -28,8 +28,8 @@ export function laneOf(column) {
   who.title = `${column.title}: ${column.description}`;
   who.append(make("strong", "", column.title), gist);
   const course = make("div", "dd-course");
-  const [rail, fill, runner, count] = ["rail", "fill", "runner", "count"].map((name) => make("div", `dd-${name}`));
-  rail.append(fill);
+  const [rail, fill, read, runner, count] = ["rail", "fill", "read", "runner", "count"].map((name) => make("div", `dd-${name}`));
+  rail.append(fill, read);
   runner.append(count);
   course.append(rail, runner);
   const place = make("span", "dd-place");
@@ -37,7 +37,7 @@ export function laneOf(column) {
   const [factor, pace] = [make("strong"), make("span")];
   speed.append(factor, pace);
   root.append(who, course, place, speed);
-  return { root, gist, fill, runner, count, place, factor, pace };
+  return { root, gist, fill, read, runner, count, place, factor, pace };
 }
 
 // From which share of a lane on the flag would lie on its number.
@@ -139,6 +139,7 @@ export function drawLane(it) {
   }
   setData(lane.root, "near", String(it.share > near() && it.share < 1));
   setData(lane.root, "state", column.state);
+  setStyle(lane.read, "transform", `scaleX(${column.read})`);
   setData(lane.root, "pace", column.pace);
   drawPlace(lane, it.place ?? column.place); // at a moment of a replay, or as the race stands
   put(lane.gist, column.lane || column.gist);

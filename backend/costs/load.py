@@ -4,7 +4,7 @@ Speculation spends arithmetic that a single request leaves unused. Under load ot
 k rows for each of b cost more and more of b plain ones, until no acceptance pays for them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from backend.costs.pass_costs import CONTEXT, PassCosts
@@ -39,14 +39,14 @@ class LoadCosts:
         a, b = self.requests[low], self.requests[high]
         return times[low] + (times[high] - times[low]) * (requests - a) / (b - a)
 
+    def scaled(self, ratio: float) -> "LoadCosts":
+        """The same on a machine on which each pass takes `ratio` times as long."""
+        return replace(self, curves=tuple(each.scaled(ratio) for each in self.curves))
+
     def share(self, requests: int) -> PassCosts:
         """One request's share of such passes, by rows: what each of them decides by."""
         nearest = min(range(len(self.requests)), key=lambda i: abs(self.requests[i] - requests))
-        own = self.curves[nearest]
-        each, row = own.context_slope
-        b = self.requests[nearest]
-        seconds = tuple(time / b for time in own.seconds)
-        return PassCosts(own.widths, seconds, own.width_change / b, (each / b, row / b))
+        return replace(self.curves[nearest].scaled(1 / self.requests[nearest]), assumed=False)
 
 
 UNKNOWN_LOAD = LoadCosts()

@@ -35,6 +35,13 @@ class PassCosts:
         (each, row), near = self.context_slope, self._near(rows)
         return max(near / 2, near + (context - CONTEXT) * (each + row * rows))
 
+    def scaled(self, ratio: float) -> "PassCosts":
+        """The same with each pass `ratio` times as long."""
+        each, row = self.context_slope
+        seconds = tuple(ratio * time for time in self.seconds)
+        slope = (ratio * each, ratio * row)
+        return PassCosts(self.widths, seconds, ratio * self.width_change, slope, self.assumed)
+
     def average(self, rows: float, context: int = CONTEXT) -> float:
         """Seconds of passes over so many rows on average."""
         low, high = (self(k, context) for k in (int(rows), int(rows) + 1))

@@ -92,6 +92,21 @@ def fastest_code(board: Scoreboard, request: Request, default: ModelSpec) -> int
     return base if 0 < speed(best)[0] < 1 else best
 
 
+def another_won(board: Scoreboard, index: int) -> str:
+    """That another column was faster in the race than `index`, whose code is the fastest, in a
+    sentence; "" if none was.
+    """
+    faster = [i for i in range(len(board.scores)) if board.pace(i) == "faster"]
+    won = max(faster, key=board.speedup, default=index)
+    if board.speedup(won) <= board.speedup(index):
+        return ""
+    faster, own = factor(board.speedup(won)), factor(board.speedup(index))
+    return (
+        f"{board.name(won)} was faster ({faster}), but no library here runs all of it. "
+        f"{board.name(index)} ({own}) has the fastest code."
+    )
+
+
 def _code(column: Column, score: Score, request: Request, default: ModelSpec, name: str) -> str:
     """What `snippet` has of it; "" if it refuses."""
     with suppress(DerbyError):

@@ -325,7 +325,8 @@ FIGURES = (
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written in this run. Example: after Continue, only the new ones count.",
+        "Tokens written in this run, with the one that ends a text; a grammar ends it without. "
+        "Example: after Continue, only the new ones count.",
         _positive(lambda score: score.written),
         ("page", "table", "summary"),
     ),

@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil
 from typing import Any
 
 from backend.costs.load import Drafting, LoadCosts, acceptance_of, break_even
 from backend.results.figures import counted, factor
+from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 
 #: Guesses a pass that the chart has a line for.
@@ -47,13 +49,16 @@ class UnderLoad:
         return self.drafter.gain(self.load, self.best(requests), requests, self.context)
 
     def best(self, requests: float) -> int:
-        """How many guesses are best at that load: as many as alone, or fewer; 0 if none gains."""
-        return self.drafter.best(self.load, requests, self.context, ceil(self.rows - 1))
+        """How many guesses are best at that load: as many as alone, or fewer; 0 if none pays."""
+        drafter, load = self.drafter, self.load
+        guesses = drafter.best(load, requests, self.context, ceil(self.rows - 1))
+        pays = drafter.gain(load, guesses, requests, self.context) >= PAYS
+        return guesses if pays else 0
 
     @property
     def limit(self) -> int:
-        """The most requests at once at which it pays if it goes on as alone, within what was
-        measured; 0: none.
+        """The most requests at once, of those that were measured, up to which it pays if it goes on
+        as alone; 0: none.
         """
         return self._most(self.gain)
 
@@ -63,8 +68,8 @@ class UnderLoad:
         return self._most(self.best_gain)
 
     def _most(self, gain: Callable[[float], float]) -> int:
-        counts = range(1, self.load.most + 1)
-        return next((b - 1 for b in counts if gain(b) < PAYS), self.load.most)
+        paying = takewhile(lambda requests: gain(requests) >= PAYS, self.load.requests)
+        return max(paying, default=0)
 
     @property
     def drafter(self) -> Drafting:
@@ -102,16 +107,27 @@ def under_load(board: Scoreboard, index: int) -> UnderLoad | None:
     if not (load.known and score.drafted and score.passes) or score.fed or score.mean_rows <= 1:
         return None
     drafting = score.drafting / score.passes
-    context = round(score.prompt_tokens + score.length / 2)
     chain = _is_chain(board, index)
-    return UnderLoad(load, score.mean_rows, score.tokens_per_forward, drafting, context, chain)
+    return UnderLoad(
+        load, score.mean_rows, score.tokens_per_forward, drafting, _context(score), chain
+    )
 
 
 def load_of(board: Scoreboard, index: int) -> LoadCosts:
-    """The costs of load on this column's model, whichever of its columns has them."""
-    score = board.scores[index]
+    """The costs of load on this column's model, whichever of its columns has them, on a machine as
+    fast as it was in this race: what was measured in another hour may be twice as fast.
+    """
+    score, base = board.scores[index], board.baseline
     known = (other.load for other in board.scores if other.spec == score.spec)
-    return next((load for load in known if load.known), score.load)
+    load = next((load for load in known if load.known), score.load)
+    if not load.known or not base.tpot or base.spec != score.spec:
+        return load
+    return load.scaled(base.tpot / load(1, 1, _context(base)))
+
+
+def _context(score: Score) -> int:
+    """The tokens behind which its passes ran on average."""
+    return round(score.prompt_tokens + score.length / 2)
 
 
 def load_chart(board: Scoreboard) -> dict[str, Any] | None:
@@ -129,7 +145,7 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
     load, spec = load_of(board, chosen[0]), board.scores[chosen[0]].spec
     alike = [i for i in chosen if board.scores[i].spec == spec]
     marked = [(i, m) for i in alike if (m := under_load(board, i)) is not None]
-    context = round(max(s.prompt_tokens + s.length / 2 for s in (board.scores[i] for i in alike)))
+    context = max(_context(board.scores[i]) for i in alike)
     chains = [(i, m) for i, m in marked if m.chain]
     rows = load.curves[0].widths
     others = [board.name(i) for i, m in marked if not m.chain]
@@ -151,9 +167,10 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in chains)],
         "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
         "note": f"Predicted from passes measured here with up to {load.most} requests and "
-        f"{rows[-1]} rows each, after {context} tokens of context, with as many "
-        "guesses k as in this race, or fewer where fewer are faster. Drafts run one request after "
-        f"another; a server may run them together.{unlined}",
+        f"{rows[-1]} rows each, scaled to the speed of KV reuse in this race, after {context} "
+        "tokens of context, with as many guesses k as in this race, or fewer where fewer are "
+        "faster. Drafts run one request after another; a server may run them together."
+        f"{unlined}",
     }
 
 

@@ -31,7 +31,7 @@ from backend.results.track import (
     unit_of,
 )
 
-#: Timings are doubted when others and the page use more than SPOILED of the machine, or when a
+#: Timings are doubted when others use more than SPOILED of the machine, or when a
 #: quarter of the one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.25, 0.25
 
@@ -479,16 +479,21 @@ def _other_weights(board: Scoreboard) -> str:
 
 def _loaded(board: Scoreboard) -> str:
     """Up to which load the fastest column with the same text stays faster; "" while unknown."""
+    best = _fastest_same(board)
+    predicted = None if best is None else under_load(board, best)
+    if best is None or predicted is None or not (limit := predicted.best_limit):
+        return ""
+    return f"Predicted: {board.name(best)} stays faster up to {many(limit)}."
+
+
+def _fastest_same(board: Scoreboard) -> int | None:
+    """The fastest column with the same text, of those that are measurably faster."""
     faster = [
         i
         for i in range(len(board.scores))
         if board.pace(i) == "faster" and _ordered(board, i) and _same_text(board, i)
     ]
-    best = max(faster, key=lambda i: _quickness(board, i), default=None)
-    predicted = None if best is None else under_load(board, best)
-    if best is None or predicted is None or not (limit := predicted.best_limit):
-        return ""
-    return f"Predicted: {board.name(best)} stays faster up to {many(limit)}."
+    return max(faster, key=lambda i: _quickness(board, i), default=None)
 
 
 def _recurrent(board: Scoreboard) -> str:
@@ -574,7 +579,7 @@ def doubt(board: Scoreboard) -> str:
         return ""
     if board.noisy:
         return f"Too noisy to tell: {_taken(board)}."
-    if found.others + found.page + found.stolen > SPOILED:
+    if found.others + found.stolen > SPOILED:
         return f"Speeds may be off: {_taken(board)}."
     _, middle, high = board.baseline.wobble
     changed = "Speeds may be off: the machine's speed changed during the race."
@@ -628,10 +633,26 @@ def ending(score: Score) -> str:
     return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
 
 
+def advice(board: Scoreboard) -> str:
+    """Which column to use for prompts like this one, and for what load; "" while unknown, and of a
+    program.
+    """
+    if board.noisy or not board.baseline.tpot or any(score.fed for score in board.scores):
+        return ""
+    plain, best = board.name(board.baseline_index or 0), _fastest_same(board)
+    if best is None:
+        return f"For prompts like this, use {plain}: no column with its text was measurably faster."
+    use = f"For prompts like this, use {board.name(best)}: the same text in less time"
+    found = under_load(board, best)
+    if found is None or found.best_limit == found.load.most:
+        return f"{use}."
+    return f"{use}. With more than about {many(found.best_limit)}, use {plain}."
+
+
 def reasons(board: Scoreboard) -> list[str]:
-    """Why each column is as fast as it is, in whole sentences."""
+    """Which column to use, and why each is as fast as it is, in whole sentences."""
     plain = board.name(board.baseline_index or 0)
-    told: list[str] = []
+    told = list(filter(None, [advice(board)]))
     for i, score in enumerate(board.scores):
         cost, wrote = pass_cost(board, i), score.tokens_per_forward
         if not cost or i == board.baseline_index or score.fed:

@@ -78,7 +78,8 @@ class Column:
         """What it does, in about six words."""
         strategy, grammar = self.strategy, self.grammar
         keeps_to = f'the grammar "{grammar.name}"' if grammar else "no grammar"
-        return strategy.gist.replace("{grammar}", keeps_to) or strategy.description
+        gist = strategy.gist if isinstance(strategy.gist, str) else strategy.gist(self.settings())
+        return gist.replace("{grammar}", keeps_to) or strategy.description
 
     @property
     def label(self) -> str:

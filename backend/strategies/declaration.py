@@ -93,8 +93,8 @@ class Strategy:
     constrained: its grammar setting has a default of its own. restart: every slot of a program
     begins with an empty cache. single: a program's text is generated as a whole instead of fed.
     lane: what runs a column that is no loop over a local model; None: the local loop does.
-    gist: what it does in about six words, with "{grammar}" for its grammar; "": the description
-    says it.
+    gist: what it does in about six words, by its settings if need be, with "{grammar}" for its
+    grammar; "": the description says it.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Strategy:
     restart: bool = False
     single: bool = False
     lane: LaneFactory | None = None
-    gist: str = ""
+    gist: str | Callable[[Values], str] = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what could only be a slip of whoever declares it."""

@@ -175,12 +175,20 @@ _BESIDE = (
     ("recycling", "token recycling"),
 )
 
+
+def _gist(values: Values) -> str:
+    """Who guesses."""
+    if not beside(values):
+        return "A draft guesses, one pass checks"
+    return f"{_named(values).capitalize()} and a draft guess"
+
+
 SPECULATIVE = Strategy(
     "speculative",
     "Speculative",
     "A small draft guesses up to k tokens; the model checks them all in one pass and keeps those "
     "that it would have written itself.",
-    gist="A draft guesses, one pass checks",
+    gist=_gist,
     settings=(
         Flag("auto", "Auto", "Draft only as many tokens as pay here, at most k.", default=True),
         WholeNumber(

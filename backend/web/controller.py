@@ -9,7 +9,13 @@ from typing import Any
 from backend.errors import DerbyError, explain
 from backend.events import CUT_SHORT
 from backend.export.plan import Snippet
-from backend.export.production import LIBRARIES, fastest_code, snippet, speeds_of_part
+from backend.export.production import (
+    LIBRARIES,
+    another_won,
+    fastest_code,
+    snippet,
+    speeds_of_part,
+)
 from backend.kvcache.snapshots import Info, default_folder
 from backend.programs.parser import is_program
 from backend.racing.commands import Command, Measure, SaveColumn
@@ -185,6 +191,9 @@ class Controller:
             found = under_load(board, index)
             speeds = public(speeds_of_part(board, index, race.target))
             made = snippet(column, score, race.request, target, library, found, speeds)
+            if index == fastest_code(board, race.request, race.target):
+                note = f"{public(another_won(board, index))} {made.note}"
+                made = replace(made, note=note.strip())
         except Exception as error:
             return Snippet("", "python", "", public(explain(error)))
         folder = "Replace the model's name with your own path." if moved else ""

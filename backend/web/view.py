@@ -287,6 +287,7 @@ def _column(
         "title": public(board.name(index)),
         "gist": public(column.gist),
         "lane": public(_lane(board, index)),
+        "read": _read(score),
         "place": places.get(index, ""),
         "settled": int(10 * settled_length(board, index)) / 10 if board.ended else None,
         "description": column.strategy.description,
@@ -305,6 +306,12 @@ def _column(
         "values": json.dumps(score.values, ensure_ascii=False) if score.values else "",
         "details": _details(board, index, public) if board.ended else None,
     }
+
+
+def _read(score: Score) -> float:
+    """The share of the prompt that a column has read, while it reads; else 0."""
+    reading = score.state == "prefill" and score.prompt_tokens
+    return round(score.prefilled / score.prompt_tokens, 3) if reading else 0.0
 
 
 def _unsure(board: Scoreboard, index: int) -> bool:

@@ -16,7 +16,13 @@ from backend.engines.heads.published import AUTHORS
 from backend.errors import DerbyError
 from backend.events import Decided, Event
 from backend.export.plan import Snippet
-from backend.export.production import LIBRARIES, fastest_code, snippet, speeds_of_part
+from backend.export.production import (
+    LIBRARIES,
+    another_won,
+    fastest_code,
+    snippet,
+    speeds_of_part,
+)
 from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
@@ -221,7 +227,11 @@ def test_production_begins_at_the_column_whose_code_was_the_fastest(
 ) -> None:
     """Speculative had 1.13 times, and its code was prompt lookup's, which had 0.95 times."""
     events = [e for i, cost in enumerate(costs) for e in written(i, [[n] for n in range(16)], cost)]
-    assert fastest_code(board_of(columns, *events), Request("Hi"), ModelSpec()) == chosen
+    board = board_of(columns, *events)
+    assert fastest_code(board, Request("Hi"), ModelSpec()) == chosen
+    told = another_won(board, chosen)
+    assert bool(told) == (costs[chosen] > min(costs)), "why it is not the winner"
+    assert not told or f"{board.name(chosen)} (" in told
 
 
 def test_a_visitor_gets_the_code_of_their_last_race() -> None:
