@@ -187,12 +187,12 @@ function sayStale(stale) {
   else showMoment();
 }
 
-// Beside the verdict; on a phone, which has no room there, below the texts.
+// Beside the verdict; on a phone, which has no room there, below the replay.
 function placeExport() {
   const narrow = matchMedia("(max-width: 640px)");
   const place = () => {
     const held = document.activeElement;
-    find(narrow.matches ? ".dd-hint" : ".dd-status").after(find(".dd-export"));
+    find(narrow.matches ? ".dd-replay" : ".dd-status").after(find(".dd-export"));
     held.focus();
   };
   narrow.addEventListener("change", place);

@@ -16,7 +16,7 @@ from backend.results.scoreboard import Scoreboard
 LINES = (1, 2, 4, 7, 15)
 
 #: The speed-up from which on a column is said to pay: less is as good as nothing.
-PAYS = 1.02
+PAYS = 1.05
 
 
 @dataclass(frozen=True, slots=True)

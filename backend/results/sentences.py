@@ -68,6 +68,9 @@ TERMS = {
     "kept. Example: TV = 0.3 keeps 70%. At temperature 0 both promises are the same.",
 }
 
+#: What an advice holds for.
+_HERE = "On this model and machine, for prompts like this"
+
 #: Which clock times a server's column.
 _CLOCKS = {"server": "by the server's own clock", "network": "over the network"}
 
@@ -641,8 +644,8 @@ def advice(board: Scoreboard) -> str:
         return ""
     plain, best = board.name(board.baseline_index or 0), _fastest_same(board)
     if best is None:
-        return f"For prompts like this, use {plain}: no column with its text was measurably faster."
-    use = f"For prompts like this, use {board.name(best)}: the same text in less time"
+        return f"{_HERE}, use {plain}: no column with its text was measurably faster."
+    use = f"{_HERE}, use {board.name(best)}: the same text in less time"
     found = under_load(board, best)
     if found is None or found.best_limit == found.load.most:
         return f"{use}."

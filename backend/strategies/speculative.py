@@ -180,7 +180,8 @@ def _gist(values: Values) -> str:
     """Who guesses."""
     if not beside(values):
         return "A draft guesses, one pass checks"
-    return f"{_named(values).capitalize()} and a draft guess"
+    draft = "trained draft" if values["draft"] in (TRAINED, HYBRID) else "draft"
+    return f"{_named(values).capitalize()} plus a {draft}"
 
 
 SPECULATIVE = Strategy(
