@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from math import ceil
 from typing import Any
 
@@ -68,7 +67,7 @@ class UnderLoad:
         return self._most(self.best_gain)
 
     def _most(self, gain: Callable[[float], float]) -> int:
-        paying = takewhile(lambda requests: gain(requests) >= PAYS, self.load.requests)
+        paying = itertools.takewhile(lambda requests: gain(requests) >= PAYS, self.load.requests)
         return max(paying, default=0)
 
     @property

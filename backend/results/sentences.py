@@ -31,8 +31,9 @@ from backend.results.track import (
     unit_of,
 )
 
-#: Timings are doubted when others use more than SPOILED of the machine, or when a
-#: quarter of the one-token passes take longer than the middle one by more than SPREAD.
+#: Timings are doubted when others use more than SPOILED of the machine, or when a quarter of the
+#: one-token passes take longer than the middle one by more than SPREAD. The page's own share is
+#: about the same while each column runs.
 SPOILED, SPREAD = 0.25, 0.25
 
 #: Nobody would wait for more tokens than this.
@@ -647,7 +648,7 @@ def advice(board: Scoreboard) -> str:
         return f"{_HERE}, use {plain}: no column with its text was measurably faster."
     use = f"{_HERE}, use {board.name(best)}: the same text in less time"
     found = under_load(board, best)
-    if found is None or found.best_limit == found.load.most:
+    if found is None or found.best_limit in (0, found.load.most):
         return f"{use}."
     return f"{use}. With more than about {many(found.best_limit)}, use {plain}."
 

@@ -99,6 +99,7 @@ def test_phases_follow_the_race() -> None:
     assert shown["phase"] == "racing"
     assert shown["columns"][0]["status"] == "reading the prompt: 64 of 100"
     assert shown["columns"][0]["lane"] == "reading the prompt: 64 of 100"
+    assert shown["columns"][0]["read"] == 0.64
 
 
 def test_public_hides_what_it_should_everywhere() -> None:
