@@ -100,9 +100,9 @@ def another_won(board: Scoreboard, index: int) -> str:
     won = max(faster, key=board.speedup, default=index)
     if board.speedup(won) <= board.speedup(index):
         return ""
-    faster, own = factor(board.speedup(won)), factor(board.speedup(index))
+    more, own = factor(board.speedup(won)), factor(board.speedup(index))
     return (
-        f"{board.name(won)} was faster ({faster}), but no library here runs all of it. "
+        f"{board.name(won)} was faster ({more}), but no library here runs all of it. "
         f"{board.name(index)} ({own}) has the fastest code."
     )
 

@@ -325,8 +325,8 @@ FIGURES = (
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written in this run, with the one that ends a text; a grammar ends it without. "
-        "Example: after Continue, only the new ones count.",
+        "Tokens written in this run. The token that ends a text counts; a grammar ends a text "
+        "without one. Example: after Continue, only the new ones count.",
         _positive(lambda score: score.written),
         ("page", "table", "summary"),
     ),

@@ -148,8 +148,9 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
     chains = [(i, m) for i, m in marked if m.chain]
     rows = load.curves[0].widths
     others = [board.name(i) for i, m in marked if not m.chain]
-    names = " and ".join(others)
-    unlined = f" Not all rows of {names} are guesses: no line, and no other k." if others else ""
+    have = "has" if len(others) == 1 else "have"
+    why = "no line, because some rows are no guesses."
+    unlined = f" {' and '.join(others)} {have} {why}" if others else ""
     return {
         "requests": list(load.requests),
         "rows": list(rows),

@@ -32,8 +32,7 @@ from backend.results.track import (
 )
 
 #: Timings are doubted when others use more than SPOILED of the machine, or when a quarter of the
-#: one-token passes take longer than the middle one by more than SPREAD. The page's own share is
-#: about the same while each column runs.
+#: one-token passes take longer than the middle one by more than SPREAD.
 SPOILED, SPREAD = 0.25, 0.25
 
 #: Nobody would wait for more tokens than this.
@@ -69,7 +68,7 @@ TERMS = {
     "kept. Example: TV = 0.3 keeps 70%. At temperature 0 both promises are the same.",
 }
 
-#: What an advice holds for.
+#: What the advice holds for.
 _HERE = "On this model and machine, for prompts like this"
 
 #: Which clock times a server's column.
@@ -275,10 +274,9 @@ def _speed(board: Scoreboard) -> str:
         return f"Too noisy to tell: {_taken(board)}."
     if any(score.fed for score in board.scores):
         return _program(board)
-    known = [i for i in range(len(board.scores)) if _ordered(board, i)]
+    known = _quickest(board)
     if not known:
         return ""
-    known.sort(key=lambda i: _quickness(board, i), reverse=True)
     keeping, fastest = [i for i in known if _same_text(board, i)], known[0]
     if not board.baseline.tpot:  # nothing says which text is the right one
         keeping = []
@@ -311,6 +309,12 @@ def _ordered(board: Scoreboard, index: int) -> bool:
     score = board.scores[index]
     compared = not board.baseline.tpot or score.speedup_over(board.baseline) > 0
     return score.state != "failed" and score.tpot > 0 and compared and not board.control(index)
+
+
+def _quickest(board: Scoreboard) -> list[int]:
+    """The columns whose speed can be compared, the quickest first."""
+    known = [i for i in range(len(board.scores)) if _ordered(board, i)]
+    return sorted(known, key=lambda i: _quickness(board, i), reverse=True)
 
 
 def _quickness(board: Scoreboard, index: int) -> tuple[bool, float, float]:
@@ -492,12 +496,8 @@ def _loaded(board: Scoreboard) -> str:
 
 def _fastest_same(board: Scoreboard) -> int | None:
     """The fastest column with the same text, of those that are measurably faster."""
-    faster = [
-        i
-        for i in range(len(board.scores))
-        if board.pace(i) == "faster" and _ordered(board, i) and _same_text(board, i)
-    ]
-    return max(faster, key=lambda i: _quickness(board, i), default=None)
+    same = (i for i in _quickest(board) if _same_text(board, i))
+    return next((i for i in same if board.pace(i) == "faster"), None)
 
 
 def _recurrent(board: Scoreboard) -> str:
