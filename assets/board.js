@@ -19,6 +19,7 @@ const ORIGINS = {
 };
 let answer = null; // the component, which holds what the server answered
 let about = ""; // what the line-up on show is for
+let purpose = ""; // what the line-up is for that was chosen beside a race
 let stillness = 0; // the timer of what is said when nothing has moved for long
 let undrawn = null; // the newest view, where nobody looks
 
@@ -72,6 +73,7 @@ function begin(board, view) {
   race.seen = new Set();
   setData(board, "code", "no");
   about = view.race ? about : view.status;
+  purpose = "";
   put(find(".dd-alert"), "");
   race.cards = view.columns.map(card);
   find(".dd-lanes").replaceChildren(...race.cards.map((it) => it.lane.root));
@@ -141,7 +143,10 @@ function showEnd(sentence) {
 function show(view) {
   const board = find(".dd-board");
   if (view.race === 0) put(find(".dd-alert"), ""); // another line-up was chosen
-  if (view.race < race.number) return;
+  if (view.race < race.number) {
+    if (view.phase === "idle") intend(view.top);
+    return;
+  }
   undrawn = document.hidden ? view : null;
   if (undrawn) {
     setPhase(board, view.phase); // the rest once somebody looks
@@ -177,14 +182,21 @@ function show(view) {
 // The value goes too: were it there still, the same alert would be no news.
 function clearAlert() {
   put(find(".dd-alert"), "");
+  if (purpose) intend("");
   if (answer.props.value?.alert) answer.props.value = null;
 }
 
 // What is dimmed is of another prompt or other columns.
 function sayStale(stale) {
   if (RUNNING.includes(find(".dd-board").dataset.phase) || !race.view) return;
-  if (stale) drawTop("Press Run to race this.", "Below: the race before.");
-  else showMoment();
+  if (!stale) showMoment();
+  else if (purpose) drawTop(purpose, "Press Run to race this. Below: the race before.");
+  else drawTop("Press Run to race this.", "Below: the race before.");
+}
+
+function intend(words) {
+  purpose = words;
+  if (find(".dd-board").dataset.stale === "yes") sayStale(true);
 }
 
 // Beside the verdict; on a phone, which has no room there, below the replay.

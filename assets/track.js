@@ -74,6 +74,7 @@ export function drawScale(now = scale) {
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
   setData(find(".dd-track"), "noisy", String(now.noisy));
   put(find(".dd-unit"), now.about);
+  put(find(".dd-axis-name"), now.axis);
   drawTicks(document.timeline.currentTime);
 }
 

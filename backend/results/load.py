@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from backend.costs.load import Drafting, LoadCosts, acceptance_of, break_even
-from backend.results.figures import counted, factor
+from backend.results.figures import counted, factor, listed
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 
@@ -20,7 +20,7 @@ PAYS = 1.05
 
 @dataclass(frozen=True, slots=True)
 class UnderLoad:
-    """A column that verified guesses, on a model whose passes under load are known.
+    """A column whose passes have more rows than one, on a model whose passes under load are known.
 
     `rows` and `tokens` are those of its average pass, `drafting` its seconds of drafting a pass,
     `context` the tokens behind which its passes ran on average. `chain`: its rows are one chain of
@@ -101,12 +101,16 @@ def many(requests: int) -> str:
 
 
 def under_load(board: Scoreboard, index: int) -> UnderLoad | None:
-    """The column's figures under load; None if it checks no guesses, or feeds fixed text."""
+    """The column's figures under load; None if no pass has a guess or a forced token, or it feeds
+    fixed text.
+    """
     score, load = board.scores[index], load_of(board, index)
-    if not (load.known and score.drafted and score.passes) or score.fed or score.mean_rows <= 1:
+    more = score.drafted or score.forced
+    if not (load.known and more and score.passes) or score.fed or score.mean_rows <= 1:
         return None
     drafting = score.drafting / score.passes
-    chain = _is_chain(board, index)
+    # Not all rows of lookahead are guesses, and what a grammar forces is none.
+    chain = board.columns[index].scratch_depth == 0 and score.drafted > 0
     return UnderLoad(
         load, score.mean_rows, score.tokens_per_forward, drafting, _context(score), chain
     )
@@ -135,8 +139,8 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
     "requests" and "rows": what was measured, "seconds": of each number of requests those of a pass
     over so many rows; "lines": of each of LINES that, and the acceptance at which it breaks even
     at each number of requests, None where no acceptance does; "marks": of each column a
-    name, its acceptance or None where its guesses are no chain, and a sentence; "heads" and
-    "cells": predicted tokens a second of those as a table; "note": what it holds for.
+    name, its acceptance or None where its rows are no chain of guesses, and a sentence; "heads" and
+    "cells": predicted tokens a second as a table; "note": what it holds for.
     """
     chosen = [i for i in range(len(board.columns)) if load_of(board, i).known]
     if not chosen:
@@ -145,12 +149,11 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
     alike = [i for i in chosen if board.scores[i].spec == spec]
     marked = [(i, m) for i in alike if (m := under_load(board, i)) is not None]
     context = max(_context(board.scores[i]) for i in alike)
-    chains = [(i, m) for i, m in marked if m.chain]
     rows = load.curves[0].widths
     others = [board.name(i) for i, m in marked if not m.chain]
     have = "has" if len(others) == 1 else "have"
     why = "no line, because some rows are no guesses."
-    unlined = f" {' and '.join(others)} {have} {why}" if others else ""
+    unlined = f" {listed(others)} {have} {why}" if others else ""
     return {
         "requests": list(load.requests),
         "rows": list(rows),
@@ -164,8 +167,8 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
             }
             for i, m in marked
         ],
-        "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in chains)],
-        "cells": [_cells(load, b, context, [m for _, m in chains]) for b in load.requests],
+        "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in marked)],
+        "cells": [_cells(load, b, context, [m for _, m in marked]) for b in load.requests],
         "note": f"Predicted from passes measured here with up to {load.most} requests and "
         f"{rows[-1]} rows each, scaled to the speed of KV reuse in this race, after {context} "
         "tokens of context, with as many guesses k as in this race, or fewer where fewer are "
@@ -186,16 +189,14 @@ def _break_evens(load: LoadCosts, guesses: int, context: int) -> list[float | No
     return [even if even is None else round(even, 3) for even in evens]
 
 
-def _is_chain(board: Scoreboard, index: int) -> bool:
-    """Whether a column's rows are guesses: some of lookahead's are scratch."""
-    return board.columns[index].scratch_depth == 0
-
-
 def _cells(load: LoadCosts, requests: int, context: int, marked: Sequence[UnderLoad]) -> list[str]:
-    """Predicted tokens a second: plain, and of each column's drafter with its best k."""
+    """Predicted tokens a second: plain, and of each column, with its best k where it has one."""
     plain = requests / load(1, requests, context)
     cells = [str(requests), f"{plain:,.0f}"]
     for each in marked:
         k, faster = each.best(requests), plain * each.best_gain(requests)
-        cells.append(f"{faster:,.0f} with k={k}" if k else f"{plain:,.0f} plain")
+        if each.chain:
+            cells.append(f"{faster:,.0f} with k={k}" if k else f"{plain:,.0f} plain")
+        else:
+            cells.append(f"{faster:,.0f}")
     return cells

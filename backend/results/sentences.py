@@ -12,9 +12,9 @@ import numpy as np
 
 from backend.engines.registry import engines
 from backend.events import Conditions, Served
-from backend.results.figures import as_long, counted, duration, factor, likely, rate
+from backend.results.figures import as_long, counted, duration, factor, likely, listed, rate
 from backend.results.intervals import Ratio
-from backend.results.load import many, under_load
+from backend.results.load import PAYS, many, under_load
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
@@ -53,6 +53,8 @@ TERMS = {
     "Pass": "One run of the model. It can check several guessed tokens at once, and then takes "
     "longer. Example: a pass over 5 rows checks 4 guesses and takes 1.3 times as long as a "
     "one-token pass.",
+    "k": "How many tokens a column guesses per pass, before the model checks them. Example: with "
+    "k=4 a pass computes 5 rows and writes 1 to 5 tokens.",
     "Own clock": "Each column is timed only while it computes. Columns take turns on one machine "
     "and share one copy of the weights. Example: in a race of 60 s, a column's own clock may show "
     "12 s.",
@@ -134,7 +136,7 @@ def live(board: Scoreboard) -> str:
     for shown in ("faster", "slower"):
         names = [board.name(i) for i in running if board.pace(i) == shown]
         if names:
-            parts.append(f"{_listed(names)} {_are(names)} {shown} than {board.name(base or 0)}")
+            parts.append(f"{listed(names)} {_are(names)} {shown} than {board.name(base or 0)}")
     settled = f"So far {'; '.join(parts)}." if parts else ""
     if finish := photo_finish(board):
         settled = f"{board.name(finish.column)} finished first."
@@ -192,13 +194,7 @@ def _failures(board: Scoreboard) -> str:
     """Which columns failed."""
     names = [board.name(i) for i, score in enumerate(board.scores) if score.state == "failed"]
     said = "its card says" if len(names) == 1 else "their cards say"
-    return f"{_listed(names)} failed: {said} why." if names else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them: A, B and C."""
-    *most, last = names or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{listed(names)} failed: {said} why." if names else ""
 
 
 def _are(names: Sequence[object]) -> str:
@@ -225,7 +221,7 @@ def time_left(board: Scoreboard, goal: int) -> str:
     if total < SOON:
         return ""
     whom = f" for {names[0]}" if len(names) == 1 < len(board.scores) else ""
-    return f"about {_roundly(total)} left{whom}"
+    return f"up to {_roundly(total)} left{whom}"
 
 
 def frozen(board: Scoreboard) -> str:
@@ -335,7 +331,7 @@ def _program(board: Scoreboard) -> str:
     (quickest, first), *others = took
     said = f"{first} finished first, in {duration(quickest)}"
     times = [f"{name} took {duration(seconds)}" for seconds, name in others]
-    return f"{'; '.join(filter(None, (said, _listed(times))))}."
+    return f"{'; '.join(filter(None, (said, listed(times))))}."
 
 
 def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
@@ -359,7 +355,7 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     alike = [i for i in as_fast(board, best) if _same_text(board, i)]
     if len(alike) > 1:
         alike.sort(key=board.speedup, reverse=True)
-        names = _listed([f"{board.name(i)} ({factor(board.speedup(i))})" for i in alike])
+        names = listed([f"{board.name(i)} ({factor(board.speedup(i))})" for i in alike])
         return f"{names} win, too close to call."
     return _fastest(board, best, None if other else _first(board, best))
 
@@ -384,7 +380,7 @@ def _slower(board: Scoreboard) -> str:
         if board.pace(i) == "slower" and board.keeps_text(i) and not column.plain
     ]
     were = "was" if len(names) == 1 else "were"
-    return f"; {_listed(names)} {were} slower" if names else ""
+    return f"; {listed(names)} {were} slower" if names else ""
 
 
 def likely_within(board: Scoreboard, index: int) -> str:
@@ -429,7 +425,7 @@ def _kept_texts(board: Scoreboard) -> str:
         return ""
     changed = [board.name(i) for i in others if board.difference(i) is not None]
     if changed:
-        return f"The text changed in {_listed(changed)}."
+        return f"The text changed in {listed(changed)}."
     references = {board.reference(index) for index in others}
     # A grammar may leave the text as it is: that column need not match, but it does.
     spec, scores = board.baseline.spec, enumerate(board.scores)
@@ -461,7 +457,7 @@ def _shorter(board: Scoreboard, index: int) -> bool:
 
 def _cut_short(board: Scoreboard, cut: Sequence[int]) -> str:
     """That the texts of some columns stop early, as the end of a sentence; "" of none."""
-    return f"; {_listed([board.name(i) for i in cut])} stopped early" if cut else ""
+    return f"; {listed([board.name(i) for i in cut])} stopped early" if cut else ""
 
 
 def _number(count: int) -> str:
@@ -486,18 +482,36 @@ def _other_weights(board: Scoreboard) -> str:
 
 
 def _loaded(board: Scoreboard) -> str:
-    """Up to which load the fastest column with the same text stays faster; "" while unknown."""
-    best = _fastest_same(board)
-    predicted = None if best is None else under_load(board, best)
-    if best is None or predicted is None or not (limit := predicted.best_limit):
+    """What load makes of the fastest column with the same text; "" while unknown, and if another
+    one is predicted to be the fastest for a single request.
+    """
+    best = next(iter(_faster_same(board)), None)
+    found = None if best is None else under_load(board, best)
+    if best is None or found is None:
         return ""
-    return f"Predicted: {board.name(best)} stays faster up to {many(limit)}."
+    requests, first = _overtaken(board, best)
+    if not requests:
+        return f"Predicted: {board.name(best)} stays fastest up to {many(found.load.most)}."
+    then = f"Predicted: from {many(requests)} on, {board.name(first)} is fastest."
+    return then if requests > 1 else ""
 
 
-def _fastest_same(board: Scoreboard) -> int | None:
-    """The fastest column with the same text, of those that are measurably faster."""
-    same = (i for i in _quickest(board) if _same_text(board, i))
-    return next((i for i in same if board.pace(i) == "faster"), None)
+def _overtaken(board: Scoreboard, best: int) -> tuple[int, int]:
+    """From how many requests at once on, of those that were measured, another column with the same
+    text is predicted to be faster than `best`, and which; 0 if none is, and while unknown.
+    """
+    found = {i: load for i in _faster_same(board) if (load := under_load(board, i)) is not None}
+    for requests in found[best].load.requests if best in found else ():
+        gains = {i: load.best_gain(requests) for i, load in found.items()}
+        first = max(gains, key=lambda i: gains[i])
+        if gains[best] < max(PAYS, gains[first] / ALIKE):
+            return requests, first if gains[first] >= PAYS else board.baseline_index or 0
+    return 0, best
+
+
+def _faster_same(board: Scoreboard) -> list[int]:
+    """The columns with the same text that are measurably faster, the fastest first."""
+    return [i for i in _quickest(board) if _same_text(board, i) and board.pace(i) == "faster"]
 
 
 def _recurrent(board: Scoreboard) -> str:
@@ -505,7 +519,7 @@ def _recurrent(board: Scoreboard) -> str:
     names = [board.name(i) for i, score in enumerate(board.scores) if score.recurrent]
     if not names:
         return ""
-    whose = "" if len(names) == len(board.scores) else f" of {_listed(names)}"
+    whose = "" if len(names) == len(board.scores) else f" of {listed(names)}"
     return (
         f"The model{whose} keeps recurrent state: it checks one chain of guesses at a time, and "
         "reuses a cache only if the new text begins with all of the old one."
@@ -534,7 +548,7 @@ def ledger(board: Scoreboard) -> str:
         half = f"{duration(low)} and {duration(high)}"
         parts.append(f"A one-token pass took {duration(middle)}; half took between {half}.")
     reused = [board.name(i) for i, score in enumerate(board.scores) if score.reused]
-    caches = f"{_listed(reused)} began from a reused cache." if reused else "No cache was reused."
+    caches = f"{listed(reused)} began from a reused cache." if reused else "No cache was reused."
     parts += [_warmth(found), caches, *_controls(board), _prompt_left_out(board), _in_common(board)]
     if doubt(board):
         parts.append("Speeds may be off: run again when the machine is less busy.")
@@ -638,19 +652,17 @@ def ending(score: Score) -> str:
 
 
 def advice(board: Scoreboard) -> str:
-    """Which column to use for prompts like this one, and for what load; "" while unknown, and of a
-    program.
+    """Which column is fastest for prompts like this one, and at what load; "" while unknown, and of
+    a program.
     """
     if board.noisy or not board.baseline.tpot or any(score.fed for score in board.scores):
         return ""
-    plain, best = board.name(board.baseline_index or 0), _fastest_same(board)
-    if best is None:
+    if not (same := _faster_same(board)):
+        plain = board.name(board.baseline_index or 0)
         return f"{_HERE}, use {plain}: no column with its text was measurably faster."
-    use = f"{_HERE}, use {board.name(best)}: the same text in less time"
-    found = under_load(board, best)
-    if found is None or found.best_limit in (0, found.load.most):
-        return f"{use}."
-    return f"{use}. With more than about {many(found.best_limit)}, use {plain}."
+    requests, first = _overtaken(board, same[0])
+    then = f" From {many(requests)} on, {board.name(first)} does." if requests > 1 else ""
+    return f"{_HERE}, {board.name(same[0])} writes the same text fastest.{then}"
 
 
 def reasons(board: Scoreboard) -> list[str]:
@@ -703,8 +715,7 @@ def kept(board: Scoreboard, index: int) -> str:
     if score.judged and score.judged.verdict == "invalid":
         return "not valid"
     words = {"same": "same text", "differs": "text changed", "allowed": "another text"}
-    kept = words.get(board.sameness(index), "")
-    return f"{kept}, shorter" if _shorter(board, index) else kept
+    return "same beginning" if _shorter(board, index) else words.get(board.sameness(index), "")
 
 
 def brief(board: Scoreboard, index: int) -> str:
@@ -810,8 +821,8 @@ def equation(board: Scoreboard, index: int) -> str:
         return ""
     gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
     written = f"{score.tokens_per_forward:.2f}"
-    gained = f"a pass writes {'one token' if written == '1.00' else f'{written} tokens'}"
-    return f"{gained} and takes {factor(cost)} as long: {likely(gain)}"
+    gained = "1 token" if written == "1.00" else f"{written} tokens"
+    return f"{gained} per pass in {factor(cost)} the time: {likely(gain)}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

@@ -69,7 +69,7 @@ LOOKAHEAD = Strategy(
     "Lookahead",
     "Guesses several future tokens in the same pass, remembers the phrases, checks the likely "
     "ones. No draft model.",
-    gist="Guesses ahead without a draft",
+    gist="Guesses ahead, no draft",
     settings=(
         Choice(
             "auto",

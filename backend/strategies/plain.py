@@ -19,7 +19,7 @@ KV_REUSE = Strategy(
     "KV reuse",
     "Keeps the keys and values of earlier tokens in a cache, so each pass computes one token. The "
     "baseline of every speed-up.",
-    gist="Ordinary decoding, with a cache",
+    gist="Ordinary decoding, cached",
 )
 
 GRAMMAR = Strategy(

@@ -181,7 +181,7 @@ def _gist(values: Values) -> str:
     if not beside(values):
         return "A draft guesses, one pass checks"
     draft = "trained draft" if values["draft"] in (TRAINED, HYBRID) else "draft"
-    return f"{_named(values).capitalize()} plus a {draft}"
+    return f"{_named(values).capitalize()} plus {draft}"
 
 
 SPECULATIVE = Strategy(
@@ -219,7 +219,7 @@ SPECULATIVE = Strategy(
         ),
         Choice(
             "beside",
-            "Beside it",
+            "Guess also with",
             "What guesses without weights beside the draft; each round takes whichever earns more, "
             "or both. Hybrid has prompt lookup, other drafts have nothing.",
             USUALLY,

@@ -315,14 +315,14 @@ def _boxes(
     found: Sequence[Measured], columns: Sequence[str], public: Callable[[str], str]
 ) -> dict[str, Any] | None:
     """The speed-ups of these columns over the prompts: five marks of a box (lowest, quartiles,
-    highest; none around a single dot) and every dot, as shares of the axis; None while there are
-    none.
+    highest; none around a single dot) and every dot with its category, as shares of the axis; None
+    while there are none.
     """
     ratios = {
-        c: [m.figures.speedup for m in found if m.column == c and m.figures.speedup]
+        c: [(m.figures.speedup, m.category) for m in found if m.column == c and m.figures.speedup]
         for c in columns
     }
-    every = [ratio for values in ratios.values() for ratio in values]
+    every = [ratio for values in ratios.values() for ratio, _ in values]
     other = {each.column for each in found if not each.figures.equal}
     same = set(columns) - other
     if not every:
@@ -340,9 +340,9 @@ def _boxes(
         "rows": [
             [
                 public(column) if column in same else f"{public(column)}, another text",
-                list(map(place, _marks(values))),
-                list(map(place, values)),
-                factor(float(np.median(values))) + _range(values),
+                list(map(place, _marks([ratio for ratio, _ in values]))),
+                [[place(ratio), public(f"{kind} {factor(ratio)}")] for ratio, kind in values],
+                factor(float(np.median([ratio for ratio, _ in values]))) + public(_range(values)),
             ]
             for column, values in ratios.items()
             if values
@@ -356,9 +356,16 @@ def _marks(values: Sequence[float]) -> list[float]:
     return list(map(float, marks)) if len(values) > 1 else []
 
 
-def _range(values: Sequence[float]) -> str:
-    """The lowest and the highest value, behind a median; "" of a single one."""
-    return f", {min(values):.2f}{DASH}{max(values):.2f}" if len(values) > 1 else ""
+def _range(values: Sequence[tuple[float, str]]) -> str:
+    """The lowest and the highest value, behind a median, with their categories where there are
+    several; "" of a single one.
+    """
+    if len(values) < 2:
+        return ""
+    (low, worst), (high, best) = min(values), max(values)
+    if len({kind for _, kind in values}) == 1:
+        return f", {low:.2f}{DASH}{high:.2f}"
+    return f", {worst} {low:.2f} to {best} {high:.2f}"
 
 
 def _ticks(low: float, high: float) -> list[float]:

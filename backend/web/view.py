@@ -99,7 +99,7 @@ def view(
         "rest": public(rest),
         "still": "" if ended else public(sentences.still(board, ahead)),
         "setup": public(_setup(board)),
-        "track": _track(board, goal, finish, now),
+        "track": _track(board, goal, finish, now, public),
         "story": _story(board, public) if ended else [],
         "columns": [_column(board, i, places, before, public) for i in range(len(board.columns))],
         "doubt": public(sentences.doubt(board)) if ended else "",
@@ -241,17 +241,23 @@ def _target(score: Score) -> str:
 
 
 def _track(
-    board: Scoreboard, goal: int, finish: PhotoFinish | None, now: PhotoFinish | None
+    board: Scoreboard,
+    goal: int,
+    finish: PhotoFinish | None,
+    now: PhotoFinish | None,
+    public: Callable[[str], str],
 ) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
     first lane has finished, then at the end of that lane. `finish` is how many ms of its own clock
     that lane took; `now` is when the lanes are drawn: all of them have come so far, and None: each
     is drawn as far as it is. `about` says that speeds are without the prompt, where lanes begin
-    with it. In a `noisy` race, speeds and places are drawn pale.
+    with it; `axis` says what the numbers of tokens at the photo finish are. In a `noisy` race,
+    speeds and places are drawn pale.
     """
     unit = unit_of(board)
     longest = max((position(board, i) for i in range(len(board.scores))), default=0)
     flag = finish.length if finish else max(goal, longest)
+    first = public(board.name(finish.column)) if finish else ""
     # Of a program the fixed text alone is known, of others the most tokens.
     bound = "over " if unit == "character" else "up to "
     bound = "" if finish or board.ended else bound
@@ -260,6 +266,7 @@ def _track(
         "flag": flag,
         "end": f"{bound}{counted(flag, unit)}",
         "about": "speed after the prompt" if unit == "token" and with_prompt(board) else "",
+        "axis": f"{unit.capitalize()}s at {first}'s finish" if first else "",
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
         "now": round(1e3 * now.seconds, 1) if now else 0 if taking_turns(board) else None,
         "noisy": board.noisy,
@@ -427,14 +434,15 @@ def _speed(board: Scoreboard, index: int) -> str:
 
 def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
     """The table of a race that has ended, a line for each figure that is known of any column, and
-    what else the machine did. Speed is told once: beside a speed-up, which is of the time in which
-    both ran, rates of whole texts would seem to contradict it.
+    what else the machine did. Beside speed-ups, which are of the time in which both ran, rates of
+    whole texts would seem to contradict them: tokens/s are those of KV reuse times the speed-up.
     """
-    told_by_speedup = ("tpot", "rate") if board.baseline.tpot else ()
+    programs = any(score.fed for score in board.scores)
+    left_out = ("tpot", *(["rate"] if programs else [])) if board.baseline.tpot else ()
     lines = [
         [figure.title, *(_cell(board, figure, score) for score in board.scores)]
         for figure in figures("page")
-        if figure.name not in told_by_speedup
+        if figure.name not in left_out
     ]
     kept = [
         _state(board, i) or ("baseline" if i == board.baseline_index else NONE)
@@ -452,7 +460,10 @@ def _cell(board: Scoreboard, entry: Figure, score: Score) -> str:
     """A figure of a column. Of a noisy race no speed-up has an interval, and of a program it is
     told as in the lane.
     """
-    value = entry.value(score, board.baseline) if entry.name == "speedup" else None
+    speedup, rate = figure("speedup").value(score, board.baseline), board.baseline.tokens_per_second
+    if entry.name == "rate" and board.baseline.tpot:
+        return entry.unit.text(speedup * rate) if speedup else NONE
+    value = speedup if entry.name == "speedup" else None
     if value and score.fed:
         return as_long(value)
     return entry.unit.text(value) if value and board.noisy else entry.text(score, board.baseline)

@@ -205,6 +205,19 @@ def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) ->
     prompt.fill("Another")
     expect(board).to_have_attribute("data-stale", "yes")
     expect(go_on).to_be_hidden()
+    status = page.locator(".dd-status")
+    expect(status).to_have_text("Press Run to race this. Below: the race before.")
+    chosen = examples()[1]
+    page.get_by_role("button", name=chosen.label, exact=True).click()
+    expect(status).to_contain_text(chosen.about)  # it was not told beside a race
+    prompt.fill("Something else")
+    expect(status).not_to_contain_text(chosen.about)
+    visitor.columns("kv")
+    visitor.close_settings()
+    visitor.ask("Hello", tokens=8)
+    visitor.wait_phase("ended")
+    page.wait_for_timeout(700)
+    prompt.fill("Another")
     prompt.fill("Hello")
     expect(board).to_have_attribute("data-stale", "no")
     expect(go_on).to_be_visible()
@@ -762,7 +775,7 @@ PUSHED = """() => {
     "Speculative (1.74\u00d7) and Grammar (1.69\u00d7) win, too close to call.";
   find(".dd-status span").textContent =
     "Four texts are identical; Stateless stopped early. " +
-    "Predicted: Speculative stays faster up to 4 requests at once.";
+    "Predicted: from 4 requests at once on, Grammar is fastest.";
   return top() - before;
 }"""
 

@@ -14,6 +14,7 @@ from backend.types import ModelSpec, Request
 #: Eight rows in all are free; each beyond costs a tenth of a pass.
 WIDTHS = [1, 2, 4, 8]
 REQUESTS = [1, 2, 4, 8]
+FORCED = ["forced", "forced", "sampled"]
 KNOWN = LoadKnown(
     0,
     REQUESTS,
@@ -91,9 +92,9 @@ def test_fewer_guesses_pay_up_to_a_higher_load() -> None:
         "faster up to 4 requests at once: 2.00\u00d7 as fast as KV reuse for one request, "
         f"{found.best_gain(4):.2f}\u00d7 for 4"
     )
-    predicted = "Predicted: Prompt lookup stays faster up to 4 requests at once."
+    predicted = "Predicted: from 8 requests at once on, KV reuse is fastest."
     assert headlines(made)[1].endswith(predicted)
-    assert advice(made).endswith("With more than about 4 requests at once, use KV reuse.")
+    assert advice(made).endswith("From 8 requests at once on, KV reuse does.")
 
 
 def test_reading_the_prompt_is_no_drafting_of_a_pass() -> None:
@@ -140,11 +141,42 @@ def test_the_chart_breaks_even_where_a_pass_is_worth_its_time() -> None:
 
 
 def test_lookahead_has_no_chain_of_guesses_to_draw() -> None:
-    chart = load_chart(loaded("kv lookahead"))
+    made = loaded("kv lookahead")
+    chart, found = load_chart(made), under(made)
     assert chart is not None
     assert chart["marks"][0]["acceptance"] is None
-    assert chart["heads"] == ["Requests", "KV reuse"], "no number of its guesses is the best"
+    assert chart["heads"] == ["Requests", "KV reuse", "Lookahead"]
+    told = [cells[2] for cells in chart["cells"]]
+    rates = [b * found.gain(b) / load_of(made, 0)(1, b, found.context) for b in REQUESTS]
+    assert told == [f"{rate:,.0f}" for rate in rates], "no number of its guesses is the best"
     assert "faster up to" in chart["marks"][0]["sentence"]
+
+
+def test_load_makes_what_a_grammar_forces_dearer_too() -> None:
+    """A column that won by forced tokens alone was missing in the table of load."""
+    events: list[Event] = [started(0), *[step(0, [0], 0.02)] * 20, started(1), step(1, [0], 0.02)]
+    events += [*[step(1, [0] * 3, 0.02, rows=3, origins=FORCED)] * 19, KNOWN]
+    made = board_of("kv grammar:grammar=person", *events)
+    chart = load_chart(made)
+    assert chart is not None
+    assert chart["heads"][2] == "Grammar"
+    assert chart["marks"][0]["acceptance"] is None
+    gains = [float(cells[2]) / float(cells[1]) for cells in chart["cells"]]
+    assert gains[0] == pytest.approx(3.0, abs=0.02)
+    assert gains[-1] < gains[0]
+
+
+def test_under_load_another_column_than_kv_reuse_may_be_the_fastest() -> None:
+    """Beside a grammar that gains at every load, "with more requests, use KV reuse" was said."""
+    events: list[Event] = [started(0), *[step(0, [0], 0.02)] * 40]
+    guesses = step(1, [0] * 4, 0.02, rows=8, drafted=7)
+    forced = step(2, [0] * 3, 0.02, rows=3, origins=FORCED)
+    for index, block in ((1, guesses), (2, forced)):
+        events += [started(index), step(index, [0], 0.02), *[block] * 13]
+    events += [*[Finished(i, "token limit", []) for i in range(3)], KNOWN]
+    made = board_of("kv speculative grammar:grammar=person", *events)
+    assert advice(made).endswith("From 4 requests at once on, Grammar does.")
+    assert headlines(made)[1].endswith("from 4 requests at once on, Grammar is fastest.")
 
 
 def test_production_carries_the_load_over() -> None:

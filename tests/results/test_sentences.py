@@ -66,8 +66,8 @@ CHECK = "the grammar cannot hold /a, so only this check does"
 def test_a_speedup_is_told_by_its_two_factors() -> None:
     """Two tokens per forward at one and a half times the cost: a third faster."""
     board = board_of("kv speculative", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.15))
-    said = " pass writes 2.00 tokens and takes 1.50\u00d7 as long: 1.33\u00d7 (1.31\u20131.35)"
-    assert (reason(board, 1), brief(board, 1)) == (f"a{said}, faster", f"A{said}.")
+    said = "2.00 tokens per pass in 1.50\u00d7 the time: 1.33\u00d7 (1.31\u20131.35)"
+    assert (reason(board, 1), brief(board, 1)) == (f"{said}, faster", f"{said}.")
     assert pace(board, 1) == "\u25b2 faster"
     assert headline(board) == (
         "Speculative wins: 1.33\u00d7 as fast as KV reuse. "
@@ -150,12 +150,11 @@ def reason_of(column: str, steps: Sequence[Sequence[int]], rows: int, seconds: f
 def test_the_sentence_gives_the_factors_and_the_prediction_beside_the_measurement() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     assert reason_of("lookup", blocks, 4, 15.0) == (
-        "a pass writes 3.00 tokens and takes 1.50\u00d7 as long: "
+        "3.00 tokens per pass in 1.50\u00d7 the time: "
         "2.00\u00d7 (1.97\u20132.03), faster; predicted speed-up 2.50\u00d7"
     )
     assert reason_of("lookup", blocks, 4, 45.0).startswith(
-        "a pass writes 3.00 tokens and takes 4.50\u00d7 as long: "
-        "0.67\u00d7 (0.65\u20130.68), slower; "
+        "3.00 tokens per pass in 4.50\u00d7 the time: 0.67\u00d7 (0.65\u20130.68), slower; "
     )
     assert ", no clear difference; " in reason_of("lookup", blocks, 4, 30.0)
 
@@ -175,7 +174,7 @@ def test_why_a_column_is_as_fast_as_it_is_is_told_in_whole_sentences() -> None:
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0))
     use, said = reasons(board_of("kv lookup", *events))
-    assert use.endswith(", for prompts like this, use Prompt lookup: the same text in less time.")
+    assert use.endswith(", for prompts like this, Prompt lookup writes the same text fastest.")
     assert said == (
         "Prompt lookup: 3.1 guesses a pass, of which 63% were right, so a pass wrote 3.00 tokens. "
         "It took 1.50 times as long as a pass of KV reuse. 3.00 \u00f7 1.50 = 2.00."
@@ -190,7 +189,7 @@ def test_a_sentence_has_one_prediction() -> None:
     before = "auto=decline would decline: 0.81 times plain decoding's speed is predicted"
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
     said = reason(board_of("kv lookahead", *events), 1)
-    assert said.endswith(f"1.50\u00d7 as long: 2.00\u00d7 (1.97\u20132.03), faster; {before}")
+    assert said.endswith(f"1.50\u00d7 the time: 2.00\u00d7 (1.97\u20132.03), faster; {before}")
 
 
 def decided(why: str, *declined: str, plain: bool = False) -> Decided:
@@ -261,13 +260,13 @@ def test_how_long_a_race_may_take_is_told_roundly() -> None:
     for token in range(11):
         for column in range(2):
             board.add(step(column, [token], 0.5))
-    assert time_left(board, 111) == "about 2 min left"
-    assert time_left(board, 31) == "about 20 s left"
+    assert time_left(board, 111) == "up to 2 min left"
+    assert time_left(board, 31) == "up to 20 s left"
     assert time_left(board, 30) == "", "of the last seconds, guesses would be half"
     board.add(Finished(0, "end of text", []))
-    assert time_left(board, 71) == "about 30 s left for Prompt lookup"
+    assert time_left(board, 71) == "up to 30 s left for Prompt lookup"
     short = board_of("stateless:limit=12", started(0), *[step(0, [t], 25.0) for t in range(11)])
-    assert time_left(short, 8192) == "about 25 s left"
+    assert time_left(short, 8192) == "up to 25 s left"
     assert waiting(1) == "One race is ahead of yours; yours starts when it ends."
     assert waiting(3) == "3 races are ahead of yours; yours starts when they end."
 
@@ -277,7 +276,7 @@ def test_a_column_that_runs_although_it_does_not_pay_or_gave_up_says_so(*, plain
     why = decided("the largest setting that the costs allow", "lookahead with W=5", plain=plain)
     board = board_of("kv lookahead", *written(0, LONG, 0.1), *written(1, LONG_PAIRS, 0.4), why)
     assert reason(board, 1) == (
-        "a pass writes 2.00 tokens and takes 4.00\u00d7 as long: "
+        "2.00 tokens per pass in 4.00\u00d7 the time: "
         "0.50\u00d7 (0.49\u20130.51), slower; "
         "lookahead with W=5"
     )
@@ -292,7 +291,7 @@ def test_a_shorter_column_is_compared_over_the_tokens_that_it_wrote() -> None:
     board = board_of("kv stateless", *written(0, LONG, 0.1), *short)
     assert board.speedup(1) == pytest.approx(0.2)
     assert (
-        reason(board, 1) == "a pass writes one token and takes 5.00\u00d7 as long: "
+        reason(board, 1) == "1 token per pass in 5.00\u00d7 the time: "
         "0.20\u00d7 (0.08\u20130.51), slower"
     )
     # Its interval was of the time in which both ran, in which its tokens were cheaper: 0.31 (0.26
@@ -311,7 +310,7 @@ def test_nothing_is_said_of_a_difference_before_there_is_an_interval() -> None:
     """
     board = board_of("kv stateless", *written(0, SINGLE, 0.1), *written(1, SINGLE[:3], 0.25))
     assert pace(board, 1) == "too short to tell"
-    assert reason(board, 1) == "a pass writes one token and takes 2.50\u00d7 as long: 0.40\u00d7"
+    assert reason(board, 1) == "1 token per pass in 2.50\u00d7 the time: 0.40\u00d7"
 
 
 def test_other_weights_are_named_with_what_they_did_to_the_text() -> None:
@@ -645,7 +644,7 @@ def test_a_text_that_ends_earlier_is_called_shorter() -> None:
     """Stateless stopped at 32 of 56 tokens, and "all five texts" were identical."""
     events = [*written(0, LONG, 0.1), *written(1, LONG[:20], 0.1), *written(2, LONG, 0.1)]
     board = board_of("kv stateless lookup", *events)
-    assert [kept(board, i) for i in range(3)] == ["", "same text, shorter", "same text"]
+    assert [kept(board, i) for i in range(3)] == ["", "same beginning", "same text"]
     assert headline(board).endswith("Two texts are identical; Stateless stopped early.")
     events[-len(written(2, LONG, 0.1)) :] = written(2, LONG[:9], 0.1)
     said = headline(board_of("kv stateless lookup", *events))

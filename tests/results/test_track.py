@@ -107,7 +107,9 @@ def test_a_column_that_stops_by_design_does_not_finish_first() -> None:
     assert finish is not None
     assert finish.column == 1
     assert places(board) == [2, 1]
-    assert view(board, race=1, goal=7)["columns"][0]["lane"] == "stops at 3 tokens"
+    shown = view(board, race=1, goal=7)
+    assert shown["columns"][0]["lane"] == "stops at 3 tokens"
+    assert shown["track"]["axis"] == "Tokens at KV reuse's finish"
 
 
 def test_a_shorter_text_that_ends_behind_the_leader_does_not_finish_the_race() -> None:
@@ -129,6 +131,7 @@ def test_a_race_that_was_stopped_early_has_no_finish_and_keeps_its_scale() -> No
         "flag": 128,
         "end": "128 tokens",
         "about": "",
+        "axis": "",
         "finish": None,
         "now": None,
         "noisy": False,

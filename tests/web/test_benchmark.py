@@ -16,7 +16,7 @@ from backend.bench.runner import RAW
 from backend.bench.summary import ALL, ColumnResult, Measured
 from backend.limits import PRIVATE, Limits
 from backend.racing.hosts.inline import InlineHost
-from backend.results.figures import NONE, TIMES
+from backend.results.figures import NONE, TIMES, factor
 from backend.text import ByteTokenizer
 from backend.web.api import values_of
 from backend.web.benchmark import Benchmarks, _boxes, _ticks, _verdict
@@ -67,7 +67,8 @@ def test_every_prompt_is_measured_and_summed_up_by_category() -> None:
     assert {row[0] for row in last["boxes"]["rows"]} == {"Prompt lookup", "Stateless"}
     for _, marks, dots, _ in last["boxes"]["rows"]:
         assert len(dots) == 3
-        assert all(0 <= place <= 1 for place in (*marks, *dots))
+        assert all(0 <= place <= 1 for place in (*marks, *(place for place, _ in dots)))
+        assert [label[0] for _, label in dots] == ["a", "a", "b"]
         assert marks == sorted(marks)
     assert last["failures"] == []
 
@@ -238,9 +239,23 @@ def test_columns_as_fast_as_the_baseline_have_their_marks(speedups: list[float])
     drawn = _boxes(found, ["Prompt lookup"], str)
     assert drawn is not None
     ((_, marks, dots, words),) = drawn["rows"]
-    assert all(0 < place < 1 for place in (drawn["one"], *marks, *dots))
+    assert all(0 < place < 1 for place in (drawn["one"], *marks, *(place for place, _ in dots)))
     # "1.17x, 1.17-1.17" stood beside a line through a single dot.
     assert (len(marks), "," in words) == ((5, True) if len(speedups) > 1 else (0, False))
+
+
+def test_the_slowest_and_the_fastest_prompt_are_named() -> None:
+    """A dot did not say which prompt it stands for."""
+    told = (("quote", 2.0), ("story", 0.9), ("code", 1.2))
+    found = [
+        Measured("Prompt lookup", kind, at, Figures.model_construct(speedup=speedup, equal=True))
+        for at, (kind, speedup) in enumerate(told)
+    ]
+    drawn = _boxes(found, ["Prompt lookup"], str)
+    assert drawn is not None
+    ((_, _, dots, words),) = drawn["rows"]
+    assert [label for _, label in dots] == [f"{kind} {factor(speedup)}" for kind, speedup in told]
+    assert words == "1.20\u00d7, story 0.90 to quote 2.00"
 
 
 def test_a_column_that_wrote_another_text_is_drawn_as_such() -> None:
