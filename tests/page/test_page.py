@@ -932,7 +932,7 @@ def test_a_phone_s_flag_is_reached_by_the_winner_alone(visitor: Visitor) -> None
     page = visitor.page
     page.set_viewport_size({"width": 380, "height": 800})
     visitor.columns("kv", "lookup")
-    visitor.ask(LONG, tokens=1600)
+    visitor.ask(LONG, tokens=1000)
     visitor.wait_phase("ended")
     flag = page.locator(".dd-flag")
     line = flag.bounding_box()
