@@ -9,7 +9,7 @@ const MOST = 200000; // characters of a prompt set, as the server has it
 const EDGE = 0.03; // of the axis
 const RUNNING = ["warming up", "running"];
 const DOTS = "Speed-up over KV reuse: a dot for each prompt";
-const RESULT = `${DOTS}, a box around the middle half, a line at the median. On the right: median, lowest and highest.`;
+const RESULT = `${DOTS}, a box around the middle half, a line at the median. Figures: median, lowest and highest.`;
 
 let clock = 0; // that counts down
 
@@ -23,17 +23,17 @@ const RECORDED = {
     [
       "Speculative", [0.3281, 0.5797, 0.6375, 0.805, 0.9545],
       [[0.5639, "explain 1.24\u00d7"], [0.8574, "quote 1.55\u00d7"], [0.6478, "code 1.33\u00d7"], [0.9545, "list 1.65\u00d7"], [0.6272, "story 1.31\u00d7"], [0.3281, "reason 0.99\u00d7"]],
-      "1.32\u00d7, reason 0.99 to list 1.65",
+      "1.32\u00d7, 0.99 (reason) to 1.65 (list)",
     ],
     [
       "Prompt lookup", [0.2605, 0.3302, 0.358, 0.4214, 0.6346],
       [[0.3259, "explain 0.99\u00d7"], [0.6346, "quote 1.32\u00d7"], [0.3728, "code 1.04\u00d7"], [0.3431, "list 1.01\u00d7"], [0.4377, "story 1.11\u00d7"], [0.2605, "reason 0.92\u00d7"]],
-      "1.03\u00d7, reason 0.92 to quote 1.32",
+      "1.03\u00d7, 0.92 (reason) to 1.32 (quote)",
     ],
     [
       "Lookahead", [0.0455, 0.1098, 0.1317, 0.193, 0.3858],
       [[0.1444, "explain 0.80\u00d7"], [0.3858, "quote 1.05\u00d7"], [0.2092, "code 0.87\u00d7"], [0.119, "list 0.77\u00d7"], [0.1067, "story 0.76\u00d7"], [0.0455, "reason 0.70\u00d7"]],
-      "0.79\u00d7, reason 0.70 to quote 1.05",
+      "0.79\u00d7, 0.70 (reason) to 1.05 (quote)",
     ],
   ],
 };

@@ -219,8 +219,7 @@ FIGURES = (
         "rate",
         "tokens/s",
         RATE,
-        "Tokens a second after the first one: 1 / TPOT. On the page, of a column with a speed-up: "
-        "those of KV reuse, times the speed-up. Example: a TPOT of 20 ms: 50 tokens/s.",
+        "Tokens a second after the first one: 1 / TPOT. Example: a TPOT of 20 ms: 50 tokens/s.",
         _positive(lambda score: score.tokens_per_second),
         ("page", "table", "summary"),
     ),

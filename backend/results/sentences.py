@@ -31,9 +31,10 @@ from backend.results.track import (
     unit_of,
 )
 
-#: Timings are doubted when others use more than SPOILED of the machine, or when a quarter of the
-#: one-token passes take longer than the middle one by more than SPREAD.
-SPOILED, SPREAD = 0.25, 0.25
+#: Timings are doubted when others use more than SPOILED of the machine, when a quarter of the
+#: one-token passes take longer than the middle one by more than SPREAD, or when the baseline was
+#: slower or faster by more than APART while another column ran than over its whole text.
+SPOILED, SPREAD, APART = 0.25, 0.25, 0.15
 
 #: Nobody would wait for more tokens than this.
 FAR = 10_000
@@ -352,11 +353,12 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
         if finish is None or finish.column == base:
             return as_sentence(said)
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
-    alike = [i for i in as_fast(board, best) if _same_text(board, i)]
-    if len(alike) > 1:
-        alike.sort(key=board.speedup, reverse=True)
-        names = listed([f"{board.name(i)} ({factor(board.speedup(i))})" for i in alike])
-        return f"{names} win, too close to call."
+    alike = as_fast(board, best)
+    first, *close = [i for i in _faster_same(board) if i in alike]
+    if close:
+        names = [f"{board.name(i)} ({factor(board.speedup(i))})" for i in close]
+        much = f"{factor(board.speedup(first))} as fast as {plain}."
+        return f"{board.name(first)} wins: {much} {listed(names)} {_are(names)} too close to call."
     return _fastest(board, best, None if other else _first(board, best))
 
 
@@ -510,8 +512,14 @@ def _overtaken(board: Scoreboard, best: int) -> tuple[int, int]:
 
 
 def _faster_same(board: Scoreboard) -> list[int]:
-    """The columns with the same text that are measurably faster, the fastest first."""
-    return [i for i in _quickest(board) if _same_text(board, i) and board.pace(i) == "faster"]
+    """The columns with the same text that are measurably faster, the fastest first; if the first to
+    finish is too close to it to call, that one.
+    """
+    same = [i for i in _quickest(board) if _same_text(board, i) and board.pace(i) == "faster"]
+    finish = photo_finish(board)
+    if same and finish and finish.column in as_fast(board, same[0]):
+        same.sort(key=lambda i: i != finish.column)
+    return same
 
 
 def _recurrent(board: Scoreboard) -> str:
@@ -564,13 +572,7 @@ def _prompt_left_out(board: Scoreboard) -> str:
 
 def _in_common(board: Scoreboard) -> str:
     """Why a speed-up is not the quotient of two whole times; "" where it nearly is."""
-    base = board.baseline
-    apart = [
-        board.speedup(i) * score.tpot / base.tpot
-        for i, score in enumerate(board.scores)
-        if base.tpot and score.length == base.length and board.gain(i).known
-    ]
-    most = max(apart, key=lambda ratio: abs(log(ratio)), default=1.0)
+    most = _apart(board)
     if abs(log(most)) < log(ALIKE):
         return ""
     name, slower = board.name(board.baseline_index or 0), "slower" if most > 1 else "faster"
@@ -578,6 +580,19 @@ def _in_common(board: Scoreboard) -> str:
         f"Speed-ups compare columns while both run; in that time {name} was {abs(most - 1):.0%} "
         f"{slower} than over its whole text."
     )
+
+
+def _apart(board: Scoreboard) -> float:
+    """How many times as long a step of the baseline took while both ran as over its whole text, by
+    the column for which that differs most; 1 while unknown.
+    """
+    base = board.baseline
+    apart = [
+        board.speedup(i) * score.tpot / base.tpot
+        for i, score in enumerate(board.scores)
+        if base.tpot and score.length == base.length and board.gain(i).known
+    ]
+    return max(apart, key=lambda ratio: abs(log(ratio)), default=1.0)
 
 
 def _controls(board: Scoreboard) -> list[str]:
@@ -600,8 +615,10 @@ def doubt(board: Scoreboard) -> str:
     if found.others + found.stolen > SPOILED:
         return f"Speeds may be off: {_taken(board)}."
     _, middle, high = board.baseline.wobble
-    changed = "Speeds may be off: the machine's speed changed during the race."
-    return changed if high > middle * (1 + SPREAD) else ""
+    varied = max(high / middle - 1 if middle else 0.0, abs(_apart(board) - 1))
+    changed = f"Speeds may be off: the machine's speed varied by {varied:.0%}."
+    wobbles = high > middle * (1 + SPREAD)
+    return changed if wobbles or abs(log(_apart(board))) > log(1 + APART) else ""
 
 
 def _taken(board: Scoreboard) -> str:
@@ -822,7 +839,7 @@ def equation(board: Scoreboard, index: int) -> str:
     gain = Ratio(board.speedup(index)) if board.noisy else board.gain(index)
     written = f"{score.tokens_per_forward:.2f}"
     gained = "1 token" if written == "1.00" else f"{written} tokens"
-    return f"{gained} per pass in {factor(cost)} the time: {likely(gain)}"
+    return f"{gained} per pass \N{DIVISION SIGN} {factor(cost)} the time = {likely(gain)}"
 
 
 def _comes_to(board: Scoreboard, index: int) -> str:

@@ -165,14 +165,13 @@ def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
 
 def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
     """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
-    Once the race is `settled`, lanes are as long as their speed-ups have them, and those that are
-    too close to call share the first place.
+    Once the race is `settled`, lanes are as long as their speed-ups have them.
     """
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    order: dict[int, float] = {i: position(board, i, finish.seconds) for i in placed}
-    if settled:
-        level = as_fast(board, finish.column) if settles(board) else []
-        order = {i: inf if i in level else settled_length(board, i) for i in placed}
+    order: dict[int, float] = {
+        i: settled_length(board, i) if settled else position(board, i, finish.seconds)
+        for i in placed
+    }
     found: dict[int, tuple[int, bool]] = {}
     for value in sorted(set(order.values()), reverse=True):
         group = [i for i in placed if order[i] == value]

@@ -365,7 +365,7 @@ def _range(values: Sequence[tuple[float, str]]) -> str:
     (low, worst), (high, best) = min(values), max(values)
     if len({kind for _, kind in values}) == 1:
         return f", {low:.2f}{DASH}{high:.2f}"
-    return f", {worst} {low:.2f} to {best} {high:.2f}"
+    return f", {low:.2f} ({worst}) to {high:.2f} ({best})"
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -139,8 +139,8 @@ def opening_view(record: RaceRecord) -> View:
         "doubt": "",
         "glossary": _glossary(),
     }
-    recorded = _recorded(record, str)
-    recorded["recorded"] += " Yours will differ."
+    where = record.machine.processor or record.machine.system
+    recorded = {**_recorded(record, str), "recorded": f"Recorded on {where}; yours will differ."}
     return {**shown, **later, **recorded, "phase": "opening"}
 
 
@@ -434,15 +434,14 @@ def _speed(board: Scoreboard, index: int) -> str:
 
 def _result(board: Scoreboard, public: Callable[[str], str]) -> View:
     """The table of a race that has ended, a line for each figure that is known of any column, and
-    what else the machine did. Beside speed-ups, which are of the time in which both ran, rates of
-    whole texts would seem to contradict them: tokens/s are those of KV reuse times the speed-up.
+    what else the machine did. Speed is told once: beside a speed-up, which is of the time in which
+    both ran, rates of whole texts would seem to contradict it.
     """
-    programs = any(score.fed for score in board.scores)
-    left_out = ("tpot", *(["rate"] if programs else [])) if board.baseline.tpot else ()
+    told_by_speedup = ("tpot", "rate") if board.baseline.tpot else ()
     lines = [
         [figure.title, *(_cell(board, figure, score) for score in board.scores)]
         for figure in figures("page")
-        if figure.name not in left_out
+        if figure.name not in told_by_speedup
     ]
     kept = [
         _state(board, i) or ("baseline" if i == board.baseline_index else NONE)
@@ -460,10 +459,7 @@ def _cell(board: Scoreboard, entry: Figure, score: Score) -> str:
     """A figure of a column. Of a noisy race no speed-up has an interval, and of a program it is
     told as in the lane.
     """
-    speedup, rate = figure("speedup").value(score, board.baseline), board.baseline.tokens_per_second
-    if entry.name == "rate" and board.baseline.tpot:
-        return entry.unit.text(speedup * rate) if speedup else NONE
-    value = speedup if entry.name == "speedup" else None
+    value = entry.value(score, board.baseline) if entry.name == "speedup" else None
     if value and score.fed:
         return as_long(value)
     return entry.unit.text(value) if value and board.noisy else entry.text(score, board.baseline)

@@ -68,7 +68,7 @@ def test_a_mark_costs_what_the_card_says(seconds: float, pace: str) -> None:
     assert mark["steps"] == pytest.approx(pass_cost(board, 1), abs=0.001)
     assert mark["steps"] != pytest.approx(STEEP.relative(5), abs=0.1)
     assert mark["sentence"].endswith(f"took {pass_cost(board, 1):.2f}\u00d7 as long: {pace}")
-    assert f" per pass in {pass_cost(board, 1):.2f}\u00d7 the time: " in reason(board, 1)
+    assert f" per pass \u00f7 {pass_cost(board, 1):.2f}\u00d7 the time = " in reason(board, 1)
 
 
 def test_a_mark_between_two_rows_lies_on_the_curve_all_the_same() -> None:

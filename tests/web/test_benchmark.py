@@ -255,7 +255,7 @@ def test_the_slowest_and_the_fastest_prompt_are_named() -> None:
     assert drawn is not None
     ((_, _, dots, words),) = drawn["rows"]
     assert [label for _, label in dots] == [f"{kind} {factor(speedup)}" for kind, speedup in told]
-    assert words == "1.20\u00d7, story 0.90 to quote 2.00"
+    assert words == "1.20\u00d7, 0.90 (story) to 2.00 (quote)"
 
 
 def test_a_column_that_wrote_another_text_is_drawn_as_such() -> None:
