@@ -36,7 +36,8 @@ function section(caption, headings, lines) {
 
 // Blanks can be seen.
 function token(text) {
-  const node = make("code", "dd-token", text.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5") || "\u2205");
+  const shown = text.trim() ? text : text.replaceAll(" ", "\u2423");
+  const node = make("code", "dd-token", shown.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5") || "\u2205");
   node.dir = "auto";
   return node;
 }

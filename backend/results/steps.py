@@ -292,5 +292,7 @@ def _text_of(score: Score, token: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A token's text so that its spaces show."""
-    return f"\N{LEFT DOUBLE QUOTATION MARK}{text}\N{RIGHT DOUBLE QUOTATION MARK}"
+    """A token's text so that its spaces show, as in assets/inspector.js."""
+    shown = text if text.strip() else text.replace(" ", "\N{OPEN BOX}")
+    shown = shown.replace("\n", "\N{RETURN SYMBOL}").replace("\t", "\N{RIGHTWARDS ARROW TO BAR}")
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{shown}\N{RIGHT DOUBLE QUOTATION MARK}"

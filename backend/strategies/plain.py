@@ -10,7 +10,7 @@ STATELESS = Strategy(
     "Computes the whole text again for every token, without a cache. Shows what the cache saves.",
     gist="Rereads everything for each token",
     keeps_cache=False,
-    limit=8,
+    limit=12,
     verified=("limit=24",),
 )
 

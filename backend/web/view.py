@@ -139,9 +139,7 @@ def opening_view(record: RaceRecord) -> View:
         "doubt": "",
         "glossary": _glossary(),
     }
-    where = record.machine.processor or record.machine.system
-    recorded = {**_recorded(record, str), "recorded": f"Recorded on {where}; yours will differ."}
-    return {**shown, **later, **recorded, "phase": "opening"}
+    return {**shown, **later, **_recorded(record, str), "phase": "opening"}
 
 
 def _recorded(record: RaceRecord, public: Callable[[str], str]) -> View:

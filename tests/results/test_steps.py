@@ -104,6 +104,9 @@ def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
     assert guesses == [(-1, "accepted"), (0, "accepted")]
     offer = "2 tokens guessed (prompt lookup 2): 2 were right."
     assert view["sentences"][:2] == [offer, "The model added “c”."]
+    blank = replace(right, chosen="\n  ")
+    view = step_view(board_with(step(0, [1, 2, 3], 0.02, 2, rows=3, drafted=2), blank), 0, 1)
+    assert view["sentences"][1] == "The model added “⏎␣␣”.", "it was an empty pair of quotes"
     by, window = [["n-gram pool", 3]], [["p"], ["q", "r"]]
     seen = Proposed(0, ["a", "b", "c"], [-1, 0, 0], by, [], "x", window=window)
     view = step_view(board_with(step(0, [1], 0.02, rows=7, drafted=3), seen), 0, 1)
