@@ -146,7 +146,7 @@ def _load(plan: Plan) -> str:
         return ""
     few = {0: "does not pay even for one request", 1: "pays for one request at a time"}
     pays = few.get(most, f"pays up to {most} requests at once")
-    return f"On the machine of this race its speculation {pays}."
+    return f"With k={plan.k} its speculation {pays} on the machine of this race."
 
 
 def _why(column: Column, score: Score) -> str:

@@ -358,7 +358,7 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
     if close:
         names = [f"{board.name(i)} ({factor(board.speedup(i))})" for i in close]
         much = f"{factor(board.speedup(first))} as fast as {plain}."
-        return f"{board.name(first)} wins: {much} {listed(names)} {_are(names)} too close to call."
+        return f"{board.name(first)} wins: {much} {listed(names)} may be just as fast."
     return _fastest(board, best, None if other else _first(board, best))
 
 
@@ -484,9 +484,7 @@ def _other_weights(board: Scoreboard) -> str:
 
 
 def _loaded(board: Scoreboard) -> str:
-    """What load makes of the fastest column with the same text; "" while unknown, and if another
-    one is predicted to be the fastest for a single request.
-    """
+    """What load makes of the fastest column with the same text; "" while unknown."""
     best = next(iter(_faster_same(board)), None)
     found = None if best is None else under_load(board, best)
     if best is None or found is None:
@@ -494,16 +492,17 @@ def _loaded(board: Scoreboard) -> str:
     requests, first = _overtaken(board, best)
     if not requests:
         return f"Predicted: {board.name(best)} stays fastest up to {many(found.load.most)}."
-    then = f"Predicted: from {many(requests)} on, {board.name(first)} is fastest."
-    return then if requests > 1 else ""
+    return f"Predicted: from {many(requests)} on, {board.name(first)} is fastest."
 
 
 def _overtaken(board: Scoreboard, best: int) -> tuple[int, int]:
     """From how many requests at once on, of those that were measured, another column with the same
-    text is predicted to be faster than `best`, and which; 0 if none is, and while unknown.
+    text is predicted to be faster than `best`, and which; 0 if none is, and while unknown. For one
+    request the race itself has told.
     """
     found = {i: load for i in _faster_same(board) if (load := under_load(board, i)) is not None}
-    for requests in found[best].load.requests if best in found else ():
+    loads = found[best].load.requests if best in found else ()
+    for requests in (each for each in loads if each > 1):
         gains = {i: load.best_gain(requests) for i, load in found.items()}
         first = max(gains, key=lambda i: gains[i])
         if gains[best] < max(PAYS, gains[first] / ALIKE):
@@ -678,7 +677,7 @@ def advice(board: Scoreboard) -> str:
         plain = board.name(board.baseline_index or 0)
         return f"{_HERE}, use {plain}: no column with its text was measurably faster."
     requests, first = _overtaken(board, same[0])
-    then = f" From {many(requests)} on, {board.name(first)} does." if requests > 1 else ""
+    then = f" From {many(requests)} on, {board.name(first)} does." if requests else ""
     return f"{_HERE}, {board.name(same[0])} writes the same text fastest.{then}"
 
 

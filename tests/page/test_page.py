@@ -772,7 +772,7 @@ PUSHED = """() => {
   const top = () => find(".dd-track").getBoundingClientRect().top;
   const before = top();
   find(".dd-status strong").textContent =
-    "Speculative wins: 1.74\u00d7 as fast as KV reuse. Grammar (1.69\u00d7) is too close to call.";
+    "Speculative wins: 1.74\u00d7 as fast as KV reuse. Grammar (1.69\u00d7) may be just as fast.";
   find(".dd-status span").textContent =
     "Four texts are identical; Stateless stopped early. " +
     "Predicted: from 4 requests at once on, Grammar is fastest.";
