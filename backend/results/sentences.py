@@ -354,7 +354,7 @@ def _best(board: Scoreboard, best: int, *, alone: bool, other: bool) -> str:
             return as_sentence(said)
         return f"{board.name(finish.column)} finished first, but that may be chance: {said}."
     alike = as_fast(board, best)
-    first, *close = [i for i in _faster_same(board) if i in alike]
+    first, *close = [i for i in _faster_same(board) if i in alike] or [best]
     if close:
         names = [f"{board.name(i)} ({factor(board.speedup(i))})" for i in close]
         much = f"{factor(board.speedup(first))} as fast as {plain}."
