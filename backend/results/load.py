@@ -20,7 +20,7 @@ PAYS = 1.05
 
 @dataclass(frozen=True, slots=True)
 class UnderLoad:
-    """A column whose passes have more rows than one, on a model whose passes under load are known.
+    """A column whose passes compute several rows, on a model whose passes under load are known.
 
     `rows` and `tokens` are those of its average pass, `drafting` its seconds of drafting a pass,
     `context` the tokens behind which its passes ran on average. `chain`: its rows are one chain of

@@ -497,8 +497,8 @@ def _loaded(board: Scoreboard) -> str:
 
 def _overtaken(board: Scoreboard, best: int) -> tuple[int, int]:
     """From how many requests at once on, of those that were measured, another column with the same
-    text is predicted to be faster than `best`, and which; 0 if none is, and while unknown. For one
-    request the race itself has told.
+    text is predicted to be faster than `best`, and which; 0 if none is, and while unknown. One
+    request is what the race itself measured.
     """
     found = {i: load for i in _faster_same(board) if (load := under_load(board, i)) is not None}
     loads = found[best].load.requests if best in found else ()
