@@ -1,5 +1,6 @@
 """Folders that take minutes to make: prepared once, verified by hash, put in place atomically."""
 
+import fnmatch
 import json
 import os
 import shutil
@@ -44,9 +45,16 @@ def building() -> tuple[Building, ...]:
     something else, and left out, but for those that the Hub's client is fetching.
     """
     return tuple(
-        Building(sum(map(_bytes, (*partial.glob("*"), *partial.rglob(FETCHING)))), needs)
+        Building(sum(map(_bytes, _written(partial))), needs)
         for partial, needs in tuple(_building.items())
     )
+
+
+def _written(partial: Path) -> Iterator[Path]:
+    """Its own files and those being fetched; `rglob` raises if a folder goes while it looks."""
+    for folder, _, names in os.walk(partial):
+        for name in names if Path(folder) == partial else fnmatch.filter(names, FETCHING):
+            yield Path(folder, name)
 
 
 def _bytes(path: Path) -> int:

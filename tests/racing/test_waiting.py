@@ -1,6 +1,7 @@
 """How far loading has come: told as it comes, and never while nothing does."""
 
 import mmap
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,26 @@ def test_folders_are_looked_at_while_they_are_built_and_only_then(
     assert seen == [(Building(written, 250),) for written in (0, 100, 120)]
     assert building() == ()
     assert not cache._building
+
+
+def test_a_folder_that_is_put_in_place_while_it_is_looked_at_ends_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder was there when its kind was asked and renamed when it was read: the thread that
+    tells of progress ended with a traceback.
+    """
+    partial, scan = tmp_path / "x.partial", os.scandir
+    partial.mkdir()
+    (partial / "model.bin").write_bytes(bytes(100))
+    monkeypatch.setattr(cache, "_building", {partial: 250})
+
+    def scandir(path: str | Path) -> object:
+        if partial.exists():
+            partial.rename(tmp_path / "x")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert building() == (Building(0, 250),)
 
 
 def test_a_download_is_told_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
