@@ -11,6 +11,7 @@ import { drawGlossary, drawWhy, startWhy } from "./why.js";
 
 const find = finder("board");
 const STILL = 10000; // ms after which the page says why nothing moves
+const LINES = 90; // pixels: of the texts, their names and a few lines
 const ORIGINS = {
   drafted: "guessed right",
   forced: "forced by the grammar",
@@ -22,6 +23,7 @@ let about = ""; // what the line-up on show is for
 let purpose = ""; // what the line-up is for that was chosen beside a race
 let stillness = 0; // the timer of what is said when nothing has moved for long
 let undrawn = null; // the newest view, where nobody looks
+let won = ""; // the title of the column that was first in the last race that had one
 
 // The legend tells of the marks that there are to see.
 function drawLegend() {
@@ -33,13 +35,13 @@ function drawLegend() {
   });
 }
 
-// From the prompt, beside which there is Stop, to the end of the track.
+// From the prompt, beside which there is Stop, to the first lines of the texts.
 function bringToSight(board) {
   document.dispatchEvent(new Event("dd-begun")); // page.js closes the settings
   const first = document.getElementById("bar") ?? board;
   const { top } = first.getBoundingClientRect();
-  const { bottom } = find(".dd-track").getBoundingClientRect();
-  if (top < 0 || bottom > window.innerHeight) first.scrollIntoView({ block: "start" });
+  const texts = find(".dd-columns").getBoundingClientRect();
+  if (top < 0 || texts.top + LINES > window.innerHeight) first.scrollIntoView({ block: "start" });
 }
 
 // Run and Stop are one place: whoever has the focus there, or on what vanishes, has it there.
@@ -76,6 +78,7 @@ function begin(board, view) {
   purpose = "";
   put(find(".dd-alert"), "");
   race.cards = view.columns.map(card);
+  markFirst();
   find(".dd-lanes").replaceChildren(...race.cards.map((it) => it.lane.root));
   find(".dd-columns").replaceChildren(...race.cards.map((it) => it.root));
   sight.disconnect();
@@ -83,10 +86,15 @@ function begin(board, view) {
   beginReplay();
 }
 
-// On a phone, where texts stand beside one another, the winner's is the first.
+// On a phone, where texts stand beside one another, the winner's is the first; while the next race runs
+// it still is.
+function markFirst() {
+  for (const { root, column } of race.cards) setData(root, "first", column.title === won ? "yes" : "no");
+}
+
 function showWinner() {
-  const won = race.cards.find((it) => it.column.place.endsWith("1st"));
-  for (const it of race.cards) setData(it.root, "first", it === won ? "yes" : "no");
+  won = race.cards.find(({ column }) => column.place.endsWith("1st"))?.column.title ?? won;
+  markFirst();
   const columns = find(".dd-columns");
   void columns.offsetWidth; // or it would follow the text that was the first
   columns.scrollLeft = 0;
@@ -190,8 +198,8 @@ function clearAlert() {
 function sayStale(stale) {
   if (RUNNING.includes(find(".dd-board").dataset.phase) || !race.view) return;
   if (!stale) showMoment();
-  else if (purpose) drawTop(purpose, "Press Run to race this. Below: the race before.");
-  else drawTop("Press Run to race this.", "Below: the race before.");
+  else if (purpose) drawTop(purpose, "Press Run to race this. Below: the last race.");
+  else drawTop("Press Run to race this.", "Below: the last race.");
 }
 
 function intend(words) {

@@ -123,14 +123,14 @@ function shares(top) {
   return cell;
 }
 
-// The most probable tokens only where they were asked for.
+// The most likely tokens only where they were asked for.
 function committed(step) {
   const asked = step.tokens.some(({ top }) => top.length);
   const lines = step.tokens.map(({ text, origin, gap, top }) => {
     const line = [token(text), origin, gap];
     return asked ? [...line, shares(top)] : line;
   });
-  return section("Committed", ["token", "origin", "gap", ...(asked ? ["most probable"] : [])], lines);
+  return section("Committed", ["token", "origin", "score gap", ...(asked ? ["most likely"] : [])], lines);
 }
 
 function time({ parts, rows, expected }) {
@@ -142,10 +142,10 @@ function time({ parts, rows, expected }) {
 // Folded until its reader opens it; what was asked for is in sight.
 function details(step) {
   const tables = [
-    ...section("Proposed", ["token", "by", "what became of it"], proposals(step)),
+    ...section("Guesses", ["token", "by", "outcome"], proposals(step)),
     ...committed(step),
     ...time(step),
-    ...section("Masks", ["behind", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
+    ...section("Masks", ["after", "tokens allowed", "ms"], step.masks.map(({ behind, allowed, ms }) => [behind ? token(behind) : "the text so far", allowed, ms])),
     ...section("Window", ["level"], step.window.map((level) => [level.join(" ")])),
   ];
   if (!tables.length) return [];

@@ -11,7 +11,7 @@ const FEWEST = 4; // ticks, at least
 const ROOM = 46; // pixels that a number needs between the head of its lane and the flag
 const GAP = 3; // pixels, at least, from the flag to a lane that is not there yet
 const LOOK = 250; // ms between two looks at a race
-const ZOOM = 600; // ms in which the scale shrinks to the finish, and lanes go from there to their speed-ups
+const ZOOM = 600; // ms in which the scale shrinks to the finish, and lanes go to their speed-ups
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const moving = new Set(); // lanes on their way
 let drawn = ""; // of the scale
@@ -120,7 +120,7 @@ export function drawPlace(lane, place) {
   lane.place.title = place.startsWith("=") ? "Too close to tell apart" : "";
 }
 
-// The rounds that a lane shows: those up to the photo finish; once the race is over, how fast it was.
+// The rounds that a lane shows: those up to the photo finish, and from then on how fast it is.
 export function drawLane(it) {
   const { lane, column } = it;
   let n = it.shown;
@@ -130,7 +130,9 @@ export function drawLane(it) {
   const length = settled ?? lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
   const settles = settled !== null && it.head !== undefined && it.head !== settled;
-  Object.assign(it, { from: it.head ?? 0, to: length, since: performance.now(), takes: settles ? ZOOM : LOOK });
+  const since = performance.now();
+  const takes = Math.max(LOOK, zoom ? zoom.since + ZOOM - since : 0); // together with the scale
+  Object.assign(it, { from: it.head ?? 0, to: length, since, takes });
   if ((scale.finish === null || zoom || settles) && it.following && !calm.matches) {
     if (!moving.size) requestAnimationFrame(glide);
     moving.add(it);

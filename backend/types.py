@@ -83,7 +83,7 @@ class Request:
         if not self.prompt.strip():
             raise DerbyError("The prompt is empty: type a question or pick an example.")
         check_range("max new tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
-        check_range("most probable tokens", self.top, 0, MAX_TOP)
+        check_range("most likely tokens", self.top, 0, MAX_TOP)
         if self.context:
             check_range("context limit", self.context, 16, 1 << 24)
         if any(not s for s in self.stop):

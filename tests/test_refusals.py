@@ -170,7 +170,7 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"chat": "yes"}, "chat template is 'yes'; it must be true or false."),
     ({"context": 4}, "context limit is 4; it must lie between 16 and 16777216."),
     ({"heal": None}, "token healing is empty; it must be true or false."),
-    ({"top": 11}, "most probable tokens is 11; it must lie between 0 and 10."),
+    ({"top": 11}, "most likely tokens is 11; it must lie between 0 and 10."),
     (
         {"lineup": "kv:cache=../../etc/passwd"},
         "Line 1 of the line-up: KV reuse: cache is '../../etc/passwd'; it must be call (this answer only), session (your earlier answers too) or a snapshot's id of 16 hexadecimal digits.",

@@ -53,7 +53,6 @@ def drive(connection: Connection, address: str, setup: Setup) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.chdir(ROOT)  # ray has machines import what lies where its driver is
     say = _Speaker(connection)
     try:

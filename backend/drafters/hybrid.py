@@ -133,7 +133,7 @@ class Hybrid(Drafter):
         if self._asked:
             cost += f", the {self._draft.by} {_each(self._drafted, self._asked)}"
             cost += f" in {self._asked} of {self._rounds} passes"
-        return [f"right guesses: {', '.join(accepted)}", cost]
+        return [f"accepted guesses: {', '.join(accepted)}", cost]
 
     def close(self) -> None:
         self._draft.close()

@@ -25,7 +25,7 @@ from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import counted, figure, ordinal, rate, span
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import photo_finish, ranks, settled_length, unit_of
+from backend.results.track import length_at, photo_finish, ranks, unit_of
 
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
@@ -56,9 +56,9 @@ def card(record: RaceRecord) -> str:
     parts = [*_head(record)]
     parts += [text(MARGIN, TOP + 12 + HEADLINE * n, words, 26, INK) for n, words in lines]
     finish, unit = photo_finish(made), unit_of(made)
-    reached = [settled_length(made, i) for i in range(len(made.scores))]
+    reached = [length_at(made, i, finish) for i in range(len(made.scores))]
     whole = max(*reached, 1.0)
-    places = ranks(made, finish, settled=True) if finish else {}
+    places = ranks(made, finish) if finish else {}
     for index, length in enumerate(reached):
         middle = begin + COLUMN * (index + 0.5)
         place = places.get(index, (0, False))

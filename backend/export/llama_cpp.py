@@ -24,10 +24,9 @@ _REFUSED = {
     "regex": "llama.cpp takes no regular expression such as {}: write it as a GBNF grammar."
 }
 _NEAR = {
-    SUFFIX_DECODING: "Nearer to it are ngram-map-k, which counts what followed an n-gram, and "
-    "ngram-mod, which also knows the n-grams of other requests.",
-    RECYCLED: "Nearer to it is ngram-mod, which keeps a next token for each n-gram of all "
-    "requests.",
+    SUFFIX_DECODING: "ngram-map-k is closer: it counts what followed an n-gram. ngram-mod also "
+    "knows the n-grams of other requests.",
+    RECYCLED: "ngram-mod is closer: it keeps a next token for each n-gram of all requests.",
 }
 _EXACT = "--flash-attn on --cache-type-v f32 --ubatch-size 7 --no-repack"
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}

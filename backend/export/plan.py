@@ -127,11 +127,11 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
     if strategy.restart or strategy.single:
         notes.append("Other libraries have no slots: this code writes one text.")
     if request.sampling.temperature >= COLDEST:
-        notes.append("At this temperature the library draws other tokens with the same seed.")
+        notes.append("At this temperature the library draws different tokens with the same seed.")
     on_torch, model = target.engine == "torch", _model(target)
     if model.precision != target.precision and not model.packed:
         notes.append(
-            "No library runs the published codes exactly: this code quantises the weights anew, so "
+            "No library runs the published weights exactly: this code quantises them again, so "
             "text and speed may differ."
         )
     plain = Plan(

@@ -70,7 +70,7 @@ def speeds_of_part(board: Scoreboard, index: int, default: ModelSpec) -> str:
     if other in (None, index) or not (board.speedup(index) and board.speedup(other)):
         return ""
     own = f"{board.name(index)} had {factor(board.speedup(index))}"
-    return f"{factor(board.speedup(other))} here, where {own}"
+    return f"{factor(board.speedup(other))} here; {own}"
 
 
 def fastest_code(board: Scoreboard, request: Request, default: ModelSpec) -> int:
@@ -144,9 +144,9 @@ def _load(plan: Plan) -> str:
     most = plan.pays_up_to
     if most is None:
         return ""
-    few = {0: "does not pay even for one request", 1: "pays for one request at a time"}
-    pays = few.get(most, f"pays up to {most} requests at once")
-    return f"With k={plan.k} its speculation {pays} on the machine of this race."
+    few = {0: "is not faster even for one request", 1: "is faster for one request at a time"}
+    pays = few.get(most, f"is faster up to {most} requests at once")
+    return f"With k={plan.k}, speculation {pays} on this race's machine."
 
 
 def _why(column: Column, score: Score) -> str:
@@ -154,7 +154,7 @@ def _why(column: Column, score: Score) -> str:
     if score.decision.why and not score.decision.plain:
         return as_sentence(score.decision.why.partition("; ")[0])
     if column.automatic and score.steps < 2:
-        return "The column wrote too little to tell what pays: run it longer."
+        return "The column wrote too little to choose settings: run it longer."
     if column.automatic and score.state != "done" and not score.decision.settings:
-        return "The column did not finish, so it did not tell what pays: run it to its end."
+        return "The column did not finish, so its settings are not final: run it to its end."
     return ""

@@ -51,11 +51,11 @@ def _lines(plan: Plan) -> list[str]:
 def _notes(plan: Plan) -> Iterator[str]:
     yield from quantising(plan)
     if plan.kind == "lookup" and not plan.lacking:
-        yield "Its n-grams are also those of other requests, and need CUDA."
+        yield "Its n-grams include those of other requests, and need CUDA."
     if plan.trained and _loadable(plan.trained) == plan.trained:
         yield (
-            "SGLang loads drafts in their authors' format (its issue 18216): convert the draft if "
-            "it is in that of speculators."
+            "SGLang loads drafts in their authors' format (SGLang issue 18216): convert a draft in "
+            "the format of speculators."
         )
 
 

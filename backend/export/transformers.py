@@ -48,7 +48,7 @@ def _lines(plan: Plan) -> list[str]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     if _small(plan):
-        yield "Weights of fewer bits are bitsandbytes' here: pip install bitsandbytes."
+        yield "This code quantises with bitsandbytes: pip install bitsandbytes."
     if plan.reuse:
         yield "To reuse earlier texts, pass their past_key_values yourself."
 

@@ -35,8 +35,8 @@ def _lines(plan: Plan) -> list[str]:
 def _notes(plan: Plan) -> Iterator[str]:
     if plan.schedule:
         yield (
-            "num_speculative_tokens_per_batch_size, which vLLM has since pull request 32374, is "
-            "predicted for this race's machine: measure it on yours."
+            "num_speculative_tokens_per_batch_size (vLLM pull request 32374) is predicted for "
+            " this race's machine: measure it on yours."
         )
     if plan.lacking == SUFFIX_DECODING:
         yield "vLLM's suffix decoding needs the package arctic-inference."

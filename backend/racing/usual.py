@@ -21,7 +21,7 @@ def usual_spec(spec: ModelSpec, say: Say) -> ModelSpec:
     chosen, why = usual_precision(spec, say)
     if why:
         first = engine_named(spec.engine).precisions[0]
-        say(f"{why}: it runs at {chosen}; --precision {first} rules that out.")
+        say(f"{why}: it runs at {chosen}, or at {first} with --precision {first}.")
     return replace(spec, precision=chosen)
 
 

@@ -180,11 +180,11 @@ FIGURES = (
         "speed-up",
         RATIO,
         "How many times as fast as KV reuse the column decodes, while both run. It equals tokens "
-        "per pass, divided by how many times as long as a one-token pass each pass takes. Example: "
-        "2 tokens per pass that takes 1.5 times as long: 1.33. In brackets the 95% interval of "
-        "this race (block bootstrap over its slices); the next race may find the machine in "
-        "another state. A column is called faster or slower only if its interval does not contain "
-        "1. For short races, programs, and columns that ran alone, it is the ratio of the times.",
+        "per pass divided by time per pass. Example: 2 tokens per pass, time per pass 1.5: 1.33. "
+        "The brackets show the 95% interval of this race (block bootstrap over its slices); the "
+        "machine may differ in the next race. A column is called faster or slower only if its "
+        "interval does not contain 1. For short races, programs, and columns that ran alone, it "
+        "is the ratio of the times.",
         lambda score, baseline: score.gain_over(baseline).value or None,
         ("page", "table", "summary"),
         Score.gain_over,
@@ -193,8 +193,8 @@ FIGURES = (
         "whole",
         "speed-up with prompt",
         RATIO,
-        "How many times as fast as KV reuse the column is with its whole answer, the prompt "
-        "included, where both wrote the same text. Example: 2.0 s against 3.0 s: 1.50.",
+        "The speed-up over KV reuse for the whole answer, the prompt included, if both wrote the "
+        "same text. Example: 2.0 s against 3.0 s: 1.50.",
         _whole,
     ),
     Figure(
@@ -202,8 +202,8 @@ FIGURES = (
         "TTFT",
         MILLISECONDS,
         "Time to first token: reading the prompt, compiling a grammar if there is one, and "
-        "choosing the first token. A prompt of a length that is new to the machine takes longer, "
-        "once: the first column pays for that. Example: 300 tokens at 1 ms each: 300 ms.",
+        "choosing the first token. The first prompt of a new length takes longer, which slows the "
+        "first column. Example: 300 tokens at 1 ms each: 300 ms.",
         lambda score, _: score.ttft * 1e3 if score.steps else None,
         ("page", "table", "summary"),
     ),
@@ -236,8 +236,8 @@ FIGURES = (
         "pass_cost",
         "time per pass",
         RATIO,
-        "How many times as long as a one-token pass each pass takes, with drafting and masks. The "
-        "speed-up is tokens per pass, divided by this. Example: 30 ms, one-token passes of 20 ms: "
+        "The time of a pass, drafting and masks included, relative to a one-token pass. The "
+        "speed-up is tokens per pass divided by this. Example: 30 ms, one-token passes of 20 ms: "
         "1.50.",
         _pass_cost,
         ("page",),
@@ -263,7 +263,8 @@ FIGURES = (
         "accepted",
         "accepted",
         SHARE,
-        "The acceptance rate: the share of guessed tokens that were right. Example: 60 of 80: 75%.",
+        "The acceptance rate: the share of guessed tokens that the model accepted. Example: 60 of "
+        "80: 75%.",
         lambda score, _: score.acceptance if score.drafted else None,
         ("page", "table", "summary"),
     ),
@@ -271,10 +272,10 @@ FIGURES = (
         "agreement",
         "agreement",
         AGREED,
-        "For a column whose text differs from that of KV reuse: the share of equal tokens among "
-        "those that both chose after the same text, which are the ones up to the first that "
-        "differs. One race says little; a benchmark adds up its prompts. At fp32 and the exact "
-        "precisions, columns of one model agree. Example: 99 equal tokens, then another one: 99%.",
+        "For a column whose text differs from that of KV reuse: the share of equal tokens, up to "
+        "and including the first difference. One race says little; a benchmark pools all its "
+        "prompts. At fp32 and the exact precisions, columns of one model agree. Example: 99 equal "
+        "tokens, then a different one: 99%.",
         _agreed,
     ),
     Figure(
@@ -331,8 +332,8 @@ FIGURES = (
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written in this run. The token that ends a text counts; a grammar ends a text "
-        "without one. Example: after Continue, only the new ones count.",
+        "Tokens written in this run. The end-of-text token counts; a text that its grammar ends "
+        "has none. Example: after Continue, only the new ones count.",
         _positive(lambda score: score.written),
         ("page", "table", "summary"),
     ),

@@ -152,7 +152,7 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
     rows = load.curves[0].widths
     others = [board.name(i) for i, m in marked if not m.chain]
     have = "has" if len(others) == 1 else "have"
-    why = "no line, because some rows are no guesses."
+    why = "no line, because some rows are not guesses."
     unlined = f" {listed(others)} {have} {why}" if others else ""
     return {
         "requests": list(load.requests),
@@ -170,9 +170,9 @@ def load_chart(board: Scoreboard) -> dict[str, Any] | None:
         "heads": ["Requests", "KV reuse", *(board.name(i) for i, _ in marked)],
         "cells": [_cells(load, b, context, [m for _, m in marked]) for b in load.requests],
         "note": f"Predicted from passes measured here with up to {load.most} requests and "
-        f"{rows[-1]} rows each, scaled to the speed of KV reuse in this race, after {context} "
-        "tokens of context, with as many guesses k as in this race, or fewer where fewer are "
-        "faster. Drafts run one request after another; a server may run them together."
+        f"up to {rows[-1]} rows each, scaled to KV reuse in this race, at a context of {context} "
+        "tokens. k is as in this race, or lower where that is faster. Drafts run one request after "
+        "another; a server may run them together."
         f"{unlined}",
     }
 

@@ -20,12 +20,12 @@ from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
     ALIKE,
     BY_DESIGN,
-    PhotoFinish,
+    Standing,
     as_fast,
     early,
+    length_at,
     photo_finish,
     place,
-    position,
     settles,
     standing,
     unit_of,
@@ -161,26 +161,25 @@ def lead(board: Scoreboard) -> str:
     return "" if now is None or early(board) else stands(board, now)
 
 
-def stands(board: Scoreboard, now: PhotoFinish) -> str:
+def stands(board: Scoreboard, now: Standing) -> str:
     """How the race stands at a moment; "" of a lane without rivals. By how much one leads is left
     open ("... by"), because it is what the lanes on the page show.
     """
     name, (gap, second) = board.name(now.column), _gap(board, now)
-    finished = now == photo_finish(board)
     if not gap:
-        together = "finish together" if finished else "are level"
+        together = "finish together" if now.finished else "are level"
         return f"{name} and {second} {together}" if second else ""
-    if finished:
+    if now.finished:
         return f"{name} finishes first, {gap} ahead of {second}"
     return f"{name} leads {second} by"
 
 
-def _gap(board: Scoreboard, now: PhotoFinish) -> tuple[str, str]:
+def _gap(board: Scoreboard, now: Standing) -> tuple[str, str]:
     """The tokens between the first lane and the second, "" of equal ones, and the second's name, ""
     where there is none, "the others" where several are second.
     """
     others = [
-        (position(board, i, now.seconds), board.name(i))
+        (int(length_at(board, i, now)), board.name(i))
         for i in range(len(board.scores))
         if i != now.column and place(board, i, now)
     ]
@@ -388,8 +387,9 @@ def _slower(board: Scoreboard) -> str:
 def likely_within(board: Scoreboard, index: int) -> str:
     """Between which values the speed-up lies; "" where there is no interval."""
     gain = board.gain(index)
-    between = f"the speed-up lies between {gain.low:.2f} and {gain.high:.2f}"
-    return f"95% sure: in this race {between}" if gain.known and not board.noisy else ""
+    between = f"{gain.low:.2f} to {gain.high:.2f}"
+    known = gain.known and not board.noisy
+    return f"95% interval of the speed-up in this race: {between}" if known else ""
 
 
 def doubts(board: Scoreboard, index: int) -> str:
@@ -442,7 +442,7 @@ def _kept_texts(board: Scoreboard) -> str:
         which = "Both" if len(others) == 2 else f"All {_number(len(others))}"
         return f"{which} texts are the same as those they must match."
     if len(same) - len(cut) < 2:
-        return f"The other texts are the beginning of {board.name(board.baseline_index or 0)}'s."
+        return f"The other texts match {board.name(board.baseline_index or 0)} but stop early."
     whole, count = _number(len(board.columns)), _number(len(same) - len(cut)).capitalize()
     which = count if cut else f"All {whole}"
     if len(same) < len(board.columns):
@@ -492,7 +492,7 @@ def _loaded(board: Scoreboard) -> str:
     requests, first = _overtaken(board, best)
     if not requests:
         return f"Predicted: {board.name(best)} stays fastest up to {many(found.load.most)}."
-    return f"Predicted: from {many(requests)} on, {board.name(first)} is fastest."
+    return f"Predicted: with {requests}+ requests at once, {board.name(first)} is fastest."
 
 
 def _overtaken(board: Scoreboard, best: int) -> tuple[int, int]:
@@ -576,8 +576,8 @@ def _in_common(board: Scoreboard) -> str:
         return ""
     name, slower = board.name(board.baseline_index or 0), "slower" if most > 1 else "faster"
     return (
-        f"Speed-ups compare columns while both run; in that time {name} was {abs(most - 1):.0%} "
-        f"{slower} than over its whole text."
+        f"Speed-ups compare columns while both run; {name} was {abs(most - 1):.0%} {slower} then "
+        "than over its whole text."
     )
 
 
@@ -597,8 +597,8 @@ def _apart(board: Scoreboard) -> float:
 def _controls(board: Scoreboard) -> list[str]:
     """How far chance alone went: the speed-up of columns that did what the baseline does."""
     return [
-        f"{board.name(i)} worked like {board.name(board.baseline_index or 0)}, so chance alone "
-        f"made its {likely(board.gain(i))}."
+        f"{board.name(i)} worked like {board.name(board.baseline_index or 0)}, so its "
+        f"{likely(board.gain(i))} is pure chance."
         for i in range(len(board.columns))
         if board.control(i) and board.speedup(i)
     ]
@@ -638,7 +638,7 @@ def _warmth(found: Conditions) -> str:
 def taken_by_others(found: Conditions) -> str:
     """How much of how many cores others used."""
     return (
-        f"other programs, a browser here included, used {found.others:.0%} of "
+        f"other programs (and any browser here) used {found.others:.0%} of "
         f"{counted(found.cores, 'core')}, this page's server {found.page:.0%}, and other virtual "
         f"machines {found.stolen:.0%}"
     )
@@ -677,7 +677,7 @@ def advice(board: Scoreboard) -> str:
         plain = board.name(board.baseline_index or 0)
         return f"{_HERE}, use {plain}: no column with its text was measurably faster."
     requests, first = _overtaken(board, same[0])
-    then = f" From {many(requests)} on, {board.name(first)} does." if requests else ""
+    then = f" With {requests}+ requests at once, {board.name(first)} does." if requests else ""
     return f"{_HERE}, {board.name(same[0])} writes the same text fastest.{then}"
 
 
@@ -690,7 +690,7 @@ def reasons(board: Scoreboard) -> list[str]:
         if not cost or i == board.baseline_index or score.fed:
             continue
         guesses = f"{score.drafted / score.passes:.1f} guesses a pass"
-        right = f"{guesses}, of which {score.acceptance:.0%} were right" if score.drafted else ""
+        right = f"{guesses}, of which {score.acceptance:.0%} were accepted" if score.drafted else ""
         forced = f"its grammar forced {counted(score.forced, 'token')}" if score.forced else ""
         because = " and ".join(filter(None, (right, forced)))
         gained = f"{because}, so a pass" if because else "a pass"
@@ -730,7 +730,7 @@ def kept(board: Scoreboard, index: int) -> str:
     score = board.scores[index]
     if score.judged and score.judged.verdict == "invalid":
         return "not valid"
-    words = {"same": "same text", "differs": "text changed", "allowed": "another text"}
+    words = {"same": "same text", "differs": "text changed", "allowed": "different text"}
     return "same beginning" if _shorter(board, index) else words.get(board.sameness(index), "")
 
 
@@ -800,7 +800,7 @@ def _counted(told: Served | None) -> str:
     if told is None or not (told.rounds or told.per_pass):
         return ""
     if not told.rounds:
-        return f"; the server's passes wrote {told.per_pass:.2f} tokens lately, for all its users"
+        return f"; its recent passes wrote {told.per_pass:.2f} tokens each, for all users"
     written = f"{1 + told.accepted / told.rounds:.2f} tokens per pass"
     shares = ", ".join(f"{accepted / told.rounds:.0%}" for accepted in told.places)
     if shares:
@@ -880,7 +880,7 @@ def validity(score: Score) -> str:
     if judged.verdict == "unchecked":
         return f"not checked against its schema: {judged.why}"
     place = f" at {judged.pointer}" if judged.pointer else ""
-    left = f"the grammar cannot hold {later}, so only this check does"
+    left = f"the grammar cannot enforce {later}; only this check can"
     blame = "the grammar engine should have prevented it" if judged.forbidden else left
     return f"not valid against its schema{place}: {judged.why}; {blame}"
 
@@ -897,7 +897,7 @@ def _comparison(board: Scoreboard, index: int) -> str:
         return f"not compared with {name}: {why}"
     difference = board.difference(index)
     if not (score.keeps_text or score.shifts) and board.draws_alike(index):
-        text = f"but another text from token {difference.index + 1}" if difference else ""
+        text = f"but a different text from token {difference.index + 1}" if difference else ""
         return f"same distribution as {name}, {text or 'and so far the same text'}"
     if difference is None:
         return _identical(board, index, reference)
@@ -918,7 +918,7 @@ def _rounding(score: Score) -> str:
     if declared is None or not declared.exact or precision in declared.exact:
         return ""
     return (
-        f": at {precision}, {declared.title} computes a row otherwise beside others, at "
+        f": at {precision}, {declared.title} rounds differently in wider passes; at "
         f"{declared.exact[0]} it does not"
     )
 
@@ -930,7 +930,7 @@ def _identical(board: Scoreboard, index: int, reference: int) -> str:
     if not score.state == base.state == "done":
         return f"identical to {name} so far ({tokens})"
     if compared < len(board.sides(index)[1]):
-        return f"identical to {name} up to its end ({tokens})"
+        return f"identical to {name} but shorter ({tokens})"
     return f"identical to {name} ({tokens})"
 
 

@@ -27,7 +27,7 @@ _OTHER = {
     "earlier": "Text of an earlier run",
     "fixed": "Fixed text of the program",
 }
-_HELD = "Text that was held back until it could not be a stop string"
+_HELD = "Text held back while it could be a stop string"
 
 
 def step_view(board: Scoreboard, column: int, index: int) -> View:
@@ -229,9 +229,9 @@ def _offer(guesses: Sequence[View], seen: Proposed) -> str:
     names = list(dict.fromkeys(guess["by"] for guess in guesses))
     offers = [f"{name} {sum(guess['by'] == name for guess in guesses)}" for name in names]
     offer = f"{counted(len(guesses), 'token')} guessed ({', '.join(offers)})"
-    right = "were" if len(seen.path) != 1 else "was"
+    were = "were" if len(seen.path) != 1 else "was"
     cut = f", {seen.cut} not allowed by the grammar" if seen.cut else ""
-    return f"{offer}: {len(seen.path) or 'none'} {right} right{cut}."
+    return f"{offer}: {len(seen.path) or 'none'} {were} accepted{cut}."
 
 
 def _choice(seen: Proposed, guesses: Sequence[View]) -> str:
@@ -268,7 +268,7 @@ def _constrained(seen: Proposed) -> str:
     """How many tokens the grammar allowed where the step began."""
     if not seen.allowed:
         return ""
-    return f"The grammar allowed {counted(seen.allowed[0], 'token')} first."
+    return f"The grammar allowed {counted(seen.allowed[0], 'next token')}."
 
 
 def _departure(board: Scoreboard, column: int, index: int) -> str:

@@ -33,14 +33,15 @@ MOMENTS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class PhotoFinish:
-    """The lane `column` was in the lead, at its end or at a moment of the race; `seconds` are of
-    its own clock since the lane's beginning, `length` is its position then.
+class Standing:
+    """The lane `column` was in the lead at a moment of the race, or at its end: the photo finish.
+    `seconds` are of its own clock since the lane's beginning, `length` is its position then.
     """
 
     column: int
     seconds: float
     length: int
+    finished: bool = False
 
 
 def goal_of(request: Request, earlier: int = 0) -> int:
@@ -86,7 +87,7 @@ def position(board: Scoreboard, index: int, seconds: float = inf) -> int:
     return score.earlier + (moments[-1].start + moments[-1].tokens if moments else 0)
 
 
-def photo_finish(board: Scoreboard) -> PhotoFinish | None:
+def photo_finish(board: Scoreboard) -> Standing | None:
     """The first lane that was in the lead when its text ended; None while there is none, or one
     that still runs may have been quicker: lanes take turns. A lane whose text ended behind another
     one's did not finish first: its text is merely shorter.
@@ -109,11 +110,11 @@ def photo_finish(board: Scoreboard) -> PhotoFinish | None:
             return None
         length = position(board, index)
         if length and all(position(board, i, seconds) <= length for i, _ in lanes):
-            return PhotoFinish(index, seconds, length)
+            return Standing(index, seconds, length, finished=True)
     return None
 
 
-def standing(board: Scoreboard) -> PhotoFinish | None:
+def standing(board: Scoreboard) -> Standing | None:
     """How the race stands: the photo finish, or before it the lane in the lead at the latest clock
     that all lanes have reached, where they had equal compute; None while there is none.
     """
@@ -129,7 +130,7 @@ def standing(board: Scoreboard) -> PhotoFinish | None:
     seconds = min(_gone(board, i, board.scores[i].seconds) for i in racing)
     lengths = [position(board, i, seconds) for i in racing]
     longest = max(lengths)
-    return PhotoFinish(racing[lengths.index(longest)], seconds, longest) if longest else None
+    return Standing(racing[lengths.index(longest)], seconds, longest) if longest else None
 
 
 def taking_turns(board: Scoreboard) -> bool:
@@ -137,7 +138,7 @@ def taking_turns(board: Scoreboard) -> bool:
     return any(map(_races, board.scores))
 
 
-def standings(board: Scoreboard) -> Iterator[PhotoFinish]:
+def standings(board: Scoreboard) -> Iterator[Standing]:
     """How the race stood at a few moments up to the photo finish, which is the last of them."""
     finish = photo_finish(board)
     if finish is None:
@@ -151,27 +152,22 @@ def standings(board: Scoreboard) -> Iterator[PhotoFinish]:
         if unit_of(board) == "character":  # given text is no lead
             begun = all(_first_token(board, i) <= seconds for i in running)
         if begun:
-            yield PhotoFinish(running[lengths.index(longest)], seconds, longest)
+            yield Standing(running[lengths.index(longest)], seconds, longest)
     yield finish
 
 
-def place(board: Scoreboard, index: int, finish: PhotoFinish) -> int:
-    """The lane's place at the photo finish, or another moment, from 1; equal lanes share one. 0: it
-    has none, because it had stopped before, or goes by another clock than the winner.
+def place(board: Scoreboard, index: int, now: Standing) -> int:
+    """The lane's place at a moment, from 1; equal lanes share one. 0: it has none, because it had
+    stopped before, or goes by another clock than the first one.
     """
-    at, _ = ranks(board, finish, settled=False).get(index, (0, False))
+    at, _ = ranks(board, now).get(index, (0, False))
     return at
 
 
-def ranks(board: Scoreboard, finish: PhotoFinish, *, settled: bool) -> dict[int, tuple[int, bool]]:
-    """The place of each lane that has one, from 1, and whether others share it: equal lanes do.
-    Once the race is `settled`, lanes are as long as their speed-ups have them.
-    """
-    placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    order: dict[int, float] = {
-        i: settled_length(board, i) if settled else position(board, i, finish.seconds)
-        for i in placed
-    }
+def ranks(board: Scoreboard, now: Standing) -> dict[int, tuple[int, bool]]:
+    """The place of each lane that has one, from 1, and whether others share it: equal lanes do."""
+    placed = [i for i in range(len(board.scores)) if _placed(board, i, now)]
+    order = {i: length_at(board, i, now) for i in placed}
     found: dict[int, tuple[int, bool]] = {}
     for value in sorted(set(order.values()), reverse=True):
         group = [i for i in placed if order[i] == value]
@@ -189,8 +185,8 @@ def as_fast(board: Scoreboard, best: int) -> list[int]:
 
 
 def settles(board: Scoreboard) -> bool:
-    """True if the lanes of an ended race can be as long as their speed-ups have them: the first to
-    finish has about the highest speed-up.
+    """True if lanes can be as long as their speed-ups have them from the photo finish on: the first
+    to finish has about the highest speed-up.
     """
     finish = photo_finish(board)
     if finish is None:
@@ -200,20 +196,21 @@ def settles(board: Scoreboard) -> bool:
     return best > 0 and ALIKE * best >= max(_speed(board, i) for i in placed)
 
 
-def settled_length(board: Scoreboard, index: int) -> float:
-    """How long the lane is in the end, so that lanes are in proportion to their speed-ups and the
-    winner's ends at the flag. One that stops by its own setting ends there at the latest. Lanes
-    without a speed or a place are as at the photo finish. So are all where a lane behind the
-    winner's has a clearly higher speed-up.
+def length_at(board: Scoreboard, index: int, now: Standing | None) -> float:
+    """How long the lane is drawn at a moment; None: as far as it is. From the photo finish on,
+    lanes are in proportion to their speed-ups and the winner's ends at the flag: what bars and
+    figures say is the same, while the other texts go on and when all have ended. One that stops by
+    its own setting ends there at the latest. Lanes without a speed or a place are as they were at
+    the finish. So are all where a lane behind the winner's has a clearly higher speed-up.
     """
-    finish = photo_finish(board)
-    if finish is None:
+    if now is None:
         return position(board, index)
-    own, best = _speed(board, index), _speed(board, finish.column)
-    if not settles(board) or not own * best or not _placed(board, index, finish):
-        return position(board, index, finish.seconds)
+    own, best = _speed(board, index), _speed(board, now.column)
+    drawn = now.finished and own * best and _placed(board, index, now) and settles(board)
+    if not drawn:
+        return position(board, index, now.seconds)
     score = board.scores[index]
-    length = min(1.0, own / best) * (finish.length - score.earlier)
+    length = min(1.0, own / best) * (now.length - score.earlier)
     return score.earlier + min(length, score.written if score.reason == BY_DESIGN else inf)
 
 
@@ -248,7 +245,7 @@ def answers_otherwise(board: Scoreboard, index: int) -> bool:
     return bound and board.sameness(index) == "allowed"
 
 
-def _placed(board: Scoreboard, index: int, finish: PhotoFinish) -> bool:
+def _placed(board: Scoreboard, index: int, finish: Standing) -> bool:
     score, winner = board.scores[index], board.scores[finish.column]
     last = _gone(board, index, score.moments[-1].clock if score.moments else 0.0)
     stopped = score.state in ENDED and score.reason != BY_DESIGN

@@ -13,7 +13,7 @@ class Plain:
 
 
 #: Of a column that decided not to guess.
-NOTHING_DRAFTED = Plain("No guesses paid here, so this is plain decoding.")
+NOTHING_DRAFTED = Plain("Guessing gained nothing here, so this is plain decoding.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Found:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.kept)} of {self.depth} layers draft, which expected the same next token in "
+            f"{len(self.kept)} of {self.depth} layers draft; they agreed with the full model in "
             f"{self.agreement:.0%} of {self.places} places"
         )
 
@@ -154,7 +154,7 @@ LAYERSKIP = Strategy(
     "draft model, and no second copy of the weights.",
     gist="Some of its own layers guess",
     settings=(
-        Flag("auto", "Auto", "Draft only as many tokens as pay here, at most k.", default=True),
+        Flag("auto", "Auto", "Draft the fastest number of tokens, at most k.", default=True),
         WholeNumber("k", "k", "Tokens drafted per pass.", 4, 1, 16, fixes=NAMED_SIZE),
     ),
     build=build,

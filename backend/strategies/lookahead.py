@@ -67,15 +67,15 @@ def _candidates() -> tuple[Candidate, ...]:
 LOOKAHEAD = Strategy(
     "lookahead",
     "Lookahead",
-    "Guesses several future tokens in the same pass, remembers the phrases, checks the likely "
+    "Guesses several future tokens in each pass, remembers them as n-grams and checks the likely "
     "ones. No draft model.",
     gist="Guesses ahead, no draft",
     settings=(
         Choice(
             "auto",
             "Auto",
-            "How window, level and guesses are chosen: the fastest here, the same but no guessing "
-            "where that would be slower, the largest, or as set below.",
+            "How window, level and guesses are chosen: the fastest here; the fastest, or plain "
+            "decoding where that is faster; the largest; or as set below.",
             BEST,
             (
                 (BEST, "the best here"),
@@ -98,7 +98,7 @@ LOOKAHEAD = Strategy(
         WholeNumber(
             "level",
             "Level",
-            "Length of the remembered n-grams (N): each guess has one token less.",
+            "Length of the remembered n-grams (N): each guess is one token shorter.",
             3,
             2,
             8,

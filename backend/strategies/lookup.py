@@ -38,7 +38,7 @@ LOOKUP = Strategy(
     "Finds the last few words earlier in the text and guesses what came next.",
     gist="Copies from the text so far",
     settings=(
-        Flag("auto", "Auto", "Copy only as many tokens as pay here, at most k.", default=True),
+        Flag("auto", "Auto", "Copy the fastest number of tokens, at most k.", default=True),
         WholeNumber("k", "k", "Tokens copied after a match.", 8, 1, 32, fixes=NAMED_SIZE),
         WholeNumber(
             "ngram", "n-gram", "Last tokens to look up, at most; fewer are tried too.", NGRAM, 1, 8

@@ -28,7 +28,7 @@ RECYCLING = Strategy(
     "Remembers which tokens the model found likely after each token, and guesses from them. No "
     "draft model.",
     settings=(
-        Flag("auto", "Auto", "Check only as many guesses as pay here, at most k.", default=True),
+        Flag("auto", "Auto", "Check the fastest number of guesses, at most k.", default=True),
         WholeNumber("k", "k", "Tokens guessed per pass, as a tree.", 24, 1, 32, fixes=NAMED_SIZE),
     ),
     gist="Guesses from earlier passes",

@@ -11,12 +11,12 @@ SERVER = Strategy(
     "server",
     "Server",
     "An OpenAI-compatible server, timed by its own clock if it sends one, else over the network. "
-    "It takes no turns with other columns.",
+    "It does not take turns with other columns.",
     gist="Another server, on its own clock",
     settings=(
-        ServerChoice("at", "Server", "A server of this page's list, or an address.", USUAL),
+        ServerChoice("at", "Server", "A server from this page's list, or an address.", USUAL),
         TextLine(
-            "model", "Model", "The model's name on the server; first: its first one.", ANY_MODEL
+            "model", "Model", "The model's name on the server; first: the first listed.", ANY_MODEL
         ),
         Flag(
             "gaps",

@@ -145,8 +145,8 @@ class GrammarChoice(Setting):
 RELAX = Flag(
     "relax",
     "Relax",
-    "Accept JSON Schemas with parts that no grammar can hold (uniqueItems, if, not, some formats). "
-    "Those parts are checked when the text has ended.",
+    "Accept JSON Schemas with parts that no grammar can enforce (uniqueItems, if, not, some "
+    "formats). Those parts are checked when the text has ended.",
     default=False,
 )
 

@@ -191,11 +191,11 @@ SPECULATIVE = Strategy(
     "that it would have written itself.",
     gist=_gist,
     settings=(
-        Flag("auto", "Auto", "Draft only as many tokens as pay here, at most k.", default=True),
+        Flag("auto", "Auto", "Draft the fastest number of tokens, at most k.", default=True),
         WholeNumber(
             "k",
             "k",
-            "Tokens drafted per pass. More pay only while most are accepted.",
+            "Tokens drafted per pass. More are faster only while most are accepted.",
             8,
             1,
             16,
@@ -204,10 +204,9 @@ SPECULATIVE = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "What drafts: hybrid is prompt lookup, else the trained draft; int4 and int8 are "
-            "copies of the model; mtp is its own layer for more tokens, if it has one. Or another "
-            "model with the same tokenizer, or a published EAGLE-3, P-EAGLE, DFlash, Medusa or MTP "
-            "draft.",
+            "The draft. hybrid: prompt lookup plus the trained draft; int4 or int8: a copy of the "
+            "model; mtp: the model's MTP layer, if any. You can also name a model with the same "
+            "tokenizer, or a published EAGLE-3, P-EAGLE, DFlash, Medusa or MTP draft.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),
@@ -220,15 +219,15 @@ SPECULATIVE = Strategy(
         Choice(
             "beside",
             "Guess also with",
-            "What guesses without weights beside the draft; each round takes whichever earns more, "
-            "or both. Hybrid has prompt lookup, other drafts have nothing.",
+            "A second drafter, without weights. Each pass uses the better one, or both. As usual: "
+            "prompt lookup for hybrid, none for other drafts.",
             USUALLY,
             _BESIDE,
         ),
         Choice(
             "promise",
             "Promise",
-            "Same text: exactly the text of KV reuse. Same distribution: another text, just as "
+            "Same text: exactly the text of KV reuse. Same distribution: a different text, just as "
             "likely, and more guesses are accepted. No difference at temperature 0.",
             TEXT,
             ((TEXT, "same text"), (DISTRIBUTION, "same distribution")),

@@ -28,7 +28,7 @@ SUFFIX = Strategy(
     "Finds every earlier occurrence of the text's last words, counts what came next each time, and "
     "guesses the likely continuations. No draft model.",
     settings=(
-        Flag("auto", "Auto", "Check only as many guesses as pay here.", default=True),
+        Flag("auto", "Auto", "Check the fastest number of guesses.", default=True),
         WholeNumber("k", "k", "Tokens guessed per pass, at most.", 16, 1, 32, fixes=NAMED_SIZE),
     ),
     gist="Guesses what most often came next",

@@ -55,7 +55,7 @@ _SHOWN = (
 
 #: What the table's less usual columns are, below those of them that are shown.
 _EXPLAINED = {
-    "interval": "Interval: where the median over other prompts lies, in 95 of 100 cases.",
+    "interval": "Interval: the 95% interval of the median over similar prompts.",
     "spread": "Spread: the lowest and highest prompt.",
     "equal": "Same text: prompts with the text of KV reuse.",
 }
@@ -278,8 +278,8 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
     if found := whole.get(best):
         low, high = found.interval or (0.0, 0.0)
         return (
-            f"{best} is the fastest: at the median {factor(found.speedup or 0)} the speed of KV "
-            f"reuse, {low:.2f}{DASH}{high:.2f} on other prompts like these."
+            f"{best} is the fastest: its median speed-up over KV reuse is "
+            f"{factor(found.speedup or 0)} (95% interval {low:.2f}{DASH}{high:.2f})."
         )
     if len(whole) < 2:
         return ""
@@ -292,9 +292,8 @@ def _verdict(known: Sequence[ColumnResult]) -> str:
     low, high = interval or (0.0, 0.0)
     if high <= 1:
         return said
-    doubt = f"but it may be between {low:.2f} and {high:.2f}"
-    more = "More prompts make this narrower."
-    return f"{said} The median of {column} is {factor(speed)}, {doubt}. {more}"
+    interval = f"95% interval {low:.2f}{DASH}{high:.2f}"
+    return f"{said} The median of {column} is {factor(speed)} ({interval}). More prompts narrow it."
 
 
 def _headings(names: Sequence[str]) -> list[str]:
@@ -339,7 +338,7 @@ def _boxes(
         "ticks": [[place(value), factor(value)] for value in _ticks(low, high)],
         "rows": [
             [
-                public(column) if column in same else f"{public(column)}, another text",
+                public(column) if column in same else f"{public(column)}, different text",
                 list(map(place, _marks([ratio for ratio, _ in values]))),
                 [[place(ratio), public(f"{kind} {factor(ratio)}")] for ratio, kind in values],
                 factor(float(np.median([ratio for ratio, _ in values]))) + public(_range(values)),

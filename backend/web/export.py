@@ -40,8 +40,8 @@ MOST_NAME = 48
 _HOLDS: dict[Held, str] = {
     "all": "It holds the whole race.",
     "all but details": "It holds the race without the details of its steps.",
-    "settings": "It holds only the settings, because the race is too long: whoever opens it can "
-    "run the race again, but does not see this one. Download a file to show it.",
+    "settings": "It holds only the settings, because the race is too long: its reader can run the "
+    "race again but cannot see this one. Download a file to show it.",
 }
 
 
@@ -183,7 +183,7 @@ def _compared(then: Scoreboard, here: Scoreboard, index: int) -> str:
     gains = [likely(gain) for gain in (then.gain(index), here.gain(index))]
     if index == here.baseline_index or not (then.gain(index).value and here.gain(index).value):
         gains = [f"{rate(score.tokens_per_second)} tokens/s" for score in (old, new)]
-    return f"{here.name(index)}: {_sameness(old, new)}; there {gains[0]}, here {gains[1]}"
+    return f"{here.name(index)}: {_sameness(old, new)}; recorded {gains[0]}, here {gains[1]}"
 
 
 def about(record: RaceRecord) -> View:
@@ -271,4 +271,4 @@ def _sameness(old: Score, new: Score) -> str:
     count = min(len(old.tokens), len(new.tokens))
     if not count or old.tokenizer != new.tokenizer:
         return "texts not comparable"
-    return "same text" if old.tokens[:count] == new.tokens[:count] else "another text"
+    return "same text" if old.tokens[:count] == new.tokens[:count] else "different text"

@@ -51,7 +51,7 @@ class Form(Untrusted):
     context: Whole = Field(title="context limit")
     shift: bool = Field(title="context shift")
     heal: bool = Field(title="token healing")
-    top: Whole = Field(title="most probable tokens")
+    top: Whole = Field(title="most likely tokens")
     measure: bool = Field(title="measuring pass costs again")
     model: str = Field(title="the model")
     hub: Any = Field("", alias="model.hub")

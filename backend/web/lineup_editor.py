@@ -40,10 +40,10 @@ AS_THE_RACE = ("", "as the race")
 
 #: What a column may name of its own, beside its settings: the label and the line of help.
 PLACE = {
-    "model": ("Model", "What it runs; drafts are set above."),
-    "engine": ("Engine", "What computes."),
-    "precision": ("Precision", "Of the weights."),
-    "device": ("Device", "Where it computes."),
+    "model": ("Model", "The target; drafts are set above."),
+    "engine": ("Engine", "The library that runs the model."),
+    "precision": ("Precision", "Number format of the weights."),
+    "device": ("Device", "CPU or GPU."),
 }
 
 Index = Annotated[int, Ge(0)]

@@ -38,15 +38,15 @@ from backend.results.metrics import PART_NAMES, Moment, Score
 from backend.results.scoreboard import ENDED, Sameness, Scoreboard
 from backend.results.track import (
     BY_DESIGN,
-    PhotoFinish,
+    Standing,
     answers_otherwise,
     beginning,
     early,
     goal_of,
+    length_at,
     photo_finish,
     position,
     ranks,
-    settled_length,
     standing,
     standings,
     taking_turns,
@@ -82,7 +82,7 @@ def view(
     """
     phase = "ended" if board.ended else _phase(board, ahead)
     ended, finish = phase == "ended", photo_finish(board)
-    now = finish if ended else standing(board)
+    now = standing(board)
     status = _status(board, phase, ahead)
     if ended:
         top, told = sentences.headlines(board)
@@ -90,7 +90,7 @@ def view(
     else:
         top = _lead(board, status) if phase == "racing" else status
         rest = _aside(board, goal, top, status)
-    places = _places(board, now, settled=ended and finish is not None)
+    places = _places(board, now)
     return {
         "race": race,
         "phase": phase,
@@ -101,7 +101,9 @@ def view(
         "setup": public(_setup(board)),
         "track": _track(board, goal, finish, now, public),
         "story": _story(board, public) if ended else [],
-        "columns": [_column(board, i, places, before, public) for i in range(len(board.columns))],
+        "columns": [
+            _column(board, i, finish, places, before, public) for i in range(len(board.columns))
+        ],
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
@@ -241,8 +243,8 @@ def _target(score: Score) -> str:
 def _track(
     board: Scoreboard,
     goal: int,
-    finish: PhotoFinish | None,
-    now: PhotoFinish | None,
+    finish: Standing | None,
+    now: Standing | None,
     public: Callable[[str], str],
 ) -> View:
     """The scale that all lanes share, in tokens or characters. The flag stands at `goal` until the
@@ -274,6 +276,7 @@ def _track(
 def _column(
     board: Scoreboard,
     index: int,
+    finish: Standing | None,
     places: dict[int, str],
     before: Sequence[Sequence[float]],
     public: Callable[[str], str],
@@ -294,7 +297,7 @@ def _column(
         "lane": public(_lane(board, index)),
         "read": _read(score),
         "place": places.get(index, ""),
-        "settled": int(10 * settled_length(board, index)) / 10 if board.ended else None,
+        "settled": int(10 * length_at(board, index, finish)) / 10 if finish else None,
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
@@ -304,7 +307,7 @@ def _column(
         "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
         "speed": "" if hidden else told,
-        "pace_text": "another text" if otherwise else compared,
+        "pace_text": "different text" if otherwise else compared,
         "same": board.sameness(index) if board.ended else "",
         "line": _line_of(board, index, [speedups[index] for speedups in before]),
         "sentence": public(sentences.brief(board, index)) if board.ended else "",
@@ -332,11 +335,11 @@ def _unsure(board: Scoreboard, index: int) -> bool:
     return timed and score.state not in ENDED and not board.gain(index).known
 
 
-def _places(board: Scoreboard, now: PhotoFinish | None, *, settled: bool) -> dict[int, str]:
+def _places(board: Scoreboard, now: Standing | None) -> dict[int, str]:
     """The place of each lane that has one."""
     if now is None or early(board):
         return {}
-    found = ranks(board, now, settled=settled)
+    found = ranks(board, now)
     return {i: ordinal(at, shared=shared) for i, (at, shared) in found.items()}
 
 
@@ -355,7 +358,7 @@ def _lane(board: Scoreboard, index: int) -> str:
     if score.reason == BY_DESIGN:
         return f"stops at {counted(score.written, 'token')}"
     if answers_otherwise(board, index):
-        return "writes another text: no place"
+        return "different text: not ranked"
     if score.state in ("queued", "decoding", "done"):
         untold = score.steps and not (score.times or score.fed)
         return "its server sends no token counts" if untold else ""

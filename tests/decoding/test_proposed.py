@@ -263,7 +263,7 @@ def test_under_a_grammar_the_distribution_is_of_what_it_allows() -> None:
 @pytest.mark.parametrize("top", [-1, 11])
 def test_more_than_ten_are_not_to_be_had(top: int) -> None:
     with pytest.raises(
-        DerbyError, match=f"most probable tokens is {top}; it must lie between 0 and 10"
+        DerbyError, match=f"most likely tokens is {top}; it must lie between 0 and 10"
     ):
         Request("x", top=top)
 

@@ -303,7 +303,7 @@ def test_a_hybrid_tells_whose_guesses_were_accepted_and_what_asking_took() -> No
     found = run(engine, Request("x", max_new_tokens=60), hybrid)
     accepted = sum(step.accepted for step in found.steps)
     drafted = sum(step.drafted for step in found.steps)
-    said = hybrid.decision.why.partition("right guesses: ")[2].partition(";")[0]
+    said = hybrid.decision.why.partition("accepted guesses: ")[2].partition(";")[0]
     told = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+)", said)]
     assert tuple(map(sum, zip(*told, strict=True))) == (accepted, drafted)
     cost = (

@@ -25,7 +25,7 @@ from backend.export.trace import trace
 from backend.records.record import RaceRecord, board
 from backend.results.figures import figure, figures
 from backend.results.load import load_chart
-from backend.results.track import photo_finish, settled_length
+from backend.results.track import length_at, photo_finish
 from backend.strategies.column import OwnModel, parse_column
 from backend.web.examples import opening
 
@@ -245,7 +245,7 @@ def test_the_card_s_lanes_are_those_of_the_page() -> None:
     finish = photo_finish(made)
     assert finish is not None
     lanes = [float(wide) for wide in re.findall(r'width="([\d.]+)" height="30"', picture)][1::2]
-    reached = [settled_length(made, i) for i in range(len(made.scores))]
+    reached = [length_at(made, i, finish) for i in range(len(made.scores))]
     assert lanes == pytest.approx([LENGTH * n / finish.length for n in reached], abs=0.1)
     assert {"1st", f"{finish.length} tokens"} <= set(words(picture))
     require_legible(picture)

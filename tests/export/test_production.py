@@ -73,8 +73,8 @@ def test_what_the_code_does_otherwise_comes_first_and_then_why_it_was_decided() 
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ("kv lookup speculative", ": 1.25\u00d7 here, where Speculative had 2.00\u00d7"),
-        ("kv lookup:k=3 speculative", ": 1.25\u00d7 here, where Speculative had 2.00\u00d7"),
+        ("kv lookup speculative", ": 1.25\u00d7 here; Speculative had 2.00\u00d7"),
+        ("kv lookup:k=3 speculative", ": 1.25\u00d7 here; Speculative had 2.00\u00d7"),
         ("kv suffix speculative", ""),
         ("kv lookup:grammar=person speculative", ""),
         ("kv lookup@int8 speculative", ""),
@@ -99,7 +99,9 @@ def test_code_that_does_only_a_part_says_how_fast_that_part_was(columns: str, sa
 
 
 def test_of_a_long_reason_there_is_what_was_decided() -> None:
-    why = "auto guessed 4 tokens ahead on average; right guesses: trained draft 63 of 207; it paid"
+    why = (
+        "auto guessed 4 tokens ahead on average; accepted guesses: trained draft 63 of 207; it paid"
+    )
     note = code_of("lookup", ran({"k": 4}, why=why)).note
     assert note == "Auto guessed 4 tokens ahead on average."
 
@@ -172,7 +174,7 @@ def test_too_short_a_run_decides_nothing_and_says_so(column: str) -> None:
     for library in LIBRARIES:
         short, long = (code_of(column, ran(steps=steps), library) for steps in (1, 2))
         assert short.code == long.code
-        assert "too little to tell what pays" in short.note
+        assert "too little to choose settings" in short.note
         assert "too little" not in long.note
         assert "too little" not in code_of(column, ran({"k": 2}, why="So", steps=1), library).note
 

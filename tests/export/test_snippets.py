@@ -226,7 +226,7 @@ def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str, more
     for library in LIBRARIES:
         assert made[library].code == plain[library].code
         if made[library].code:
-            assert "No guesses paid here" in made[library].note
+            assert "Guessing gained nothing here" in made[library].note
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -317,7 +317,7 @@ def test_published_codes_become_weights_of_as_many_bits(bits: str) -> None:
     plain = written("speculative:draft=int4", target=ModelSpec(precision=bits))
     for library in LIBRARIES:
         assert exact[library].code == plain[library].code != ""
-        assert "No library runs the published codes exactly" in exact[library].note
+        assert "No library runs the published weights exactly" in exact[library].note
 
 
 def test_a_snippet_for_torch_runs_where_the_column_did() -> None:

@@ -152,7 +152,7 @@ def test_the_lists_are_those_of_the_engine() -> None:
     """Every keyword that the app has a remedy for is refused, and every format it names is not."""
     for keyword in KEYWORDS:
         value: Any = "#" if keyword.startswith("$") else {}
-        assert f"cannot hold '{keyword}'" in refused("json_schema", json.dumps({keyword: value}))
+        assert f"cannot enforce '{keyword}'" in refused("json_schema", json.dumps({keyword: value}))
     for known in FORMATS.split(", "):
         source = {"type": "string", "format": known}
         compile_grammar(GrammarSource("json_schema", json.dumps(source), known), BYTES)

@@ -268,7 +268,7 @@ DRAWN = """() => {
   ]);
 }"""
 PROPOSED = """() => [...document.querySelectorAll(".dd-inspector table")]
-  .find((table) => table.caption.textContent === "Proposed")
+  .find((table) => table.caption.textContent === "Guesses")
   .tBodies[0].rows"""
 
 
@@ -323,7 +323,7 @@ def test_a_link_shows_the_race_and_fills_in_the_form(
         compared = other.page.locator(".dd-compared li")
         expect(compared).to_have_count(4)
         for line in compared.all_inner_texts():
-            assert ": same text; there " in line
+            assert ": same text; recorded " in line
         assert other.complaints == []
     finally:
         other.close()

@@ -206,7 +206,7 @@ def test_a_board_that_the_form_no_longer_asks_for_is_dimmed(visitor: Visitor) ->
     expect(board).to_have_attribute("data-stale", "yes")
     expect(go_on).to_be_hidden()
     status = page.locator(".dd-status")
-    expect(status).to_have_text("Press Run to race this. Below: the race before.")
+    expect(status).to_have_text("Press Run to race this. Below: the last race.")
     chosen = examples()[1]
     page.get_by_role("button", name=chosen.label, exact=True).click()
     expect(status).to_contain_text(chosen.about)  # it was not told beside a race
@@ -454,16 +454,16 @@ def test_the_built_in_model_races(browser: Browser) -> None:
 
 
 def look_into(visitor: Visitor) -> None:
-    """The inside of a step, with the most probable tokens, and the first difference."""
+    """The inside of a step, with the most likely tokens, and the first difference."""
     page = visitor.page
     visitor.card("Speculative").root.locator(".dd-flow .dd-drafted").first.click()
     expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Pass")
-    expect(page.locator(".dd-inspector th").filter(has_text="most probable")).to_be_visible()
+    expect(page.locator(".dd-inspector th").filter(has_text="most likely")).to_be_visible()
     tokens = page.locator(".dd-inspector caption", has_text="Committed").locator("..").locator("tr")
     for row in tokens.all()[1:]:
         assert row.locator("td").last.locator("code").count() == 5
         first = row.locator("td").last.locator("code").first.text_content()
-        assert first == row.locator("code").first.text_content()  # greedily the most probable one
+        assert first == row.locator("code").first.text_content()  # greedily the most likely one
     page.get_by_role("button", name="First difference").click()
     expect(page.locator(".dd-inspector-title")).to_contain_text("Grammar. Pass")
     expect(page.locator(".dd-said")).to_contain_text("on it differs from KV reuse")
@@ -733,7 +733,8 @@ def test_a_card_can_be_shown_as_it_stood_after_any_round(visitor: Visitor) -> No
 def test_a_race_is_seen_while_it_runs(visitor: Visitor, width: int, height: int) -> None:
     """The first text stood at 1,068 of 768 pixels and at 1,947 of 800: on a screen of either size
     nothing changed while a race ran. All five lanes and Stop are in sight, and where there is room
-    the texts, even if the settings had been open and the page scrolled.
+    the texts, even if the settings had been open and the page scrolled. On a phone, the first lines
+    of a text are.
     """
     page = visitor.page
     page.set_viewport_size({"width": width, "height": height})
@@ -749,6 +750,9 @@ def test_a_race_is_seen_while_it_runs(visitor: Visitor, width: int, height: int)
         "return height > 5 && top >= 0 && bottom <= innerHeight; })",
         arg=".dd-lane, #stop" if width < 640 else ".dd-lane, .dd-text, #stop",
     )
+    text = page.locator(".dd-text").first.bounding_box()
+    assert text is not None
+    assert text["y"] < height - 50
     assert page.locator("#settings[data-open=true]").count() == 0  # it would lie over them
     assert page.locator("#run").is_hidden()
     expect(page.locator(".dd-status")).to_have_text(re.compile("leads .* by|are level"))
@@ -775,7 +779,7 @@ PUSHED = """() => {
     "Speculative wins: 1.74\u00d7 as fast as KV reuse. Grammar (1.69\u00d7) may be just as fast.";
   find(".dd-status span").textContent =
     "Four texts are identical; Stateless stopped early. " +
-    "Predicted: from 4 requests at once on, Grammar is fastest.";
+    "Predicted: with 4+ requests at once, Grammar is fastest.";
   return top() - before;
 }"""
 
@@ -948,6 +952,27 @@ def test_a_phone_s_flag_is_reached_by_the_winner_alone(visitor: Visitor) -> None
     assert bars.evaluate_all(ends) <= line["x"] - 2
     texts = page.locator(".dd-columns")  # the next one fades, where it is cut
     assert "gradient" in texts.evaluate("(it) => getComputedStyle(it).maskImage")
+
+
+def test_the_last_winner_s_text_is_a_phone_s_first_while_the_next_race_runs(
+    visitor: Visitor,
+) -> None:
+    """It was the first column's, which by its own setting stops after a few tokens."""
+    page = visitor.page
+    page.set_viewport_size({"width": 380, "height": 800})
+    visitor.columns("stateless", "kv", "lookup")
+    visitor.ask(LONG, tokens=40)
+    visitor.wait_phase("ended")
+    place = page.locator(".dd-place", has_text=re.compile("1st$"))
+    winner = page.locator(".dd-lane", has=place).first.locator(".dd-who strong").inner_text()
+    assert winner != "Stateless"
+    first = page.locator('.dd-card[data-first="yes"] h3')
+    expect(first).to_have_text(winner)
+    visitor.ask(LONG, tokens=400, model="fake-slow")
+    visitor.wait_decoding()
+    expect(first).to_have_text(winner)
+    visitor.stop()
+    visitor.wait_phase("ended")
 
 
 def test_places_have_their_place_before_there_are_speeds(visitor: Visitor) -> None:

@@ -31,7 +31,7 @@ def test_a_large_model_of_ones_own_runs_at_the_second_precision_and_says_why(
     assert usual_spec(spec, said.append).precision == second
     (sentence,) = said
     assert f"it runs at {second}" in sentence
-    assert f"--precision {first} rules that out" in sentence
+    assert f"or at {first} with --precision {first}" in sentence
     named = Target(spec.name, engine, first)
     assert named.spec.precision == first, "who names one gets it"
     assert Target(spec.name, engine).spec.precision == second

@@ -124,7 +124,7 @@ def test_sglangs_average_is_nobodys() -> None:
     before, after = text.format(3.1), text.format(2.9)
     score, *_ = served_with(one_after_another(before, after))
     assert (score.drafted, score.accepted) == (0, 0)
-    assert "the server's passes wrote 2.90 tokens lately, for all its users" in served(score)
+    assert "its recent passes wrote 2.90 tokens each, for all users" in served(score)
 
 
 def test_a_server_that_started_anew_tells_nothing() -> None:

@@ -92,9 +92,9 @@ def test_fewer_guesses_pay_up_to_a_higher_load() -> None:
         "faster up to 4 requests at once: 2.00\u00d7 as fast as KV reuse for one request, "
         f"{found.best_gain(4):.2f}\u00d7 for 4"
     )
-    predicted = "Predicted: from 8 requests at once on, KV reuse is fastest."
+    predicted = "Predicted: with 8+ requests at once, KV reuse is fastest."
     assert headlines(made)[1].endswith(predicted)
-    assert advice(made).endswith("From 8 requests at once on, KV reuse does.")
+    assert advice(made).endswith("With 8+ requests at once, KV reuse does.")
 
 
 def test_reading_the_prompt_is_no_drafting_of_a_pass() -> None:
@@ -175,8 +175,8 @@ def test_under_load_another_column_than_kv_reuse_may_be_the_fastest() -> None:
         events += [started(index), step(index, [0], 0.02), *[block] * 13]
     events += [*[Finished(i, "token limit", []) for i in range(3)], KNOWN]
     made = board_of("kv speculative grammar:grammar=person", *events)
-    assert advice(made).endswith("From 4 requests at once on, Grammar does.")
-    assert headlines(made)[1].endswith("from 4 requests at once on, Grammar is fastest.")
+    assert advice(made).endswith("With 4+ requests at once, Grammar does.")
+    assert headlines(made)[1].endswith("with 4+ requests at once, Grammar is fastest.")
 
 
 def test_production_carries_the_load_over() -> None:
@@ -195,6 +195,6 @@ def test_production_carries_the_load_over() -> None:
     assert f'"num_speculative_tokens_per_batch_size": {ranges}' in code("vLLM", load=True)
     assert f"--parallel {found.limit}" in code("llama.cpp", load=True)
     for library in ("transformers", "openvino-genai", "vLLM", "SGLang", "llama.cpp"):
-        assert f"pays up to {found.limit} requests at once" in code(library, load=True)
+        assert f"is faster up to {found.limit} requests at once" in code(library, load=True)
         assert "at once" not in code(library, load=False)
         assert "batch_size" not in code(library, load=False)

@@ -50,7 +50,7 @@ def test_identical_columns_say_so_and_how_far_that_is_known() -> None:
     write(board, 2, [1])
     end(board, 0, 1, 2)
     assert verdict(board, 1) == "identical to KV reuse (3 tokens)"
-    assert verdict(board, 2) == "identical to KV reuse up to its end (1 token)"
+    assert verdict(board, 2) == "identical to KV reuse but shorter (1 token)"
     assert verdict(board, 0) == "", "the baseline is not compared with itself"
     assert board.difference(1) is None
     board.add(Finished(0, "stopped", []))
@@ -64,7 +64,7 @@ def test_a_difference_names_a_precision_that_allows_for_it() -> None:
         write(board, column, [1, 2, third], spec=spec)
     end(board, 0, 1)
     assert verdict(board, 1).endswith(
-        "apart: at bf16, PyTorch computes a row otherwise beside others, at fp32 it does not"
+        "apart: at bf16, PyTorch rounds differently in wider passes; at fp32 it does not"
     )
 
 

@@ -60,7 +60,7 @@ SINGLES = [[t] for t in range(61)]
 OTHER = [[9], *LONG[1:]]
 INT8 = {"precision": "int8"}
 ENGINE = "the grammar engine should have prevented it"
-CHECK = "the grammar cannot hold /a, so only this check does"
+CHECK = "the grammar cannot enforce /a; only this check can"
 
 
 def test_a_speedup_is_told_by_its_two_factors() -> None:
@@ -176,8 +176,8 @@ def test_why_a_column_is_as_fast_as_it_is_is_told_in_whole_sentences() -> None:
     use, said = reasons(board_of("kv lookup", *events))
     assert use.endswith(", for prompts like this, Prompt lookup writes the same text fastest.")
     assert said == (
-        "Prompt lookup: 3.1 guesses a pass, of which 63% were right, so a pass wrote 3.00 tokens. "
-        "It took 1.50 times as long as a pass of KV reuse. 3.00 \u00f7 1.50 = 2.00."
+        "Prompt lookup: 3.1 guesses a pass, of which 63% were accepted, so a pass wrote 3.00 "
+        "tokens. It took 1.50 times as long as a pass of KV reuse. 3.00 \u00f7 1.50 = 2.00."
     )
 
 
@@ -349,7 +349,7 @@ def test_a_column_that_promises_a_distribution_is_never_said_to_differ() -> None
     alone = board_of(names, *written(0, LONG, 0.1), *events[:2])
     assert verdict(alone, 1) == "same distribution as KV reuse, and so far the same text"
     board = board_of(names, *written(0, LONG, 0.1), *events)
-    assert verdict(board, 1) == "same distribution as KV reuse, but another text from token 2"
+    assert verdict(board, 1) == "same distribution as KV reuse, but a different text from token 2"
     assert board.sameness(1) == "allowed"
     assert "text changed" not in headline(board)
     assert "Speculative, which draws a different text from the same distribution, is " in headline(
@@ -467,7 +467,7 @@ def test_a_validator_s_word_stands_beside_the_comparison() -> None:
 def test_the_ledger_says_what_else_the_machine_did() -> None:
     quiet = board_of("kv", *written(0, LONG, 0.125), Conditions(1.5, 0.02, 0.03, 0.0))
     assert ledger(quiet) == (
-        "During the race other programs, a browser here included, used 2% of 1.5 cores, this "
+        "During the race other programs (and any browser here) used 2% of 1.5 cores, this "
         "page's server 3%, and other virtual machines 0%. A one-token pass took 125 ms; half took "
         "between 125 ms and 125 ms. All models were loaded and warmed up before. No cache was "
         "reused."
@@ -663,4 +663,4 @@ def test_a_text_that_ends_earlier_is_called_shorter() -> None:
     assert headline(board).endswith("Two texts are identical; Stateless stopped early.")
     events[-len(written(2, LONG, 0.1)) :] = written(2, LONG[:9], 0.1)
     said = headline(board_of("kv stateless lookup", *events))
-    assert said.endswith("The other texts are the beginning of KV reuse's.")
+    assert said.endswith("The other texts match KV reuse but stop early.")

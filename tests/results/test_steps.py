@@ -35,8 +35,8 @@ TREE = Proposed(
 )
 KNOWN = ("proposed", "shape", "window", "hits", "parts", "expected", "masks")
 OFFER = (
-    "7 tokens guessed (grammar 1, prompt lookup 2, Prompt lookup 4): 2 were right, 1 not allowed "
-    "by the grammar."
+    "7 tokens guessed (grammar 1, prompt lookup 2, Prompt lookup 4): 2 were accepted, 1 not "
+    "allowed by the grammar."
 )
 FATES = ["accepted", "rejected", "not reached", "accepted", "rejected", "rejected", "cut"]
 COSTS = CostsKnown(0, [1, 8], [0.02, 0.034], 0.001, 0.002)
@@ -80,7 +80,7 @@ def test_a_tree_worked_out_by_hand() -> None:
         OFFER,
         "The model chose “ x”, not “e”.",
         "It took 30.0 ms for 3 tokens, over 8 rows.",
-        "The grammar allowed 1 token first.",
+        "The grammar allowed 1 next token.",
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_chain_that_was_right_to_its_end_and_lookaheads_window() -> None:
     assert view["shape"] == "chain"
     guesses = [(guess["parent"], guess["fate"]) for guess in view["proposed"]]
     assert guesses == [(-1, "accepted"), (0, "accepted")]
-    offer = "2 tokens guessed (prompt lookup 2): 2 were right."
+    offer = "2 tokens guessed (prompt lookup 2): 2 were accepted."
     assert view["sentences"][:2] == [offer, "The model added “c”."]
     blank = replace(right, chosen="\n  ")
     view = step_view(board_with(step(0, [1, 2, 3], 0.02, 2, rows=3, drafted=2), blank), 0, 1)
@@ -129,7 +129,7 @@ def test_moments_that_are_no_steps_have_a_view_too() -> None:
         "Text of an earlier run",
         "Fixed text of the program",
         "Pass 1 of 1: 1 token",
-        "Text that was held back until it could not be a stop string",
+        "Text held back while it could be a stop string",
     ]
     assert [bool(view["tokens"]) for view in views] == [False, False, True, False]
     took = "It took 1.00 s for 1 token, with what was left of the prompt."

@@ -124,7 +124,7 @@ def test_a_race_that_is_run_again_is_compared_column_by_column() -> None:
     record = race_of("kv lookup")
     lines = compared(record, record.request, board(record))
     assert [line.partition(":")[0] for line in lines] == ["KV reuse", "Prompt lookup"]
-    assert all(": same text; there " in line for line in lines)
+    assert all(": same text; recorded " in line for line in lines)
     assert compared(race_of("kv"), record.request, board(record)) == []
     other = replace(record.request, prompt="Another")
     assert compared(record, other, board(record)) == [], "another prompt is no repetition"
@@ -144,7 +144,7 @@ def test_what_is_so_of_all_columns_of_a_race_is_said_once() -> None:
     others = {
         "only its settings are kept": record.settings,
         "same text": replace(record, made="2026-11-24T10:20:30Z"),
-        "another text": race_of("kv lookup stateless", 24, 1.5),
+        "different text": race_of("kv lookup stateless", 24, 1.5),
         "texts not comparable": replace(
             record,
             events=tuple(

@@ -158,7 +158,7 @@ def _reason(printed: str) -> str:
         keys: list[str] = json.loads(found[1])
         remedies = dict.fromkeys(KEYWORDS.get(key, "leave it out") for key in keys)
         named = " and ".join(map(repr, keys))
-        return f"the grammar engine cannot hold {named}: {'; '.join(remedies)}"
+        return f"the grammar engine cannot enforce {named}: {'; '.join(remedies)}"
     for words, ours in _REASONS:
         if found := words.fullmatch(printed):
             return ours.format(**{name: text[:80] for name, text in found.groupdict().items()})
