@@ -3,7 +3,7 @@
 import { finder, put, setData } from "./dom.js";
 import { race, showBeginnings, showUntil } from "./rounds.js";
 import { racing } from "./stream.js";
-import { drawPlace, finish, finishedBy } from "./track.js";
+import { drawPlace, finish, finishedBy, showResult } from "./track.js";
 
 const find = finder("board");
 export const replay = { at: null, moving: 0, last: 0 }; // at: ms, or tokens; null: as it stands
@@ -66,6 +66,7 @@ export function showMoment() {
   setData(find(".dd-board"), "replay", on ? "on" : "off");
   const finished = !on || (!byTokens() && finishedBy(replay.at));
   setData(find(".dd-board"), "finished", finished ? "yes" : "no");
+  showResult(finished);
   for (const it of race.cards) {
     it.place = finished || !story ? null : story.placed ? it.column.place : "";
     const after = on ? places(it).findIndex((place) => place > replay.at) : -1;
@@ -183,6 +184,7 @@ export function beginReplay() {
   find(".dd-replay-unit").value = "time";
   setData(find(".dd-board"), "replay", "off");
   setData(find(".dd-board"), "finished", "yes");
+  showResult(true);
   for (const it of race.cards) it.place = null;
 }
 

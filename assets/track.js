@@ -16,9 +16,10 @@ const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const moving = new Set(); // lanes on their way
 let drawn = ""; // of the scale
 let width = 800; // of the lanes, in pixels
-let scale = { unit: "token", flag: 0, end: "", about: "", finish: null, now: null };
+let scale = { unit: "token", flag: 0, end: "", about: "", axis: "", speeds: null, finish: null, now: null };
 let end = 0; // of the scale that is drawn: `scale` changes in place
 let racing = false; // when it was drawn
+let result = true; // is on show, unless a moment of a replay is
 let zoom = null; // of the photo finish: from which end, since when
 
 export function laneOf(column) {
@@ -43,20 +44,26 @@ export function laneOf(column) {
 // From which share of a lane on the flag would lie on its number.
 const near = () => 1 - ROOM / width;
 
-// Round numbers, a few.
-function ticks() {
-  let step = 1;
-  for (let i = 0; end / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
+// Round numbers, a few: multiples of `step`, or of a larger one.
+function ticks(most, step) {
+  for (let i = 0; most / step > 2 * FEWEST; i++) step = STEPS[i % 3] * 10 ** Math.floor(i / 3);
   const all = [];
-  for (let at = 0; at < end; at += step) all.push(at);
+  for (let at = 0; at < most; at += step) all.push(at);
   return all;
+}
+
+// Where ticks stand, and their text: of tokens, or of the speeds that the bars are from the finish on.
+function marks() {
+  if (!result || !scale.speeds) return ticks(end, 1).map((at) => [at, String(at)]);
+  const [best, none] = scale.speeds;
+  return ticks(best, 0.5).map((at) => [none + (at / best) * (scale.flag - none), `${at}\u00d7`]);
 }
 
 export const finish = () => scale.finish;
 export const finishedBy = (clock) => scale.finish !== null && clock >= scale.finish;
 
 // Where a number lies on the flag or behind it, there is its line alone.
-const label = (at) => (width * (scale.flag - at) > end * (8 + 7 * String(at).length) ? String(at) : "");
+const label = (at, text) => (width * (scale.flag - at) > end * (8 + 7 * text.length) ? text : "");
 
 function tick(name, share, text) {
   const node = make("span", name, text);
@@ -74,7 +81,12 @@ export function drawScale(now = scale) {
   setData(find(".dd-track"), "finish", now.finish === null ? "" : "photo");
   setData(find(".dd-track"), "noisy", String(now.noisy));
   put(find(".dd-unit"), now.about);
-  put(find(".dd-axis-name"), now.axis);
+  drawTicks(document.timeline.currentTime);
+}
+
+export function showResult(on) {
+  if (result === on) return;
+  result = on;
   drawTicks(document.timeline.currentTime);
 }
 
@@ -82,11 +94,12 @@ function drawTicks(now) {
   const part = zoom ? Math.min(1, (now - zoom.since) / ZOOM) : 1;
   end = part < 1 ? zoom.from + part * (2 - part) * (scale.flag - zoom.from) : scale.flag;
   if (part === 1) zoom = null;
-  const wanted = `${end} ${scale.flag} ${scale.end} ${width}`;
+  put(find(".dd-axis-name"), result ? scale.axis : "");
+  const wanted = `${end} ${scale.flag} ${scale.end} ${width} ${result && scale.speeds}`;
   if (drawn === wanted) return;
   drawn = wanted;
-  const marks = ticks().map((at) => tick("dd-tick", at / end, label(at)));
-  find(".dd-scale").replaceChildren(...marks, tick("dd-flag", end ? scale.flag / end : 1, end ? scale.end : ""));
+  const all = marks().map(([at, text]) => tick("dd-tick", at / end, label(at, text)));
+  find(".dd-scale").replaceChildren(...all, tick("dd-flag", end ? scale.flag / end : 1, end ? scale.end : ""));
 }
 
 // How far the lane is after `n` rounds.
@@ -99,7 +112,7 @@ function drawHead(it, length) {
   it.head = length;
   setStyle(it.lane.fill, "transform", `translateX(${percent - 100}%)`);
   setStyle(it.lane.runner, "transform", `translateX(${percent}%)`);
-  put(it.lane.count, String(Math.floor(length) || "")); // rounded down: only ties look alike
+  put(it.lane.count, it.counts ? String(Math.floor(length) || "") : ""); // rounded down: only ties look alike
 }
 
 // A lane that races goes on until the next look, its number with it; at the finish the scale does.
@@ -129,6 +142,7 @@ export function drawLane(it) {
   const settled = it.place === null ? column.settled : null;
   const length = settled ?? lengthAt(it, n);
   it.share = scale.flag && Math.min(1, length / scale.flag);
+  it.counts = settled === null || it.share === 1; // a bar of a speed has no number of tokens
   const settles = settled !== null && it.head !== undefined && it.head !== settled;
   const since = performance.now();
   const takes = Math.max(LOOK, zoom ? zoom.since + ZOOM - since : 0); // together with the scale

@@ -25,7 +25,7 @@ from backend.records.record import RaceRecord, board
 from backend.results import sentences
 from backend.results.figures import counted, figure, ordinal, rate, span
 from backend.results.scoreboard import Scoreboard
-from backend.results.track import length_at, photo_finish, ranks, unit_of
+from backend.results.track import length_at, photo_finish, ranks, settles, unit_of
 
 WIDTH, MARGIN = 1200, 44
 RIGHT = WIDTH - MARGIN
@@ -62,7 +62,8 @@ def card(record: RaceRecord) -> str:
     for index, length in enumerate(reached):
         middle = begin + COLUMN * (index + 0.5)
         place = places.get(index, (0, False))
-        parts += _column(made, index, int(length), length / whole, place, middle)
+        count = "" if settles(made) and length < whole else f"{int(length):,}"
+        parts += _column(made, index, count, length / whole, place, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
     parts += [text(BEGIN + LENGTH, end + 26, counted(round(whole), unit), 20, INK, "middle"), *foot]
     return picture(WIDTH, height, "Decode Derby: a race", said, parts)
@@ -80,10 +81,11 @@ def _head(record: RaceRecord) -> Iterator[str]:
 
 
 def _column(
-    made: Scoreboard, index: int, length: int, share: float, place: tuple[int, bool], middle: float
+    made: Scoreboard, index: int, count: str, share: float, place: tuple[int, bool], middle: float
 ) -> Iterator[str]:
-    """A column's lane, its place and its result. `length` is the lane's length in tokens or
-    characters, `share` that as a share of the longest, and `place` as in `ranks`; 0: none.
+    """A column's lane, its place and its result. `count` is the lane's length in tokens or
+    characters, "" of a bar that is its speed, `share` its length as a share of the longest, and
+    `place` as in `ranks`; 0: none.
     """
     score, colour = made.scores[index], COLOURS[made.pace(index)]
     name = fitted(made.name(index), ASIDE, 28, bold=True)
@@ -99,9 +101,9 @@ def _column(
     yield box(BEGIN, middle - THICK / 2, LENGTH * share, THICK, colour, 4)
     end, near = BEGIN + LENGTH * share, 0.85 < share < 1  # the flag would lie on its number
     if near:
-        yield text(end - 10, middle + 8, f"{length:,}", 22, PANEL, "end")
+        yield text(end - 10, middle + 8, count, 22, PANEL, "end")
     else:
-        yield text(end + 10, middle + 8, f"{length:,}", 22)
+        yield text(end + 10, middle + 8, count, 22)
     at, shared = place
     if at:
         first, told = at == 1, ordinal(at, shared=shared)

@@ -5,7 +5,7 @@ Every sentence that the page and the command line show of a result is made here.
 
 import re
 from collections.abc import Sequence
-from math import isfinite, log
+from math import ceil, isfinite, log
 from statistics import mean
 
 import numpy as np
@@ -23,9 +23,9 @@ from backend.results.track import (
     Standing,
     as_fast,
     early,
-    length_at,
     photo_finish,
     place,
+    position,
     settles,
     standing,
     unit_of,
@@ -41,6 +41,9 @@ FAR = 10_000
 
 #: Seconds below which no time left is told: how long the answer becomes decides too much of it.
 SOON = 20.0
+
+#: The same once one has finished, which says how long the answer is.
+SURE = 3.0
 
 _NO_LONGER_LENT = (
     "The race ended early because the GPU time was used up: ask for fewer tokens or columns."
@@ -179,7 +182,7 @@ def _gap(board: Scoreboard, now: Standing) -> tuple[str, str]:
     where there is none, "the others" where several are second.
     """
     others = [
-        (int(length_at(board, i, now)), board.name(i))
+        (position(board, i, now.seconds), board.name(i))
         for i in range(len(board.scores))
         if i != now.column and place(board, i, now)
     ]
@@ -202,11 +205,13 @@ def _are(names: Sequence[object]) -> str:
 
 
 def time_left(board: Scoreboard, goal: int) -> str:
-    """How long a race may still take, in which a column may write `goal` tokens; "" while unknown
-    and if it ends SOON.
+    """How long a race may still take, in which a column may write `goal` tokens, or as many as the
+    first to finish; "" while unknown and if it ends SOON.
 
     The columns take turns, so what each still needs adds up.
     """
+    finish = photo_finish(board)
+    goal, least = (finish.length, SURE) if finish else (goal, SOON)
     total, names = 0.0, list[str]()
     for index, (column, score) in enumerate(zip(board.columns, board.scores, strict=True)):
         if score.state in ENDED:
@@ -218,10 +223,17 @@ def time_left(board: Scoreboard, goal: int) -> str:
         if column.limit:
             tokens = min(tokens, column.limit - score.written)
         total += max(0, tokens) * score.tpot
-    if total < SOON:
+    if total < least:
         return ""
-    whom = f" for {names[0]}" if len(names) == 1 < len(board.scores) else ""
+    whom = f" for {names[0]}" if len(names) == 1 < len(board.scores) and not finish else ""
     return f"up to {_roundly(total)} left{whom}"
+
+
+def writing(board: Scoreboard) -> str:
+    """Who still writes once one has finished."""
+    running = [board.name(i) for i, score in enumerate(board.scores) if score.state not in ENDED]
+    whole = 2 < len(running) == len(board.scores) - 1
+    return f"{'The others' if whole else listed(running)} {_are(running)} still writing."
 
 
 def frozen(board: Scoreboard) -> str:
@@ -258,7 +270,7 @@ def still(board: Scoreboard, ahead: int) -> str:
 def _roundly(seconds: float) -> str:
     """A time to wait, rounded."""
     if seconds < 100:
-        return f"{max(5, 5 * round(seconds / 5))} s"
+        return f"{5 * max(1, ceil(seconds / 5 - 0.01))} s"
     if seconds < 3600:
         return f"{round(seconds / 60)} min"
     return f"{round(seconds / 3600)} h"

@@ -192,29 +192,28 @@ def settles(board: Scoreboard) -> bool:
     if finish is None:
         return False
     placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    best = _speed(board, finish.column)
-    return best > 0 and ALIKE * best >= max(_speed(board, i) for i in placed)
+    best = speed_of(board, finish.column)
+    return best > 0 and ALIKE * best >= max(speed_of(board, i) for i in placed)
 
 
 def length_at(board: Scoreboard, index: int, now: Standing | None) -> float:
     """How long the lane is drawn at a moment; None: as far as it is. From the photo finish on,
     lanes are in proportion to their speed-ups and the winner's ends at the flag: what bars and
-    figures say is the same, while the other texts go on and when all have ended. One that stops by
-    its own setting ends there at the latest. Lanes without a speed or a place are as they were at
-    the finish. So are all where a lane behind the winner's has a clearly higher speed-up.
+    figures say is the same, while the other texts go on and when all have ended. Lanes without a
+    speed or a place are as they were at the finish. So are all where a lane behind the winner's
+    has a clearly higher speed-up.
     """
     if now is None:
         return position(board, index)
-    own, best = _speed(board, index), _speed(board, now.column)
+    own, best = speed_of(board, index), speed_of(board, now.column)
     drawn = now.finished and own * best and _placed(board, index, now) and settles(board)
     if not drawn:
         return position(board, index, now.seconds)
-    score = board.scores[index]
-    length = min(1.0, own / best) * (now.length - score.earlier)
-    return score.earlier + min(length, score.written if score.reason == BY_DESIGN else inf)
+    earlier = board.scores[index].earlier
+    return earlier + min(1.0, own / best) * (now.length - earlier)
 
 
-def _speed(board: Scoreboard, index: int) -> float:
+def speed_of(board: Scoreboard, index: int) -> float:
     """The lane's speed-up, 1 of the baseline; 0: unknown."""
     return 1.0 if index == board.baseline_index else board.speedup(index)
 

@@ -47,6 +47,8 @@ from backend.results.track import (
     photo_finish,
     position,
     ranks,
+    settles,
+    speed_of,
     standing,
     standings,
     taking_turns,
@@ -202,7 +204,7 @@ def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
     if top == status:
         told = ""
     elif photo_finish(board):
-        told = "The others are still writing."
+        told = sentences.writing(board)
     else:
         told = status
     left = sentences.time_left(board, goal) if any(s.written for s in board.scores) else ""
@@ -251,13 +253,12 @@ def _track(
     first lane has finished, then at the end of that lane. `finish` is how many ms of its own clock
     that lane took; `now` is when the lanes are drawn: all of them have come so far, and None: each
     is drawn as far as it is. `about` says that speeds are without the prompt, where lanes begin
-    with it; `axis` says what the numbers of tokens at the photo finish are. In a `noisy` race,
+    with it; `speeds` and `axis` say what the bars are from the photo finish on. In a `noisy` race,
     speeds and places are drawn pale.
     """
     unit = unit_of(board)
     longest = max((position(board, i) for i in range(len(board.scores))), default=0)
     flag = finish.length if finish else max(goal, longest)
-    first = public(board.name(finish.column)) if finish else ""
     # Of a program the fixed text alone is known, of others the most tokens.
     bound = "over " if unit == "character" else "up to "
     bound = "" if finish or board.ended else bound
@@ -266,11 +267,31 @@ def _track(
         "flag": flag,
         "end": f"{bound}{counted(flag, unit)}",
         "about": "speed after the prompt" if unit == "token" and with_prompt(board) else "",
-        "axis": f"{unit.capitalize()}s at {first}'s finish" if first else "",
+        "speeds": _speeds(board, finish),
+        "axis": public(_axis(board, finish)),
         "finish": round(1e3 * finish.seconds, 1) if finish else None,
         "now": round(1e3 * now.seconds, 1) if now else 0 if taking_turns(board) else None,
         "noisy": board.noisy,
     }
+
+
+def _speeds(board: Scoreboard, finish: Standing | None) -> list[float] | None:
+    """Of lanes that are as long as their speed-ups: that of the lane that ends at the flag, and
+    where 0 is on the scale.
+    """
+    if finish is None or not settles(board):
+        return None
+    return [speed_of(board, finish.column), board.scores[finish.column].earlier]
+
+
+def _axis(board: Scoreboard, finish: Standing | None) -> str:
+    """What bars are from the photo finish on."""
+    if finish is None:
+        return ""
+    unit = unit_of(board)
+    if settles(board):
+        return "Speed after the prompt" if unit == "token" else "Speed"
+    return f"{unit.capitalize()}s at {board.name(finish.column)}'s finish"
 
 
 def _column(
@@ -297,7 +318,7 @@ def _column(
         "lane": public(_lane(board, index)),
         "read": _read(score),
         "place": places.get(index, ""),
-        "settled": int(10 * length_at(board, index, finish)) / 10 if finish else None,
+        "settled": length_at(board, index, finish) if finish and settles(board) else None,
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,

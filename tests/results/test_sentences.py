@@ -52,6 +52,7 @@ from backend.results.sentences import (
     time_left,
     verdict,
     waiting,
+    writing,
 )
 from backend.web.view import view
 
@@ -263,10 +264,15 @@ def test_how_long_a_race_may_take_is_told_roundly() -> None:
     assert time_left(board, 111) == "up to 2 min left"
     assert time_left(board, 31) == "up to 20 s left"
     assert time_left(board, 30) == "", "of the last seconds, guesses would be half"
-    board.add(Finished(0, "end of text", []))
+    board.add(Finished(0, "stopped", []))
     assert time_left(board, 71) == "up to 30 s left for Prompt lookup"
     short = board_of("stateless:limit=12", started(0), *[step(0, [t], 25.0) for t in range(11)])
     assert time_left(short, 8192) == "up to 25 s left"
+    late = board_of("kv lookup", *written(0, SINGLE, 0.5), started(1))
+    for token in range(3):
+        late.add(step(1, [token], 2.0))
+    assert writing(late) == "Prompt lookup is still writing."
+    assert time_left(late, 8192) == "up to 10 s left", "as many tokens as the first to finish"
     assert waiting(1) == "One race is ahead of yours; yours starts when it ends."
     assert waiting(3) == "3 races are ahead of yours; yours starts when they end."
 
