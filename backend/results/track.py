@@ -200,14 +200,13 @@ def length_at(board: Scoreboard, index: int, now: Standing | None) -> float:
     """How long the lane is drawn at a moment; None: as far as it is. From the photo finish on,
     lanes are in proportion to their speed-ups and the winner's ends at the flag: what bars and
     figures say is the same, while the other texts go on and when all have ended. Lanes without a
-    speed or a place are as they were at the finish. So are all where a lane behind the winner's
-    has a clearly higher speed-up.
+    speed are as they were at the finish. So are all where a lane behind the winner's has a clearly
+    higher speed-up.
     """
     if now is None:
         return position(board, index)
     own, best = speed_of(board, index), speed_of(board, now.column)
-    drawn = now.finished and own * best and _placed(board, index, now) and settles(board)
-    if not drawn:
+    if not (now.finished and own * best and settles(board)):
         return position(board, index, now.seconds)
     earlier = board.scores[index].earlier
     return earlier + min(1.0, own / best) * (now.length - earlier)

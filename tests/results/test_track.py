@@ -298,6 +298,7 @@ def test_a_grammar_that_answers_something_else_has_no_place() -> None:
     shown = view(board, race=1, goal=4)["columns"]
     assert [each["place"] for each in shown] == ["2nd", "1st", ""]
     assert shown[2]["lane"] == "different text: not ranked"
+    assert shown[2]["settled"] == pytest.approx(min(1, board.speedup(2) / board.speedup(1)) * 5)
     assert (shown[2]["pace"], shown[2]["pace_text"]) == ("other", "different text"), "nor a verdict"
     kept = board_of(names, *slow, *quick, *written(2, [[1, 2, 3, 4]], 0.1))
     assert places(kept) == [3, 2, 1], "its text is the same"
