@@ -62,7 +62,7 @@ def card(record: RaceRecord) -> str:
     for index, length in enumerate(reached):
         middle = begin + COLUMN * (index + 0.5)
         place = places.get(index, (0, False))
-        count = "" if settles(made) and length < whole else f"{int(length):,}"
+        count = "" if settles(made, finish) and length < whole else f"{int(length):,}"
         parts += _column(made, index, count, length / whole, place, middle)
     parts += flag(BEGIN + LENGTH, begin, end + 8)
     parts += [text(BEGIN + LENGTH, end + 26, counted(round(whole), unit), 20, INK, "middle"), *foot]

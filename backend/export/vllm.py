@@ -36,7 +36,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     if plan.schedule:
         yield (
             "num_speculative_tokens_per_batch_size (vLLM pull request 32374) is predicted for "
-            " this race's machine: measure it on yours."
+            "this race's machine: measure it on yours."
         )
     if plan.lacking == SUFFIX_DECODING:
         yield "vLLM's suffix decoding needs the package arctic-inference."

@@ -26,6 +26,7 @@ from backend.results.track import (
     photo_finish,
     place,
     position,
+    ranks,
     settles,
     standing,
     unit_of,
@@ -183,8 +184,8 @@ def _gap(board: Scoreboard, now: Standing) -> tuple[str, str]:
     """
     others = [
         (position(board, i, now.seconds), board.name(i))
-        for i in range(len(board.scores))
-        if i != now.column and place(board, i, now)
+        for i in ranks(board, now)
+        if i != now.column
     ]
     second, name = max(others, default=(now.length, ""))
     gap = now.length - second
@@ -241,7 +242,7 @@ def frozen(board: Scoreboard) -> str:
     finish = photo_finish(board)
     if finish is None:
         return ""
-    if not settles(board):
+    if not settles(board, finish):
         return f"Bars stop when {board.name(finish.column)} finishes."
     return "The shorter the time, the longer the bar." if unit_of(board) == "character" else ""
 
@@ -576,7 +577,7 @@ def ledger(board: Scoreboard) -> str:
 
 def _prompt_left_out(board: Scoreboard) -> str:
     """That speed-ups do not count the time to read the prompt; "" of a program and one column."""
-    bars = "Bars and speed-ups" if photo_finish(board) and settles(board) else "Speed-ups"
+    bars = "Bars and speed-ups" if settles(board, photo_finish(board)) else "Speed-ups"
     none = len(board.scores) < 2 or any(score.fed for score in board.scores)
     return "" if none else f"{bars} leave out the time to read the prompt."
 

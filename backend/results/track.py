@@ -184,15 +184,14 @@ def as_fast(board: Scoreboard, best: int) -> list[int]:
     return [i for i in faster if board.speedup(i) >= least]
 
 
-def settles(board: Scoreboard) -> bool:
-    """True if lanes can be as long as their speed-ups have them from the photo finish on: the first
-    to finish has about the highest speed-up.
+def settles(board: Scoreboard, now: Standing | None) -> bool:
+    """True if lanes can be as long as their speed-ups have them: from the photo finish on, where
+    the first to finish has about the highest speed-up.
     """
-    finish = photo_finish(board)
-    if finish is None:
+    if now is None or not now.finished:
         return False
-    placed = [i for i in range(len(board.scores)) if _placed(board, i, finish)]
-    best = speed_of(board, finish.column)
+    placed = [i for i in range(len(board.scores)) if _placed(board, i, now)]
+    best = speed_of(board, now.column)
     return best > 0 and ALIKE * best >= max(speed_of(board, i) for i in placed)
 
 
@@ -205,11 +204,11 @@ def length_at(board: Scoreboard, index: int, now: Standing | None) -> float:
     """
     if now is None:
         return position(board, index)
-    own, best = speed_of(board, index), speed_of(board, now.column)
-    if not (now.finished and own * best and settles(board)):
+    own = speed_of(board, index) if settles(board, now) else 0.0
+    if not own:
         return position(board, index, now.seconds)
     earlier = board.scores[index].earlier
-    return earlier + min(1.0, own / best) * (now.length - earlier)
+    return earlier + min(1.0, own / speed_of(board, now.column)) * (now.length - earlier)
 
 
 def speed_of(board: Scoreboard, index: int) -> float:

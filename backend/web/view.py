@@ -279,7 +279,7 @@ def _speeds(board: Scoreboard, finish: Standing | None) -> list[float] | None:
     """Of lanes that are as long as their speed-ups: that of the lane that ends at the flag, and
     where 0 is on the scale.
     """
-    if finish is None or not settles(board):
+    if finish is None or not settles(board, finish):
         return None
     return [speed_of(board, finish.column), board.scores[finish.column].earlier]
 
@@ -289,7 +289,7 @@ def _axis(board: Scoreboard, finish: Standing | None) -> str:
     if finish is None:
         return ""
     unit = unit_of(board)
-    if settles(board):
+    if settles(board, finish):
         return "Speed after the prompt" if unit == "token" else "Speed"
     return f"{unit.capitalize()}s at {board.name(finish.column)}'s finish"
 
@@ -318,7 +318,7 @@ def _column(
         "lane": public(_lane(board, index)),
         "read": _read(score),
         "place": places.get(index, ""),
-        "settled": length_at(board, index, finish) if finish and settles(board) else None,
+        "settled": length_at(board, index, finish) if settles(board, finish) else None,
         "description": column.strategy.description,
         "setting": public(str(column)),
         "state": score.state,
