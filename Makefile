@@ -4,7 +4,6 @@
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests and a Ray cluster
 # make test-thorough, test-cluster  those parts alone
-# make test-spaces  try ZeroGPU's own package, against a stub of what lends the GPU
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   faults and crowds, for three hours and a bit; the report goes to build/
 PYTHON ?= python3
@@ -21,7 +20,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup llamacpp test types tests test-all test-thorough test-spaces test-cluster verify bench gpu soak
+.PHONY: run setup llamacpp test types tests test-all test-thorough test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -51,13 +50,9 @@ test-thorough: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m thorough $(THREE_AT_A_TIME)
 
-test-spaces: .venv/installed-dev
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-spaces.txt
-	$(BIN)/python -m pytest -m spaces tests/racing
-
 test-cluster: .venv/installed-dev .venv/installed-ray
 	$(BIN)/python -m backend setup
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m cluster tests/bench
 
 verify: setup
 	$(BIN)/python -m backend verify

@@ -4,14 +4,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import typer
 
 from backend.cli.console import complain, warn
-from backend.cluster.start import cluster_host
 from backend.engines.registry import offered_engines
 from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
@@ -31,15 +29,11 @@ from backend.remote.server import read_servers
 from backend.strategies.registry import plugin_problems as strategy_problems
 from backend.types import ModelSpec
 from backend.web.address import free_port
-from backend.web.metrics import Metrics
 from backend.web.offer import models_named
 from page.site import proxies_of
 
 #: What a Space knows of itself.
 SPACE = "SPACE_ID"
-
-#: Precisions that models are loaded in for a GPU that is lent, where others take longer.
-LENT = ("fp32", "bf16")
 
 #: Seconds between two times that freed memory is given back.
 TIDY = 60
@@ -66,21 +60,12 @@ def main(
         help="The address or network of a proxy that sends X-Forwarded-For, so that each visitor's "
         "address has its own limit. Repeatable.",
     ),
-    metrics: int = typer.Option(
-        0,
-        help="Serve Prometheus metrics on this port, for this machine only.",
-        min=0,
-        max=65535,
-    ),
     mcp: bool = False,
     servers: Path | None = typer.Option(  # noqa: B008
         None, help="A TOML file of servers that columns may use; see docs/servers.md."
     ),
-    cluster: str = typer.Option(
-        "", help="Race on a Ray cluster: auto, or the address of its head; see docs/deploy.md."
-    ),
     snapshots: Path | None = typer.Option(  # noqa: B008
-        None, envvar=SNAPSHOTS, help="The folder for snapshots; a cluster's machines share it."
+        None, envvar=SNAPSHOTS, help="The folder for snapshots."
     ),
 ) -> None:
     """Serve the page. --fake adds an engine without a model, --share opens a public link, --mcp
@@ -100,14 +85,12 @@ def main(
         _serve(
             limits,
             model,
-            cluster=cluster,
             host=host,
             port=port,
             share=share,
             fake=fake,
             public_hosts=public_host,
             proxies=proxies_of(proxy),
-            metrics_port=metrics,
             mcp=mcp,
         )
     except DerbyError as error:
@@ -119,14 +102,12 @@ def _serve(
     limits: Limits,
     model: list[str],
     *,
-    cluster: str,
     host: str,
     port: int,
     share: bool,
     fake: bool,
     public_hosts: list[str],
     proxies: list[str],
-    metrics_port: int,
     mcp: bool,
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
@@ -138,17 +119,13 @@ def _serve(
     if not fake:
         fetch_offered(models, print)
         models, warm = (BUILT_IN, *models), (ModelSpec(),)
-    races: Host = (
-        cluster_host(cluster, warm, limits, models, engines)
-        if cluster
-        else ProcessHost(warm, limits)
-    )
+    races: Host
+    if zero_gpu():
+        # In this thread, before anything imports torch or gradio.
+        races = ZeroGpuHost(import_module("spaces").GPU, limits)
+    else:
+        races = ProcessHost(warm, limits)
     try:
-        if zero_gpu() and not fake:
-            races = _with_lent_gpu(races, models, limits)
-        metrics = Metrics(races) if metrics_port else None
-        if metrics is not None:
-            metrics.serve(metrics_port)
         from page.launch import serve  # gradio, while the worker prepares and loads the model
 
         address = serve(
@@ -161,7 +138,6 @@ def _serve(
             share=share,
             public_hosts=public_hosts,
             proxies=proxies,
-            metrics=metrics,
             mcp=mcp,
         )
         print(f"Decode Derby is at {address}", flush=True)  # noqa: T201
@@ -178,19 +154,6 @@ def _serve(
         # The server's thread goes on until the interpreter is gone, and may begin no thread any
         # more: what it breaks off then is no error.
         logging.disable()
-
-
-def _with_lent_gpu(worker: Host, models: Sequence[str], limits: Limits) -> Host:
-    """Where races run on a ZeroGPU Space, with these models loaded for its GPU."""
-    spaces = import_module("spaces")  # in this thread, before anything imports torch or gradio
-    from backend.engines.torch.engine import place
-
-    for spec in (ModelSpec(name, "torch", each, "CUDA") for name in models for each in LENT):
-        try:
-            place(spec, print)
-        except DerbyError as error:
-            warn(str(error))  # a race on it says so too
-    return ZeroGpuHost(worker, spaces.GPU, limits=limits)
 
 
 def _limits(texts: list[str], host: str, *, public: bool) -> Limits:

@@ -11,9 +11,8 @@ from typing import Literal
 log = logging.getLogger(__name__)
 
 #: Whose fault an error is: of what was asked for, which the user can fix; of this program; of the
-#: worker process, which died or ends with the app; of a machine that was lost. The same request may
-#: well succeed after the last two.
-Cause = Literal["request", "program", "worker", "machine"]
+#: worker process, which died or ends with the app: the same request may well succeed after that.
+Cause = Literal["request", "program", "worker"]
 
 #: What an operating system says when a file may not grow: no room, a quota, a limit on files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

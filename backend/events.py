@@ -99,21 +99,6 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """The race runs on this machine of a cluster; `name` is its own, the rest as in
-    records.place.Hardware. `note` says what of the race's past is not there any more, "" nothing.
-    """
-
-    name: str
-    processor: str
-    cores: float
-    memory: int
-    system: str
-    note: str = ""
-    kind: Literal["Placed"] = field(default="Placed", kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
 class Started:
     """The column begins. `model` says what runs where; `spec` the same by part, as in
     types.ModelSpec: name, engine, precision, device ({}: unknown). `tokenizer`: columns with the
@@ -435,7 +420,6 @@ class Failed:
 
 Event = (
     Preparing
-    | Placed
     | Conditions
     | Started
     | Prepared

@@ -17,7 +17,6 @@ from backend.limits import Limits
 from backend.racing.hosts.host import Host
 from backend.web.assets import ASSETS, asset
 from backend.web.controller import Controller
-from backend.web.metrics import Metrics
 from backend.web.presence import Presence
 from backend.web.theme import theme_values
 from page.agents import Agents, NoAgents
@@ -55,7 +54,6 @@ def serve(
     share: bool,
     public_hosts: Sequence[str] = (),
     proxies: Sequence[str] = (),
-    metrics: Metrics | None = None,
     mcp: bool = False,
 ) -> str:
     """Serve the page from a thread of its own, and return its address once it answers. `mcp`: with
@@ -69,7 +67,7 @@ def serve(
     presence = Presence(by_address=bool(proxies))
     # uvicorn reads it, and would believe whatever runs on this machine.
     os.environ["FORWARDED_ALLOW_IPS"] = ",".join(proxies)
-    demo, controller, api = build(races, engines, models, limits, presence, metrics)
+    demo, controller, api = build(races, engines, models, limits, presence)
     demo.queue(api_open=False)
     demo._queue.sleep_when_free = LOOK  # noqa: SLF001 (without it, the page is only less idle)
     controller.leavers.append(partial(forget, demo._queue))  # noqa: SLF001 (it forgets nobody itself)

@@ -17,7 +17,6 @@ from backend.web.editor import Editor, page_tokenizer
 from backend.web.examples import examples, for_any_prompt, opening
 from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
-from backend.web.metrics import Metrics
 from backend.web.offer import Offer, offer_of
 from backend.web.presence import Presence
 from backend.web.view import View, opening_view
@@ -47,18 +46,14 @@ def build(
     models: Sequence[str],
     limits: Limits,
     presence: Presence,
-    metrics: Metrics | None,
 ) -> tuple[gr.Blocks, Controller, Api]:
     """Build the page over `host`, which runs its visitors' races, and the functions that programs
     may call. `engines` and `models` are what visitors may choose from, and `limits` what each of
-    them may use. `presence` knows who is connected, and `metrics` hears of every race.
+    them may use. `presence` knows who is connected.
     """
-    devices = host.facts().devices
-    offer, fields = offer_of(engines, models, limits, named_servers(), devices), Fields()
+    offer, fields = offer_of(engines, models, limits, named_servers()), Fields()
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as demo:
-        visitors = Visitors(host, limits, presence, metrics)
-        if metrics is not None:
-            metrics.waiting = lambda: visitors.waiting
+        visitors = Visitors(host, limits, presence)
         controller = Controller(visitors, offer)
         header = own("header", script="page.js")
         layout = board_html(asset("export.html"))

@@ -1,4 +1,4 @@
-"""What was measured, a row a job: the one format of files, browsers and clusters, JSON Lines.
+"""What was measured, a row a job: the one format of files and browsers, JSON Lines.
 
 A row tells places and figures; what they are of stands in the plan, whose identity it names. Rows
 that come back from a file or a browser are untrusted.
@@ -62,15 +62,14 @@ Reason = Annotated[str, Field(max_length=2_000)]
 
 
 class Row(_Read):
-    """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran, `seconds`
-    what it took, waiting included; `raw`: the prompt was sent as it is, because the model has no
-    chat template; `columns` are in the plan's order.
+    """One job. `of` is the plan's identity, `machine` a cluster's name of where it ran; `raw`: the
+    prompt was sent as it is, because the model has no chat template; `columns` are in the plan's
+    order.
     """
 
     of: str
     job: Count
     machine: Annotated[str, Field(max_length=200)] = ""
-    seconds: Amount
     raw: bool = False
     columns: Annotated[tuple[Figures | Reason, ...], Len(1, 12)]
 
@@ -80,7 +79,11 @@ class Row(_Read):
 
 
 def row_of(
-    plan: Plan, job: Job, board: Scoreboard, seconds: float, public: Callable[[str], str] = str
+    plan: Plan,
+    job: Job,
+    board: Scoreboard,
+    public: Callable[[str], str] = str,
+    machine: str = "",
 ) -> Row:
     """What a job's race came to; `public` is how sentences name models."""
     base = board.scores[0]
@@ -90,12 +93,10 @@ def row_of(
         else public(score.message)[:2_000]
         for column, score in zip(board.columns, board.scores, strict=True)
     )
-    machine = board.placed.name if board.placed else ""
     return Row(
         of=plan.identity,
         job=job.number,
         machine=machine[:200],
-        seconds=round(seconds, 3),
         raw=board.conditions is not None and board.conditions.raw,
         columns=columns,
     )

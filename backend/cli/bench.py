@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from backend.bench.cluster import run_on_cluster
 from backend.bench.plan import Plan
 from backend.bench.quiet import wait_for_quiet
 from backend.bench.rows import RowFile, left_of
-from backend.bench.runner import raced, run, run_on
+from backend.bench.runner import raced, run
 from backend.bench.summary import failures, measured, results
 from backend.bench.tables import results_table
 from backend.cli.console import out, say
@@ -28,8 +29,6 @@ from backend.cli.options import (
     default_columns,
     parsed,
 )
-from backend.cluster.start import cluster_host
-from backend.engines.registry import engine_named, offered_engines
 from backend.errors import DerbyError
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
@@ -76,7 +75,8 @@ def bench(
     )
     kept = RowFile(rows, plan)
     if cluster:
-        _measure_on(cluster, plan, kept)
+        for row in run_on_cluster(cluster, plan, kept.rows, say):
+            kept.add(row)
     else:
         _measure_here(plan, kept, wait)
     found = results(measured(plan, kept.rows))
@@ -96,15 +96,3 @@ def _measure_here(plan: Plan, kept: RowFile, wait: int) -> None:
     for row in run(plan, kept.rows, partial(raced, models=LoadedModels(), say=say), say):
         kept.add(row)
     say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
-
-
-def _measure_on(address: str, plan: Plan, kept: RowFile) -> None:
-    """On a cluster's machines. Raises DerbyError if too many of them are lost."""
-    engine = plan.targets[0].engine
-    names = () if engine_named(engine).models else [target.name for target in plan.targets]
-    host = cluster_host(address, models=names, engines=sorted({engine, *offered_engines()}))
-    try:
-        for row in run_on(host, plan, kept.rows, say):
-            kept.add(row)
-    finally:
-        host.close()

@@ -22,8 +22,6 @@ from backend.errors import DerbyError, explain
 COMMANDS = {
     "setup": "Download and convert everything that the app needs, once.",
     "race": "Race several strategies on one prompt.",
-    "serve": "Run an OpenAI-compatible server. The model's name holds the column. One request runs "
-    "at a time; all clients share KV caches, as one user.",
     "replay": "Show a recorded race again, or print it as a table, a trace or a link.",
     "grammar": "Check a grammar, and how much of a text it accepts.",
     "verify": "Check that every lossless column writes the text of KV reuse; exit code 1 if one "

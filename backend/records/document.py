@@ -135,7 +135,7 @@ def document_of(record: RaceRecord) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "made": record.made,
-        "machine": _plain_machine(record.machine),
+        "machine": asdict(record.machine),
         "versions": dict(record.versions),
         "request": plain_request(record.request),
         "target": asdict(record.target),
@@ -194,11 +194,6 @@ def plain_settings(column: Column) -> dict[str, Any]:
 @cache
 def _request() -> TypeAdapter[Request]:
     return TypeAdapter(Request)
-
-
-def _plain_machine(machine: Hardware) -> dict[str, Any]:
-    """Without the name of one that has none."""
-    return {name: value for name, value in asdict(machine).items() if name != "node" or value}
 
 
 def _plain_column(column: Column) -> dict[str, Any]:

@@ -34,14 +34,13 @@ PACKAGES = (
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """The processor's name ("": unknown), how many cores' worth of time the process had, the bytes
-    of memory, the system's name and release, and of a cluster's machine its name there (`node`).
+    of memory, and the system's name and release.
     """
 
     processor: Name = ""
     cores: Annotated[float, Field(ge=0, le=2**16)] = 0.0
     memory: Count = 0
     system: Name = ""
-    node: Name = ""
 
 
 @cache

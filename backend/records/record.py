@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.events import Event, Placed, Preparing, Saved, Step, from_json, to_json
+from backend.events import Event, Preparing, Saved, Step, from_json, to_json
 from backend.records.place import PROGRAM, Hardware, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
@@ -15,7 +15,7 @@ from backend.types import ModelSpec, Request
 
 #: What is of no race: a wait, the id of a file that whoever knows it may load, and where it ran,
 #: which the record says itself.
-LEFT_OUT = (Preparing, Saved, Placed)
+LEFT_OUT = (Preparing, Saved)
 
 #: Fields of events that hold what a model wrote, or what an event is.
 WRITTEN = ("kind", "spans", "text", "value")
@@ -54,9 +54,8 @@ class RaceRecord:
     def place(self) -> str:
         """When, on what and by what version it was run, in a line."""
         machine, version = self.machine, dict(self.versions).get(PROGRAM, "unknown")
-        named = f"{machine.node}, " if machine.node else ""
         return (
-            f"{self.made}, {named}{machine.processor or 'unknown processor'}, "
+            f"{self.made}, {machine.processor or 'unknown processor'}, "
             f"{machine.cores:.3g} cores, {machine.memory / 2**30:.0f} GiB, {machine.system}, "
             f"{PROGRAM} {version}"
         )
@@ -82,7 +81,6 @@ class RaceRecord:
                 machine,
                 processor=known(machine.processor),
                 system=known(machine.system),
-                node=known(machine.node),
             ),
             versions=tuple((name, known(version)) for name, version in self.versions),
             columns=tuple(column.named(known) for column in self.columns),
@@ -98,19 +96,10 @@ def recorded(
     events: Iterable[Event],
     made: str = "",
 ) -> RaceRecord:
-    """The record of a race that was run here, or on the machine that its events name; `made` is
-    now unless it is given.
-    """
-    events = tuple(events)
+    """The record of a race that was run here; `made` is now unless it is given."""
     kept = tuple(event for event in events if not isinstance(event, LEFT_OUT))
     made = made or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    placed = (
-        Hardware(event.processor, event.cores, event.memory, event.system, event.name)
-        for event in events
-        if isinstance(event, Placed)
-    )
-    machine = next(placed, None) or this_machine()
-    return RaceRecord(request, tuple(columns), target, made, machine, versions(), kept)
+    return RaceRecord(request, tuple(columns), target, made, this_machine(), versions(), kept)
 
 
 def board(record: RaceRecord) -> Scoreboard:

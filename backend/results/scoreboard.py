@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from backend.events import Conditions, Event, Placed, Preparing
+from backend.events import Conditions, Event, Preparing
 from backend.results.intervals import UNKNOWN, Ratio
 from backend.results.metrics import Score
 from backend.strategies.column import RACE_MODEL, Column
@@ -42,7 +42,6 @@ class Scoreboard:
         self.scores = [Score() for _ in self.columns]
         self.preparing = ""
         self.conditions: Conditions | None = None
-        self.placed: Placed | None = None
         self._agreed: Counter[tuple[int, int]] = Counter()
         self._gains: dict[int, tuple[tuple[Hashable, ...], Ratio]] = {}
 
@@ -53,8 +52,6 @@ class Scoreboard:
                 pass
             case Conditions():
                 self.conditions = event
-            case Placed():
-                self.placed = event
             case _:
                 self.scores[event.column].add(event)
 

@@ -546,15 +546,6 @@ def _recurrent(board: Scoreboard) -> str:
     )
 
 
-def machine(board: Scoreboard) -> str:
-    """Which machine of a cluster the race runs on; "" where there is but one."""
-    found = board.placed
-    if found is None:
-        return ""
-    where = ", ".join(filter(None, [found.name, found.processor, counted(found.cores, "core")]))
-    return f"on {where}. {found.note}".strip() if found.note else f"on {where}"
-
-
 def ledger(board: Scoreboard) -> str:
     """What else the machine did during the race, and whether that spoils its timings; "" of a race
     in which no column ran.

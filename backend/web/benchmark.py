@@ -20,8 +20,8 @@ import numpy as np
 
 from backend.bench.plan import Plan
 from backend.bench.prompts import PROMPTS, Prompt, prompts_in
-from backend.bench.rows import Figures, OtherPlanError, Row, left_of, rows_in, with_row
-from backend.bench.runner import RAW, Work
+from backend.bench.rows import Figures, OtherPlanError, Row, left_of, row_of, rows_in, with_row
+from backend.bench.runner import RAW, warmed
 from backend.bench.summary import ALL, ColumnResult, Measured, failures, measured, results, winner
 from backend.bench.tables import cells, headings, unshown
 from backend.errors import DerbyError, explain
@@ -90,11 +90,9 @@ class Standing:
     @property
     def left(self) -> float:
         """Seconds until the end, as the current run begins; 0 while unknown."""
-        if self.phase != "running":
-            return 0.0
-        done = len(self.rows)
-        typical = sum(row.seconds for row in self.rows) / done if done else self.took
-        return typical * (len(self.plan.jobs) - done)
+        return (
+            self.took * (len(self.plan.jobs) - len(self.rows)) if self.phase == "running" else 0.0
+        )
 
     @property
     def status(self) -> str:
@@ -152,20 +150,19 @@ class Benchmarks:
             return plan, _go_on(plan, before) if before != "" else []
 
         plan, rows = await asyncio.to_thread(made)  # the page does not wait meanwhile
-        work, took = Work(plan, rows), 0.0
+        took = 0.0
         with self._visitors.series(visitor) as stopped:
-            while work.waiting:
-                phase = "warming up" if work.cold else "running"
-                prompt, begun = work.waiting[0].race.request.prompt, time.monotonic()
+            for job, counts in warmed(left_of(plan, rows)):
+                phase = "running" if counts else "warming up"
+                prompt, begun = job.race.request.prompt, time.monotonic()
                 yield Standing(plan, tuple(rows), phase, prompt, took)
-                job = work.take()
                 board = None if stopped() else await self._visitors.measure(visitor, job.race)
                 if board is None or any(score.state == "stopped" for score in board.scores):
                     yield Standing(plan, tuple(rows), "stopped")
                     return
                 took = time.monotonic() - begun
-                if (row := work.row(job, board, self._offer.public)) is not None:
-                    rows = with_row(rows, row)
+                if counts:
+                    rows = with_row(rows, row_of(plan, job, board, self._offer.public))
         yield Standing(plan, tuple(rows), "ended")
 
     def _plan(self, values: Values, prompts: Any, repeats: Any) -> Plan:

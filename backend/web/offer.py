@@ -5,7 +5,7 @@ Visitors choose by label or number and never name a path; what goes back to them
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -168,18 +168,13 @@ def offer_of(
     models: Sequence[str] = (BUILT_IN,),
     limits: Limits = PRIVATE,
     servers: Iterable[str] = (),
-    devices: Mapping[str, Sequence[str]] | None = None,
 ) -> Offer:
-    """What these engines offer on this machine, or where they have these `devices`: `models`, and
-    those that they bring themselves.
+    """What these engines offer on this machine: `models`, and those that they bring themselves.
 
     Raises DerbyError for an unknown engine.
     """
     chosen = [engine_named(name) for name in names]
-    runtimes = tuple(
-        Runtime(e.name, e.title, e.precisions, tuple(devices[e.name]) if devices else e.devices())
-        for e in chosen
-    )
+    runtimes = tuple(Runtime(e.name, e.title, e.precisions, e.devices()) for e in chosen)
     # The default model must be one that the default engine knows.
     named = [_whole(name) for name in models]
     ordered = dict.fromkeys(name for e in chosen for name in e.models or named)

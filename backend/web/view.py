@@ -225,7 +225,7 @@ def _story(board: Scoreboard, public: Callable[[str], str]) -> list[list[Any]]:
 
 def _setup(board: Scoreboard) -> str:
     """Which model runs where, on a prompt of how many tokens: each target once, as far as this is
-    known. On a cluster it also names the machine.
+    known.
     """
     targets = {
         _target(score): f", {score.prompt_tokens:,} prompt tokens" if score.prompt_tokens else ""
@@ -233,7 +233,7 @@ def _setup(board: Scoreboard) -> str:
         if score.model
     }
     told = [f"{target}{prompt}" for target, prompt in targets.items()]
-    return "; ".join([*told, *filter(None, [sentences.machine(board)])])
+    return "; ".join(told)
 
 
 def _target(score: Score) -> str:

@@ -1,4 +1,4 @@
-"""The visitors' races: at most one race for each visitor, one at a time on each machine, in line.
+"""The visitors' races: at most one race for each visitor, one at a time, in line.
 
 A thread carries out each race when its turn has come. A reader that leaves does not end a race: a
 visitor without a connection keeps their races for as long as the limits say.
@@ -19,18 +19,17 @@ from functools import partial
 from queue import SimpleQueue
 
 from backend.errors import DerbyError, explain
-from backend.events import Event, Placed, Preparing, Saved, failures
+from backend.events import Event, Preparing, Saved, failures
 from backend.kvcache.sources import Visitor
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
-from backend.racing.hosts.host import Host, Lease, Machines, OneMachine
+from backend.racing.hosts.host import Host
 from backend.racing.race import Race
 from backend.records.file import as_bytes, from_bytes
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
-from backend.web.metrics import Tally
 from backend.web.presence import Everybody, Presence
 from backend.web.quota import Quota
 
@@ -56,7 +55,7 @@ BOARDS = 16
 SEVERAL = 9
 
 #: What a board shows and a record leaves out.
-_UNRECORDED = (Placed, Saved)
+_UNRECORDED = (Saved,)
 
 #: Seconds between two looks at who has gone.
 SWEEP = 1.0
@@ -106,7 +105,6 @@ class _Run:
     visitor: str
     commands: Sequence[Command]
     shown: Scoreboard | None  # None: shelved
-    tally: Tally = field(default_factory=Tally)
     stopped: threading.Event = field(default_factory=threading.Event)
     events: SimpleQueue[Event | None] = field(default_factory=SimpleQueue)
     joined: float = 0.0  # when it stood in line
@@ -138,13 +136,7 @@ class _Run:
         self.folded = asyncio.Event()
 
     async def finish(self) -> None:
-        """Report to the tally how the race ended. All its events are on the board."""
-        states = [score.state for score in self.board.scores]
-        self.tally.count("columns failed", times=states.count("failed"))
-        if set(states) == {"failed"}:
-            self.tally.count("ended", "failed")
-        else:
-            self.tally.count("ended", "stopped" if "stopped" in states else "finished")
+        """All its events are on the board."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -175,7 +167,6 @@ class _LastRace(_Run):
         return shown
 
     async def finish(self) -> None:
-        await super().finish()
         board = self.board
         if all(score.state == "done" for score in board.scores) and not board.noisy:
             speedups = tuple(board.speedup(i) for i in range(len(board.columns)))
@@ -195,8 +186,7 @@ class _LastRace(_Run):
 class Visitors:
     """The races of all visitors. Thread-safe. A visitor is a string that only they have, such as a
     session hash. `presence` knows who is connected; without it, nobody ever counts as absent.
-    `leavers` are called with each visitor who has been absent for too long, and `tally` hears of
-    every race.
+    `leavers` are called with each visitor who has been absent for too long.
     """
 
     def __init__(
@@ -204,14 +194,12 @@ class Visitors:
         host: Host,
         limits: Limits = PRIVATE,
         presence: Presence | None = None,
-        tally: Tally | None = None,
     ) -> None:
         self._host = host
-        self._machines: Machines = host if isinstance(host, Machines) else OneMachine(host)
+        self._machine = threading.Lock()  # held while a command runs
         self._limits = limits
         self._presence = presence or Everybody()
         self.leavers: list[Callable[[str], None]] = []
-        self._tally = tally or Tally()
         self._quota = Quota(limits.races_per_hour)
         self._line: list[_Run] = []  # in the order in which they came, those that run included
         self._served: dict[str, float] = {}  # when the last turn of each address came
@@ -305,9 +293,9 @@ class Visitors:
         board. It uses no cached prefixes. Raises DerbyError as `watch` does.
         """
         with self._lock:
-            self._require_quota(visitor)
+            self._quota.require(visitor, self._presence.now())
             self._quota.count(visitor, self._presence.now())
-        return await self._carried(_Run(visitor, (race,), Scoreboard(race.columns), self._tally))
+        return await self._carried(_Run(visitor, (race,), Scoreboard(race.columns)))
 
     async def _carried(self, run: _Run) -> Scoreboard:
         """Have a run carried out, in the place of the visitor's earlier one; its board."""
@@ -326,7 +314,7 @@ class Visitors:
         DerbyError if the line is full or the visitor has used up their races.
         """
         with self._lock:
-            self._require_quota(visitor)
+            self._quota.require(visitor, self._presence.now())
             if (series := self._series.get(visitor)) is not None:
                 series.set()  # also between two of its races
             last = self._last.get(visitor)
@@ -337,7 +325,6 @@ class Visitors:
                 visitor,
                 (*before, race),
                 Scoreboard(race.columns),
-                self._tally,
                 race=race,
                 number=max(self._number + 1, time.time_ns() // 1_000_000),
                 scope=scope,
@@ -405,7 +392,7 @@ class Visitors:
         with self._lock:
             for run in tuple(self._line):
                 if run.begun is None and self._absence(run) >= GRACE:
-                    self._put_out(run, "absent", OUT_OF_LINE)
+                    self._put_out(run, OUT_OF_LINE)
             waiting = [run for run in tuple(self._line) if run.begun is None]
             if any(self._presence.met(run.visitor) for run in waiting):
                 for run in tuple(self._line):
@@ -423,13 +410,9 @@ class Visitors:
         """End the running race if others have waited for it long enough."""
         seconds = self._limits.race_seconds
         if self._absence(run) >= GRACE:
-            self._put_out(run, "absent", UNWATCHED)
+            self._put_out(run, UNWATCHED)
         elif run.begun is not None and self._presence.now() - run.begun >= seconds:
-            self._put_out(
-                run,
-                "time",
-                f"This race was stopped after {seconds} s because others wait.",
-            )
+            self._put_out(run, f"This race was stopped after {seconds} s because others wait.")
 
     def _absence(self, run: _Run) -> float:
         """Seconds for which the run's visitor has had no connection; 0 while there is one."""
@@ -462,20 +445,12 @@ class Visitors:
             self._drive()
         run.folding = asyncio.create_task(self._fold(run))
 
-    def _require_quota(self, visitor: str) -> None:
-        try:
-            self._quota.require(visitor, self._presence.now())
-        except DerbyError:
-            self._tally.count("refused", "races per hour")
-            raise
-
     def _make_room(self) -> None:
         """Remove the newest run from the line whose visitor never had a connection."""
         for run in reversed(tuple(self._line)):
             if run.begun is None and not self._presence.met(run.visitor):
-                self._put_out(run, "line full", GAVE_WAY)
+                self._put_out(run, GAVE_WAY)
                 return
-        self._tally.count("refused", "line full")
         # Beyond it, an honest refusal is better than a long wait.
         raise DerbyError(
             f"{self._limits.waiting} races are waiting already: try again in a minute."
@@ -486,7 +461,6 @@ class Visitors:
         most = self._limits.waiting_per_address
         places = [self._presence.address(run.visitor) for run in self._line if run.begun is None]
         if address and places.count(address) >= most:
-            self._tally.count("refused", "waiting per address")
             raise DerbyError(
                 f"{most} races of your address are waiting already: try again in a minute."
             )
@@ -513,11 +487,10 @@ class Visitors:
         for other in tuple(self._last.values())[:-BOARDS]:
             other.shelve()
 
-    def _put_out(self, run: _Run, reason: str, note: str) -> None:
+    def _put_out(self, run: _Run, note: str) -> None:
         """Stop a run although its visitor did not ask for that. `note` tells them why."""
         if not run.stopped.is_set():
             run.note = note
-            run.tally.count("put out", reason)
             self._end(run)
 
     def _end(self, run: _Run) -> None:
@@ -542,69 +515,62 @@ class Visitors:
             run.wake()
 
     def _drive(self) -> None:
-        """Forget absent visitors, then give every waiting race a free machine. A race begins only
-        once its visitor is connected, so somebody who asks and hangs up takes nobody's time.
+        """Forget absent visitors, then begin the next race if the machine is free. A race begins
+        only once its visitor is connected, so somebody who asks and hangs up takes nobody's time.
         """
         with self._lock:
             for scope in tuple(self._leaving):
-                if (lease := self._machines.lease((ForgetVisitor(scope.id),))) is not None:
+                if self._machine.acquire(blocking=False):
                     self._leaving.remove(scope)
-                    threading.Thread(target=self._forget, args=(scope, lease), daemon=True).start()
+                    threading.Thread(target=self._forget, args=(scope,), daemon=True).start()
             for run in self._in_turn():
                 if run.begun is not None or not self._presence.listens(run.visitor):
                     continue
-                lease = self._machines.lease(run.commands)
-                if lease is None:
+                if not self._machine.acquire(blocking=False):
                     self._tell_wait(run)
                     continue
                 run.begun = self._presence.now()
                 if address := self._presence.address(run.visitor):
                     self._served[address] = run.begun
-                run.tally.begun(run.begun - run.joined)
                 run.wake()
-                carry_out = partial(run.context.run, self._carry_out, run, lease)
+                carry_out = partial(run.context.run, self._carry_out, run)
                 threading.Thread(target=carry_out, daemon=True).start()
 
     def _tell_wait(self, run: _Run) -> None:
-        """Tell a visitor who is first in line why no machine is available."""
+        """Tell a visitor who is first in line why the machine is not available."""
         if self._ahead(run) == 0 and (wait := self._host.facts().preparing) != run.wait:
             run.wait = wait
             run.events.put(Preparing(wait))
 
-    def _forget(self, scope: Visitor, lease: Lease) -> None:
+    def _forget(self, scope: Visitor) -> None:
         try:
-            for _ in self._carried_out(ForgetVisitor(scope.id), lease, threading.Event()):
+            for _ in self._carried_out(ForgetVisitor(scope.id), threading.Event()):
                 pass
         finally:
-            self._free(lease)
+            self._free()
 
-    def _free(self, lease: Lease) -> None:
-        """Give a machine back and start the next race. Wait while another thread looks for a
-        machine: it may have asked in vain for the first in line, and would otherwise get this
-        machine for the second.
-        """
+    def _free(self) -> None:
+        """Give the machine back and start the next race."""
         with self._lock:
-            lease.release()
+            self._machine.release()
             self._drive()
 
-    def _carry_out(self, run: _Run, lease: Lease) -> None:
+    def _carry_out(self, run: _Run) -> None:
         try:
             for command in run.commands:
-                for event in self._carried_out(command, lease, run.stopped):
+                for event in self._carried_out(command, run.stopped):
                     run.events.put(event)
         finally:
             with self._lock:
                 self._take_out(run)
-                self._free(lease)
+                self._free()
 
-    def _carried_out(
-        self, command: Command, lease: Lease, stopped: threading.Event
-    ) -> Iterator[Event]:
+    def _carried_out(self, command: Command, stopped: threading.Event) -> Iterator[Event]:
         if stopped.is_set():
             yield from all_stopped(command)
             return
         try:
-            yield from lease.stream(command, stopped.is_set)
+            yield from self._host.stream(command, stopped.is_set)
         except Exception as error:
             yield from failures(range(command.width), error)
 

@@ -153,7 +153,7 @@ def test_rows_come_back_as_they_were(rows: list[Row]) -> None:
     text = "".join(row.line for row in rows)
     assert rows_in(text, plan("lookup")) == rows
     for line in text.splitlines():
-        assert set(json.loads(line)) == {"of", "job", "machine", "seconds", "raw", "columns"}
+        assert set(json.loads(line)) == {"of", "job", "machine", "raw", "columns"}
     with pytest.raises(OtherPlanError):
         rows_in(text, plan("stateless"))
 
@@ -182,11 +182,11 @@ def test_a_failed_column_is_named_and_the_others_are_measured() -> None:
     given = plan("lookup", "stateless", prompts=1)
     board = raced(given.jobs[0].race, LoadedModels())
     board.add(Failed(1, "The device is gone."))
-    found = [row_of(given, given.jobs[0], board, 1.0)]
+    found = [row_of(given, given.jobs[0], board)]
     assert [each.column for each in measured(given, found)] == ["KV reuse", "Stateless"]
     assert failures(given, found) == ["Prompt lookup, prompt 1: The device is gone."]
     board.add(Failed(0, "Gone too."))
-    found = [row_of(given, given.jobs[0], board, 1.0)]
+    found = [row_of(given, given.jobs[0], board)]
     assert measured(given, found) == [], "there is nothing to compare with"
     assert len(failures(given, found)) == 2
 

@@ -13,12 +13,11 @@ from backend.events import (
     Failed,
     Filled,
     Finished,
-    Placed,
     Preparing,
     Saved,
     Started,
 )
-from backend.records.document import document_of, read_document, write_document
+from backend.records.document import document_of
 from backend.records.place import Hardware, this_machine, versions
 from backend.records.record import board, recorded
 from backend.results.scoreboard import Scoreboard
@@ -51,16 +50,6 @@ def test_events_stand_column_by_column_each_in_its_order() -> None:
     told = [Started(1, 3, "m"), Started(0, 3, "m"), Conditions(1, 0, 0, 0), Failed(0, "a")]
     record = recorded(Request("a"), columns, FAKE, [*told, Failed(1, "b")])
     assert record.events == (told[1], told[3], told[0], Failed(1, "b"), told[2])
-
-
-def test_a_race_of_a_cluster_is_recorded_on_its_machine() -> None:
-    placed = Placed("node-b", "A processor", 4.0, 1 << 33, "Linux")
-    record = recorded(Request("a"), [default_column("kv")], FAKE, [placed, Failed(0, "a")])
-    assert record.machine == Hardware("A processor", 4.0, 1 << 33, "Linux", "node-b")
-    assert record.events == (Failed(0, "a"),)
-    assert ", node-b, A processor, 4 cores, 8 GiB" in record.place
-    assert read_document(write_document(record)) == record
-    assert "node" not in document_of(recorded(Request("a"), record.columns, FAKE, []))["machine"]
 
 
 def test_what_is_of_no_race_is_left_out_and_what_is_of_no_column_refused() -> None:

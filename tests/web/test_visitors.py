@@ -4,19 +4,19 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from clock import Clock
 
 from backend.errors import DerbyError
-from backend.events import Event, Finished, Placed, Saved, Started
+from backend.events import Event, Finished, Saved, Started
 from backend.kvcache.sources import Visitor as Scoped
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor
-from backend.racing.hosts.host import HostFacts, Lease
+from backend.racing.hosts.host import HostFacts
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -432,52 +432,6 @@ def test_two_hundred_are_served_in_the_order_they_came() -> None:
     play(scene())
 
 
-class FreedMeanwhile(SlowHost):
-    """Its one machine comes free just after the first in line asked for it in vain, if it can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._held = threading.Lock()
-        self._freed = threading.Event()
-        self.asked = 0
-
-    def lease(self, commands: Sequence[Command]) -> Lease | None:
-        if self._held.acquire(blocking=False):
-            return Held(self.stream, self._free)
-        race = commands[0]
-        self.asked += isinstance(race, Race) and race.request.prompt == "second"
-        if self.asked == 2:
-            self.release.set()
-            self._freed.wait(1)  # in vain, now that nobody frees it while somebody looks
-        return None
-
-    def _free(self) -> None:
-        self._held.release()
-        self._freed.set()
-
-
-@dataclass
-class Held:
-    stream: Callable[[Command, Callable[[], bool]], Iterator[Event]]
-    release: Callable[[], None]
-
-
-def test_nobody_overtakes_by_asking_in_the_moment_in_which_a_machine_comes_free() -> None:
-    """Two of 6,900 races were overtaken in an hour on a busy machine: their visitor had just asked
-    for the machine in vain when it came free, and the next in line was asked about.
-    """
-
-    async def scene() -> None:
-        host = FreedMeanwhile()
-        visitors = Visitors(host)
-        for name in ("first", "second", "third"):
-            visitors.begin(name, replace(RACE, request=Request(name)))
-        await gone(visitors)
-        assert host.prompts == ["first", "second", "third"]
-
-    play(scene())
-
-
 def test_forty_sessions_of_one_browser_take_one_place() -> None:
     """One cookie once took 33 places: all its sessions are one visitor, whose new race ends the
     last one.
@@ -556,18 +510,17 @@ def test_a_race_begins_once_its_visitor_listens() -> None:
 def test_a_race_that_many_others_follow_is_shown_as_it_was() -> None:
     """All boards were once kept, with every step: 200 visitors' long races took gigabytes."""
 
-    class Cluster(InlineHost):
+    class Saving(InlineHost):
         def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-            yield Placed("node", "cpu", 2.0, 1, "Linux", "a note")
             yield from super().stream(command, stopped)
             yield Saved(0, "0123456789abcdef")
 
     def seen(board: Scoreboard) -> object:
         shown = view(board, race=0, goal=0)
-        return shown, board.placed, board.scores[0].snapshot
+        return shown, board.scores[0].snapshot
 
     async def scene() -> None:
-        visitors = Visitors(Cluster())
+        visitors = Visitors(Saving())
         race = replace(RACE, columns=(default_column("kv"), default_column("lookup")))
         await last(visitors.watch("first", race))
         board = visitors.look("first").board

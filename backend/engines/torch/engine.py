@@ -168,21 +168,6 @@ class TorchEngine(Engine):
             torch.cuda.synchronize(device)
 
 
-#: Models that were loaded ahead: see `place`.
-_PLACED: dict[ModelSpec, Any] = {}
-
-
-def place(spec: ModelSpec, say: Callable[[str], None]) -> None:
-    """Load a model's weights onto its device, CPU or CUDA, and keep them for whoever opens it: also
-    for processes that are forked from this one, where CUDA must not have been used yet. ZeroGPU
-    makes a fork of what was put on "cuda" in the thread that imported `spaces` first.
-
-    Raises DerbyError.
-    """
-    model = load_model(spec, _files(spec, say), {})  # transformers places by threads of its own
-    _PLACED[spec] = model.to(_placement(spec.device).get("device_map", {"": "cpu"})[""])
-
-
 def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     """Load the model that `spec` names; `say` hears what takes long. Raises DerbyError."""
     files = _files(spec, say)
@@ -190,7 +175,7 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
 
     torch.set_num_threads(threads())
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
-    model = _PLACED.get(spec) or load_model(spec, files, _placement(spec.device))
+    model = load_model(spec, files, _placement(spec.device))
     engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
     if files.factors:
         say(files.factors)

@@ -1,10 +1,10 @@
 """Where races run. The page never cares: a host turns a command into a stream of events."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from backend.events import Event
 from backend.racing.commands import Command
@@ -17,14 +17,12 @@ POLL = 0.05
 class HostFacts:
     """What an operator may want to know: how often a worker process was replaced, by kind (see
     Death), and the bytes of memory it holds now, its children's not counted (0: unknown).
-    `preparing` says what it still does before it takes races; "": it takes them. `devices` are
-    those of its machines, by engine; {}: this machine's.
+    `preparing` says what it still does before it takes races; "": it takes them.
     """
 
     restarts: Mapping[str, int] = field(default_factory=dict)
     worker_memory: int = 0
     preparing: str = ""
-    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Host(Protocol):
@@ -38,41 +36,6 @@ class Host(Protocol):
     def facts(self) -> HostFacts: ...
 
     def close(self) -> None: ...
-
-
-class Lease(Protocol):
-    """A machine that is held for one visitor's commands, until it is released."""
-
-    def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-        """As the host's."""
-        ...
-
-    def release(self) -> None: ...
-
-
-@runtime_checkable
-class Machines(Protocol):
-    """Where as many races run at once as there are machines."""
-
-    def lease(self, commands: Sequence[Command]) -> Lease | None:
-        """A free machine that can carry out these commands; None while there is none. Does not
-        wait. Where no machine ever can, the lease's columns fail with a sentence.
-        """
-        ...
-
-
-class OneMachine:
-    """What a host of one race at a time is as `Machines`. Thread-safe."""
-
-    def __init__(self, host: Host) -> None:
-        self._held = threading.Lock()
-        self.stream = host.stream
-
-    def lease(self, commands: Sequence[Command]) -> Lease | None:
-        return self if self._held.acquire(blocking=False) else None
-
-    def release(self) -> None:
-        self._held.release()
 
 
 @contextmanager

@@ -1,0 +1,68 @@
+"""A benchmark on Ray nodes: every prompt counts once, also if a machine dies while it runs."""
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from backend.bench.cluster import run_on_cluster
+from backend.bench.plan import Plan
+from backend.bench.prompts import PROMPTS
+from backend.bench.rows import Row
+from backend.errors import DerbyError
+from backend.strategies.column import parse_column
+from backend.types import ModelSpec, Request
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+
+PLAN = Plan(
+    PROMPTS[:6],
+    (parse_column("lookup:k=3"),),
+    Request("-", 24),
+    (ModelSpec("fake", "fake"),),
+    anywhere=True,
+)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster of two nodes on this machine."""
+    ray = pytest.importorskip("ray.cluster_utils")
+    nodes = ray.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes.add_node(num_cpus=1)
+    yield nodes.address
+    nodes.shutdown()
+
+
+def test_every_prompt_counts_once(address: str) -> None:
+    rows = list(run_on_cluster(address, PLAN, [], print))
+    assert sorted(row.job for row in rows) == list(range(6))
+    assert len({row.machine for row in rows}) == 2
+    assert all(not isinstance(column, str) and column.equal for r in rows for column in r.columns)
+
+
+def test_what_is_measured_already_is_left_out(address: str) -> None:
+    rows = list(run_on_cluster(address, PLAN, [], print))
+    again = list(run_on_cluster(address, PLAN, rows[:-1], print))
+    assert [row.job for row in again] == [rows[-1].job]
+
+
+def test_a_dead_actors_prompts_run_elsewhere(address: str) -> None:
+    lines: list[str] = []
+    rows: list[Row] = []
+    for row in run_on_cluster(address, PLAN, [], lines.append):
+        if not rows:
+            everything = psutil.process_iter(["cmdline"])
+            actors = [each for each in everything if "ray::Runner" in str(each.info["cmdline"])]
+            actors[0].kill()
+        rows.append(row)
+    assert sorted(row.job for row in rows) == list(range(6))
+    assert any("was lost" in line for line in lines)
+
+
+def test_no_cluster_is_one_sentence() -> None:
+    with pytest.raises(DerbyError, match="There is no Ray cluster at 'auto'"):
+        list(run_on_cluster("auto", PLAN, [], print))
