@@ -265,13 +265,12 @@ class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
     `batch`: one pass can compute several sequences. `hidden_states`: a session shows those behind
-    the last layer; `layers`: and those in front of any layer. `skipping`: a model runs without some
-    of its layers, too, over the same weights. `rewinds`: what its caches can be cut back to.
+    the last layer. `skipping`: a model runs without some of its layers, too, over the same weights.
+    `rewinds`: what its caches can be cut back to.
     """
 
     tree: bool = True
     hidden_states: bool = False
-    layers: bool = False
     batch: bool = False
     skipping: bool = False
     max_context: int = 8192

@@ -33,13 +33,11 @@ from backend.bench.verify import Case, verified_columns, verify
 from backend.cli.console import out, say
 from backend.cli.options import Model
 from backend.costs.measure import measure
-from backend.engines.heads.published import has_mtp
 from backend.errors import DerbyError, check_range, explain
 from backend.models.files import model_files
 from backend.racing.models import LoadedModels
 from backend.strategies.column import Column, parse_column
 from backend.strategies.registry import BASELINE
-from backend.strategies.speculative import MTP
 from backend.types import ModelSpec, Request
 from experiments.baselines import (
     DTYPES,
@@ -242,8 +240,6 @@ def runnable(columns: Sequence[Column], task: Task) -> Iterator[Column]:
             missing = "llguidance is not installed"
         elif draft in ("trained", "hybrid") and head_for(task.target) is None:
             missing = "no draft was trained for this model"
-        elif draft == MTP and not has_mtp(task.target.name):
-            missing = "the model has no MTP layer"
         elif draft in ("int4", "int8") and (find_spec("openvino") is None or task.size == SHORT):
             missing = "its draft runs on OpenVINO"
         if missing:

@@ -37,12 +37,6 @@ HEAVY = {
 LATE = (
     "backend.engines.torch.",
     "backend.engines.heads.device",
-    "backend.engines.heads.dflash",
-    "backend.engines.heads.draft_module",
-    "backend.engines.heads.eagle3",
-    "backend.engines.heads.medusa",
-    "backend.engines.heads.mtp",
-    "backend.engines.heads.torch_draft",
     "backend.engines.heads.network",
     "backend.training.",
 )

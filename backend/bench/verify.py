@@ -6,7 +6,6 @@ from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.runner import raced
-from backend.engines.heads.published import has_mtp
 from backend.engines.registry import engine_named, engines
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
@@ -15,7 +14,7 @@ from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
 from backend.strategies.layerskip import LAYERSKIP
 from backend.strategies.registry import BASELINE, strategies
-from backend.strategies.speculative import MTP, TRAINED
+from backend.strategies.speculative import TRAINED
 from backend.types import ModelSpec, Request, Sampling
 
 
@@ -31,14 +30,12 @@ def verified_columns() -> tuple[Column, ...]:
 
 
 def runs_on(column: Column, target: ModelSpec) -> bool:
-    """Whether the target's engine can run a verified column: trained drafts read hidden states, not
-    every engine can leave out layers, and few models have an MTP layer.
+    """Whether the target's engine can run a verified column: trained drafts read hidden states, and
+    not every engine can leave out layers.
     """
     able, draft = engine_named(target.engine).capabilities, column.settings().get("draft")
     if column.name == LAYERSKIP.name:
         return able.skipping
-    if draft == MTP:
-        return able.layers and has_mtp(target.name)
     return able.hidden_states or draft != TRAINED
 
 

@@ -3,22 +3,19 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from backend.cli.console import out, say
 from backend.errors import check_range
 from backend.models.files import BUILT_IN, model_files, model_title
-from backend.models.hub import HUB_ID
 
 
 def train(
     folder: Annotated[
         Path,
-        typer.Argument(
-            help="The folder for data and draft; about 1.2 kB per token, for eagle3 four times."
-        ),
+        typer.Argument(help="The folder for data and draft; about 1.2 kB per token."),
     ],
     answer_tokens: Annotated[
         int, typer.Option(min=1, help="The least tokens of answers to generate.")
@@ -28,13 +25,6 @@ def train(
         str, typer.Option(help="The target: built-in, a folder, or a Hub id.")
     ] = BUILT_IN,
     *,
-    form: Annotated[
-        Literal["head", "eagle3"],
-        typer.Option(
-            "--format",
-            help="head: Decode Derby's own, for any engine; eagle3: for vLLM and SGLang, too.",
-        ),
-    ] = "head",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the draft in the folder.")
     ] = False,
@@ -49,10 +39,9 @@ def train(
     from backend.training.train import train as run
 
     layers_of(model_files(model, say))  # before anything large is made of the target
-    target = open_target(model, say, several=form == "eagle3")
-    verifier = model if HUB_ID.fullmatch(model) else ""
-    work = Work(answer_tokens, minutes * 60, recipe_for(target), resume, form, verifier)
+    target = open_target(model, say)
+    work = Work(answer_tokens, minutes * 60, recipe_for(target), resume)
     report = run(folder, work, target, say)
-    of = f"{model_title(model)}, {form}, {report['device']}, {minutes:g} minutes"
+    of = f"{model_title(model)}, {report['device']}, {minutes:g} minutes"
     (folder / "curve.svg").write_text(draw_training(report[CURVE], of), encoding="utf-8")
     out.print_json(json.dumps(report))

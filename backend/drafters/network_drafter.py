@@ -86,7 +86,7 @@ class NetworkDrafter(Drafter):
         budget = min(budget, self._room(len(context)))
         known = self._known(len(context))
         unread = len(context) - known
-        if budget <= 0 or unread > READ_FORCED * self._network.goes_on:
+        if budget <= 0 or unread > READ_FORCED:
             return NOTHING
         if not self._calibration.begin(self._draft_length):
             return NOTHING
@@ -99,12 +99,9 @@ class NetworkDrafter(Drafter):
         calls = unread
         while True:
             calls += 1
-            for row in logits:
-                pair = self._choose(row, len(context) + len(self._calibration.path))
-                self._calibration.add(pair, second=self._draft_length.branches)
-                if self._ends(budget):
-                    return self._calibration.proposal(self._draft_length, calls)
-            if len(logits) > 1:  # a block ends where it does: nothing is known behind it
+            pair = self._choose(logits[0], len(context) + len(self._calibration.path))
+            self._calibration.add(pair, second=self._draft_length.branches)
+            if self._ends(budget):
                 return self._calibration.proposal(self._draft_length, calls)
             path = self._calibration.path
             logits = self._guess(len(context) + len(path) - 1, path[-1])

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from backend.engines.cache import Cache, NewRows, Store
+from backend.errors import DerbyError
 from backend.text import Tokenizer
 from backend.types import (
     LAST_LAYER,
@@ -62,7 +63,7 @@ class Session:
         """The last forward pass's hidden states of these layers, one row a token: a new array.
 
         The last layer's are what the output projection reads. Raises RuntimeError if the engine
-        does not declare `Capabilities.hidden_states`, or nobody opened a draft that reads these.
+        does not declare `Capabilities.hidden_states`, or the session was not opened for these.
         """
         return self._cache.hidden_states(self._index, layers)
 
@@ -146,22 +147,25 @@ class Engine(ABC):
         """
         raise RuntimeError(f"{self.spec} has no layers that can be left out")
 
-    def show(self, layers: Layers) -> None:
-        """Have the sessions that are opened from now on show the hidden states of these layers,
-        too. Raises RuntimeError if the engine does not declare `Capabilities.layers`, DerbyError
-        if the model does not have them.
-        """
-        raise RuntimeError(f"{self.spec} shows no layers")
-
-    def hide(self) -> None:  # noqa: B027 (most engines have nothing to hide)
-        """Have later sessions show none of what `show` asked for."""
-
     @abstractmethod
     def store(self, sequences: int) -> Store:
         """Empty caches of so many sequences: one, or several if `Capabilities.batch`."""
 
-    def open(self) -> Session:
-        """An empty session, alone in its cache."""
+    def layer_store(self, layers: Layers) -> Store:
+        """An empty cache of one sequence that shows the hidden states in front of these layers.
+        Raises DerbyError where that cannot be.
+        """
+        raise DerbyError(
+            f"{self.spec} does not show the hidden states of its layers {layers}, which this draft "
+            "reads: choose the torch engine."
+        )
+
+    def open(self, layers: Layers = ()) -> Session:
+        """An empty session, alone in its cache, that shows the hidden states of these layers, too.
+        Raises DerbyError if it cannot. The last layer's need not be asked for.
+        """
+        if inner := tuple(layer for layer in layers if layer not in LAST_LAYER):
+            return Session(Cache(self.layer_store(inner), self.capabilities))
         return Session(self.cache())
 
     def cache(self, sequences: int = 1) -> Cache:

@@ -102,8 +102,7 @@ class Store(ABC):
     def hidden_states(self, layers: Layers) -> HiddenStates:
         """The last pass's hidden states of these layers [b, n, D], valid until the next pass.
 
-        Needed where Capabilities.hidden_states are declared; of others than the last layer, where
-        Capabilities.layers are.
+        Needed where Capabilities.hidden_states are declared.
         """
         raise RuntimeError("this engine shows no hidden states")
 

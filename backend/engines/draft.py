@@ -20,17 +20,14 @@ UNLIMITED = 1 << 31
 class DraftNetwork(ABC):
     """A network over a cache of one text, its rows by the positions of their tokens.
 
-    It may read the target's hidden states, beside one another in a row. Logits are [b, V']: of the
-    next b tokens, of which a network that drafts in blocks gives several in one pass, and those of
-    today one.
+    It may read the target's hidden states, beside one another in a row. Logits are [1, V'].
 
     `name`: what it is called where its guesses are shown; `title`: in a sentence. `seconds`: what a
     pass takes in a round. `held`: the tokens that it had read when it was opened. `layers`: those
     of the target whose hidden states it reads, -1 being behind the last norm; (): it reads tokens
     alone. `vocabulary` int64 [V'], ascending: the target's ids of its logits; None: they are the
-    same. `goes_on`: whether it can guess behind tokens that the target has not computed.
-    `positions`: tokens of the longest text that it can read. `window`: so many of the last tokens
-    are all that it sees, and that it takes in one pass.
+    same. `positions`: tokens of the longest text that it can read. `window`: so many of the last
+    tokens are all that it sees, and that it takes in one pass.
     """
 
     name: str
@@ -39,7 +36,6 @@ class DraftNetwork(ABC):
     held: Sequence[int] = ()
     layers: tuple[int, ...] = ()
     vocabulary: NDArray[np.int64] | None = None
-    goes_on: bool = True
     positions: int = UNLIMITED
     window: int = UNLIMITED
 

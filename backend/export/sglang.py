@@ -1,12 +1,10 @@
 """SGLang: its offline Engine with speculative decoding and structured outputs."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from backend.engines.heads.published import AUTHORS
 from backend.export.plan import TORCH_DTYPES, Library, Plan, call, python, sampled
 from backend.export.vllm import compressed, quantising
-from backend.strategies.equivalents import EAGLE_3, MTP
+from backend.strategies.equivalents import EAGLE_3
 
 
 def _lines(plan: Plan) -> list[str]:
@@ -52,7 +50,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield from quantising(plan)
     if plan.kind == "lookup" and not plan.lacking:
         yield "Its n-grams include those of other requests, and need CUDA."
-    if plan.trained and _loadable(plan.trained) == plan.trained:
+    if plan.trained:
         yield (
             "SGLang loads drafts in their authors' format (SGLang issue 18216): convert a draft in "
             "the format of speculators."
@@ -60,29 +58,20 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 
 def _speculation(plan: Plan) -> list[str]:
-    trained = [f"speculative_draft_model_path={python(_loadable(plan.trained))}"] * bool(
-        plan.trained
-    )
     chain = [
         f"speculative_num_steps={plan.k}",
         "speculative_eagle_topk=1",
         f"speculative_num_draft_tokens={plan.k} + 1",  # the last token is among them
     ]
     if plan.lacking:
-        algorithm = {EAGLE_3: "EAGLE3", MTP: "EAGLE"}[plan.lacking]
-        return [f'speculative_algorithm="{algorithm}"', *trained, *chain]
+        trained = f"speculative_draft_model_path={python(plan.trained)}"
+        return ['speculative_algorithm="EAGLE3"', trained, *chain]
     if plan.draft:
         draft = f"speculative_draft_model_path={compressed(plan.draft, 'draft')}"
         return ['speculative_algorithm="STANDALONE"', draft, *chain]
     if plan.kind == "lookup":
         return ['speculative_algorithm="NGRAM"', chain[-1]]
     return []
-
-
-def _loadable(draft: str) -> str:
-    """The draft's folder, or the one in it that `train` wrote for SGLang."""
-    folder = Path(draft) / AUTHORS
-    return str(folder) if folder.is_dir() else draft
 
 
 def _sampling(plan: Plan) -> list[str]:
@@ -100,5 +89,5 @@ SGLANG = Library(
     _lines,
     _notes,
     imports=False,
-    has=frozenset({EAGLE_3, MTP}),
+    has=frozenset({EAGLE_3}),
 )

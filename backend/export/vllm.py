@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python, sampled
-from backend.strategies.equivalents import DFLASH, EAGLE_3, MEDUSA, MTP, P_EAGLE, SUFFIX_DECODING
+from backend.strategies.equivalents import EAGLE_3, SUFFIX_DECODING
 
 _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 
@@ -67,15 +67,8 @@ def _speculation(plan: Plan) -> str:
         entries.append(f'"num_speculative_tokens_per_batch_size": {ranges}')
     if plan.lacking == SUFFIX_DECODING:
         entries = ['"method": "suffix"', *entries]
-    elif plan.lacking in (EAGLE_3, P_EAGLE):
+    elif plan.lacking == EAGLE_3:
         entries = ['"method": "eagle3"', f'"model": {python(plan.trained)}', *entries]
-        entries += ['"parallel_drafting": True'] * (plan.lacking == P_EAGLE)
-    elif plan.lacking in (DFLASH, MEDUSA):
-        method = f'"method": "{plan.lacking.lower()}"'
-        entries = [method, f'"model": {python(plan.trained)}', *entries]
-    elif plan.lacking == MTP:
-        folder = [f'"model": {python(plan.trained)}'] if plan.trained else []
-        entries = ['"method": "mtp"', *folder, *entries]
     elif plan.draft:
         draft = compressed(plan.draft, "draft")
         entries = ['"method": "draft_model"', f'"model": {draft}', *entries]
@@ -102,5 +95,5 @@ VLLM = Library(
     _lines,
     _notes,
     imports=False,
-    has=frozenset({SUFFIX_DECODING, EAGLE_3, P_EAGLE, DFLASH, MEDUSA, MTP}),
+    has=frozenset({SUFFIX_DECODING, EAGLE_3}),
 )

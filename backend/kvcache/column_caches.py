@@ -26,7 +26,7 @@ from backend.kvcache.sources import (
     Scope,
     SnapshotFile,
 )
-from backend.types import AnswerSoFar
+from backend.types import AnswerSoFar, Layers
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +55,11 @@ class Caches:
         file: Snapshot | None,
         clock: Clock,
         longest: int = 0,
+        layers: Layers = (),
     ) -> tuple[Session, list[int]]:
         """A session for a text that begins with `context`, and the tokens that it holds already.
-        Once closed, it leaves its cache to the visitor's later columns.
+        It shows the hidden states of `layers`. Once closed, it leaves its cache to the visitor's
+        later columns.
 
         Taking them over counts on `clock`; preparing for a text of up to `longest` tokens does
         not. At least the last token of `context` is left to be computed. Raises DerbyError if the
@@ -65,7 +67,7 @@ class Caches:
         """
         prefix = self._prefix(engine, kind, context, file)
         held = list(context[: prefix.length])
-        session = engine.open()
+        session = engine.open(layers)
         try:
             session.reserve(longest)
             if held:

@@ -40,7 +40,7 @@ from backend.racing.records import record_of
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs, Weights
 from backend.text import require_same_tokenizer
-from backend.types import AnswerSoFar, ModelSpec, Request
+from backend.types import AnswerSoFar, Layers, ModelSpec, Request
 
 #: First tokens that a context shift keeps at least: attention leans on them (arXiv 2309.17453).
 SINK = 4
@@ -162,10 +162,11 @@ class _LocalRun:
         sampler = Sampler(request.sampling)
         context = answer.context(prompt)
         with ExitStack() as opened:
-            session, held = self._opened(self._target, "target", context, file)
-            opened.callback(session.close)
             drafter, draft_seconds = self._build(sampler, context, file)
             opened.callback(drafter.close)
+            layers = drafter.states.layers if drafter.states else ()
+            session, held = self._opened(self._target, "target", context, file, layers)
+            opened.callback(session.close)
             yield from self._known_costs(draft_seconds)
             if self._clock.seconds:
                 seconds, compiled = rounded(self._clock.seconds), rounded(self._compiled)
@@ -328,11 +329,18 @@ class _LocalRun:
         return ModelNetwork(session, engine, held, seconds), ""
 
     def _opened(
-        self, engine: Engine, kind: str, context: Sequence[int], file: Snapshot | None
+        self,
+        engine: Engine,
+        kind: str,
+        context: Sequence[int],
+        file: Snapshot | None,
+        layers: Layers = (),
     ) -> tuple[Session, list[int]]:
-        """A session and the tokens that it holds, ready for all that may be written."""
+        """A session that shows the hidden states of these layers, and the tokens that it holds;
+        ready for all that may be written.
+        """
         longest = self._longest(context)
-        return self._caches.open(engine, kind, context, file, self._clock, longest)
+        return self._caches.open(engine, kind, context, file, self._clock, longest, layers)
 
     def _longest(self, context: Sequence[int]) -> int:
         """Tokens that a text may have in the end that begins with these."""

@@ -55,7 +55,9 @@ class Loading:
         return self.models.call_seconds(draft)
 
     def head(self, target: Engine, weights: Weights) -> OpenNetwork | None:
-        """What opens the trained draft; None where a model drafts, or nothing."""
+        """What opens the draft's network; None where a model drafts, or nothing."""
+        if callable(weights):
+            return weights
         if not isinstance(weights, Path):
             return None
         return self.models.head(target, weights, self.say)
@@ -87,7 +89,6 @@ class Loading:
 
         Raises DerbyError if the targets cannot all be kept in memory.
         """
-        self.models.hide_layers()
         by_target: dict[ModelSpec, list[int]] = {}
         others: list[int] = []
         for i, column in enumerate(columns):
@@ -124,7 +125,7 @@ class Loading:
         for column, target, each in zip(local, targets, weights, strict=True):
             with suppress(Exception):
                 engine, (draft, _) = self.engine(target), self.draft(target, each)
-                self.head(engine, each)  # first: what it reads may change what passes cost
+                self.head(engine, each)
                 asked = [engine] if remeasure or column.automatic else []
                 if draft is not None and remeasure:
                     asked.append(draft)

@@ -11,7 +11,6 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from backend.costs.learnt import LearntCosts
@@ -26,7 +25,6 @@ from backend.engines.draft import OpenNetwork
 from backend.engines.heads.draft import HeadNetwork
 from backend.engines.heads.file import SHIPPED, read_head
 from backend.engines.heads.opening import open_head, place_for
-from backend.engines.heads.published import read_published
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
@@ -39,9 +37,6 @@ from backend.racing.usual import LARGE, size
 from backend.racing.waiting import progress
 from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
-
-if TYPE_CHECKING:
-    from backend.engines.heads.torch_draft import TorchDraft
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +104,6 @@ class LoadedModels:
         self._load: dict[ModelSpec, LoadCosts] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path], tuple[int, OpenNetwork]] = {}
-        # Drafts as others publish them have their target's weights, and go with it.
-        self._published: WeakKeyDictionary[Engine, dict[Path, tuple[int, TorchDraft]]] = (
-            WeakKeyDictionary()
-        )
         self._experience: WeakKeyDictionary[Engine, dict[Weights, Experience]] = WeakKeyDictionary()
 
     @property
@@ -347,11 +338,9 @@ class LoadedModels:
                 keep(engine, costs)
 
     def head(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
-        """What opens the trained draft at `path`: a head's file, or a folder as others publish it.
-        Raises DerbyError if it is not one, or another model's.
+        """What opens the trained head in the file `path`. Raises DerbyError if it is not one, or
+        another model's.
         """
-        if path.is_dir():
-            return self._published_draft(target, path, say).open
         key, written = (target.spec.name, place_for(target.spec), path), _written(path)
         known = self._heads.get(key)
         if known is None or known[0] != written:
@@ -365,28 +354,9 @@ class LoadedModels:
             known = self._heads[key] = written, opened
         return known[1]
 
-    def _published_draft(self, target: Engine, path: Path, say: Say) -> "TorchDraft":
-        drafts, written = self._published.setdefault(target, {}), _written(path)
-        known = drafts.get(path)
-        if known is None or known[0] != written:
-            draft = read_published(path)
-            from backend.engines.heads.torch_draft import open_published
-
-            say(f"Loading the {draft.title} draft {path.name}...")
-            known = drafts[path] = written, open_published(draft, target, say)
-        known[1].watch(target)
-        return known[1]
-
     def experience(self, target: Engine, weights: Weights) -> Experience:
         """What texts have taught of the target's draft since the target was loaded."""
         return self._experience.setdefault(target, {}).setdefault(weights, Experience())
-
-    def hide_layers(self) -> None:
-        """Have no loaded model show hidden states for drafts of an earlier race: captured passes
-        do not, so other columns would go without them.
-        """
-        for engine in self._loaded.values():
-            engine.hide()
 
     def warm_up(self, steps: int | None = 1, seconds: float = inf) -> bool:
         """Do so many steps of warming up (None: all), but begin none after so many seconds; False
@@ -403,14 +373,10 @@ class LoadedModels:
 
 
 def _written(path: Path) -> int:
-    """When a draft's file, or the newest file of its folder, was written: `train` does so anew."""
-
-    def at(place: Path) -> int:
-        with suppress(OSError):  # which is told where the file is read
-            return place.stat().st_mtime_ns
-        return 0
-
-    return max(map(at, (path, *path.glob("*"))))
+    """When a draft's file was written: training does so anew."""
+    with suppress(OSError):  # which is told where the file is read
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def model_budget() -> int:

@@ -12,7 +12,7 @@ from backend.decoding.sampling import Sampler
 from backend.drafters.acceptance import Experience
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.engines.base import Engine
-from backend.engines.draft import DraftNetwork
+from backend.engines.draft import DraftNetwork, OpenNetwork
 from backend.errors import DerbyError
 from backend.strategies.equivalents import Equivalent, Plain
 from backend.strategies.settings import Setting
@@ -25,10 +25,10 @@ Values = Mapping[str, Any]
 TAKEN = {"cache", "grammar", "relax", "limit", "model", "engine", "precision", "device"}
 
 
-#: What a column's drafter needs loaded: a trained head's file, a model, or nothing. A model that
-#: cannot be had fails the column, but for a copy of the target (a model of its name): without that
-#: the drafter is built, and is told why.
-Weights = Path | ModelSpec | None
+#: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that
+#: the strategy has loaded itself, or nothing. A model that cannot be had fails the column, but for
+#: a copy of the target (a model of its name): without that the drafter is built, and is told why.
+Weights = Path | ModelSpec | OpenNetwork | None
 
 
 @dataclass(frozen=True, slots=True)

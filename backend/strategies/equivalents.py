@@ -40,10 +40,6 @@ class Draft:
 SUFFIX_DECODING = "suffix decoding"
 RECYCLED = "token recycling"
 EAGLE_3 = "EAGLE-3"
-P_EAGLE = "P-EAGLE"
-DFLASH = "DFlash"
-MEDUSA = "Medusa"
-MTP = "MTP"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from backend.drafters.hybrid import Hybrid, Proposer
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
-from backend.engines.heads.published import KINDS, folder_of, is_published, own_mtp, read_published
 from backend.engines.registry import all_precisions, copy_spec
 from backend.errors import DerbyError
 from backend.models.gguf import SUFFIX
@@ -25,16 +24,15 @@ from backend.strategies.declaration import (
     Values,
     Weights,
 )
-from backend.strategies.equivalents import Draft, Equivalent, Lookup, Nothing
+from backend.strategies.equivalents import Draft, Equivalent, Lookup
 from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.recycling import recycling_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.strategies.suffix import suffix_of
 from backend.types import ModelSpec
 
-#: Drafts that are no model's name: the trained head, the same behind prompt lookup, and the
-#: target's own layer for more than the next token.
-TRAINED, HYBRID, MTP = "trained", "hybrid", "mtp"
+#: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
+TRAINED, HYBRID = "trained", "hybrid"
 
 #: What may propose beside the draft. USUALLY: prompt lookup beside HYBRID, nothing beside others.
 USUALLY = "usual"
@@ -56,9 +54,6 @@ def weights(values: Values, target: Engine) -> Weights:
     trained.
     """
     draft: str = values["draft"]
-    if draft == MTP or is_published(draft):
-        _require_layers(target)
-        return own_mtp(target.spec.name) if draft == MTP else folder_of(draft)
     head = _head(draft, target.spec)
     if head is not None and draft != HYBRID:
         _require_hidden_states(target)
@@ -86,14 +81,6 @@ def _require_hidden_states(target: Engine) -> None:
         raise DerbyError(
             f"A trained draft reads hidden states, and {target.spec} does not give them: choose "
             f"{USUAL_COPY}, or a model with its tokenizer."
-        )
-
-
-def _require_layers(target: Engine) -> None:
-    if not target.capabilities.layers:
-        raise DerbyError(
-            f"{target.spec} does not show the hidden states of its layers, which this draft reads: "
-            "choose the torch engine."
         )
 
 
@@ -137,10 +124,6 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     draft, k = values["draft"], values["k"]
-    if is_published(draft):
-        return Nothing(read_published(folder_of(draft)).title, Lookup(k, NGRAM), draft)
-    if draft == MTP:
-        return Nothing(KINDS[MTP], Lookup(k, NGRAM))
     if _head(draft, target) is not None or draft == TRAINED:
         together = f" beside {_named(values)}" if beside(values) else ""
         return Lookup(
@@ -205,15 +188,13 @@ SPECULATIVE = Strategy(
             "draft",
             "Draft",
             "The draft. hybrid: prompt lookup plus the trained draft; int4 or int8: a copy of the "
-            "model; mtp: the model's MTP layer, if any. You can also name a model with the same "
-            "tokenizer, or a published EAGLE-3, P-EAGLE, DFlash, Medusa or MTP draft.",
+            "model. You can also name a model with the same tokenizer.",
             HYBRID,
             (
                 (HYBRID, "hybrid"),
                 (TRAINED, "trained"),
                 ("int4", "int4 copy"),
                 ("int8", "int8 copy"),
-                (MTP, "MTP layer"),
             ),
         ),
         Choice(
@@ -246,7 +227,6 @@ SPECULATIVE = Strategy(
         "draft=int4,k=8",
         "beside=suffix",
         "draft=trained,beside=recycling,k=6",
-        "draft=mtp,k=3",
         "promise=distribution",
     ),
     candidates=(

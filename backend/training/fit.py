@@ -106,8 +106,8 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
     features = bits.view(torch.bfloat16).float()
     n = tokens.shape[1] - 2
     after, positions = tokens[:, 1 : n + 1], torch.arange(1, n + 1, device=device)
-    truth = features[:, 1 : n + 1, -head.shape.hidden :]  # what a place's prediction stands for
-    first = seen = head.fused(features[:, :n]).float()
+    truth = features[:, 1 : n + 1]  # what a place's prediction stands for
+    first = seen = features[:, :n]
     earlier: list[list[KeyValue]] = [[] for _ in head.layers]
     found: list[Lesson] = []
     for step in range(steps):
@@ -121,14 +121,12 @@ def lessons(head: TorchHead, batch: Sequence[Text], steps: int) -> list[Lesson]:
 
 
 def _judge(head: TorchHead, predicted: Tensor, truth: Tensor) -> Lesson:
-    """Compare features [m, D]: by the tokens they mean and, if they should be alike, by
-    themselves.
-    """
+    """Compare features [m, D]: by the tokens they mean, and by themselves."""
     with torch.no_grad():
-        target_logits = head.taught(truth.bfloat16())
+        target_logits = head.logits(truth.bfloat16())
     logits = head.logits(predicted.bfloat16())
     entropy = -(target_logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
-    distance = functional.smooth_l1_loss(predicted.float(), truth) if head.likens else 0.0
+    distance = functional.smooth_l1_loss(predicted.float(), truth)
     hit = (logits.detach().argmax(-1) == target_logits.argmax(-1)).float().mean()
     return Lesson(entropy + FEATURES * distance, float(hit), len(truth))
 

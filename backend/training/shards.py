@@ -39,15 +39,14 @@ class Text(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Shard:
     """`path` is the file of tokens: `tokens` uint16 or uint32 [N], `kind` uint8 [N], `offsets`
-    int64 [texts + 1]. `kept`: what the file of its features is called, of those of one draft's.
+    int64 [texts + 1].
     """
 
     path: Path
-    kept: str = "features"
 
     @property
     def features_path(self) -> Path:
-        return self.path.with_suffix(f".{self.kept}.npy")
+        return self.path.with_suffix(".features.npy")
 
     def texts(self) -> Iterator[Text]:
         """Its conversations; the features stay on disk until they are read."""

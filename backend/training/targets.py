@@ -13,14 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from backend.engines.openvino.layers import output_of, show_layers
 from backend.errors import DerbyError
 from backend.models.files import ModelFiles, Say, model_files
 from backend.text import HfTokenizer
 from backend.training.chats import Template, template_of
-from backend.training.eagle3 import layers_read
 from backend.training.shards import groups
-from backend.types import HiddenStates, Layers, ModelSpec
+from backend.types import HiddenStates, ModelSpec
 
 #: bf16 throughout. Threads are not bound to cores, because those of torch, which samples, and of
 #: whatever else runs for these hours need theirs too.
@@ -65,20 +63,18 @@ class Target(Protocol):
         ...
 
     def features(self, texts: Sequence[NDArray[np.int64]]) -> list[HiddenStates]:
-        """HiddenStates [n, D] of each text [n], those of earlier layers in front of the last."""
+        """HiddenStates [n, D] of each text [n]."""
         ...
 
 
-def open_target(name: str, say: Say, *, several: bool = False) -> Target:
-    """The model `name`, on CUDA if there is a device, or else on OpenVINO; `several`: its features
-    are those of the layers that EAGLE-3 reads, and the last. Raises DerbyError if there is no such
-    model, or none that a draft can be made of.
+def open_target(name: str, say: Say) -> Target:
+    """The model `name`, on CUDA if there is a device, or else on OpenVINO. Raises DerbyError if
+    there is no such model, or none that a draft can be made of.
     """
     files = model_files(name, say)
-    layers = layers_read(files.folder) if several else ()
     if torch.cuda.is_available():
-        return TorchTarget(files, "cuda", layers)
-    return OpenVINOTarget(name, files, say, layers)
+        return TorchTarget(files, "cuda")
+    return OpenVINOTarget(name, files, say)
 
 
 def _template(files: ModelFiles) -> Template:
@@ -90,10 +86,9 @@ class OpenVINOTarget:
 
     together = 8  # so many rows of logits stay in the processor's cache
 
-    def __init__(self, name: str, files: ModelFiles, say: Say, layers: Layers = ()) -> None:
+    def __init__(self, name: str, files: ModelFiles, say: Say) -> None:
         from backend.engines.openvino.export import IR, openvino_ir
 
-        self._layers = layers
         self.files, self.template = files, _template(files)
         self._path = openvino_ir(ModelSpec(name), say) / IR
         self._rounded = openvino_ir(ModelSpec(name, precision="int8"), say) / IR
@@ -114,9 +109,7 @@ class OpenVINOTarget:
     def _features(self, tokens: NDArray[np.int64]) -> HiddenStates:
         self._reading.reset_state()
         _infer(self._reading, 0, tokens[None], np.zeros(1, np.int32), [])
-        earlier = [self._reading.get_tensor(output_of(layer)) for layer in self._layers]
-        found = [*earlier, self._reading.get_output_tensor(1)]
-        return np.concatenate([tensor.data[0] for tensor in found], -1)
+        return self._reading.get_output_tensor(1).data[0].copy()
 
     @cached_property
     def _sampling(self) -> Any:
@@ -131,15 +124,7 @@ class OpenVINOTarget:
     def _reading(self) -> Any:
         from backend.engines.openvino.core import core
 
-        model = core().read_model(self._path)
-        try:
-            show_layers(model, self._layers)
-        except ValueError as error:
-            raise DerbyError(
-                f"{self.files.folder.name} shows no features for an EAGLE-3 draft, for {error}: "
-                "choose --format head."
-            ) from error
-        return core().compile_model(model, "CPU", FAST).create_infer_request()
+        return core().compile_model(self._path, "CPU", FAST).create_infer_request()
 
 
 def _infer(
@@ -174,10 +159,9 @@ class TorchTarget:
 
     together = 4096  # all of a batch: kernels should be few
 
-    def __init__(self, files: ModelFiles, device: str, layers: Layers = ()) -> None:
+    def __init__(self, files: ModelFiles, device: str) -> None:
         from transformers import AutoModelForCausalLM
 
-        self._layers = layers
         self.files, self.template = files, _template(files)
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         try:
@@ -231,7 +215,5 @@ class TorchTarget:
         for row, text in zip(ids, texts, strict=True):
             row[: len(text)] = text
         read = self._model.get_decoder()
-        options = {"use_cache": False, "output_hidden_states": bool(self._layers)}
-        output = read(torch.from_numpy(ids).to(self._model.device), **options)
-        states = [*(output.hidden_states[i] for i in self._layers), output.last_hidden_state]
-        return torch.cat(states, -1).float().cpu().numpy()
+        output = read(torch.from_numpy(ids).to(self._model.device), use_cache=False)
+        return output.last_hidden_state.float().cpu().numpy()

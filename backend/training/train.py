@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
@@ -20,7 +19,6 @@ from backend.errors import DerbyError
 from backend.models.digests import sha256_of
 from backend.models.files import ModelFiles, Say
 from backend.training.chats import USUAL, Caps
-from backend.training.eagle3 import Eagle3Head, new_eagle3, read_eagle3, write_eagle3
 from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard
 from backend.training.synthesis import SEED, synthesise
@@ -49,65 +47,13 @@ LIBRARIES = ("torch", "transformers", "openvino", "numpy")
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a run does: at least so many tokens of answers, so long a fit, in seconds, and whether
-    the fit goes on from the folder's head. `form` is one of FORMS; `verifier`: what an EAGLE-3
-    draft's configuration calls its target; "": its folder.
+    the fit goes on from the folder's head.
     """
 
     answer_tokens: int
     seconds: float
     recipe: Recipe
     resume: bool = False
-    form: str = "head"
-    verifier: str = ""
-
-
-#: A draft's weights, and the target's ids that it can draft.
-Kept = tuple[dict[str, Tensor], NDArray[np.int64]]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A kind of draft: its file in the folder, what the files of its features are called, and how
-    it is made, written and read again.
-    """
-
-    file: str
-    features: str
-    new: Callable[[Path, NDArray[np.int64], Recipe], TorchHead]
-    save: Callable[[Path, Any, NDArray[np.int64], Target, Work], None]
-    load: Callable[[Path], Kept]
-
-
-def _save_head(
-    path: Path, head: TorchHead, tokens: NDArray[np.int64], target: Target, _work: Work
-) -> None:
-    state = head.state_dict().items()
-    weights = {name: value.float().cpu().numpy() for name, value in state}
-    write_head(path, head.shape, weights, tokens, target.files.fingerprint)
-
-
-def _load_head(path: Path) -> Kept:
-    file = read_head(path)
-    return {name: torch.from_numpy(each) for name, each in file.weights.items()}, file.tokens
-
-
-def _save_eagle3(
-    path: Path, head: Eagle3Head, tokens: NDArray[np.int64], target: Target, work: Work
-) -> None:
-    folder = target.files.folder
-    write_eagle3(path, head, tokens, folder, work.verifier or str(folder))
-
-
-FORMS = {
-    "head": Form(HEAD, "features", new_head, _save_head, _load_head),
-    "eagle3": Form(
-        "eagle3/model.safetensors",
-        "eagle3",
-        lambda folder, tokens, recipe: new_eagle3(folder, tokens, recipe.sources[-1]),
-        _save_eagle3,
-        read_eagle3,
-    ),
-}
 
 
 def train(folder: Path, work: Work, target: Target, say: Say, caps: Caps = USUAL) -> dict[str, Any]:
@@ -126,22 +72,23 @@ def train(folder: Path, work: Work, target: Target, say: Say, caps: Caps = USUAL
                 f"{work.answer_tokens} tokens of answers make only the one file that is held out: "
                 "ask for twice as many or more."
             )
-        synthesised, form = monotonic(), FORMS[work.form]
-        shards = [replace(shard, kept=form.features) for shard in shards]
+        synthesised = monotonic()
         for number, shard in enumerate(shards, 1):
             shard.add_features(target.features)
             say(f"features of {number} of {len(shards)} files")
         read = monotonic()
         head, tokens = _started(folder, work, shards[1:], target)
-        path = folder / form.file
+        path = folder / HEAD
         curve: list[tuple[int, float]] = []
         for progress in fit(head, shards[1:], work.recipe, work.seconds):
             hits = evaluate(head, shards[:1], work.recipe, JUDGED, FEW)
             curve.append((progress.seen, round(tokens_per_pass(hits), 3)))
             say(f"{progress.said}; {curve[-1][1]:.2f} tokens per pass on held-out text")
-            form.save(path, head, tokens, target, work)
+            state = head.state_dict().items()
+            weights = {name: value.float().cpu().numpy() for name, value in state}
+            write_head(path, head.shape, weights, tokens, target.files.fingerprint)
         fitted = monotonic()
-        hits = evaluate(_as_shipped(head, form, path), shards[:1], work.recipe, JUDGED)
+        hits = evaluate(_as_shipped(head, path), shards[:1], work.recipe, JUDGED)
         seconds = {
             "synthesis": round(synthesised - began),
             "features": round(read - synthesised),
@@ -198,15 +145,14 @@ def _started(
     folder: Path, work: Work, shards: Sequence[Shard], target: Target
 ) -> tuple[TorchHead, NDArray[np.int64]]:
     """The head to fit and the tokens that it can draft: new, or that of an earlier run."""
-    form, model = FORMS[work.form], target.files.folder
-    path = folder / form.file
+    model, path = target.files.folder, folder / HEAD
     if not (work.resume and path.exists()):
         tokens = frequent_tokens(shards, work.recipe.vocabulary, target.files.vocab_size)
-        return _placed(form.new(model, tokens, work.recipe)), tokens
-    tokens = form.load(path)[1]
-    head = form.new(model, tokens, work.recipe)
+        return _placed(new_head(model, tokens, work.recipe)), tokens
+    tokens = read_head(path).tokens
+    head = new_head(model, tokens, work.recipe)
     try:
-        return _placed(_as_shipped(head, form, path)), tokens
+        return _placed(_as_shipped(head, path)), tokens
     except RuntimeError as error:
         raise DerbyError(
             f"{path.name} in {str(folder)!r} was trained by another recipe: start again without "
@@ -218,9 +164,10 @@ def _placed(head: TorchHead) -> TorchHead:
     return head.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _as_shipped(head: TorchHead, form: Form, path: Path) -> TorchHead:
+def _as_shipped(head: TorchHead, path: Path) -> TorchHead:
     """The head with the weights that the file holds, rounded as they are there."""
-    head.load_state_dict(form.load(path)[0])
+    weights = read_head(path).weights
+    head.load_state_dict({name: torch.from_numpy(each) for name, each in weights.items()})
     return head
 
 
@@ -232,7 +179,7 @@ def _report(
     hits: Sequence[float],
     seconds: dict[str, int],
 ) -> dict[str, Any]:
-    head = folder / FORMS[work.form].file
+    head = folder / HEAD
     return {
         "target": {"fingerprint": target.files.fingerprint},
         "data": {

@@ -309,9 +309,8 @@ def test_verify_leaves_out_what_it_cannot_run() -> None:
         for engine, target in targets.items()
     }
     assert targets["llamacpp"].precision == "gguf-exact"
-    layer = {"Speculative (k=3, draft=mtp)"}
-    assert left_out["torch"] == layer, "the built-in model has none"
-    skipping = layer | {"Layer skipping", "Layer skipping (k=3)"}
+    assert left_out["torch"] == set()
+    skipping = {"Layer skipping", "Layer skipping (k=3)"}
     assert left_out["openvino"] == skipping
     trained = {f"Speculative (k={k}, draft=trained)" for k in (1, 4)}
     beside = {"Speculative (k=6, draft=trained, beside=recycling)"}

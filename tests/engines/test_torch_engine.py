@@ -104,6 +104,44 @@ def test_a_model_that_is_opened_again_is_tapped_once() -> None:
     assert other.hidden_states().shape == (1, 64)
 
 
+def hooks() -> int:
+    """How many hooks the model's layers have."""
+    return sum(len(layer._forward_pre_hooks) for layer in ENGINE.model.model.layers)
+
+
+def test_a_session_shows_the_states_in_front_of_the_layers_that_it_was_opened_for() -> None:
+    """The hooks stayed: after one race with such a draft every pass of every column ran them."""
+    inside: list[int] = []
+    counting = ENGINE.model.get_decoder().register_forward_hook(lambda *_: inside.append(hooks()))
+    session, plain, tokens = ENGINE.open((0, 1, -1)), ENGINE.open(), CONTEXT[:5]
+    try:
+        feed(session, tokens[:3])
+        feed(plain, tokens[:1])
+        feed(session, tokens[3:])
+    finally:
+        counting.remove()
+    assert (inside, hooks()) == ([2, 0, 2], 0)
+    with torch.inference_mode():
+        every = ENGINE.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    expected = torch.cat([every[i][0] for i in (0, 1, 2)], -1)[3:].numpy()
+    assert_close(session.hidden_states((0, 1, -1)), expected)
+    with pytest.raises(RuntimeError, match="no pass has shown"):
+        plain.hidden_states((0,))
+
+
+def test_no_hook_is_left_by_a_pass_that_fails() -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    failing, session = ENGINE.model.model.layers[1].register_forward_hook(fail), ENGINE.open((1,))
+    try:
+        with pytest.raises(MemoryError):
+            feed(session, CONTEXT)
+    finally:
+        failing.remove()
+    assert hooks() == 0
+
+
 def test_state_space_models_are_refused_by_type() -> None:
     config = AutoConfig.for_model(
         "mamba", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1

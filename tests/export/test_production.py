@@ -1,10 +1,8 @@
 """From a column's run to its code: the settings in force, and what visitors are handed."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from boards import board_of, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.engines.heads.published import AUTHORS
 from backend.errors import DerbyError
 from backend.events import Decided, Event
 from backend.export.plan import Snippet
@@ -106,17 +103,6 @@ def test_of_a_long_reason_there_is_what_was_decided() -> None:
     assert note == "Auto guessed 4 tokens ahead on average."
 
 
-def test_of_a_draft_trained_here_each_server_gets_the_format_that_it_loads(tmp_path: Path) -> None:
-    (tmp_path / AUTHORS).mkdir()
-    config = {"speculators_model_type": "eagle3", "transformer_layer_config": {}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    column = f"speculative:draft={tmp_path},k=4"
-    assert f'"model": {str(tmp_path)!r}' in code_of(column, ran(), "vLLM").code
-    served = code_of(column, ran(), "SGLang")
-    assert f"speculative_draft_model_path={str(tmp_path / AUTHORS)!r}" in served.code
-    assert "speculators" not in served.note
-
-
 def test_a_column_that_was_stopped_does_not_say_what_pays() -> None:
     """Its code had the most tokens that it might have drafted, as "the settings in force"."""
     assert "did not finish" in code_of("lookup", ran(state="stopped")).note
@@ -126,32 +112,6 @@ def test_a_column_that_was_stopped_does_not_say_what_pays() -> None:
         ("lookup:k=3", ran(state="stopped")),
     ):
         assert "did not finish" not in code_of(column, score).note
-
-
-@pytest.mark.parametrize("name", ["llama", "peagle"])
-def test_a_published_draft_is_named_where_it_can_be_loaded(name: str, tmp_path: Path) -> None:
-    """Elsewhere the note says what is missing, and what comes nearest."""
-    folder = Path(__file__).parents[1] / "engines" / "eagle3" / name
-    column = f"speculative:draft={folder},k=4"
-    found = code_of(column, ran(), "vLLM").code
-    assert f'"method": "eagle3", "model": {str(folder)!r}, "num_speculative_tokens": 4' in found
-    assert ('"parallel_drafting": True' in found) == (name == "peagle")
-    if name == "llama":
-        served = code_of(column, ran(), "SGLang")
-        assert f"speculative_draft_model_path={str(folder)!r}" in served.code
-        assert "speculative_num_steps=4" in served.code
-        assert "speculators" in served.note
-    note = code_of(column, ran()).note
-    assert "EAGLE" in note
-    assert "prompt_lookup_num_tokens=4" in note
-    dflash = folder.parent / "dflash"
-    (medusa := tmp_path / "medusa").mkdir()
-    (medusa / "config.json").write_text('{"medusa_num_heads": 3}')
-    for method, draft in (("dflash", dflash), ("medusa", medusa)):
-        block = code_of(f"speculative:draft={draft},k=4", ran(), "vLLM").code
-        assert f'"method": "{method}", "model": {str(draft)!r}' in block
-    own = code_of("speculative:draft=mtp,k=4", ran(), "vLLM").code
-    assert '{"method": "mtp", "num_speculative_tokens": 4}' in own
 
 
 def test_llama_cpps_other_lookups_are_named_where_they_are_nearer() -> None:

@@ -15,7 +15,6 @@ from races import board_after, events_of
 from safetensors.numpy import save
 from tiny_gguf import write_gguf
 
-from backend.engines.base import Capabilities
 from backend.engines.fake import FakeEngine
 from backend.engines.openvino.export import RECIPE as EXPORT_RECIPE
 from backend.errors import DerbyError
@@ -29,8 +28,6 @@ from backend.racing.models import LoadedModels
 from backend.racing.preparation import fetch_offered
 from backend.racing.race import Race
 from backend.strategies.column import parse_column
-from backend.strategies.equivalents import EAGLE_3, Nothing
-from backend.strategies.speculative import SPECULATIVE
 from backend.types import ModelSpec, Request
 
 CONFIG = json.dumps({"model_type": "llama", "max_position_embeddings": 9, "vocab_size": 9})
@@ -281,32 +278,19 @@ class TestQuota:
 
 
 class TestDrafts:
-    """A draft may be a Hub id, as its target may; of what kind it is, its files tell."""
+    """A draft may be a Hub id, as its target may."""
 
     column = parse_column("speculative:draft=owner/draft")
-    target = FakeEngine(capabilities=Capabilities(layers=True))
+    target = FakeEngine()
 
-    @pytest.fixture(autouse=True)
-    def published(self, hub: FakeHub) -> None:
-        config = json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}).encode()
-        hub.add("owner/draft", **{"config.json": config})
-
-    def test_a_published_one_is_fetched_once_and_is_a_folder(self, hub: FakeHub) -> None:
-        models = LoadedModels(limits=Limits(hub_bytes=10**6))
-        found = Loading(models, quiet).weights(self.column, self.target)
-        assert found == hub_place("owner/draft")
-        hub.online = False
-        assert Loading(models, quiet).weights(self.column, self.target) == found
-        assert hub.fetched == ["owner/draft"]
-        snippet = SPECULATIVE.equivalent(self.column.settings(), self.target.spec)
-        assert isinstance(snippet, Nothing)
-        assert (snippet.lacking, snippet.draft) == (EAGLE_3, "owner/draft")
-
-    def test_a_model_stays_one(self, hub: FakeHub) -> None:
+    def test_it_is_fetched_once(self, hub: FakeHub) -> None:
         hub.add("owner/draft")
         models = LoadedModels(limits=Limits(hub_bytes=10**6))
-        found = Loading(models, quiet).weights(self.column, self.target)
-        assert found == replace(self.target.spec, name="owner/draft")
+        for _ in range(2):
+            found = Loading(models, quiet).weights(self.column, self.target)
+            assert found == replace(self.target.spec, name="owner/draft")
+            hub.online = False
+        assert hub.fetched == ["owner/draft"]
 
     @pytest.mark.parametrize(
         ("limit", "said"),

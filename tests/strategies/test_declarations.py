@@ -146,6 +146,23 @@ def test_a_hybrid_falls_back_to_a_copy_that_it_can_do_without() -> None:
     assert on_torch == other
 
 
+@pytest.mark.parametrize("draft", ["int4", "hybrid", "trained"])
+def test_an_option_wins_over_a_folder_of_its_name(
+    draft: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in the working directory was taken for the draft if it held one."""
+    meant = wanted(draft, Target("built-in"))
+    (tmp_path / draft).mkdir()
+    (tmp_path / draft / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    monkeypatch.chdir(tmp_path)
+    assert wanted(draft, Target("built-in")) == meant
+
+
+def test_what_a_session_cannot_show_is_one_sentence() -> None:
+    with pytest.raises(DerbyError, match=r"does not show .* layers \(1, 2\).*: choose the torch"):
+        FakeEngine().open((1, 2, -1))
+
+
 def test_a_trained_head_by_name_is_never_replaced_by_something_else() -> None:
     with pytest.raises(
         DerbyError, match="There is no trained draft for 'owner/model': choose hybrid"

@@ -24,22 +24,16 @@ from torch import Tensor
 
 from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
-from backend.engines.heads.published import AUTHORS, read_published
-from backend.engines.heads.torch_draft import open_published
-from backend.engines.torch.engine import TorchEngine
 from backend.errors import DerbyError
 from backend.models.files import model_files
-from backend.text import HfTokenizer
 from backend.training import fit as fitting
 from backend.training.chats import Caps, Chat, Template, openings, template_of
-from backend.training.eagle3 import layers_read, new_eagle3, read_eagle3
 from backend.training.fit import Recipe, evaluate, frequent_tokens, lessons, new_head
 from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED, Shard, Text, shards_in
 from backend.training.synthesis import DRAWS, SEED, conversations, draw, synthesise
 from backend.training.targets import OpenVINOTarget, TorchTarget
-from backend.training.train import CURVE, FORMS, HEAD, REPORT, Work, recipe_for, train
+from backend.training.train import HEAD, REPORT, Work, recipe_for, train
 from backend.training.whole_files import alone_in, whole
-from backend.types import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -493,65 +487,12 @@ def test_training_keeps_what_is_there_and_reports_the_held_out_shard(
     assert anew["head"]["sha256"] != resumed["head"]["sha256"]
 
 
-def test_an_eagle3_draft_is_a_published_one(data: Path, tiny: TorchTarget, tmp_path: Path) -> None:
-    """vLLM loads the folder, SGLang the one in it, and the torch engine both: their logits are
-    those that were fitted, and training goes on from it.
-    """
-    folder, wanted = tmp_path / "run", answers_in(data)
-    shutil.copytree(data, folder)
-    target = TorchTarget(tiny.files, "cpu", layers_read(tiny.files.folder))
-    work = Work(wanted, 0.5, RECIPE, form="eagle3")
-    report = train(folder, work, target, print, CAPS)
-    assert report["tokens per pass"] >= 1
-    assert all(rate >= 1 for _, rate in report[CURVE])
-    assert report[CURVE][-1][0] > 0, "tells how it stands at the end"
-    path = folder / FORMS["eagle3"].file
-    weights, ids = read_eagle3(path)
-    head = new_eagle3(tiny.files.folder, ids, 2)
-    head.load_state_dict(weights)
-    head.output = head.output.bfloat16().float()  # as all that the folder holds
-    head.embedding = head.embedding.bfloat16().float()
-    tokens, _ = a_text(14)
-    features = torch.from_numpy(target.features([tokens.numpy()])[0])
-    tokenizer = HfTokenizer(tiny.files.folder, frozenset(), VOCABULARY)
-    engine = TorchEngine(ModelSpec("tiny", "torch"), tiny._model, tokenizer, 512)
-    with torch.no_grad():
-        wanted_steps = all_at_once(head, tokens, head.fused(features), 3)
-    for published in (path.parent, path.parent / AUTHORS):
-        network = open_published(read_published(published), engine, print).open()
-        assert network.layers == (0, 1, 2)
-        assert network.vocabulary is not None
-        assert np.array_equal(network.vocabulary, ids)
-        for end in (4, 9):
-            rows = features[:end, : -head.shape.hidden].numpy()
-            found = [network.read(1, tokens[1 : end + 1].tolist(), rows, wanted=True)]
-            found += [network.guess(end + s, int(tokens[end + s])) for s in (1, 2)]
-            for step, logits in enumerate(found):
-                with torch.no_grad():
-                    fitted = head.logits(wanted_steps[step][end - 1 + step])
-                torch.testing.assert_close(torch.from_numpy(logits[0]), fitted, atol=1e-4, rtol=0)
-            network.rewind(0)
-        network.close()
-    resumed = train(folder, replace(work, seconds=1e-9, resume=True), target, print, CAPS)
-    assert resumed["right at each draft step"] == report["right at each draft step"]
-
-
 def test_a_run_that_cannot_train_says_why(tiny: TorchTarget, tmp_path: Path) -> None:
     with pytest.raises(DerbyError, match="held out"):
         train(tmp_path / "a", Work(1, 1, RECIPE), tiny, print, CAPS)
     with pytest.raises(DerbyError, match="layer 29"):
         train(tmp_path / "b", Work(1, 1, Recipe()), tiny, print, CAPS)
     assert recipe_for(tiny).sources == (0, 1, 2)
-
-
-def test_openvino_has_the_features_of_several_layers(tiny: TorchTarget) -> None:
-    """Torch had to compute them, which took longer."""
-    layers, tokens = layers_read(tiny.files.folder), a_text(14)[0].numpy()
-    (expected,) = TorchTarget(tiny.files, "cpu", layers).features([tokens])
-    (found,) = OpenVINOTarget(str(tiny.files.folder), tiny.files, print, layers).features([tokens])
-    assert found.shape == expected.shape
-    scale = np.abs(expected).mean(0)
-    assert np.abs(found - expected).mean() < 0.03 * scale.mean(), "bf16"
 
 
 @pytest.mark.thorough

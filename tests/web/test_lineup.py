@@ -350,7 +350,7 @@ def test_an_example_is_a_whole_race(example: Example) -> None:
 
 
 def test_presets_are_told_in_words_that_a_newcomer_knows() -> None:
-    """ "Which draft, on torch?" and "Add speculative:draft=mtp" were for those who knew already."""
+    """ "Which draft, on torch?" was for those who knew already."""
     for preset in presets():
         assert not re.search(r"torch|fp32|n-gram|=|quanti", f"{preset.title} {preset.about}")
 

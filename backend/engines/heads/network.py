@@ -82,16 +82,12 @@ class Layer(nn.Module):
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [..., n, heads, d], keys and values [..., n, kv_heads, d] of x [..., n, D]."""
-        shape, h = self._shape, self.normed(x)
+        shape, h = self._shape, self.input_layernorm(x)
         q = self.q_proj(h).unflatten(-1, (shape.heads, shape.head_dim))
         k = self.k_proj(h).unflatten(-1, (shape.kv_heads, shape.head_dim))
         v = self.v_proj(h).unflatten(-1, (shape.kv_heads, shape.head_dim))
         turn = shape.theta
         return rotated(q, positions, turn).to(v), rotated(k, positions, turn).to(v), v
-
-    def normed(self, x: Tensor) -> Tensor:
-        """What queries, keys and values are made of."""
-        return self.input_layernorm(x)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """What the layer gives for x [..., n, D] whose heads attended to [..., n, heads, d]."""
@@ -112,7 +108,6 @@ class TorchHead(nn.Module):
 
     embedding: Tensor
     output: Tensor
-    likens = True  # whether its predictions stand for the target's last hidden states
 
     def __init__(self, shape: HeadShape, embedding: Tensor, output: Tensor) -> None:
         super().__init__()
@@ -131,20 +126,8 @@ class TorchHead(nn.Module):
         """What layer `index` is given: x, and the feature if it reads it."""
         return x + self.reads[str(index)](features).float() if str(index) in self.reads else x
 
-    def fused(self, features: Tensor) -> Tensor:
-        """What the head makes of the target's features, [..., D]."""
-        return features
-
-    def predicted(self, x: Tensor) -> Tensor:
-        """What goes into the next step in place of that, of the last layer's x."""
-        return self.norm(x)
-
     def logits(self, features: Tensor) -> Tensor:
-        """float32 [..., V'] of predicted features [..., D]."""
-        return self.taught(features)
-
-    def taught(self, features: Tensor) -> Tensor:
-        """float32 [..., V'] of the target's last hidden states [..., D]."""
+        """float32 [..., V'] of the target's last hidden states [..., D], or predicted ones."""
         return functional.linear(features.to(self.output.dtype), self.output).float()
 
     def forward(
@@ -209,7 +192,7 @@ class TorchHead(nn.Module):
             steps = [*before, (k, v)]
             x = layer.finish(x, self._attend(layer, q, steps, bias))
             after.append(steps)
-        return self.predicted(x), after
+        return self.norm(x), after
 
     def _attend(self, layer: Layer, q: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:
         n, scale = q.shape[1], self.shape.scale

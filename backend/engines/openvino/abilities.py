@@ -21,7 +21,7 @@ EXACT = {
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
 
-CAPABILITIES = Capabilities(tree=True, hidden_states=True, layers=True)
+CAPABILITIES = Capabilities(tree=True, hidden_states=True)
 
 
 def abilities(model: Any, max_context: int) -> Capabilities:

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backend.engines.cache import Pass, Store
-from backend.engines.openvino.layers import output_of
 from backend.engines.openvino.windows import WINDOW
-from backend.types import Arrays, HiddenStates, Layers, Logits
+from backend.types import LAST_LAYER, Arrays, HiddenStates, Layers, Logits
 
 
 class OpenVINOStore(Store):
@@ -55,14 +54,8 @@ class OpenVINOStore(Store):
         return (state for state in self._request.query_state() if not state.name.startswith(WINDOW))
 
     def hidden_states(self, layers: Layers) -> HiddenStates:
-        parts = [
-            self._request.get_tensor(output_of(layer)).data if layer >= 0 else self._last()
-            for layer in layers
-        ]
-        return np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
-
-    def _last(self) -> HiddenStates:
-        """Those behind the last norm."""
+        if layers != LAST_LAYER:
+            raise RuntimeError(f"OpenVINO shows no hidden states of layers {layers}")
         return self._request.get_output_tensor(1).data
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:

@@ -39,9 +39,6 @@ CHAINS_ALONE = {"big_bird", "ctrl", "megatron-bert", "rembert"}
 #: an earlier layer keeps (Gemma 3n, Gemma 4): they have none, and go wherever those are rewound to.
 REWINDABLE = {"attention", "full_attention", "sliding_attention", CHUNKED}
 
-#: How configurations say that there are no layers.
-WITHOUT_LAYERS = {"num_hidden_layers": 0, "layer_types": []}
-
 #: How configurations call the number of experts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -139,22 +136,22 @@ class TorchEngine(Engine):
             raise DerbyError(f"{self.spec} has no passes of fixed widths: {why_not}.")
         return made
 
-    def show(self, layers: Layers) -> None:
-        """See Engine. Captured passes do not show them."""
-        self._tap.show(self.model, layers)
-
-    def hide(self) -> None:
-        self._tap.shown.clear()
-
     def store(self, sequences: int) -> Store:
         """See Engine. Several sequences have caches that grow, on CUDA devices too."""
-        if self._static is not None and sequences == 1 and not self._tap.shown:
+        if self._static is not None and sequences == 1:
             return self._static.store()
+        return self._growing(sequences)
+
+    def layer_store(self, layers: Layers) -> Store:
+        """See Engine. Captured passes do not show layers, so its cache grows, on CUDA too."""
+        return self._growing(1, layers)
+
+    def _growing(self, sequences: int, layers: Layers = ()) -> Store:
         from backend.engines.torch.growing import GrowingStore
         from backend.engines.torch.recurrence.store import RecurrentStore
 
         kind = RecurrentStore if self.capabilities.recurrent else GrowingStore
-        return kind(self.model, self._calling, self._tap, sequences)
+        return kind(self.model, self._calling, self._tap, sequences, layers)
 
     @property
     def on_cuda(self) -> bool:
@@ -201,28 +198,8 @@ def _files(spec: ModelSpec, say: Callable[[str], None]) -> ModelFiles:
     return files
 
 
-def outer_parts(spec: ModelSpec, say: Callable[[str], None]) -> Any:
-    """The transformers model that `spec` names without its layers, on the CPU in fp32: embeddings,
-    last norm and output projection, and a configuration that tells of the layers. Raises
-    DerbyError.
-    """
-    from transformers.utils import logging
-
-    spec = replace(spec, engine="torch", precision="fp32", device="CPU")
-    usual = logging.get_verbosity()
-    logging.set_verbosity_error()  # it would list the weights of all layers
-    try:
-        return load_model(spec, _files(spec, say), {}, bare=True)
-    finally:
-        logging.set_verbosity(usual)
-
-
-def load_model(
-    spec: ModelSpec, files: ModelFiles, placement: dict[str, Any], *, bare: bool = False
-) -> Any:
-    """The transformers model, by from_pretrained's arguments `placement`; `bare`: without its
-    layers. Raises DerbyError.
-    """
+def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) -> Any:
+    """The transformers model, by from_pretrained's arguments `placement`. Raises DerbyError."""
     import torch
     from transformers import AutoConfig
 
@@ -237,10 +214,6 @@ def load_model(
             text = config.get_text_config(decoder=True)
             fix_long_factors({"rope_parameters": text.rope_parameters})
         found = text_model(config)
-        layers = found.config.get_text_config(decoder=True)
-        changed = [n for n in WITHOUT_LAYERS if bare and getattr(layers, n, None)]
-        stated = {name: getattr(layers, name) for name in changed}
-        layers.update({name: WITHOUT_LAYERS[name] for name in changed})
         load: Any = found.auto.from_pretrained
         model, loaded = load(
             folder,
@@ -264,7 +237,6 @@ def load_model(
     except Exception as error:  # whatever a configuration or weights of others make it raise
         what = f"The torch engine cannot load {spec.name!r}"
         raise loading_error(spec.name, what, error) from error
-    model.config.get_text_config(decoder=True).update(stated)
     require_all_weights(loaded, spec.name)
     if found.whole:
         forget_other_media(model)

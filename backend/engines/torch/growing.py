@@ -10,7 +10,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from backend.engines.cache import Pass, Store
 from backend.engines.torch.calling import Calling, from_bits, to_bits
-from backend.engines.torch.hidden_states import HiddenStatesTap
+from backend.engines.torch.hidden_states import HiddenStatesTap, layers_of
 from backend.types import Arrays, HiddenStates, Layers, Logits
 
 #: What a cache consists of: of each layer keys and values, [b, kv heads, rows, head dim].
@@ -127,8 +127,19 @@ class GrowingStore(Store):
 
     cache_kind = GrowingCache
 
-    def __init__(self, model: Any, calling: Calling, tap: HiddenStatesTap, sequences: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        calling: Calling,
+        tap: HiddenStatesTap,
+        sequences: int,
+        layers: Layers = (),
+    ) -> None:
+        """`layers`: those whose hidden states are shown beside the last one's. Raises DerbyError if
+        the model has none that we know.
+        """
         self._model = model
+        self._shown = {layer: layers_of(model)[layer] for layer in layers}
         self._calling = calling
         self._tap = tap
         self._sequences = sequences
@@ -143,17 +154,18 @@ class GrowingStore(Store):
         inputs = torch.from_numpy(np.stack([work.tokens, work.positions]))
         tokens, positions = inputs.to(self._calling.device)  # [b, n] each
         placed = {"position_ids": positions} if self._calling.positions else {}
-        logits = self._model(
-            input_ids=tokens,
-            **placed,
-            # transformers masks chains by itself, and omits the mask where kernels allow it.
-            attention_mask=None if work.plain else self._mask(work),
-            **{self._calling.cache: self._cache},
-            use_cache=True,
-            # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes hidden
-            # states on whichever device the last layer lives.
-            logits_to_keep=work.rows.tolist(),
-        ).logits
+        with self._tap.reading(self._shown):
+            logits = self._model(
+                input_ids=tokens,
+                **placed,
+                # transformers masks chains by itself, and omits the mask where kernels allow it.
+                attention_mask=None if work.plain else self._mask(work),
+                **{self._calling.cache: self._cache},
+                use_cache=True,
+                # Skips the vocabulary product of other rows. A list, unlike a tensor, indexes
+                # hidden states on whichever device the last layer lives.
+                logits_to_keep=work.rows.tolist(),
+            ).logits
         self._hidden = self._tap.take()
         return logits.float().cpu().numpy()
 

@@ -1,15 +1,15 @@
 """The hidden states of a transformers model's pass, for drafts that read them."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from backend.errors import DerbyError
-from backend.types import Layers
 
 
 class HiddenStatesTap:
-    """Sees the hidden states that a model hands to its output projection and, once `show` asked for
-    them, those that it hands to some of its layers.
+    """Sees the hidden states that a model hands to its output projection.
 
     One for a model, however often that is opened; a store takes those of its own pass, so that no
     other store's replace them.
@@ -17,27 +17,32 @@ class HiddenStatesTap:
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
-        self._watched: set[int] = set()
-        self.shown: set[int] = set()
 
     def note(self, _module: Any, _inputs: Any, output: Any) -> None:
         """A forward hook of the model's decoder."""
         self._seen[-1] = output[0]
 
-    def show(self, model: Any, layers: Layers) -> None:
-        """See those in front of these layers of the model, too. Raises DerbyError if it has none
-        that we know.
+    @contextmanager
+    def reading(self, layers: Mapping[int, Any]) -> Iterator[None]:
+        """In the pass within, see what these modules are given, too. Hooks that stayed would run in
+        every pass of every column of the model.
         """
-        self.shown |= set(layers) - {-1}
-        for index in sorted(self.shown - self._watched):
-            self._watch(layers_of(model)[index], index)
-            self._watched.add(index)
 
-    def _watch(self, layer: Any, index: int) -> None:
-        def note(_module: Any, inputs: Any, named: Any) -> None:
-            self._seen[index] = inputs[0] if inputs else named["hidden_states"]
+        def hook(index: int) -> Any:
+            def note(_module: Any, inputs: Any, named: Any) -> None:
+                self._seen[index] = inputs[0] if inputs else named["hidden_states"]
 
-        layer.register_forward_pre_hook(note, with_kwargs=True)
+            return note
+
+        hooks = [
+            layer.register_forward_pre_hook(hook(index), with_kwargs=True)
+            for index, layer in layers.items()
+        ]
+        try:
+            yield
+        finally:
+            for each in hooks:
+                each.remove()
 
     def take(self) -> dict[int, Any]:
         """Those of the pass that has just run by layer, tensors [b, n, D], which are then forgotten
