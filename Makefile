@@ -5,7 +5,7 @@
 # make test-all  everything: also the thorough tests and a Ray cluster
 # make test-thorough, test-cluster  those parts alone
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
-# make soak   faults and crowds, for three hours and a bit; the report goes to build/
+# make soak   five visitors and killed workers, for ten minutes
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -68,7 +68,7 @@ gpu:
 
 soak: .venv/installed-dev
 	$(BIN)/python -m backend setup
-	$(BIN)/python tests/soak/run.py --report build/soak.md
+	$(BIN)/python tests/soak.py
 
 .venv/installed-ray: requirements-ray.txt .venv/installed
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements-ray.txt
