@@ -13,7 +13,6 @@ from backend.cli.console import complain, warn
 from backend.engines.registry import offered_engines
 from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
-from backend.kvcache.snapshots import VARIABLE as SNAPSHOTS
 from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
 from backend.models.cache_folder import CACHE
@@ -64,9 +63,6 @@ def main(
     servers: Path | None = typer.Option(  # noqa: B008
         None, help="A TOML file of servers that columns may use; see docs/servers.md."
     ),
-    snapshots: Path | None = typer.Option(  # noqa: B008
-        None, envvar=SNAPSHOTS, help="The folder for snapshots."
-    ),
 ) -> None:
     """Serve the page. --fake adds an engine without a model, --share opens a public link, --mcp
     offers tools for agents at /mcp.
@@ -77,8 +73,6 @@ def main(
         if servers is not None:
             read_servers(servers)
             os.environ[SERVERS] = str(servers.absolute())  # for the worker, too
-        if snapshots is not None:
-            os.environ[SNAPSHOTS] = str(snapshots.expanduser().absolute())  # likewise
         limits = _limits(limit, host, public=share or bool(public_host))
         if SPACE in os.environ and (place := volume()):
             os.environ.setdefault(CACHE, str(place))  # for the worker, too

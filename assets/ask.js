@@ -96,7 +96,6 @@ export function start(component) {
     if (settling) run = true;
     else submit();
   });
-  find("#continue").addEventListener("click", () => trigger("play"));
   watch("value", show);
   show();
   document.addEventListener("click", ({ target }) => {

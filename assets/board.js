@@ -16,7 +16,6 @@ const ORIGINS = {
   drafted: "guessed right",
   forced: "forced by the grammar",
   fixed: "text of the program",
-  earlier: "before Continue",
 };
 let answer = null; // the component, which holds what the server answered
 let about = ""; // what the line-up on show is for
@@ -48,7 +47,7 @@ function bringToSight(board) {
 function setPhase(board, phase) {
   if (board.dataset.phase === phase) return;
   const [from, to] = RUNNING.includes(phase) ? ["run", "stop"] : ["stop", "run"];
-  const vanish = `#${from}, #continue, .dd-recorded button, .dd-again, .dd-load-measure`;
+  const vanish = `#${from}, .dd-recorded button, .dd-again, .dd-load-measure`;
   const kept = document.activeElement?.matches(vanish);
   board.dataset.phase = phase;
   if (kept) document.getElementById(to)?.focus();
@@ -166,7 +165,6 @@ function show(view) {
   const over = !RUNNING.includes(view.phase) && (fresh || RUNNING.includes(board.dataset.phase));
   const begun = view.race && (fresh || (view.phase === "racing" && board.dataset.phase !== "racing"));
   setPhase(board, view.phase);
-  setData(board, "continues", view.continues ? "yes" : "no"); // a recording or a program does not
   if (begun) bringToSight(board);
   race.view = view;
   say(view);

@@ -80,7 +80,7 @@ export function drawMoment(it) {
 // A block, from the strip's floor up: as long as its tokens, as high as the time since the last one.
 function addBlock(it, round) {
   const [clock, tokens] = it.rounds[round];
-  it.blocks += `M${it.column.earlier + it.tokens[round]} 0v${it.clock - clock}h${tokens - 0.2}V0z`;
+  it.blocks += `M${it.tokens[round]} 0v${it.clock - clock}h${tokens - 0.2}V0z`;
   if (it.count) it.took += clock - it.clock; // the first one reads the prompt
   it.count += 1;
   it.clock = clock;
@@ -101,7 +101,7 @@ function scaleOf() {
   return TALL * (means[Math.floor(means.length / 2)] || 1);
 }
 
-const lengthOf = (it) => it.column.earlier + it.tokens.at(-1);
+const lengthOf = (it) => it.tokens.at(-1);
 
 // Drawn only where it is in sight.
 function drawStrip(it) {
@@ -113,7 +113,7 @@ function drawStrip(it) {
   if (svg.getAttribute("viewBox") !== box) svg.setAttribute("viewBox", box);
   if (it.drawn !== it.blocks.length) blocks.setAttribute("d", it.blocks);
   it.drawn = it.blocks.length;
-  const from = it.following ? axis : it.column.earlier + it.tokens[it.shown];
+  const from = it.following ? axis : it.tokens[it.shown];
   const place = { x: from, y: -height, width: Math.max(0, axis - from) };
   for (const [name, value] of Object.entries(place)) later.setAttribute(name, value);
 }

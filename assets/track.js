@@ -55,8 +55,7 @@ function ticks(most, step) {
 // Where ticks stand, and their text: of tokens, or of the speeds that the bars are from the finish on.
 function marks() {
   if (!result || !scale.speeds) return ticks(end, 1).map((at) => [at, String(at)]);
-  const [best, none] = scale.speeds;
-  return ticks(best, 0.5).map((at) => [none + (at / best) * (scale.flag - none), `${at}\u00d7`]);
+  return ticks(scale.speeds, 0.5).map((at) => [(at / scale.speeds) * scale.flag, `${at}\u00d7`]);
 }
 
 export const finish = () => scale.finish;
@@ -103,7 +102,7 @@ function drawTicks(now) {
 }
 
 // How far the lane is after `n` rounds.
-const lengthAt = (it, n) => (scale.unit === "token" ? it.column.earlier + it.tokens[n] : it.letters[n]);
+const lengthAt = (it, n) => (scale.unit === "token" ? it.tokens[n] : it.letters[n]);
 
 // The head of a lane, and the number at it.
 function drawHead(it, length) {

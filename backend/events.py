@@ -119,8 +119,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A grammar was compiled, or an earlier cache fetched, in `seconds`: it holds the first
-    `reused` tokens of the text, which need not be computed. `compiled`: the grammar's share.
+    """What took `seconds` before the prompt: `compiled` of them a grammar, the rest reading a
+    saved cache. The column's cache holds the first `reused` tokens, which need not be computed.
     """
 
     column: Index
@@ -189,18 +189,6 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """The column goes on after these tokens of its answer; `shifts` as in types.AnswerSoFar."""
-
-    column: Index
-    tokens: list[Token]
-    spans: list[Span]
-    shifts: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
-    seconds: Seconds
-    kind: Literal["Resumed"] = field(default="Resumed", kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
 class Fed:
     """Fixed text of a program was appended: `tokens` of it, to be computed by the next passes.
 
@@ -223,30 +211,6 @@ class Filled:
     value: str
     spans: list[Span]
     kind: Literal["Filled"] = field(default="Filled", kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """The context was full after `at` tokens of the answer: `sink` tokens stayed, the `dropped`
-    ones behind them, which read `text`, were forgotten.
-    """
-
-    column: Index
-    at: Count
-    sink: Count
-    dropped: Count
-    text: str
-    seconds: Seconds
-    kind: Literal["Shifted"] = field(default="Shifted", kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The column's state is on disk under this id."""
-
-    column: Index
-    snapshot: str
-    kind: Literal["Saved"] = field(default="Saved", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,14 +390,11 @@ Event = (
     | CostsKnown
     | LoadKnown
     | Decided
-    | Resumed
     | Prefilled
     | Fed
     | Step
     | Proposed
     | Filled
-    | Shifted
-    | Saved
     | Judged
     | Served
     | Finished

@@ -46,11 +46,7 @@ class Limits:
     )
     models: int = _limit(8, "models of one race, without drafts")
     hub_bytes: int = _limit(200 * GIB, "bytes of disk for models from the Hub; 0: no downloads", 0)
-    prefix_bytes: int = _limit(GIB, "bytes of memory for all cached prefixes", 0)
-    visitor_prefix_bytes: int = _limit(GIB, "bytes of memory for one visitor's cached prefixes", 0)
-    snapshots: int = _limit(1000, "snapshots of one visitor; 0: no snapshots", 0)
-    snapshot_bytes: int = _limit(20 * GIB, "bytes of disk for all snapshots", 0)
-    snapshot_hours: int = _limit(24 * 365, "hours after which a snapshot is removed")
+    prefix_bytes: int = _limit(GIB, "bytes of memory for KV caches that are kept between races", 0)
     request_bytes: int = _limit(2**23, "bytes of one request's body", 2**17)
 
     def changed(self, texts: Iterable[str]) -> "Limits":
@@ -86,10 +82,6 @@ PUBLIC = Limits(
     server_addresses=0,  # else visitors would reach what this machine reaches
     models=3,
     hub_bytes=0,
-    visitor_prefix_bytes=GIB // 4,
-    snapshots=4,
-    snapshot_bytes=2 * GIB,
-    snapshot_hours=24,
     request_bytes=2**18,
 )
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from backend.errors import DerbyError, check_range
 
-Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed", "earlier"]
+Origin = Literal["sampled", "drafted", "bonus", "forced", "fixed"]
 
 #: What a cached text can be cut back to: any of its rows, as attention can; or rows of the pass
 #: that has just run, as a recurrent state can that every row overwrites (engines/rewinding.py).
@@ -72,8 +72,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     chat: bool = True
     stop: tuple[str, ...] = ()
-    context: int = 0  # positions to use; 0: all that the model has
-    shift: bool = False  # when they are full: drop old tokens and go on, or stop
+    context: int = 0  # positions to use, where the text ends; 0: all that the model has
     heal: bool = True  # let a program's slots choose the last token of the text before them anew
     top: int = 0  # most probable tokens to record for each one that is written
     turns: tuple[tuple[str, str], ...] = ()  # of the chat before the prompt
@@ -106,34 +105,6 @@ def _require_unicode(what: str, text: str) -> None:
             f"Character {error.start + 1} of the {what} is invalid (a byte that is not UTF-8, or "
             "half of a surrogate pair): remove it."
         ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSoFar:
-    """What a column had written when it stopped: `tokens` of the answer so far.
-
-    `shifts` tells of each context shift: how many tokens of the answer there were, how many first
-    tokens stayed, and how many behind them were dropped. `snapshot`, if any, is the id of the file
-    that holds the cache (and the tokens).
-    """
-
-    tokens: tuple[int, ...] = ()
-    shifts: tuple[tuple[int, int, int], ...] = ()
-    snapshot: str = ""
-
-    @property
-    def dropped(self) -> int:
-        """Tokens that the model no longer sees."""
-        return sum(drop for _, _, drop in self.shifts)
-
-    def context(self, prompt: Sequence[int]) -> list[int]:
-        """The tokens that the model sees: prompt and answer without what was dropped."""
-        seen, done = list(prompt), 0
-        for at, sink, drop in self.shifts:
-            seen += self.tokens[done:at]
-            del seen[sink : sink + drop]
-            done = at
-        return seen + list(self.tokens[done:])
 
 
 @dataclass(frozen=True, slots=True)

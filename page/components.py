@@ -7,8 +7,6 @@ from typing import Any
 
 import gradio as gr
 
-from backend.strategies.column import default_column
-from backend.strategies.registry import BASELINE
 from backend.web.assets import asset
 from backend.web.controller import Controller
 from backend.web.editor import Editor
@@ -82,17 +80,6 @@ def visitor_of(request: gr.Request) -> str:
 def keyed(request: gr.Request, answer: View) -> View:
     """The answer with the key of the visitor's stream, for browsers that need one."""
     return {**answer, "key": identity.key_of(visitor_of(request))}
-
-
-def last_columns(controller: Controller, request: gr.Request, chosen: Any) -> tuple[Any, Any]:
-    """The columns of the visitor's last race as an update of a list, and the chosen one: `chosen`
-    if it is among them, else the baseline, else the first.
-    """
-    names = controller.labels(visitor_of(request))
-    if chosen not in names:
-        usual = default_column(BASELINE).title
-        chosen = usual if usual in names else next(iter(names), None)
-    return gr.update(choices=names, value=chosen), chosen
 
 
 def answer(name: str, words: str) -> gr.Textbox:

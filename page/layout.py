@@ -122,9 +122,6 @@ def _wire(controller: Controller, fields: Fields, ask: gr.HTML, board: gr.HTML) 
         form = dict(zip(fields, values, strict=True))
         return keyed(request, await controller.race(visitor_of(request), form))
 
-    async def go_on(request: gr.Request, tokens: Any) -> View:
-        return keyed(request, await controller.go_on(visitor_of(request), tokens))
-
     async def again(request: gr.Request) -> View:
         return keyed(request, await controller.again(visitor_of(request)))
 
@@ -132,7 +129,6 @@ def _wire(controller: Controller, fields: Fields, ask: gr.HTML, board: gr.HTML) 
         return keyed(request, await controller.under_load(visitor_of(request)))
 
     ask.submit(start, list(fields.values()), board, **QUIET)
-    ask.play(go_on, fields["max_new_tokens"], board, **QUIET)
     # The board's own buttons: beside a race whose timings are spoiled, and to measure load first.
     board.retry(again, None, board, **QUIET)
     board.input(under_load, None, board, **QUIET)

@@ -28,7 +28,6 @@ def fill(_: gr.HTML, around: Surroundings) -> Fields:
     with gr.Row():
         fields |= {
             "context": whole_number("context", usual.context),
-            "shift": gr.Checkbox(usual.shift, elem_id="shift", **WORDS["shift"]),
             "heal": gr.Checkbox(usual.heal, **WORDS["heal"]),
         }
     return fields | {"top": whole_number("top", usual.top)}

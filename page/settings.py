@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from page import lineup, model, own_grammar, production, sampling, save
+from page import lineup, model, own_grammar, production, sampling
 from page.components import Fields, Surroundings, own
 from page.modules import calling
 
@@ -18,7 +18,6 @@ SECTIONS: tuple[tuple[str, Callable[[gr.HTML, Surroundings], Fields], str], ...]
     ("Model", model.fill, ""),
     ("Sampling", sampling.fill, ""),
     ("Own grammar", own_grammar.fill, "focus"),
-    ("Save", save.fill, "select"),
     ("Production", production.fill, "expand"),
 )
 

@@ -33,7 +33,6 @@ COMMANDS = {
     "train": "Train a draft for a model on conversations that the model writes; continues if "
     "interrupted.",
     "models": "List or remove models that were downloaded from the Hub.",
-    "snapshot": "Save a column to disk and continue it exactly.",
 }
 
 

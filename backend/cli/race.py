@@ -49,10 +49,6 @@ def race(
     context: Annotated[
         int, typer.Option(help="The most tokens of context; 0: as many as the model allows.")
     ] = 0,
-    shift: Annotated[
-        bool,
-        typer.Option("--shift", help="Drop old tokens when the context is full, and continue."),
-    ] = False,
     grammar: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +64,21 @@ def race(
     record: Annotated[
         Path | None, typer.Option(help="Record the race in this file, for replay.")
     ] = None,
+    save_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-cache",
+            help="Save the KV cache of the first column that keeps one in this file, at its end.",
+        ),
+    ] = None,
+    restore_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--restore-cache",
+            help="Begin with the KV cache in this file: what the prompt has in common with the "
+            "saved text is not computed again.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     text = read_input() if prompt == "-" else as_utf8(prompt)
@@ -75,11 +86,15 @@ def race(
     columns = tuple(parse_column(name, own) for name in column)
     sampling = Sampling(temperature, top_k, top_p, seed)
     request = Request(
-        text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, shift, top=top
+        text, max_new_tokens, sampling, not raw, tuple(map(as_utf8, stop)), context, top=top
     )
-    entered = Race(request, columns, target.spec)
-    if record is not None:
-        require_folder(record)
+    entered = Race(
+        request, columns, target.spec, save_cache=save_cache, restore_cache=restore_cache
+    )
+    for file in filter(None, (record, save_cache)):
+        require_folder(file)
+    if save_cache is not None and entered.saved_column is None:
+        raise DerbyError("No column here keeps a cache to be saved: add kv.")
     board, kept = Scoreboard(columns), list[Event]()
     with _interrupt(board) as interrupted:
         events = _kept(InlineHost().stream(entered, interrupted.is_set), kept)

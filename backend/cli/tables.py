@@ -23,7 +23,6 @@ STYLES = {
     "bonus": "cyan",
     "forced": "magenta",
     "fixed": "dim",
-    "earlier": "dim",
 }
 
 

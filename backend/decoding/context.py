@@ -1,45 +1,18 @@
 """The text of a running column: its tokens, and how many of them the KV cache holds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from backend.decoding.drafter import Drafter
 from backend.engines.base import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How long a context may become, and what happens then.
-
-    `positions` counts those the model has, of which scratch rows may reach `scratch_depth` beyond
-    the last token. With `shift` a full context keeps its first `sink` tokens and the younger half
-    of the rest; without, the column ends.
-    """
-
-    positions: int = 1 << 31
-    scratch_depth: int = 0
-    shift: bool = False
-    sink: int = 0
-
-    def room(self, length: int) -> int:
-        """Tokens that may still be added to a context of this length."""
-        return self.positions - self.scratch_depth - length
-
-    def dropped(self) -> int:
-        """Tokens that one shift drops; 0 if the sink leaves nothing to drop."""
-        return max(0, (self.positions - self.scratch_depth - self.sink) // 2)
-
-
 class Context:
-    """Mutable. `tokens` are those the model sees; `dropped` counts earlier ones that it no longer
-    sees, so that positions of the sampling noise go on counting.
-    """
+    """Mutable. `tokens`: prompt and answer so far."""
 
     def __init__(
         self, tokens: Sequence[int], session: Session, drafter: Drafter, *, cache: bool
     ) -> None:
         self.tokens = list(tokens)
-        self.dropped = 0
         self._session = session
         self._drafter = drafter
         self._cache = cache
@@ -48,11 +21,6 @@ class Context:
     def pending(self) -> list[int]:
         """Tokens that are not in the cache yet."""
         return self.tokens[self._session.length :]
-
-    @property
-    def position(self) -> int:
-        """The next token's absolute position, whatever a shift has dropped."""
-        return self.dropped + len(self.tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append fixed text; a forward pass will compute it."""
@@ -85,18 +53,6 @@ class Context:
     def require_pending(self) -> None:
         """Have the last token computed again if all of them are in the cache."""
         self._rewind(len(self.tokens) - 1)
-
-    def shift(self, sink: int, drop: int) -> list[int]:
-        """Drop `drop` tokens behind the first `sink`, and return them.
-
-        What follows them is computed again at its new place. Turning the cached keys to new
-        positions instead would be cheaper, but the cache would then hold what no text has.
-        """
-        gone = self.tokens[sink : sink + drop]
-        self._rewind(sink)  # first, because the cache is of the first tokens at all times
-        del self.tokens[sink : sink + drop]
-        self.dropped += len(gone)
-        return gone
 
     def _rewind(self, length: int) -> None:
         if self._session.length > length:

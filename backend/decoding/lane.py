@@ -16,9 +16,9 @@ class Lane:
     """One column's run: its events, and the clock that they advance.
 
     A lane that `shares` the device does its work inside `next(events)`, when the scheduler gives it
-    the turn. One that does not (a remote server, a recording) is polled: its events must come
-    without waiting, None where there is none yet. One that is not `ready` loads its model on its
-    first turn, while no clock runs.
+    the turn; once the race is stopped it computes nothing more and ends. One that does not (a
+    remote server, a recording) is polled: its events must come without waiting, None where there is
+    none yet. One that is not `ready` loads its model on its first turn, while no clock runs.
     """
 
     column: int

@@ -3,7 +3,7 @@
 propose -> constrain -> forward -> verify -> commit
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from backend.costs.pass_costs import UNKNOWN_COSTS, Costs
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
-from backend.decoding.context import Bounds, Context
+from backend.decoding.context import Context
 from backend.decoding.digits import rounded, rounded_parts, rounded_value
 from backend.decoding.drafter import NOTHING, UNDECIDED, Drafter
 from backend.decoding.proposed import Verified, proposed
@@ -28,14 +28,11 @@ from backend.events import (
     Prefilled,
     Proposed,
     Reason,
-    Resumed,
-    Shifted,
     Step,
 )
 from backend.text import TextStream, Tokenizer
 from backend.types import (
     PREFILL_CHUNK,
-    AnswerSoFar,
     Logits,
     Origin,
     Outcome,
@@ -47,10 +44,10 @@ from backend.types import (
 
 @dataclass
 class Parts:
-    """What one column plugs into the loop. The loop closes `session`, which it tells the text whose
-    first tokens it holds, and `drafter`.
+    """What one column plugs into the loop; whoever made them closes them.
 
-    The session may hold the first tokens of the text already; they are not computed again.
+    The session may hold the first tokens of the text already; they are not computed again. Once
+    `stopped()` is true, no further pass begins.
     """
 
     session: Session
@@ -61,36 +58,21 @@ class Parts:
     constraint: Constraint = field(default_factory=Constraint)
     cache: bool = True
     limit: int = 0  # stop the column after so many tokens; 0: the request's limit alone
-    bounds: Bounds = field(default_factory=Bounds)
+    positions: int = 1 << 31  # tokens that the context may hold
     costs: Costs = UNKNOWN_COSTS  # is told of every pass
+    stopped: Callable[[], bool] = lambda: False
 
     def context(self, tokens: Sequence[int]) -> Context:
         return Context(tokens, self.session, self.drafter, cache=self.cache)
 
 
-def decode(
-    column: int,
-    prompt: Sequence[int],
-    request: Request,
-    parts: Parts,
-    earlier: AnswerSoFar = AnswerSoFar(),  # noqa: B008 (frozen)
-) -> Generator[Event, None, None]:
-    """Decode one answer to the token ids `prompt`, yielding events between steps.
-
-    With `earlier` it goes on where an answer had stopped. Advances `parts` in place and closes its
-    session and drafter when exhausted, closed or failed.
+def decode(column: int, prompt: Sequence[int], request: Request, parts: Parts) -> Iterator[Event]:
+    """Decode one answer to the token ids `prompt`, yielding events between steps. Advances `parts`
+    in place.
     """
-    context = parts.context(earlier.context(prompt))
-    context.dropped = earlier.dropped
-    try:
-        answer = Answer(column, context, request, parts)
-        if earlier.tokens:
-            yield answer.resume(earlier)
-        yield from with_decisions(column, parts, answer.run())
-        yield answer.finish()
-    finally:
-        parts.session.close(context.tokens)
-        parts.drafter.close()
+    answer = Answer(column, parts.context(prompt), request, parts)
+    yield from with_decisions(column, parts, answer.run())
+    yield answer.finish()
 
 
 def with_decisions(column: int, parts: Parts, events: Iterator[Event]) -> Iterator[Event]:
@@ -137,47 +119,14 @@ class Answer:
         """Every event up to the one with which `reason` is known."""
         self._context.require_pending()
         while self.reason is None:
-            while self._parts.bounds.room(len(self._context.tokens)) <= 0:
-                if (shifted := self._make_room()) is None:
-                    return
-                yield shifted
-            while len(self._context.pending) > PREFILL_CHUNK:
+            if self._parts.stopped():
+                self.reason = "stopped"
+            elif len(self._context.tokens) >= self._parts.positions:
+                self.reason = "context full"
+            elif len(self._context.pending) > PREFILL_CHUNK:
                 yield self._prefill()
-            yield from self._step()
-
-    def resume(self, earlier: AnswerSoFar) -> Resumed:
-        """Stand where the answer stood after these tokens, of which nothing is computed.
-
-        The limits count what is written from here on.
-        """
-        self._room += len(earlier.tokens)
-        pieces: list[str] = []
-        with self._parts.clock.step():
-            for token in earlier.tokens:
-                pieces.append("" if self._ends(token) else self.text.push(token))
-                self._count(token)
-            with self._parts.clock.part("mask"):
-                self._parts.constraint.advance(earlier.tokens)
-                self._end_with_constraint()
-        self.tokens += earlier.tokens
-        spans = [["earlier", "".join(pieces)]]
-        seconds = rounded(self._parts.clock.last["total"])
-        shifts = [list(shift) for shift in earlier.shifts]
-        return Resumed(self._column, list(earlier.tokens), spans, shifts, seconds)
-
-    def _make_room(self) -> Shifted | None:
-        """Shift a full context, or end the answer."""
-        bounds, context = self._parts.bounds, self._context
-        drop = bounds.dropped() if bounds.shift else 0
-        if drop == 0:
-            self.reason = "context full"
-            return None
-        with self._parts.clock.step():
-            gone = context.shift(bounds.sink, drop)
-        self._first = True
-        text = "".join(map(self._parts.tokenizer.stream().push, gone))
-        seconds = rounded(self._parts.clock.last["total"])
-        return Shifted(self._column, len(self.tokens), bounds.sink, drop, text, seconds)
+            else:
+                yield from self._step()
 
     def _prefill(self) -> Prefilled:
         """Run one chunk of pending tokens that nobody samples from."""
@@ -256,7 +205,7 @@ class Answer:
         then means the same in every column, and TPOT is decode time alone.
         """
         parts, clock, tokens = self._parts, self._parts.clock, self._context.tokens
-        budget = min(self._room, parts.bounds.room(len(tokens))) - 1
+        budget = min(self._room, parts.positions - len(tokens)) - 1
         with clock.part("mask"):
             forced = parts.constraint.forced(budget)
         if self._first:
@@ -287,7 +236,7 @@ class Answer:
             )
 
     def _verify(self, proposal: Proposal, logits: Logits, allowed: NDArray[np.bool_]) -> Verdict:
-        parts, position = self._parts, self._context.position
+        parts, position = self._parts, len(self._context.tokens)
         return parts.drafter.verifier.verify(proposal, logits, allowed, position, parts.sampler)
 
     def _commit(
@@ -337,5 +286,6 @@ class Answer:
         assert self.reason is not None  # noqa: S101 (decode asks only then)
         tail = self.text.flush()
         spans = [[self._last_origin, tail]] if tail else []
-        expected = self._parts.constraint.expected() if self.reason != "end of text" else ""
+        cut = self.reason not in ("end of text", "stopped")
+        expected = self._parts.constraint.expected() if cut else ""
         return Finished(self._column, self.reason, spans, expected)

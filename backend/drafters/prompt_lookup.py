@@ -1,10 +1,9 @@
 """Prompt lookup: what followed earlier occurrences of the text's own ending is proposed again.
 
-The idea of prompt lookup decoding (Saxena 2023) and of LLMA (arXiv 2304.04487), over prompt, output
-and, if given, earlier texts of the same visitor.
+The idea of prompt lookup decoding (Saxena 2023) and of LLMA (arXiv 2304.04487), over prompt and
+output.
 """
 
-from bisect import bisect
 from collections.abc import Sequence
 
 from backend.decoding.drafter import UNDECIDED, Drafter
@@ -19,9 +18,6 @@ PRIOR = (0.21, 0.5, 0.6, 0.7, 0.74, 0.78, 0.8, 0.94)
 
 #: Occurrences of an n-gram that are remembered, the latest ones.
 OCCURRENCES = 4
-
-#: Tokens of earlier texts that are looked up, the latest ones.
-HISTORY = 8192
 
 
 class PromptLookup(Drafter):
@@ -41,21 +37,15 @@ class PromptLookup(Drafter):
         draft_length: DraftLength,
         ngram: int,
         branches: int = 1,
-        earlier: Sequence[Sequence[int]] = (),
         declined: tuple[str, ...] = (),
     ) -> None:
-        """`earlier` are other texts to look things up in, the latest last. `declined` is what was
-        wanted beside it and could not be had.
-        """
+        """`declined` is what was wanted beside it and could not be had."""
         self._declined = declined
         self.decision = UNDECIDED.beside(declined)
         self._draft_length = draft_length
         self._ngram = ngram
         self._branches = branches
         self._estimates = AcceptanceEstimates(self.prior())
-        self._earlier = earlier
-        self._history: list[int] = []
-        self._starts = [0]  # where each text begins; the present one is the last
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0
@@ -67,28 +57,14 @@ class PromptLookup(Drafter):
         """How often guesses of each kind are right, before anything is known of this text."""
         return PRIOR
 
-    def prefill(self, context: Sequence[int], computed: int) -> None:
-        """Index the earlier texts, once."""
-        for text in self._earlier:
-            self._history += text
-            self._index_up_to(self._history)
-            self._starts.append(len(self._history))
-        self._earlier = ()
-
     def rewind(self, length: int) -> None:
-        if len(self._history) + length >= self._indexed:
-            return
-        self._after.clear()
-        self._indexed = 0
-        bounds = self._starts[1:]
-        self._starts = [0]
-        for end in bounds:
-            self._index_up_to(self._history[:end])
-            self._starts.append(end)
+        if length < self._indexed:
+            self._after.clear()
+            self._indexed = 0
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
-        self._text = [*self._history, *context]
+        self._text = list(context)
         self._index_up_to(self._text)
         self.guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else []
         self.first_token_acceptance = max(
@@ -140,7 +116,7 @@ class PromptLookup(Drafter):
         """
         text = self._text
         matches: dict[int, int] = {}
-        for n in range(min(self._ngram, len(text) - self._starts[-1]), 0, -1):
+        for n in range(min(self._ngram, len(text)), 0, -1):
             for start in reversed(self._after.get(tuple(text[-n:]), ())):
                 if start not in matches:
                     matches[start] = self._matched(start, n)
@@ -153,17 +129,13 @@ class PromptLookup(Drafter):
         most.
         """
         text = self._text
-        first = self._starts[bisect(self._starts, start - 1) - 1]
-        longest = min(self.longest, start - first, len(text) - self._starts[-1])
+        longest = min(self.longest, start)
         while n < longest and text[start - n - 1] == text[-n - 1]:
             n += 1
         return n
 
     def _continuation(self, start: int, depth: int) -> list[int]:
-        """At most `depth` tokens from index `start` on, within their own text."""
-        place = bisect(self._starts, start)
-        if place < len(self._starts):
-            return self._text[start : min(start + depth, self._starts[place])]
+        """`depth` tokens from index `start` on."""
         tokens = self._text[start : start + depth]
         period = len(self._text) - start
         while len(tokens) < depth:
@@ -172,22 +144,10 @@ class PromptLookup(Drafter):
 
     def _index_up_to(self, text: Sequence[int]) -> None:
         """Index the n-grams before each token not seen yet; the text's own ending stays out."""
-        first = self._starts[-1]
-        for end in range(max(self._indexed, first + 1), len(text)):
-            for n in range(1, min(self._ngram, end - first) + 1):
+        for end in range(max(self._indexed, 1), len(text)):
+            for n in range(1, min(self._ngram, end) + 1):
                 places = self._after.setdefault(tuple(text[end - n : end]), [])
                 places.append(end)
                 if len(places) > self.occurrences:
                     del places[0]
         self._indexed = max(len(text), self._indexed)
-
-
-def latest(texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The last texts, HISTORY tokens of them in all."""
-    room, chosen = HISTORY, []
-    for text in reversed(texts):
-        if room <= 0:
-            break
-        chosen.append(text[-room:])
-        room -= len(text)
-    return chosen[::-1]

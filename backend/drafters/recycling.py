@@ -17,7 +17,7 @@ from backend.types import Logits, Outcome, Proposal
 BREADTH = 4
 
 #: How often the token of each rank was right: those that a row of logits put behind this token, and
-#: those that an earlier text has behind it.
+#: those that the text has behind it.
 PRIOR = (0.43, 0.13, 0.05, 0.03)
 SEEDED_PRIOR = (0.46, 0.27, 0.16, 0.13)
 
@@ -25,18 +25,15 @@ SEEDED_PRIOR = (0.46, 0.27, 0.16, 0.13)
 class TokenRecycling(Drafter):
     """Remembers of each token what was most probable behind it when it was last computed, whether
     the row was accepted or not, and proposes the likeliest tree of such tokens. Costs no pass of
-    its own; starts with what followed each token in `earlier` texts and in the prompt.
+    its own; starts with what followed each token in the prompt.
     """
 
     by = "recycling"
 
-    def __init__(
-        self, draft_length: DraftLength, *, chain: bool, earlier: Sequence[Sequence[int]] = ()
-    ) -> None:
+    def __init__(self, draft_length: DraftLength, *, chain: bool) -> None:
         """`chain`: the target verifies no trees, so only the most probable token is proposed."""
         self._draft_length = draft_length
         self._breadth = 1 if chain else BREADTH
-        self._earlier = earlier
         self._estimates = AcceptanceEstimates((*PRIOR, *SEEDED_PRIOR))
         self._after: dict[int, list[int]] = {}  # the best tokens behind a token
         self._seeded: dict[int, list[int]] = {}  # those that followed it in a text
@@ -46,9 +43,6 @@ class TokenRecycling(Drafter):
         self.first_token_acceptance = 0.0  # expected of the last proposal
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
-        for text in self._earlier:
-            self._seed(text)
-        self._earlier = ()
         self._seed(context[max(0, self._read - 1) : computed])
         self._read, self._root = computed, context[computed - 1]
 

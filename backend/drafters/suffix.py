@@ -57,11 +57,9 @@ class SuffixDecoding(PromptLookup):
     by = "suffix"
     occurrences, longest = 24, LENGTHS[-1]
 
-    def __init__(
-        self, draft_length: DraftLength, *, chain: bool, earlier: Sequence[Sequence[int]] = ()
-    ) -> None:
+    def __init__(self, draft_length: DraftLength, *, chain: bool) -> None:
         """`chain`: the target verifies no trees, so only the most probable tokens are proposed."""
-        super().__init__(draft_length, NGRAM, self.occurrences, earlier)
+        super().__init__(draft_length, NGRAM, self.occurrences)
         self._chain = chain
 
     @staticmethod

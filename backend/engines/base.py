@@ -20,18 +20,9 @@ from backend.types import (
 #: Runs a pass for one sequence of a cache: its index and what it asks for.
 RunPass = Callable[[int, NewRows], Logits]
 
-#: Takes over the cache of a session that is about to be closed, and is told the tokens in it.
-Leave = Callable[["Session", Sequence[int]], None]
-
-
-def leave_nothing(_session: "Session", _tokens: Sequence[int]) -> None:
-    """Let the cache go."""
-
 
 class Session:
-    """One sequence of a cache. Not thread-safe. `leave`: to whom its cache goes when it is closed;
-    must raise nothing.
-    """
+    """One sequence of a cache. Not thread-safe. `tokens`: those kept so far."""
 
     def __init__(self, cache: Cache, index: int = 0, run: RunPass | None = None) -> None:
         """`run`: what computes its passes, together with other sequences' perhaps; None: the cache,
@@ -40,7 +31,8 @@ class Session:
         self._cache = cache
         self._index = index
         self._run = run or cache.run_one
-        self.leave: Leave = leave_nothing
+        self.tokens: list[int] = []
+        self._computed: Sequence[int] = ()  # tokens of the last pass
 
     @property
     def length(self) -> int:
@@ -57,7 +49,9 @@ class Session:
         of them become context; a second forward before that raises RuntimeError. Raises DerbyError
         for a position beyond the model's context.
         """
-        return self._run(self._index, NewRows(tokens, parents, rows))
+        logits = self._run(self._index, NewRows(tokens, parents, rows))
+        self._computed = tokens
+        return logits
 
     def hidden_states(self, layers: Layers = LAST_LAYER) -> HiddenStates:
         """The last forward pass's hidden states of these layers, one row a token: a new array.
@@ -73,12 +67,14 @@ class Session:
         The other pending rows are forgotten. Cheap: no copy of the cache.
         """
         self._cache.keep(self._index, rows)
+        self.tokens += [self._computed[row] for row in rows]
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` kept tokens, and any pending rows; where a
         recurrent state has been overwritten, more than that: `length` says how much is left.
         """
         self._cache.rewind(self._index, length)
+        del self.tokens[self.length :]
 
     def checkpoint(self) -> None:
         """Have a later `truncate` find the text that is kept now; of one checkpoint, the last."""
@@ -98,27 +94,23 @@ class Session:
         """
         return self._cache.export(self._index, length)
 
-    def load(self, length: int, arrays: Arrays) -> None:
-        """Make what `export(length)` gave the context of this empty session; copies it.
+    def load(self, tokens: Sequence[int], arrays: Arrays) -> None:
+        """Make these tokens, whose `export` gave the arrays, the context of this empty session.
 
         Raises RuntimeError if the session is not empty, is not alone in its cache, or the arrays
         are not this model's.
         """
         if len(self._cache.lengths) > 1:
-            raise RuntimeError(f"{length} tokens for one sequence of several: load all at once")
-        self._cache.load(length, arrays)
+            raise RuntimeError("one sequence of several: load all at once")
+        self._cache.load(len(tokens), arrays)
+        self.tokens = list(tokens)
 
     def reserve(self, length: int) -> None:
         """Prepare for a text of so many tokens what no pass is to wait for."""
         self._cache.reserve(length)
 
-    def close(self, text: Sequence[int] = ()) -> None:
-        """Leave the cache of the first tokens of `text`, which are those kept, to whoever takes it;
-        the last of a cache's sequences then releases it. Idempotent.
-        """
-        leave, self.leave = self.leave, leave_nothing
-        if tokens := text[: self.length]:
-            leave(self, tokens)
+    def close(self) -> None:
+        """Release the cache, once all of its sequences are closed. Idempotent."""
         self._cache.leave(self._index)
 
 
@@ -126,13 +118,15 @@ class Engine(ABC):
     """A loaded model. One copy of the weights serves every cache it opens.
 
     `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
-    whatever device; `slow_at_first`: how many rows passes have of which the first one is slow;
+    whatever device; `row_bytes`: what a token takes in a cache, 0: not known; `slow_at_first`: how
+    many rows passes have of which the first one is slow;
     `depth`: its layers, where some can be left out.
     """
 
     spec: ModelSpec
     fingerprint: str
     weight_bytes: int
+    row_bytes: int = 0
     tokenizer: Tokenizer
     capabilities: Capabilities
     slow_at_first: Sequence[int] = ()

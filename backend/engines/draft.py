@@ -73,18 +73,16 @@ OpenNetwork = Callable[[], DraftNetwork]
 
 class ModelNetwork(DraftNetwork):
     """A whole model as a draft: it reads tokens, so a guess that the target commits is a row of the
-    text. Owns its session.
+    text.
     """
 
     name = "draft model"
 
-    def __init__(
-        self, session: Session, engine: Engine, held: Sequence[int] = (), seconds: float = 0.0
-    ) -> None:
-        """`held`: the tokens that the session holds. `seconds`: of a pass over one row."""
+    def __init__(self, session: Session, engine: Engine, seconds: float = 0.0) -> None:
+        """`seconds`: of a pass over one row."""
         self._session = session
         self.title = f"draft {engine.spec.name}"
-        self.held, self._tokens = held, list(held)  # the latter are always those of the session
+        self.held = tuple(session.tokens)
         self.seconds = seconds
         self.positions = engine.capabilities.max_context
 
@@ -104,16 +102,14 @@ class ModelNetwork(DraftNetwork):
         rows = (len(tokens) - 1,) if wanted else ()
         logits = self._session.forward(tokens, chain_parents(len(tokens)), rows)
         self._session.keep(range(len(tokens)))
-        self._tokens += tokens
         return logits
 
     def rewind(self, length: int) -> int:
         self._session.truncate(length)
-        del self._tokens[self._session.length :]
-        return len(self._tokens)
+        return self._session.length
 
     def close(self) -> None:
-        self._session.close(self._tokens)
+        """The session is for whoever opened it to close."""
 
 
 #: What a network that reads tokens alone is given.

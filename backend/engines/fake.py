@@ -65,7 +65,7 @@ class FakeEngine(Engine):
     def __post_init__(self) -> None:
         self.tokenizer = ByteTokenizer(self.vocab_size)
         self.fingerprint = f"fake {self.salt} {self.period} {self.sharpness}"
-        self.weight_bytes = WEIGHT_BYTES
+        self.weight_bytes, self.row_bytes = WEIGHT_BYTES, 8
         self.depth = 4
         self._memo = lru_cache(maxsize=4096)(self._compute)
 

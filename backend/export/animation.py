@@ -87,7 +87,7 @@ def _course(made: Scoreboard, index: int, end: float, whole: int) -> list[Point]
     characters = 0
     for moment in score.moments:
         characters += sum(len(shown) for _, shown in moment.spans)
-        written = score.earlier + moment.start + moment.tokens
+        written = moment.start + moment.tokens
         share = max(0.0, moment.clock - begun) / end if end else 1.0
         done = (written if unit == "token" else characters) / whole
         before, reached = points[-1]

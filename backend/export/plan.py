@@ -24,7 +24,7 @@ from backend.strategies.equivalents import (
     Nothing,
     Plain,
 )
-from backend.strategies.settings import THIS_ANSWER
+from backend.strategies.settings import FRESH
 from backend.types import ModelSpec, Request
 
 #: The Hub's name of the built-in model.
@@ -140,7 +140,7 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
         device=target.device if target.engine == "openvino" else "CPU",
         placed=target.device.lower() if on_torch and target.device != "CPU" else "",
         cache=strategy.keeps_cache,
-        reuse=column.cache != THIS_ANSWER,
+        reuse=column.cache != FRESH,
         limit=min(request.max_new_tokens, column.limit or request.max_new_tokens),
         grammar=column.grammar,
         notes=tuple(notes),

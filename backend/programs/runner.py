@@ -6,7 +6,7 @@ with it are written again, together with the fixed text that follows.
 """
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from backend.decoding.constraint import Constraint
@@ -26,7 +26,7 @@ from backend.types import Request, Sampling
 Compile = Callable[[GrammarSource, str], Constraint]
 
 #: Reasons for which a slot's end is the end of the column.
-FATAL = ("context full",)
+FATAL = ("context full", "stopped")
 
 
 def run_program(
@@ -40,23 +40,18 @@ def run_program(
     *,
     restart: bool = False,
     single: bool = False,
-) -> Generator[Event, None, None]:
+) -> Iterator[Event]:
     """Yield the events of one column. `prompt` holds the tokens before the program's text.
     `grammar` is the column's own: it applies to each slot without a grammar, from the slot's start.
     `restart`: every slot begins with an empty cache, like a separate call. `single`: the fixed text
-    is not fed; everything is generated in one go. Advances `parts` in place, and closes its session
-    and drafter when it ends, is closed or fails.
+    is not fed; everything is generated in one go. Advances `parts` in place.
     """
     context = parts.context(prompt)
     opening = -1 if program.user else len(prompt)
     runner = _Runner(column, context, request, parts, compile_grammar, grammar, restart, opening)
-    try:
-        events = runner.run_single(program) if single else runner.run(program)
-        yield from with_decisions(column, parts, events)
-        yield Finished(column, runner.reason, runner.tail)
-    finally:
-        parts.session.close(context.tokens)
-        parts.drafter.close()
+    events = runner.run_single(program) if single else runner.run(program)
+    yield from with_decisions(column, parts, events)
+    yield Finished(column, runner.reason, runner.tail)
 
 
 @dataclass
@@ -123,6 +118,10 @@ class _Runner:
         yield self._fed(fixed, tokens)
         answer = Answer(self.column, self.context, request, parts, skip=len(healed))
         yield from answer.run()
+        if answer.reason == "stopped":  # in the middle of a value
+            last = answer.finish()
+            self.reason, self.tail = last.reason, last.spans
+            return
         tail = answer.text.flush_whole()
         if answer.reason in FATAL:
             self.reason = answer.reason

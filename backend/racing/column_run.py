@@ -1,14 +1,14 @@
-"""One column of a race, run by the local loop: from its parts to its last event, or to disk."""
+"""One column of a race, run by the local loop: from its parts to its last event."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from backend.costs.load import LoadCosts
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
-from backend.decoding.context import Bounds
 from backend.decoding.digits import rounded, rounded_value
 from backend.decoding.drafter import Drafter
 from backend.decoding.lane import Lane, LaneFactory
@@ -24,43 +24,41 @@ from backend.events import (
     Judged,
     LoadKnown,
     Prepared,
-    Saved,
     Started,
     Step,
 )
 from backend.grammar.grammars import GrammarCompiler
-from backend.grammar.sandbox.parent import StoppedError, never
-from backend.kvcache.column_caches import Caches
-from backend.kvcache.snapshots import Snapshot, default_folder
-from backend.kvcache.sources import EARLIER_ANSWERS, NOBODY, CacheSource, Scope, SnapshotFile
+from backend.grammar.sandbox.parent import StoppedError
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
+from backend.racing.cache_file import read_cache, restore, save_cache
 from backend.racing.loading import Loading
-from backend.racing.records import record_of
+from backend.racing.sessions import Place, common_length
 from backend.strategies.column import Column
 from backend.strategies.declaration import DrafterInputs, Weights
+from backend.strategies.settings import SESSION
 from backend.text import require_same_tokenizer
-from backend.types import AnswerSoFar, Layers, ModelSpec, Request
-
-#: First tokens that a context shift keeps at least: attention leans on them (arXiv 2309.17453).
-SINK = 4
+from backend.types import Layers, ModelSpec, Request
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRun:
-    """Column `index` of a race, going on from `answer`. `default` is the race's own model."""
+    """Column `index` of a race, on the model `default` if it names none of its own. The rest: see
+    Race.
+    """
 
     index: int
     column: Column
-    answer: AnswerSoFar
     request: Request
     default: ModelSpec
-    scope: Scope
+    visitor: str
+    save_cache: Path | None = None
+    restore_cache: Path | None = None
 
     def lane(self, loading: Loading, stopped: Callable[[], bool]) -> Lane:
         """What the scheduler runs. Raises nothing: an error is the lane's first event.
 
-        The scheduler asks `stopped()` between two events; a lane that waits for long asks too.
+        The scheduler asks `stopped()` between two events; the lane asks before every pass.
         """
         factory = self.column.strategy.lane
         try:
@@ -77,14 +75,6 @@ class ColumnRun:
         if is_program(self.request.prompt):
             raise DerbyError(f"{self.column.title} cannot run programs: remove it.")
         return factory(self.index, self.request, self.column.settings())
-
-    def save(self, loading: Loading, owner: str = "") -> Saved:
-        """Write what is held of this column to disk, for this owner. Raises DerbyError if it is
-        not enough.
-        """
-        target = loading.engine(self.column.target(self.default))
-        snapshot = _LocalRun(self, target, loading, Clock()).snapshot()
-        return Saved(self.index, default_folder(loading.models.limits).save(snapshot, owner))
 
 
 def known_load(index: int, load: LoadCosts) -> LoadKnown:
@@ -104,7 +94,7 @@ def _failing(error: Exception) -> Iterator[Event]:
 
 
 def _until_stopped(index: int, events: Iterator[Event]) -> Iterator[Event]:
-    """The column's events, also if it was stopped while it waited for one."""
+    """The column's events, also if it was stopped while it waited for a grammar."""
     try:
         yield from events
     except StoppedError:
@@ -120,7 +110,7 @@ class _LocalRun:
         target: Engine,
         loading: Loading,
         clock: Clock,
-        stopped: Callable[[], bool] = never,
+        stopped: Callable[[], bool],
     ) -> None:
         self._run = run
         self._column = run.column
@@ -129,65 +119,57 @@ class _LocalRun:
         self._loading = loading
         self._clock = clock
         self._stopped = stopped
-        # A column without a cache has none to keep.
-        scope = run.scope if self._column.strategy.keeps_cache else NOBODY
-        self._caches = Caches(loading.models.prefixes, scope, _source(self._column, run.answer))
         self._compiled = 0.0  # seconds that the grammar took
         self._grammars = GrammarCompiler(loading.models.grammars, target.tokenizer)
 
     def events(self) -> Iterator[Event]:
         """Every event of the column's run."""
-        request, column = self._request, self._column
-        file = self._caches.load()
-        program = parse_program(request.prompt) if _has_program(request) else None
+        index, request, column, target = self._run.index, self._request, self._column, self._target
+        program = None
+        if request.tags and is_program(request.prompt):
+            program = parse_program(request.prompt)
         prompt = self._prompt(program)
-        answer = self._resumed(file, prompt, program)
-        bounds = self._bounds(len(prompt), program)
-        spec, fingerprint = self._target.spec, self._target.tokenizer.fingerprint
-        keeps = column.keeps_text(hottest(request.sampling, program))
+        positions = self._positions(len(prompt))
         yield Started(
-            self._run.index,
+            index,
             len(prompt),
-            str(spec),
-            fingerprint,
-            spec.parts,
-            keeps,
-            self._target.capabilities.recurrent,
+            str(target.spec),
+            target.tokenizer.fingerprint,
+            target.spec.parts,
+            column.keeps_text(hottest(request.sampling, program)),
+            target.capabilities.recurrent,
         )
         if program is not None:
             # Made once a model, and so no cost of this column's.
             self._grammars.prepare(*slot_grammars(program), stopped=self._stopped)
-            self._target.tokenizer.extending(0)
-        constraint = self._constraint()
-        sampler = Sampler(request.sampling)
-        context = answer.context(prompt)
+            target.tokenizer.extending(0)
+        constraint, sampler = self._constraint(), Sampler(request.sampling)
         with ExitStack() as opened:
-            drafter, draft_seconds = self._build(sampler, context, file)
-            opened.callback(drafter.close)
+            drafter, draft_seconds = self._drafter(opened, sampler, prompt)
             layers = drafter.states.layers if drafter.states else ()
-            session, held = self._opened(self._target, "target", context, file, layers)
-            opened.callback(session.close)
+            session = self._session(opened, target, "target", prompt, layers)
             yield from self._known_costs(draft_seconds)
-            if self._clock.seconds:
+            if self._clock.seconds or session.length:
                 seconds, compiled = rounded(self._clock.seconds), rounded(self._compiled)
-                yield Prepared(self._run.index, len(held), seconds, compiled)
+                yield Prepared(index, session.length, seconds, compiled)
             parts = Parts(
                 session,
-                self._target.tokenizer,
+                target.tokenizer,
                 sampler,
                 self._clock,
                 drafter,
                 constraint,
                 cache=column.strategy.keeps_cache,
                 limit=column.limit,
-                bounds=bounds,
-                costs=self._loading.costs(self._target),
+                positions=positions,
+                costs=self._loading.costs(target),
+                stopped=self._stopped,
             )
             if program is None:
-                loop = decode(self._run.index, prompt, request, parts, answer)
+                loop = self._judged(decode(index, prompt, request, parts))
             else:
                 loop = run_program(
-                    self._run.index,
+                    index,
                     program,
                     prompt,
                     request,
@@ -197,10 +179,10 @@ class _LocalRun:
                     restart=column.strategy.restart,
                     single=column.strategy.single,
                 )
-            # The loop closes the session first, also where it is stopped: it knows what is in it.
-            opened.enter_context(closing(loop))
-            events = loop if program else self._judged(loop)
-            yield from self._with_corrected_costs(events, draft_seconds)
+            for event in self._with_corrected_costs(loop, draft_seconds):
+                if isinstance(event, Finished) and self._run.save_cache is not None:
+                    save_cache(self._run.save_cache, target, session)
+                yield event
 
     def _prompt(self, program: Program | None) -> list[int]:
         """The prompt's tokens, or those in front of a program's own text."""
@@ -209,49 +191,17 @@ class _LocalRun:
             return encode(request.prompt, chat=request.chat, turns=request.turns)
         return encode(program.user, chat=True) if program.user else encode("", chat=False)
 
-    def _resumed(
-        self, file: Snapshot | None, prompt: Sequence[int], program: Program | None
-    ) -> AnswerSoFar:
-        """What the answer goes on from, read from the file if that is where it is."""
-        answer = self._run.answer
-        if answer.snapshot and file is not None:
-            if list(file.prompt) != list(prompt):
-                raise DerbyError(
-                    f"Snapshot {answer.snapshot} holds a prompt of {len(file.prompt)} tokens that "
-                    f"this model's tokenizer does not make of its text (it makes {len(prompt)}): "
-                    "load it with the model it was saved with."
-                )
-            shifts = tuple((at, sink, drop) for at, sink, drop in file.record.get("shifts", ()))
-            answer = replace(answer, tokens=file.answer, shifts=shifts)
-        if program is not None and answer.tokens:
-            raise _program_has_no_middle()
-        return answer
-
-    def _bounds(self, prompt: int, program: Program | None) -> Bounds:
-        """Raises DerbyError if the prompt alone fills the context."""
-        request, scratch_depth = self._request, self._column.scratch_depth
-        limit = request.context or self._target.capabilities.max_context
-        bounds = Bounds(
-            min(limit, self._target.capabilities.max_context),
-            scratch_depth,
-            request.shift,
-            max(SINK, self._system(program)),
-        )
-        if bounds.room(prompt) < 1:
+    def _positions(self, prompt: int) -> int:
+        """Tokens that the context may hold. Raises DerbyError if the prompt alone fills it."""
+        most, scratch_depth = self._target.capabilities.max_context, self._column.scratch_depth
+        limit = min(self._request.context or most, most)
+        if prompt >= limit - scratch_depth:
             ahead = f" ({scratch_depth} of them for lookahead)" if scratch_depth else ""
             raise DerbyError(
-                f"The prompt has {prompt:,} tokens; the context holds {bounds.positions:,}{ahead}. "
+                f"The prompt has {prompt:,} tokens; the context holds {limit:,}{ahead}. "
                 "Shorten the prompt or raise the context limit."
             )
-        return bounds
-
-    def _system(self, program: Program | None) -> int:
-        """How many first tokens all prompts share: those of the chat template's system prompt."""
-        if not self._request.chat or (program is not None and not program.user):
-            return 0
-        pair = (self._target.tokenizer.encode(text, chat=True) for text in ("a", "1"))
-        alike = itertools.takewhile(lambda both: both[0] == both[1], zip(*pair, strict=False))
-        return sum(1 for _ in alike)
+        return limit - scratch_depth
 
     def _constraint(self) -> Constraint:
         if self._column.grammar is None:
@@ -262,89 +212,65 @@ class _LocalRun:
         self._compiled = self._clock.seconds
         return constraint
 
-    def _judged(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events; before the last one, how the whole answer was judged if its grammar let it
-        end. That is on nobody's clock.
+    def _session(
+        self,
+        opened: ExitStack,
+        engine: Engine,
+        role: Literal["target", "draft"],
+        prompt: Sequence[int],
+        layers: Layers = (),
+    ) -> Session:
+        """A session that holds what is known of the prompt, with room for all that may come, and
+        shows the hidden states of these layers.
         """
-        pieces: list[str] = []
-        for event in events:
-            pieces += [text for _, text in getattr(event, "spans", [])]
-            if isinstance(event, Finished) and event.reason == "end of text":
-                yield from self._judgement("".join(pieces))
-            yield event
+        run, column, sessions = self._run, self._column, self._loading.models.sessions
+        place = Place(run.visitor, run.index, role, engine, layers)
+        kept = bool(run.visitor) and column.cache == SESSION
+        session = opened.enter_context(sessions.session(place, prompt, kept=kept))
+        session.reserve(len(prompt) + (column.limit or self._request.max_new_tokens))
+        if run.restore_cache is not None and role == "target" and column.strategy.keeps_cache:
+            stored = read_cache(run.restore_cache, engine)
+            session.truncate(0)
+            with self._clock.step():
+                restore(session, stored, common_length(stored.tokens, prompt[:-1]))
+        return session
 
-    def _judgement(self, text: str) -> Iterator[Judged]:
-        grammar = self._column.grammar
-        judging = self._loading.models.grammars.judging
-        found = judging.judge(grammar, text, self._stopped) if grammar else None
-        if found is not None:
-            yield Judged(
-                self._run.index,
-                found.verdict,
-                found.pointer,
-                found.why,
-                list(found.later),
-                found.forbidden,
-            )
-
-    def _build(
-        self, sampler: Sampler, context: Sequence[int], file: Snapshot | None
+    def _drafter(
+        self, opened: ExitStack, sampler: Sampler, prompt: Sequence[int]
     ) -> tuple[Drafter, float]:
         """The column's drafter, and the seconds of a pass of its draft."""
         target, loading, strategy = self._target, self._loading, self._column.strategy
-        values, texts = self._column.settings(), self._caches.texts(target)
         weights = loading.weights(self._column, target)
-        draft, missing = self._draft(weights, context, file)
+        draft, missing = self._draft(opened, weights, prompt)
         inputs = DrafterInputs(
-            values,
+            self._column.settings(),
             target,
             loading.costs(target),
             sampler,
             draft,
             missing,
-            texts,
-            self._longest(context),
+            len(prompt) + (self._column.limit or self._request.max_new_tokens),
             loading.models.experience(target, weights),
         )
-        try:
-            return strategy.build(inputs), 0.0 if draft is None else draft.seconds
-        except BaseException:
-            if draft is not None:
-                draft.close()
-            raise
+        drafter = strategy.build(inputs)
+        opened.callback(drafter.close)
+        return drafter, 0.0 if draft is None else draft.seconds
 
     def _draft(
-        self, weights: Weights, context: Sequence[int], file: Snapshot | None
+        self, opened: ExitStack, weights: Weights, prompt: Sequence[int]
     ) -> tuple[DraftNetwork | None, str]:
         """The network that drafts, opened; or None, and why there is none if one was wanted."""
         target, loading = self._target, self._loading
         if (trained := loading.head(target, weights)) is not None:
-            return trained(), ""
+            network = trained()
+            opened.callback(network.close)
+            return network, ""
         engine, missing = loading.draft(target.spec, weights)
         if engine is None:
             return None, missing
         require_same_tokenizer(target.tokenizer, engine.tokenizer, str(engine.spec))
-        seconds = loading.call_seconds(engine)
-        session, held = self._opened(engine, "draft", context, file)
-        return ModelNetwork(session, engine, held, seconds), ""
-
-    def _opened(
-        self,
-        engine: Engine,
-        kind: str,
-        context: Sequence[int],
-        file: Snapshot | None,
-        layers: Layers = (),
-    ) -> tuple[Session, list[int]]:
-        """A session that shows the hidden states of these layers, and the tokens that it holds;
-        ready for all that may be written.
-        """
-        longest = self._longest(context)
-        return self._caches.open(engine, kind, context, file, self._clock, longest, layers)
-
-    def _longest(self, context: Sequence[int]) -> int:
-        """Tokens that a text may have in the end that begins with these."""
-        return len(context) + (self._column.limit or self._request.max_new_tokens)
+        session = self._session(opened, engine, "draft", prompt)
+        return ModelNetwork(session, engine, loading.call_seconds(engine)), ""
 
     def _known_costs(self, draft: float) -> Iterator[Event]:
         """What passes are known to cost by now, a call of the draft `draft` seconds."""
@@ -371,36 +297,27 @@ class _LocalRun:
                 yield from self._known_costs(seconds / calls if calls else draft)
             yield event
 
-    def snapshot(self) -> Snapshot:
-        """The cache that the column left behind, and what is needed to go on."""
-        if not self._column.strategy.keeps_cache:
-            raise DerbyError(f"{self._column.title} keeps no cache: save another column.")
-        if _has_program(self._request):
-            raise _program_has_no_middle()
-        prompt, answer = self._prompt(None), self._run.answer
-        context = answer.context(prompt)
-        caches = {"target": self._caches.stored(self._target, context, len(context) - 1)}
-        weights = self._loading.weights(self._column, self._target)
-        if (draft := self._loading.draft(self._target.spec, weights)[0]) is not None:
-            with suppress(DerbyError):  # it may have read nothing, and can read all again
-                caches["draft"] = self._caches.stored(draft, context, 1)
-        record = record_of(self._request, self._column, self._target.spec)
-        record["shifts"] = [list(shift) for shift in answer.shifts]
-        return Snapshot(record, tuple(prompt), answer.tokens, caches)
+    def _judged(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The events; before the last one, how the whole answer was judged if its grammar let it
+        end. That is on nobody's clock.
+        """
+        pieces: list[str] = []
+        for event in events:
+            pieces += [text for _, text in getattr(event, "spans", [])]
+            if isinstance(event, Finished) and event.reason == "end of text":
+                yield from self._judgement("".join(pieces))
+            yield event
 
-
-def _has_program(request: Request) -> bool:
-    return request.tags and is_program(request.prompt)
-
-
-def _source(column: Column, answer: AnswerSoFar) -> CacheSource:
-    """Where a column's caches begin: what an answer goes on from comes before the setting."""
-    if answer.snapshot:
-        return SnapshotFile(answer.snapshot)
-    return EARLIER_ANSWERS if answer.tokens else column.cache
-
-
-def _program_has_no_middle() -> DerbyError:
-    return DerbyError(
-        "A program cannot be continued or saved in the middle of its slots: run it again."
-    )
+    def _judgement(self, text: str) -> Iterator[Judged]:
+        grammar = self._column.grammar
+        judging = self._loading.models.grammars.judging
+        found = judging.judge(grammar, text, self._stopped) if grammar else None
+        if found is not None:
+            yield Judged(
+                self._run.index,
+                found.verdict,
+                found.pointer,
+                found.why,
+                list(found.later),
+                found.forbidden,
+            )

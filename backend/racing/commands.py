@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backend.events import Event, Failed, Finished, Preparing, failures
-from backend.kvcache.snapshots import default_folder
-from backend.kvcache.sources import Visitor
-from backend.racing.column_run import ColumnRun
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
-from backend.racing.race import Race
 from backend.strategies.column import Column
-from backend.types import AnswerSoFar, ModelSpec
+from backend.types import ModelSpec
 
 Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
@@ -30,29 +26,6 @@ class Command(Protocol):
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         """Do it, emitting every event. Raises DerbyError for what the user can mend."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class SaveColumn:
-    """Write what is held of the race's column `index`, which stopped at `answer`, to disk.
-
-    `owner` is the secret hash of the visitor who asks; "": the command line.
-    """
-
-    race: Race
-    index: int
-    answer: AnswerSoFar
-    owner: str = ""
-    width: int = 1
-
-    def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-        race = self.race
-        loading = Loading(models, lambda text: emit(Preparing(text)), race.request.context)
-        run = ColumnRun(
-            0, race.columns[self.index], self.answer, race.request, race.target, race.scope
-        )
-        emit(run.save(loading, self.owner))
-        emit(Finished(0, "stopped", []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +50,13 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class ForgetVisitor:
-    """Drop the caches of a visitor who has gone."""
+    """Close the sessions of a visitor who has gone."""
 
     visitor: str
     width: int = 0
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
-        models.prefixes.forget(Visitor(self.visitor))
-        default_folder(models.limits).tidy()  # old snapshots go now and then, as visitors do
+        models.sessions.forget(self.visitor)
 
 
 def ending(columns: Iterable[int], events: Generator[Event, None, None]) -> Iterator[Event]:

@@ -28,11 +28,10 @@ from backend.engines.heads.opening import open_head, place_for
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
-from backend.kvcache.prefix_cache import PrefixCache
-from backend.kvcache.prefix_files import store_in
 from backend.limits import PRIVATE, Limits
 from backend.models.files import model_files
 from backend.models.hub_quota import HubQuota
+from backend.racing.sessions import KeptSessions
 from backend.racing.usual import LARGE, size
 from backend.racing.waiting import progress
 from backend.strategies.declaration import Weights
@@ -66,10 +65,7 @@ Say = Callable[[str], None]
 
 class LoadedModels:
     """Keeps the models used last, so that a race rarely loads one, each once however many columns
-    use it; in `prefixes` the KV caches of earlier runs, in `grammars` what grammar columns share.
-
-    The caches are in files of the folder `prefixes`, those of a worker before this one too; None:
-    in this process.
+    use it; in `sessions` those of earlier runs, in `grammars` what grammar columns share.
 
     Their weights take at most `budget` bytes; None: what `model_budget` says. Trained heads and KV
     caches are not counted. A new model is warmed up at once, for WARM_SECONDS at most, or, if
@@ -84,13 +80,10 @@ class LoadedModels:
         idle_warm_up: bool = False,
         grammars: Grammars | None = None,
         limits: Limits = PRIVATE,
-        prefixes: Path | None = None,
     ) -> None:
         self.limits = limits
         self.loads = 0  # models loaded so far
-        self.prefixes = PrefixCache(
-            limits.prefix_bytes, limits.visitor_prefix_bytes, store_in(prefixes)
-        )
+        self.sessions = KeptSessions(limits.prefix_bytes)
         self.grammars = grammars or Grammars()
         self._hub = HubQuota(limits.hub_bytes)
         self._budget = budget
@@ -263,7 +256,7 @@ class LoadedModels:
         for spec in [spec for spec in self._loaded if spec not in self._needed]:
             if self._in_use() + wanted <= self.budget:
                 break
-            del self._loaded[spec]
+            self.sessions.close(self._loaded.pop(spec))
             self._cold.pop(spec, None)
             dropped = True
         if dropped:

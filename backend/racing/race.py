@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from pathlib import Path
 
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
-from backend.kvcache.sources import NOBODY, Scope
 from backend.racing.column_run import ColumnRun, known_load
 from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
@@ -16,15 +16,16 @@ from backend.racing.models import LoadedModels
 from backend.racing.schedule import interleave
 from backend.strategies.column import Column
 from backend.text import takes_chats
-from backend.types import AnswerSoFar, ModelSpec, Request
+from backend.types import ModelSpec, Request
 
 MAX_COLUMNS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """`target` is the model of every column that names none of its own. `earlier` is what each
-    column had written already; (): nothing. `scope` is whose caches may be used and are kept.
+    """`target` is the model of every column that names none of its own. `visitor` is whose sessions
+    may be used and are kept; "": nobody's. Of columns that keep a cache, `saved_column` writes its
+    own into the file `save_cache` when it ends, and all begin with what is in `restore_cache`.
     `first`: the columns run alone, one after another, this one first; None: they take turns.
     `raw_allowed`: a target without a chat template gets the prompt as it is.
     """
@@ -32,8 +33,9 @@ class Race:
     request: Request
     columns: tuple[Column, ...]
     target: ModelSpec = field(default_factory=ModelSpec)
-    earlier: tuple[AnswerSoFar, ...] = ()
-    scope: Scope = NOBODY
+    visitor: str = ""
+    save_cache: Path | None = None
+    restore_cache: Path | None = None
     first: int | None = None
     raw_allowed: bool = False
 
@@ -42,6 +44,12 @@ class Race:
             raise DerbyError(
                 f"{len(self.columns)} columns were chosen; a race has 1 to {MAX_COLUMNS}."
             )
+
+    @property
+    def saved_column(self) -> int | None:
+        """The column whose cache can be saved: the first that keeps one; None: there is none."""
+        keep = (i for i, column in enumerate(self.columns) if column.strategy.saves_cache)
+        return next(keep, None)
 
     @property
     def width(self) -> int:
@@ -88,8 +96,16 @@ class Race:
 
     def lane(self, index: int, loading: Loading, stopped: Callable[[], bool]) -> Lane:
         """One of the columns, ready to run."""
-        column, answer = self.columns[index], self._answer(index)
-        run = ColumnRun(index, column, answer, self.request, self.target, self.scope)
+        saving = index == self.saved_column
+        run = ColumnRun(
+            index,
+            self.columns[index],
+            self.request,
+            self.target,
+            self.visitor,
+            self.save_cache if saving else None,
+            self.restore_cache,
+        )
         return run.lane(loading, stopped)
 
     def later(
@@ -130,6 +146,3 @@ class Race:
         if self.first is None:
             return [lanes]
         return [[lane] for lane in (*lanes[self.first :], *lanes[: self.first])]
-
-    def _answer(self, index: int) -> AnswerSoFar:
-        return self.earlier[index] if self.earlier else AnswerSoFar()

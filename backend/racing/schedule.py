@@ -37,8 +37,9 @@ def interleave(
     that. A lane that is not ready has its turn when those that are have written their first
     tokens, which then wait until it has caught up.
 
-    A lane that raises fails alone, with a sentence; once `stopped()` is true every lane ends as
-    "stopped". All lanes are closed in the end, come what may.
+    A lane that raises fails alone, with a sentence. Once `stopped()` is true every lane ends as
+    "stopped": one that shares the device and has written ends by itself, with the text that it had
+    held back. All lanes are closed in the end, come what may.
     """
     running = list(lanes)
     lane, began = None, 0.0
@@ -57,11 +58,19 @@ def interleave(
                     yield event
             if quiet and not sharing:
                 sleep(POLL)
-        for each in running:
-            yield Finished(each.column, "stopped", [])
+        yield from _stopped(running)
     finally:
         for each in lanes:
             _close(each)
+
+
+def _stopped(running: list[Lane]) -> Iterator[Event]:
+    """The ends of lanes whose race is stopped."""
+    for lane in tuple(running):
+        while lane.shares and lane.wrote and lane in running:
+            yield from _advance(lane, running)
+    for lane in running:
+        yield Finished(lane.column, "stopped", [])
 
 
 def _turn(lane: Lane, turn: float) -> float:

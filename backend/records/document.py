@@ -31,7 +31,7 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.records.place import Hardware
 from backend.records.record import LEFT_OUT, RaceRecord
 from backend.strategies.column import Column, OwnModel, default_column, settings_of
-from backend.types import MAX_NEW_TOKENS, ModelSpec, Request
+from backend.types import ModelSpec, Request
 from backend.untrusted import UntrustedError, read_json
 
 FORMAT, VERSION = "decode-derby-race", 1
@@ -86,14 +86,8 @@ class ColumnDocument(Strict):
 
     @property
     def column(self) -> Column:
-        """Raises DerbyError for what a column cannot have. Its limit may be beyond what a user may
-        set, because a race that goes on sets it.
-        """
-        settings, usual = dict(self.settings), default_column(self.strategy)
-        limit = str(settings.pop("limit", usual.limit)) if usual.limit else "0"
-        if usual.limit and not (limit.isdecimal() and 1 <= int(limit) <= MAX_NEW_TOKENS):
-            raise refusal(f"a column's limit is {limit:.20} tokens, of at most {MAX_NEW_TOKENS:,}")
-        return usual.with_settings(settings).limited(int(limit)).on(self.model)
+        """Raises DerbyError for what a column cannot have."""
+        return default_column(self.strategy).with_settings(self.settings).on(self.model)
 
 
 class Document(Strict):

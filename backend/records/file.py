@@ -48,7 +48,7 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
 def require_folder(path: Path) -> None:
     """Raise DerbyError unless there is a folder for the file: before a race, not behind it."""
     if not path.parent.is_dir() or path.is_dir():
-        raise DerbyError(f"The record cannot be written to {str(path)!r}: name another file.")
+        raise DerbyError(f"{str(path)!r} cannot be written: name another file.")
 
 
 def save(record: RaceRecord, path: Path) -> None:

@@ -7,15 +7,14 @@ from functools import cache
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.events import Event, Preparing, Saved, Step, from_json, to_json
+from backend.events import Event, Preparing, Step, from_json, to_json
 from backend.records.place import PROGRAM, Hardware, this_machine, versions
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import Column
 from backend.types import ModelSpec, Request
 
-#: What is of no race: a wait, the id of a file that whoever knows it may load, and where it ran,
-#: which the record says itself.
-LEFT_OUT = (Preparing, Saved)
+#: What is of no race: a wait.
+LEFT_OUT = (Preparing,)
 
 #: Fields of events that hold what a model wrote, or what an event is.
 WRITTEN = ("kind", "spans", "text", "value")

@@ -315,9 +315,8 @@ FIGURES = (
         "reused",
         "reused",
         TOKENS,
-        "First tokens of the prompt that were already in a cache of your earlier answers or a "
-        "snapshot. Other users' caches are never used. Example: the same document with a new "
-        "question.",
+        "First tokens of the prompt that the column's cache held from its last run. Example: the "
+        "same document with a new question.",
         _positive(lambda score: score.reused),
     ),
     Figure(
@@ -332,9 +331,8 @@ FIGURES = (
         "tokens",
         "tokens",
         TOKENS,
-        "Tokens written in this run. The end-of-text token counts; a text that its grammar ends "
-        "has none. Example: after Continue, only the new ones count.",
-        _positive(lambda score: score.written),
+        "Tokens written. The end-of-text token counts; a text that its grammar ends has none.",
+        _positive(lambda score: score.length),
         ("page", "table", "summary"),
     ),
     Figure(

@@ -25,15 +25,11 @@ from backend.events import (
     Prefilled,
     Prepared,
     Proposed,
-    Resumed,
-    Saved,
     Served,
-    Shifted,
     Started,
     Step,
 )
 from backend.results.intervals import Commit, Ratio, shared
-from backend.types import AnswerSoFar
 
 State = Literal["queued", "prefill", "decoding", "done", "stopped", "failed"]
 
@@ -80,7 +76,6 @@ class Score:
     cause: Cause | None = None  # whose fault that is
     expected: str = ""  # what the grammar still wanted when the text was cut
     judged: Judged | None = None  # how a text was judged that its grammar let end
-    snapshot: str = ""  # id of the file that holds the column's state
 
     model: str = ""  # what runs where, in words
     spec: dict[str, str] = field(default_factory=dict)  # the same by part; {}: unknown
@@ -95,12 +90,10 @@ class Score:
 
     prompt_tokens: int = 0
     prefilled: int = 0  # tokens of the prompt that are computed, or need not be
-    reused: int = 0  # first tokens of prompt and answer that an earlier cache held
+    reused: int = 0  # first tokens of the prompt that its cache held from the start
     fed: int = 0  # tokens of a program's fixed text
     slots: dict[str, list[str]] = field(default_factory=dict)  # a program's values by name
-    shifts: list[Shifted] = field(default_factory=list)
 
-    earlier: int = 0  # tokens of the answer that an earlier run had written
     tokens: list[int] = field(default_factory=list)  # ids of the whole answer; []: unknown
     gaps: list[float] = field(default_factory=list)  # between the two best scores; inf: unknown
     times: list[float] = field(default_factory=list)  # on the clock as each token was committed
@@ -176,7 +169,7 @@ class Score:
         seconds, spans = getattr(event, "seconds", 0.0), getattr(event, "spans", [])
         self.seconds += seconds
         if spans:
-            moment = Moment(self.seconds, 0, 0, seconds, spans, self.written, self.steps)
+            moment = Moment(self.seconds, 0, 0, seconds, spans, self.length, self.steps)
             self.moments.append(moment)
 
     def _rarely(self, event: Event) -> None:
@@ -189,28 +182,16 @@ class Score:
                 self.decision = Decision(
                     event.settings, event.predicted, event.why, declined, event.plain
                 )
-            case Resumed():
-                self.earlier = len(event.tokens)
-                self.tokens += event.tokens
-                self.gaps += [inf] * len(event.tokens)
-                self.shifts += [
-                    Shifted(event.column, at, sink, dropped, "", 0.0)
-                    for at, sink, dropped in event.shifts
-                ]
             case Fed():
                 self.fed += event.tokens
             case Filled():
                 self.slots.setdefault(event.name, []).append(event.value)
-            case Shifted():
-                self.shifts.append(event)
             case Judged():
                 self.judged = event
             case Served():
                 self._serve(event)
             case LoadKnown():
                 self.load = load_of(event)
-            case Saved():
-                self.snapshot = event.snapshot
             case _:
                 pass
 
@@ -243,7 +224,7 @@ class Score:
         self.times += [self.seconds] * count
         self.commits.append(Commit(self.seconds, count, step.rows, step.calls))
         self.step_at[len(self.moments)] = step
-        start, taken = self.written - count, step.seconds["total"]
+        start, taken = self.length - count, step.seconds["total"]
         self.state, self.prefilled = "decoding", self.prompt_tokens
         self.last_rows = step.rows if self.steps else 1
         self.steps += 1
@@ -285,8 +266,8 @@ class Score:
     def _expect_anew(self) -> None:
         """Expect of all passes so far what the costs say that are known now."""
         self.expected_seconds = self.plain_seconds = 0.0
-        self._expect_plainly(self.ahead, self.earlier)
-        length, before = self.earlier + self.first_block + self.ahead, 1
+        self._expect_plainly(self.ahead, 0)
+        length, before = self.first_block + self.ahead, 1
         for commit in self.commits[1:]:
             if commit.rows:
                 self._expect(commit.rows, commit.calls, commit.tokens, length, before)
@@ -294,19 +275,13 @@ class Score:
 
     def token_at(self, character: int) -> int:
         """How many tokens of the answer were shown before the one that holds this character."""
-        tokens, shown = self.earlier, 0
+        tokens, shown = 0, 0
         for moment in self.moments:
             shown += sum(len(text) for _, text in moment.spans)
             if shown > character:
                 break
             tokens += moment.tokens
         return tokens
-
-    @property
-    def answer_so_far(self) -> AnswerSoFar:
-        """What the column has written, to go on from."""
-        shifts = [(shift.at, shift.sink, shift.dropped) for shift in self.shifts]
-        return AnswerSoFar(tuple(self.tokens), tuple(shifts))
 
     @property
     def spans(self) -> list[list[str]]:
@@ -323,14 +298,9 @@ class Score:
         return {k: v if len(v) > 1 else v[0] for k, v in self.slots.items()}
 
     @property
-    def written(self) -> int:
-        """Tokens of this run."""
-        return len(self.times)
-
-    @property
     def length(self) -> int:
-        """Tokens of the whole answer, those of an earlier run included."""
-        return self.earlier + self.written
+        """Tokens of the answer."""
+        return len(self.times)
 
     @property
     def decode_seconds(self) -> float:
@@ -342,7 +312,7 @@ class Score:
         """Seconds per output token after the first one; 0 while there are none. Tokens that the
         first step brought beside it count if a grammar forced them, else they are of the TTFT.
         """
-        later = self.written - self.first_block
+        later = self.length - self.first_block
         return self.decode_seconds / later if later > 0 else 0.0
 
     @property
@@ -353,7 +323,7 @@ class Score:
     @property
     def tokens_per_forward(self) -> float:
         """Committed tokens per target forward pass, prefill not counted; 0 while there are none."""
-        return (self.written - self.first_block) / self.passes if self.passes else 0.0
+        return (self.length - self.first_block) / self.passes if self.passes else 0.0
 
     @property
     def mean_rows(self) -> float:
@@ -380,7 +350,7 @@ class Score:
         """
         steps = np.diff(self.times[max(self.first_block, 1) - 1 :])
         alone = steps[steps > 0]
-        several = self.passes != self.written - self.first_block - self.ahead
+        several = self.passes != self.length - self.first_block - self.ahead
         if len(alone) < 8 or self.fed or several:
             return 0.0, 0.0, 0.0
         low, middle, high = np.percentile(alone, (25, 50, 75))
@@ -388,7 +358,7 @@ class Score:
 
     def between(self, first: int, last: int) -> float:
         """Seconds from the commit of the answer's token number `first` to that of `last`."""
-        return self.times[last - self.earlier - 1] - self.times[first - self.earlier - 1]
+        return self.times[last - 1] - self.times[first - 1]
 
     def speedup_over(self, baseline: "Score") -> float:
         """The baseline's decode time over this column's, for the tokens after either one's first
@@ -401,7 +371,7 @@ class Score:
         if self.fed or baseline.fed:
             ended = self.state == baseline.state == "done" and self.seconds
             return baseline.seconds / self.seconds if ended else 0.0
-        first = max(score.earlier + max(score.first_block, 1) for score in (self, baseline))
+        first = max(self.first_block, baseline.first_block, 1)
         last = min(self.length, baseline.length)
         if last <= first or not (self.steps and baseline.steps):
             return 0.0
@@ -409,16 +379,14 @@ class Score:
         return baseline.between(first, last) / ours if ours > 0 else 0.0
 
     def agreement_with(self, baseline: "Score") -> tuple[int, int]:
-        """Of the tokens of this run that both chose behind the same text, how many are the same,
-        and how many there are: up to the first that differs, and it. (0, 0) where they need not
-        be: of programs, shifted contexts, grammars that only one has, and promised distributions.
+        """Of the tokens that both chose behind the same text, how many are the same, and how many
+        there are: up to the first that differs, and it. (0, 0) where they need not be: of programs,
+        grammars that only one has, and promised distributions.
         """
-        start = max(self.earlier, baseline.earlier)
         alike = self.tokenizer and self.tokenizer == baseline.tokenizer and self.keeps_text
-        apart = self.fed or self.shifts or bool(self.masks) != bool(baseline.masks)
-        if not alike or apart or self.tokens[:start] != baseline.tokens[:start]:
+        if not alike or self.fed or bool(self.masks) != bool(baseline.masks):
             return 0, 0
-        both = list(zip(self.tokens[start:], baseline.tokens[start:], strict=False))
+        both = list(zip(self.tokens, baseline.tokens, strict=False))
         agreed = next((i for i, (own, its) in enumerate(both) if own != its), len(both))
         return agreed, min(agreed + 1, len(both))
 

@@ -158,9 +158,7 @@ class Scoreboard:
 
     def may_differ(self, index: int) -> bool:
         """True if the column may differ from its reference where it does."""
-        difference, shifts = self.difference(index), self.scores[index].shifts
-        shifted = shifts and difference is not None and difference.index >= shifts[0].at
-        return bool(shifted) or not self.must_match(index)
+        return not self.must_match(index)
 
     def sameness(self, index: int) -> Sameness:
         """How the column's text compares with its reference's."""

@@ -122,7 +122,7 @@ def headlines(board: Scoreboard) -> tuple[str, str]:
     failed = _failures(board)
     if "stopped" in states:
         lent = any(score.reason == "end of GPU time" for score in board.scores)
-        if not lent and not any(score.written for score in board.scores):
+        if not lent and not any(score.length for score in board.scores):
             return "Stopped before the first token.", failed
         return f"{_NO_LONGER_LENT if lent else 'Stopped early.'} {speed}", failed
     rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed, _loaded(board)]
@@ -222,7 +222,7 @@ def time_left(board: Scoreboard, goal: int) -> str:
         names.append(board.name(index))
         tokens = goal - score.length
         if column.limit:
-            tokens = min(tokens, column.limit - score.written)
+            tokens = min(tokens, column.limit - score.length)
         total += max(0, tokens) * score.tpot
     if total < least:
         return ""
@@ -409,7 +409,7 @@ def doubts(board: Scoreboard, index: int) -> str:
     """How many more tokens would show whether a column is faster or slower; "" if that is known,
     cannot be known, or would take too many.
     """
-    gain, written = board.gain(index), board.scores[index].written
+    gain, written = board.gain(index), board.scores[index].length
     more = (gain.needed - 1) * written
     if board.pace(index) or board.noisy or not written or more > FAR:
         return ""
@@ -660,15 +660,14 @@ def state(score: Score) -> str:
 
 
 def ending(score: Score) -> str:
-    """How many tokens a column wrote in this run, how long it took, and why it ended; "" before its
+    """How many tokens a column wrote, how long it took, and why it ended; "" before its
     clock has started.
     """
     if not score.seconds:
         return ""
-    earlier = f", after {score.earlier:,} earlier ones" if score.earlier else ""
     limited = score.reason not in ("", "end of text", "end of program", "stopped")
     reason = f"; stopped by: {score.reason}" if limited else ""
-    return f"{counted(score.written, 'token')} in {duration(score.seconds)}{earlier}{reason}"
+    return f"{counted(score.length, 'token')} in {duration(score.seconds)}{reason}"
 
 
 def advice(board: Scoreboard) -> str:
@@ -900,7 +899,7 @@ def _comparison(board: Scoreboard, index: int) -> str:
         why = "its tokenizer is different" if known else "its tokens are not known"
         return f"not compared with {name}: {why}"
     difference = board.difference(index)
-    if not (score.keeps_text or score.shifts) and board.draws_alike(index):
+    if not score.keeps_text and board.draws_alike(index):
         text = f"but a different text from token {difference.index + 1}" if difference else ""
         return f"same distribution as {name}, {text or 'and so far the same text'}"
     if difference is None:
@@ -941,8 +940,6 @@ def _identical(board: Scoreboard, index: int, reference: int) -> str:
 def _demand(board: Scoreboard, index: int, reference: int) -> str:
     """Why a column differs from its reference on the same weights."""
     column = board.columns[index]
-    if board.scores[index].shifts:
-        return "because its context was shifted"
     if column.strategy.single:
         return "because it generates the program's own text too"
     if not board.scores[index].keeps_text:
@@ -966,20 +963,13 @@ def _own_target(score: Score, base: Score) -> list[str]:
 
 
 def remark(score: Score) -> str:
-    """The column's decision, the cost of its grammar, the reused tokens, and a shifted context."""
+    """The column's decision, the cost of its grammar and the reused tokens."""
     why = "" if score.decision.plain else score.decision.why
     parts = [*map(as_sentence, why.split("; ")), _promise(score), _grammar(score)]
     if score.expected:
         parts.append(f"Incomplete: the grammar still expects {score.expected}.")
     if score.reused:
-        parts.append(f"{score.reused} of {score.prompt_tokens + score.earlier} tokens reused.")
-    if score.shifts:
-        dropped = sum(shift.dropped for shift in score.shifts)
-        parts.append(
-            f"The context was full after {score.shifts[0].at} tokens, so {dropped} older tokens "
-            "were dropped. The text after that depends only on the tokens that were left. Dropped "
-            f"last: {shortened(score.shifts[-1].text)}"
-        )
+        parts.append(f"{score.reused} of {score.prompt_tokens} tokens reused.")
     return " ".join(filter(None, parts))
 
 
@@ -1004,7 +994,7 @@ def _grammar(score: Score) -> str:
         f"took {duration(mean(score.masks))} on average (p50 {p50}, p99 {p99}, longest "
         f"{duration(max(score.masks))}); the column waited for them "
         f"{score.parts.get('mask', 0.0) / score.seconds:.1%} of its time. "
-        f"{score.forced} of {score.written} tokens were forced."
+        f"{score.forced} of {score.length} tokens were forced."
     )
 
 

@@ -24,7 +24,6 @@ MOST = 400
 
 #: What a moment is that was no step, by the origin of its text.
 _OTHER = {
-    "earlier": "Text of an earlier run",
     "fixed": "Fixed text of the program",
 }
 _HELD = "Text held back while it could be a stop string"
@@ -79,12 +78,11 @@ def first_differences(board: Scoreboard) -> list[tuple[int, int]]:
 
 
 def moment_of(score: Score, token: int) -> int:
-    """The moment that showed the answer's token number `token`, from 0; those of an earlier run
-    came with the first. Raises IndexError if it is not written yet.
+    """The moment that showed the answer's token number `token`, from 0. Raises IndexError if it is
+    not written yet.
     """
-    left = token - score.earlier
     # Of moments that begin at the same token, the last one committed it.
-    index = max(bisect_right(score.moments, left, key=lambda moment: moment.start) - 1, 0)
+    index = max(bisect_right(score.moments, token, key=lambda moment: moment.start) - 1, 0)
     if token >= score.length or not score.moments:
         raise IndexError(f"the answer has {score.length} tokens, not one numbered {token}")
     return index
@@ -198,7 +196,7 @@ def _expected(score: Score, index: int) -> float | None:
     step, moment = score.step_at.get(index), score.moments[index]
     if step is None or not (step.rows and moment.step > 1 and score.costs.known):
         return None
-    length = score.earlier + moment.start
+    length = moment.start
     width = score.commits[moment.step - 2].rows if moment.step > 2 else 1
     return score.expected_of(step.rows, step.calls, length, width)
 
@@ -286,7 +284,7 @@ def _departure(board: Scoreboard, column: int, index: int) -> str:
 def _text_of(score: Score, token: int) -> str:
     """The text of the answer's token number `token`; "" if it is not known."""
     index = moment_of(score, token)
-    first = score.earlier + score.moments[index].start
+    first = score.moments[index].start
     texts = _texts(score, index)
     return texts[token - first] if first <= token < first + len(texts) else ""
 

@@ -44,12 +44,12 @@ class Standing:
     finished: bool = False
 
 
-def goal_of(request: Request, earlier: int = 0) -> int:
-    """Where the finish is expected: the most tokens that an answer may have whose `earlier` ones
-    are written; of a program the characters of its fixed text.
+def goal_of(request: Request) -> int:
+    """Where the finish is expected: the most tokens that an answer may have; of a program the
+    characters of its fixed text.
     """
     if not is_program(request.prompt):
-        return earlier + request.max_new_tokens
+        return request.max_new_tokens
     nodes = parse_program(request.prompt).nodes
     return sum(len(node.text) for node in nodes if isinstance(node, Text))
 
@@ -84,7 +84,7 @@ def position(board: Scoreboard, index: int, seconds: float = inf) -> int:
     moments = score.moments[: bisect_right(score.moments, seconds, key=lambda m: m.clock - begun)]
     if unit_of(board) == "character":
         return sum(len(text) for moment in moments for _, text in moment.spans)
-    return score.earlier + (moments[-1].start + moments[-1].tokens if moments else 0)
+    return moments[-1].start + moments[-1].tokens if moments else 0
 
 
 def photo_finish(board: Scoreboard) -> Standing | None:
@@ -207,8 +207,7 @@ def length_at(board: Scoreboard, index: int, now: Standing | None) -> float:
     own = speed_of(board, index) if settles(board, now) else 0.0
     if not own:
         return position(board, index, now.seconds)
-    earlier = board.scores[index].earlier
-    return earlier + min(1.0, own / speed_of(board, now.column)) * (now.length - earlier)
+    return min(1.0, own / speed_of(board, now.column)) * now.length
 
 
 def speed_of(board: Scoreboard, index: int) -> float:
@@ -223,8 +222,8 @@ def early(board: Scoreboard) -> bool:
     if board.ended:
         return False
     if unit_of(board) == "character":
-        return any(_races(score) and not score.written for score in board.scores)
-    return max(score.written for score in board.scores) < SETTLED
+        return any(_races(score) and not score.length for score in board.scores)
+    return max(score.length for score in board.scores) < SETTLED
 
 
 def won(board: Scoreboard, index: int) -> bool:

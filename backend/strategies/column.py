@@ -9,12 +9,12 @@ from backend.decoding.sampling import COLDEST
 from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
-from backend.kvcache.sources import THIS_ANSWER, CacheSource
 from backend.strategies.declaration import Strategy
 from backend.strategies.registry import RENAMED, strategies
 from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     CACHE,
+    FRESH,
     OWN,
     RELAX,
     ModelChoice,
@@ -149,10 +149,6 @@ class Column:
             )
         return replace(self, model=model)
 
-    def limited(self, tokens: int) -> "Column":
-        """This column with another limit of its own, if it has one; beyond what a user may set."""
-        return self._replaced({"limit": tokens}) if self.limit else self
-
     @property
     def drafts(self) -> dict[str, str]:
         """The models that settings name, by setting, without copies of the column's own model."""
@@ -186,9 +182,9 @@ class Column:
         return self.settings().get("limit", 0)
 
     @property
-    def cache(self) -> CacheSource:
-        """Where the column's KV cache begins."""
-        return self.settings().get("cache", THIS_ANSWER)
+    def cache(self) -> str:
+        """Where the column's KV cache begins: "fresh" or "session"."""
+        return self.settings().get("cache", FRESH)
 
     @property
     def lossless(self) -> bool:

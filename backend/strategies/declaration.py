@@ -1,6 +1,6 @@
 """What a strategy declares: everything that the rest of the program knows of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class DrafterInputs:
 
     `draft` is the network that `Strategy.weights` asked for, open and empty but for what it holds;
     the drafter closes it. None where there is none, for the reason in `missing` if one was wanted.
-    `texts` are the visitor's earlier ones, the latest last. `longest`: tokens that the text may
+    `longest`: tokens that the text may
     have in the end; 0: not known. `experience`: what earlier texts have taught of the draft.
     """
 
@@ -48,7 +48,6 @@ class DrafterInputs:
     sampler: Sampler
     draft: DraftNetwork | None = None
     missing: str = ""
-    texts: Sequence[Sequence[int]] = ()
     longest: int = 0
     experience: Experience = field(default_factory=Experience)
 
@@ -149,6 +148,11 @@ class Strategy:
     def guesses(self) -> bool:
         """True if it proposes tokens at all."""
         return self.build is not build_nothing
+
+    @property
+    def saves_cache(self) -> bool:
+        """True if its columns have a KV cache of ours behind a whole text."""
+        return self.lane is None and self.keeps_cache
 
     @property
     def plain(self) -> bool:

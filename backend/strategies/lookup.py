@@ -1,7 +1,7 @@
 """Prompt lookup as a strategy."""
 
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.prompt_lookup import PromptLookup, latest
+from backend.drafters.prompt_lookup import PromptLookup
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import Equivalent, Lookup
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
@@ -23,9 +23,9 @@ def lookup_of(
     branches: int = BRANCHES,
     declined: tuple[str, ...] = (),
 ) -> PromptLookup:
-    """One that also looks up the visitor's earlier texts. `declined`: see Decision."""
+    """`declined`: see Decision."""
     branches = branches if inputs.target.capabilities.tree else 1
-    return PromptLookup(length, ngram, branches, latest(inputs.texts), declined)
+    return PromptLookup(length, ngram, branches, declined)
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:

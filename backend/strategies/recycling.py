@@ -1,7 +1,6 @@
 """Token recycling as a strategy."""
 
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.prompt_lookup import latest
 from backend.drafters.recycling import TokenRecycling
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import RECYCLED, Equivalent, Lookup, Nothing
@@ -15,7 +14,7 @@ def build(inputs: DrafterInputs) -> TokenRecycling:
 
 def recycling_of(inputs: DrafterInputs, length: DraftLength) -> TokenRecycling:
     chain = not inputs.target.capabilities.tree
-    return TokenRecycling(length, chain=chain, earlier=latest(inputs.texts))
+    return TokenRecycling(length, chain=chain)
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:

@@ -8,21 +8,10 @@ from annotated_types import Ge, Le, Len
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
-from backend.kvcache.sources import (
-    EARLIER_ANSWERS,
-    THIS_ANSWER,
-    CacheSource,
-    SnapshotFile,
-    is_snapshot_id,
-)
 from backend.untrusted import read_as
 
 #: A grammar setting without a grammar, and with the user's own.
 NO_GRAMMAR, OWN = "none", "own"
-
-#: Where a column's cache may begin, in the command line's words. A snapshot's id stands for that
-#: file.
-CACHE_WORDS: Mapping[str, CacheSource] = {"call": THIS_ANSWER, "session": EARLIER_ANSWERS}
 
 #: What naming a size sets: who names one wants that size.
 NAMED_SIZE = {"auto": False}
@@ -151,36 +140,16 @@ RELAX = Flag(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CacheChoice(Setting):
-    """Which caches a column may begin from: one of `options`, or a snapshot's."""
+#: Where a column's KV cache begins: empty, or kept open since the visitor's last race.
+FRESH, SESSION = "fresh", "session"
 
-    options: tuple[tuple[str, str], ...]
-
-    def parse(self, value: Any, title: str) -> CacheSource:
-        if isinstance(value, CacheSource):
-            return value
-        if isinstance(value, str) and value in CACHE_WORDS:
-            return CACHE_WORDS[value]
-        if is_snapshot_id(value):
-            return SnapshotFile(value)
-        raise DerbyError(
-            f"{title}: cache is {value!r:.60}; it must be call (this answer only), session (your "
-            "earlier answers too) or a snapshot's id of 16 hexadecimal digits."
-        )
-
-    def text(self, value: CacheSource) -> str:
-        if isinstance(value, SnapshotFile):
-            return value.id
-        return next(word for word, source in CACHE_WORDS.items() if source == value)
-
-
-CACHE = CacheChoice(
+CACHE = Choice(
     "cache",
     "Cache",
-    "The cached keys and values to begin from; or a snapshot's id.",
-    THIS_ANSWER,
-    (("call", "this answer"), ("session", "my earlier answers too")),
+    "Begin with an empty cache, or keep it from run to run: what a prompt has in common with the "
+    "last one is not computed again.",
+    FRESH,
+    ((FRESH, "empty"), (SESSION, "kept from my last run")),
 )
 
 

@@ -1,7 +1,6 @@
 """Suffix decoding as a strategy."""
 
 from backend.drafters.draft_length import DraftLength
-from backend.drafters.prompt_lookup import latest
 from backend.drafters.suffix import SuffixDecoding
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import SUFFIX_DECODING, Equivalent, Lookup, Nothing
@@ -15,7 +14,7 @@ def build(inputs: DrafterInputs) -> SuffixDecoding:
 
 def suffix_of(inputs: DrafterInputs, length: DraftLength) -> SuffixDecoding:
     chain = not inputs.target.capabilities.tree
-    return SuffixDecoding(length, chain=chain, earlier=latest(inputs.texts))
+    return SuffixDecoding(length, chain=chain)
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:

@@ -75,7 +75,6 @@ class RaceCall(Untrusted):
             "grammar.kind": self.grammar_kind,
             "grammar.text": self.grammar,
             "context": 0,
-            "shift": False,
             "heal": True,
             "measure": False,
         }
@@ -120,7 +119,7 @@ class Api:
     def _status(self, frame: Frame) -> str:
         if frame.ahead:
             return f"{frame.ahead} ahead"
-        written = sum(score.written for score in frame.board.scores)
+        written = sum(score.length for score in frame.board.scores)
         return self._offer.public(frame.board.preparing) or f"{written} tokens written"
 
     async def benchmark(

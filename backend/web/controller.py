@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from backend.errors import DerbyError, explain
-from backend.events import CUT_SHORT
 from backend.export.plan import Snippet
 from backend.export.production import (
     LIBRARIES,
@@ -16,11 +15,8 @@ from backend.export.production import (
     snippet,
     speeds_of_part,
 )
-from backend.kvcache.snapshots import Info, default_folder
-from backend.programs.parser import is_program
-from backend.racing.commands import Command, Measure, SaveColumn
+from backend.racing.commands import Command, Measure
 from backend.racing.race import Race
-from backend.racing.records import read_record
 from backend.records.link import KEPT, LONGEST
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
@@ -28,7 +24,6 @@ from backend.results.load import under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
 from backend.results.track import goal_of
-from backend.types import AnswerSoFar
 from backend.web.examples import opening
 from backend.web.export import (
     about,
@@ -41,10 +36,9 @@ from backend.web.export import (
     side_by_side,
 )
 from backend.web.feeds import Draw, Feeds
-from backend.web.form import Values, read_race, read_tokens, require_allowed, wants_measuring
+from backend.web.form import Values, read_race, wants_measuring
 from backend.web.offer import Offer
 from backend.web.opened import OpenedRaces
-from backend.web.snapshots import VisitorSnapshots
 from backend.web.view import View, alert, begun, preparing, recorded_view, view
 from backend.web.visitors import PERIOD, Frame, Visitors
 
@@ -62,7 +56,6 @@ class Controller:
         self._visitors = visitors
         self._offer = offer
         self.feeds = Feeds(offer.limits.visitors)
-        self._snapshots = VisitorSnapshots(offer.limits)
         self._opened = OpenedRaces(offer.limits.visitors)
         self.leavers = visitors.leavers  # what else forgets a visitor who is gone
         self.leavers += [self.feeds.forget, self._opened.forget]
@@ -70,7 +63,7 @@ class Controller:
     async def race(self, visitor: str, values: Values) -> View:
         """Begin the race that the form asks for.
 
-        This method and the next four return what tells the page that a race has begun, or an alert.
+        This method and the next two return what tells the page that a race has begun, or an alert.
         After an alert, the visitor's earlier race goes on.
         """
 
@@ -93,77 +86,6 @@ class Controller:
             return race, [Measure(race.columns, race.target, load=True)]
 
         return await self._begin(visitor, requested)
-
-    async def go_on(self, visitor: str, tokens: Any) -> View:
-        """Have the visitor's last race go on for so many tokens."""
-
-        def continued() -> tuple[Race, Sequence[Command]]:
-            race, board = self._visitors.last(visitor)
-            more = read_tokens(tokens, self._offer)
-            if is_program(race.request.prompt):
-                raise DerbyError("A program always runs to its end, so it cannot be continued.")
-            request = replace(race.request, max_new_tokens=more)
-            columns = tuple(column.limited(more) for column in race.columns)
-            answers = tuple(score.answer_so_far for score in board.scores)
-            return replace(race, request=request, columns=columns, earlier=answers), ()
-
-        return await self._begin(visitor, continued)
-
-    async def restore(self, visitor: str, snapshot: Any, tokens: Any) -> View:
-        """Have a saved column go on for so many tokens."""
-
-        def restored() -> tuple[Race, Sequence[Command]]:
-            name = snapshot.strip() if isinstance(snapshot, str) else ""
-            more = read_tokens(tokens, self._offer)
-            request, column, target = read_record(default_folder().info(name).record)
-            require_allowed(request, column, target, self._offer)
-            request = replace(request, max_new_tokens=more)
-            return Race(request, (column.limited(more),), target, (AnswerSoFar(snapshot=name),)), ()
-
-        return await self._begin(visitor, restored)
-
-    async def save(self, visitor: str, label: Any) -> tuple[str, str]:
-        """Save the column `label` of the visitor's last race: its id, and a sentence."""
-        try:
-            race, board = self._visitors.last(visitor)
-            index = _index(board, label, self._offer.public)
-            owner = self._snapshots.owner(visitor)
-            saving = SaveColumn(race, index, board.scores[index].answer_so_far, owner)
-            column = race.columns[index]
-            score = (await self._visitors.save(visitor, saving, column)).scores[0]
-            saved = f"{column.title} is saved." if score.snapshot else "Saving was stopped."
-        except Exception as error:
-            return "", self._offer.public(explain(error))
-        return score.snapshot, self._offer.public(score.message or saved)
-
-    def saved(self, visitor: str) -> list[tuple[str, str]]:
-        """What the visitor's browser saved, newest first: a line on each, and its id. Reads files,
-        so not for the event loop.
-        """
-        try:
-            return [(_line(info), info.id) for info in self._snapshots.list(visitor)]
-        except DerbyError as error:
-            explain(error)
-            return []
-
-    def delete(self, visitor: str, name: Any) -> tuple[bool, str]:
-        """Delete one of the visitor's own snapshots: whether it is gone, and a sentence. Not for
-        the event loop.
-        """
-        name = name.strip() if isinstance(name, str) else ""
-        try:
-            self._snapshots.remove(visitor, name)
-        except Exception as error:
-            return False, self._offer.public(explain(error))
-        return True, f"Snapshot {name} is deleted."
-
-    def labels(self, visitor: str) -> list[str]:
-        """The columns of the visitor's last race, as they may be named here; none before it."""
-        try:
-            columns = self._visitors.last(visitor)[0].columns
-        except DerbyError:
-            return []
-        return [self._offer.public(column.label) for column in columns]
 
     def on_show(self, visitor: str) -> tuple[list[str], str | None]:
         """The columns of the race on show, as they may be named here, and the one whose code is the
@@ -332,11 +254,10 @@ class Controller:
 
     def _drawn(self, frame: Frame, fragment: str, opened: RaceRecord | None) -> View:
         race = frame.race
-        written = max((len(answer.tokens) for answer in race.earlier), default=0)
         shown = view(
             frame.board,
             race=frame.number,
-            goal=goal_of(race.request, written),
+            goal=goal_of(race.request),
             ahead=frame.ahead,
             before=frame.before,
             public=self._offer.public,
@@ -344,15 +265,7 @@ class Controller:
         told = {name: f"{frame.note} {shown[name]}".strip() for name in ("status", "top")}
         there = compared(opened, race.request, frame.board) if opened else []
         told |= {"fragment": fragment, "compared": there}
-        return {**shown, **told, "continues": _continues(race, frame.board)}
-
-
-def _continues(race: Race, board: Scoreboard) -> bool:
-    """Whether some text was cut, by the limit or by a stop: one that ended by itself is whole, and
-    a program always runs to its end.
-    """
-    cut = (s.length and (s.reason == "token limit" or s.reason in CUT_SHORT) for s in board.scores)
-    return any(cut) and not is_program(race.request.prompt)
+        return {**shown, **told}
 
 
 def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:
@@ -369,13 +282,6 @@ def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:
         if 0 <= column < len(counts) and 0 <= index < counts[column]:
             return column, index
     raise DerbyError("There is no such step in this race: choose a token of a text.")
-
-
-def _line(info: Info) -> str:
-    """A snapshot in a list of one's own."""
-    tokens = info.prompt_tokens + info.answer_tokens
-    what = f"{info.record.get('strategy', '')}, {tokens:,} tokens, {info.bytes / 1e6:,.1f} MB"
-    return f"{info.id}: {what}, {info.created[11:16]} UTC"
 
 
 def _index(board: Scoreboard, label: Any, public: Callable[[str], str]) -> int:

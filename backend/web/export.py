@@ -135,7 +135,6 @@ def form_of(record: RaceRecord, offer: Offer) -> Values:
         "stop": "\n".join(_one_line(stop) for stop in request.stop),
         "chat": request.chat,
         "context": request.context,
-        "shift": request.shift,
         "heal": request.heal,
         "top": request.top,
         "lineup": "\n".join(str(column) for column in record.columns),

@@ -16,7 +16,6 @@ from backend.grammar.sources import GrammarSource, Kind
 from backend.models.files import HUB_ID
 from backend.programs.parser import is_program, parse_program
 from backend.racing.race import Race
-from backend.strategies.column import Column
 from backend.types import MAX_NEW_TOKENS, ModelSpec, Request, Sampling
 from backend.untrusted import Untrusted, Whole, read_as
 from backend.web.lineup import MAX_TEXT, Lineup, text_of
@@ -49,7 +48,6 @@ class Form(Untrusted):
     )
     chat: bool = Field(title="chat template")
     context: Whole = Field(title="context limit")
-    shift: bool = Field(title="context shift")
     heal: bool = Field(title="token healing")
     top: Whole = Field(title="most likely tokens")
     measure: bool = Field(title="measuring pass costs again")
@@ -86,7 +84,6 @@ def read_race(values: Values, offer: Offer) -> Race:
         chat=form.chat,
         stop=_stops(form.stop),
         context=form.context,
-        shift=form.shift,
         heal=form.heal,
         top=form.top,
     )
@@ -112,21 +109,6 @@ def read_tokens(value: Any, offer: Offer) -> int:
 def read_whole(name: str, value: Any) -> int:
     """Read a whole number that a browser or a program sent. Raises DerbyError for anything else."""
     return read_as(Whole, value, name)
-
-
-def require_allowed(request: Request, column: Column, target: ModelSpec, offer: Offer) -> None:
-    """Raise DerbyError unless visitors of this page may continue from a saved column."""
-    try:
-        offer.require_target(target)
-        offered = all(map(offer.has, (target.name, *column.drafts.values())))
-    except DerbyError:
-        offered = False
-    if not offered:
-        raise DerbyError(
-            "The snapshot's model or engine is not offered on this page: load it on the command "
-            "line, or on a page that offers them."
-        )
-    _require_short("The snapshot's prompt", request.prompt, offer)
 
 
 def read_grammar(kind: Any, text: Any) -> GrammarSource:

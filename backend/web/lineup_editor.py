@@ -21,7 +21,6 @@ from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     NO_GRAMMAR,
     OWN,
-    CacheChoice,
     Choice,
     Flag,
     GrammarChoice,
@@ -292,8 +291,6 @@ def _control(setting: Setting, offer: Offer) -> dict[str, Any]:
             return {"kind": "flag"}
         case Choice():
             options = [*setting.options]
-        case CacheChoice():
-            options, other = [*setting.options], {"other": "Snapshot id"}
         case ModelChoice():  # the first model is the target itself
             options, other = [*setting.options, *_models(offer)[1:]], _other(offer)
         case ServerChoice():

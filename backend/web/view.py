@@ -207,7 +207,7 @@ def _aside(board: Scoreboard, goal: int, top: str, status: str) -> str:
         told = sentences.writing(board)
     else:
         told = status
-    left = sentences.time_left(board, goal) if any(s.written for s in board.scores) else ""
+    left = sentences.time_left(board, goal) if any(s.length for s in board.scores) else ""
     return " \N{MIDDLE DOT} ".join(filter(None, (told, left)))
 
 
@@ -275,13 +275,11 @@ def _track(
     }
 
 
-def _speeds(board: Scoreboard, finish: Standing | None) -> list[float] | None:
-    """Of lanes that are as long as their speed-ups: that of the lane that ends at the flag, and
-    where 0 is on the scale.
-    """
+def _speeds(board: Scoreboard, finish: Standing | None) -> float | None:
+    """Of lanes that are as long as their speed-ups: that of the lane that ends at the flag."""
     if finish is None or not settles(board, finish):
         return None
-    return [speed_of(board, finish.column), board.scores[finish.column].earlier]
+    return speed_of(board, finish.column)
 
 
 def _axis(board: Scoreboard, finish: Standing | None) -> str:
@@ -302,8 +300,8 @@ def _column(
     before: Sequence[Sequence[float]],
     public: Callable[[str], str],
 ) -> View:
-    """A column's lane and card. `rounds` are what it showed and when, see `_Rounds`; `earlier`
-    tokens stood there before.
+    """A column's lane and card. `rounds` are what it showed and when, see
+    `_Rounds`.
     """
     column, score = board.columns[index], board.scores[index]
     known, (speed, _) = board.baseline_index is not None, leading(score)
@@ -325,7 +323,6 @@ def _column(
         "status": _state(board, index),
         "message": public(score.message),
         "rounds": _rounds_of(board)[index].text(score, beginning(board, index)),
-        "earlier": score.earlier,
         "pace": "other" if otherwise else board.pace(index),
         "speed": "" if hidden else told,
         "pace_text": "different text" if otherwise else compared,
@@ -377,7 +374,7 @@ def _lane(board: Scoreboard, index: int) -> str:
     """What a lane says of a column that does not simply move on; "" of others."""
     score = board.scores[index]
     if score.reason == BY_DESIGN:
-        return f"stops at {counted(score.written, 'token')}"
+        return f"stops at {counted(score.length, 'token')}"
     if answers_otherwise(board, index):
         return "different text: not ranked"
     if score.state in ("queued", "decoding", "done"):

@@ -19,8 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from backend.errors import DerbyError, explain
-from backend.events import Event, Preparing, Saved, failures
-from backend.kvcache.sources import Visitor
+from backend.events import Event, Preparing, failures
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor, all_stopped
 from backend.racing.hosts.host import Host
@@ -29,7 +28,6 @@ from backend.records.file import as_bytes, from_bytes
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
 from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import Column
 from backend.web.presence import Everybody, Presence
 from backend.web.quota import Quota
 
@@ -53,9 +51,6 @@ BOARDS = 16
 
 #: Earlier runs of a race whose results are kept.
 SEVERAL = 9
-
-#: What a board shows and a record leaves out.
-_UNRECORDED = (Saved,)
 
 #: Seconds between two looks at who has gone.
 SWEEP = 1.0
@@ -148,11 +143,10 @@ class _LastRace(_Run):
 
     race: Race
     number: int
-    scope: Visitor
+    scope: str
     record: bytes = b""  # once it is over, compressed
     before: tuple[Speedups, ...] = ()  # of the same race, run before, the latest one last
     results: tuple[Speedups, ...] = ()  # those, and this one's once it is over
-    unrecorded: Sequence[Event] = ()
 
     @property
     def board(self) -> Scoreboard:
@@ -161,8 +155,6 @@ class _LastRace(_Run):
         """
         if (shown := self.shown) is None:
             shown = board_of(from_bytes(zlib.decompress(self.record)))
-            for event in self.unrecorded:
-                shown.add(event)
             self.shown = shown
         return shown
 
@@ -172,8 +164,7 @@ class _LastRace(_Run):
             speedups = tuple(board.speedup(i) for i in range(len(board.columns)))
             self.results = (*self.before, speedups)[-SEVERAL:]
         self.record = await asyncio.to_thread(_packed, self.race, self.seen)
-        left = (event for event in self.seen if isinstance(event, _UNRECORDED))
-        self.unrecorded, self.seen = tuple(left), []
+        self.seen = []
 
     def shelve(self) -> None:
         """Keep the record of a race that is over, and no board, which takes some fifty times the
@@ -208,7 +199,7 @@ class Visitors:
         self._series: dict[str, threading.Event] = {}  # set once a visitor's series is stopped
         self._last: OrderedDict[str, _LastRace] = OrderedDict()  # the latest one last
         self._number = 0
-        self._leaving: list[Visitor] = []  # scopes whose caches must be forgotten
+        self._leaving: list[str] = []  # scopes whose caches must be forgotten
         self._presence.greet(self._drive)
         threading.Thread(target=self._sweep_always, daemon=True).start()
 
@@ -282,12 +273,6 @@ class Visitors:
         with self._lock:
             return len(self._runs)
 
-    async def save(self, visitor: str, command: Command, column: Column) -> Scoreboard:
-        """Run a command on one column while the visitor's last race stays as it is. Returns its
-        board.
-        """
-        return await self._carried(_Run(visitor, (command,), Scoreboard([column])))
-
     async def measure(self, visitor: str, race: Race) -> Scoreboard:
         """Run a race of a benchmark while the visitor's last race stays as it is, and return its
         board. It uses no cached prefixes. Raises DerbyError as `watch` does.
@@ -318,8 +303,8 @@ class Visitors:
             if (series := self._series.get(visitor)) is not None:
                 series.set()  # also between two of its races
             last = self._last.get(visitor)
-            scope = last.scope if last else Visitor(secrets.token_hex(16))
-            race = replace(race, scope=scope)
+            scope = last.scope if last else secrets.token_hex(16)
+            race = replace(race, visitor=scope)
             results = last.results if last and last.race == race else ()
             run = _LastRace(
                 visitor,
@@ -542,9 +527,9 @@ class Visitors:
             run.wait = wait
             run.events.put(Preparing(wait))
 
-    def _forget(self, scope: Visitor) -> None:
+    def _forget(self, scope: str) -> None:
         try:
-            for _ in self._carried_out(ForgetVisitor(scope.id), threading.Event()):
+            for _ in self._carried_out(ForgetVisitor(scope), threading.Event()):
                 pass
         finally:
             self._free()
@@ -595,7 +580,7 @@ class Visitors:
         """Seconds until the next look."""
         if self._ahead(run):
             return WAITING_PERIOD
-        written = any(score.written for score in run.board.scores)
+        written = any(score.length for score in run.board.scores)
         first = run.begun is not None and self._presence.now() - run.begun < FIRST
         return SOON if first and not written else PERIOD
 

@@ -17,7 +17,6 @@ from backend.engines.fake import FakeEngine
 from backend.events import Event, Step
 from backend.grammar.constraint import GrammarConstraint
 from backend.grammar.sources import GrammarSource, examples, shipped
-from backend.kvcache.sources import Visitor
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -84,9 +83,7 @@ def test_so_it_is_on_the_built_in_model(engine: str, temperature: float) -> None
 def test_a_grammar_begins_from_an_earlier_cache_and_writes_the_same() -> None:
     """The second of two equal questions computes one row of its prompt, under any drafter."""
     columns = tuple(parse_column(f"{name}:grammar=person,cache=session") for name in DRAFTED[::2])
-    race = Race(
-        Request("Who?", 40, chat=False), columns, ModelSpec("fake", "fake"), scope=Visitor("a")
-    )
+    race = Race(Request("Who?", 40, chat=False), columns, ModelSpec("fake", "fake"), visitor="a")
     boards = [Scoreboard(columns) for _ in range(2)]
     for board in boards:
         race.run(ENGINES, board.add, lambda: False)

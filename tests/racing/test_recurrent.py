@@ -9,10 +9,10 @@ from typing import Any
 
 import families
 import pytest
+from backend.kvcache.sources import NOBODY, Scope, Visitor
 
 from backend.costs.pass_costs import PassCosts
 from backend.grammar.sources import shipped
-from backend.kvcache.sources import NOBODY, Scope, Visitor
 from backend.racing.commands import SaveColumn, run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race

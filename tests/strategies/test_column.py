@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER, SnapshotFile
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from lib import LOCAL
@@ -12,7 +13,6 @@ from lib import LOCAL
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
-from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER, SnapshotFile
 from backend.strategies.column import (
     RACE_MODEL,
     Column,

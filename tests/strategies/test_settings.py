@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER, SnapshotFile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
-from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER, SnapshotFile
 from backend.strategies.column import Column, default_column, parse_column, settings_of
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (

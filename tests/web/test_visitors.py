@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
+from backend.kvcache.sources import Visitor as Scoped
 from clock import Clock
 
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Saved, Started
-from backend.kvcache.sources import Visitor as Scoped
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor
 from backend.racing.hosts.host import HostFacts

@@ -34,9 +34,11 @@ def open_openvino(spec: ModelSpec, say: Callable[[str], None]) -> "OpenVINOEngin
     model = core().compile_model(graph, spec.device, settings)
     capabilities = abilities(model, files.max_context)
     size = path.with_suffix(".bin").stat().st_size
-    return OpenVINOEngine(
+    engine = OpenVINOEngine(
         spec, files.fingerprint, size, tokenizer, capabilities, model, files.window
     )
+    engine.row_bytes = files.row_bytes
+    return engine
 
 
 @dataclass(eq=False)

@@ -174,6 +174,7 @@ def open_torch(spec: ModelSpec, say: Callable[[str], None]) -> TorchEngine:
     tokenizer = HfTokenizer(files.folder, files.eos_ids, files.vocab_size)
     model = load_model(spec, files, _placement(spec.device))
     engine = TorchEngine(spec, model, tokenizer, files.max_context, files.fingerprint)
+    engine.row_bytes = files.row_bytes // (1 if spec.precision == "fp32" else 2)
     if files.factors:
         say(files.factors)
     if engine.on_cuda and engine.why_growing:

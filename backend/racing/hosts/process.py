@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator
 
 from backend.errors import DerbyError
 from backend.events import Event, Preparing, from_json
-from backend.kvcache.prefix_files import PrefixFolder
 from backend.limits import PRIVATE, Limits
 from backend.models.prepared import remove_partials
 from backend.racing.commands import Command, all_stopped, ending
@@ -59,8 +58,7 @@ class ProcessHost:
         self._vain = 0  # starts in a row that came to nothing
         self._why = ""  # the last one died
         self._restarts: Counter[str] = Counter()
-        self._prefixes = PrefixFolder(limits.prefix_bytes)  # they outlive a worker
-        self._start = lambda: Worker(warm, limits, self._prefixes.path)
+        self._start = lambda: Worker(warm, limits)
         self._worker = self._start()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._supervisor.start()
@@ -168,7 +166,6 @@ class ProcessHost:
         self._wanted.set()
         self._worker.kill(CLOSED)
         self._supervisor.join()
-        self._prefixes.remove()
 
 
 def _said(worker: Worker, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:

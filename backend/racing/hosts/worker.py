@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
@@ -119,12 +118,8 @@ class Worker:
     not dead yet it soon will be. `blame` is what it was killed for, `death` what it died of.
     """
 
-    def __init__(
-        self, warm: tuple[ModelSpec, ...], limits: Limits, prefixes: Path | None = None
-    ) -> None:
-        """Start a process. `warm` are loaded before it is ready, `prefixes` is the folder of KV
-        caches.
-        """
+    def __init__(self, warm: tuple[ModelSpec, ...], limits: Limits) -> None:
+        """Start a process. `warm` are loaded before it is ready."""
         self.ready, self.lost = threading.Event(), threading.Event()
         self.preparing = ""
         self.begun = False
@@ -139,7 +134,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=work, args=(theirs, warm, limits, prefixes), name="race worker", daemon=True
+            target=work, args=(theirs, warm, limits), name="race worker", daemon=True
         )
         try:
             spawn(self._process)
@@ -318,13 +313,10 @@ def resident(pid: int) -> int:
         return 0
 
 
-def work(
-    connection: Connection, warm: tuple[ModelSpec, ...], limits: Limits, prefixes: Path | None
-) -> None:
+def work(connection: Connection, warm: tuple[ModelSpec, ...], limits: Limits) -> None:
     """The life of the process: load what is usually wanted, then carry out the commands that come,
     until the app closes its end or is gone.
 
-    `prefixes` is the folder of KV caches, which outlive this process; None: they do not.
     The app gets JSON: nothing that native code may have spoilt is ever unpickled there.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -336,7 +328,6 @@ def work(
         idle_warm_up=True,
         grammars=Grammars(GRAMMAR_DEADLINE),
         limits=limits,
-        prefixes=prefixes,
     )
 
     def prepare(text: str) -> None:

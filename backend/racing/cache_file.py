@@ -1,0 +1,85 @@
+"""A KV cache in a file: the tokens of a text, the keys and values of each, and whose they are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from backend.engines.base import Engine, Session
+from backend.errors import DerbyError
+from backend.types import Arrays
+
+#: What a cache fits to, as the file's metadata has it: `model` is the digest of the weights.
+FORMAT = "decode-derby-cache-3"
+_TOKENS = "tokens"
+
+
+class StoredCache(NamedTuple):
+    """The first tokens of a text, and their rows: arrays whose axis 2 counts tokens."""
+
+    tokens: list[int]
+    arrays: Arrays
+
+
+def save_cache(path: Path, engine: Engine, session: Session) -> None:
+    """Write the tokens of a session and their cache. Raises DerbyError for what cannot be saved."""
+    if engine.capabilities.recurrent:
+        raise DerbyError(
+            f"{engine.spec} keeps a state in place of a cache of its tokens, which --save-cache "
+            "does not save: choose another model."
+        )
+    arrays = {f"cache/{name}": array for name, array in session.export(session.length).items()}
+    arrays[_TOKENS] = np.array(session.tokens, dtype=np.int64)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        save_file(arrays, partial, _identity(engine))
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise DerbyError(
+            f"The cache cannot be saved ({error}): check the folder and its free space.", path
+        ) from error
+
+
+def read_cache(path: Path, engine: Engine) -> StoredCache:
+    """What a file holds for this engine. Raises DerbyError if it is another model's, or damaged."""
+    try:
+        with safe_open(path, "np") as file:
+            found = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DerbyError(
+            f"The saved cache cannot be read ({error}): save it again with --save-cache.", path
+        ) from error
+    wanted = _identity(engine)
+    if found.get("format") != FORMAT or _TOKENS not in arrays:
+        raise DerbyError("This file holds no cache that --save-cache wrote: save one.", path)
+    for name in (name for name, value in wanted.items() if found.get(name) != value):
+        raise DerbyError(
+            f"The saved cache is of {name} {found.get(name)!r:.80}, and this column's is "
+            f"{wanted[name]!r:.80}: race with what it was saved with.",
+            path,
+        )
+    tokens = arrays.pop(_TOKENS).tolist()
+    return StoredCache(tokens, {name.removeprefix("cache/"): each for name, each in arrays.items()})
+
+
+def restore(session: Session, stored: StoredCache, length: int) -> None:
+    """Have an empty session hold the first `length` tokens of what was stored."""
+    if length:
+        rows = {name: array[:, :, :length] for name, array in stored.arrays.items()}
+        session.load(stored.tokens[:length], rows)
+
+
+def _identity(engine: Engine) -> dict[str, str]:
+    spec = engine.spec
+    named: Sequence[tuple[str, str]] = (
+        ("format", FORMAT),
+        ("engine", spec.engine),
+        ("precision", spec.precision),
+        ("model", engine.fingerprint),
+    )
+    return dict(named)
