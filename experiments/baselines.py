@@ -1,7 +1,7 @@
 """Our columns against loops that are not ours, to show that the baseline is not a weak one.
 
 `peers`: KV reuse against the engine's own greedy loop; of a GGUF file, on our llama.cpp engine or
-where OpenVINO runs its codes exactly, KV reuse, lookup and suffix against llama.cpp's own server
+where OpenVINO runs its codes exactly, KV reuse and lookup against llama.cpp's own server
 with its `ngram-simple` and `ngram-mod`, and a draft model. `assisted`: our drafting columns against
 transformers' assisted generation, on torch at fp32. Both sides have the same weights, and the same
 draft and K where there are any; both are greedy and timed by the wall from the arrival of the first
@@ -391,11 +391,6 @@ LLAMA_CPP: list[tuple[str, str, Open]] = [
         "llama.cpp, ngram-simple",
         f"lookup:k={LOOKUP_K},ngram={NGRAM}",
         partial(_llama_cpp, speculation="ngram-simple", size_n=NGRAM, size_m=LOOKUP_K),
-    ),
-    (
-        "llama.cpp, ngram-mod",
-        f"suffix:k={LOOKUP_K}",
-        partial(_llama_cpp, speculation="ngram-mod", n_match=NGRAM, n_min=1, n_max=LOOKUP_K),
     ),
 ]
 
