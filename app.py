@@ -15,9 +15,7 @@ from backend.engines.registry import plugin_problems as engine_problems
 from backend.errors import DerbyError
 from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
-from backend.models.cache_folder import CACHE
 from backend.models.files import BUILT_IN
-from backend.models.prepared import volume
 from backend.processes import give_memory_back, share_heaps
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
@@ -74,8 +72,6 @@ def main(
             read_servers(servers)
             os.environ[SERVERS] = str(servers.absolute())  # for the worker, too
         limits = _limits(limit, host, public=share or bool(public_host))
-        if SPACE in os.environ and (place := volume()):
-            os.environ.setdefault(CACHE, str(place))  # for the worker, too
         _serve(
             limits,
             model,

@@ -14,9 +14,6 @@ if __name__ == "__main__":
         sys.exit(INTERRUPTED)
     except SystemExit as ending:
         if ending.code == INTERRUPTED:
-            from backend.models.prepared import abandon_builds
-
             # A race may be within native code, which aborts if the interpreter ends under it.
-            abandon_builds()
             os._exit(INTERRUPTED)
         raise

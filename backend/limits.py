@@ -45,7 +45,7 @@ class Limits:
         1, "1: columns may use any server's address; 0: only listed servers", 0
     )
     models: int = _limit(8, "models of one race, without drafts")
-    hub_bytes: int = _limit(200 * GIB, "bytes of disk for models from the Hub; 0: no downloads", 0)
+    hub_downloads: int = _limit(1, "1: any model of the Hub; 0: only offered ones", 0)
     prefix_bytes: int = _limit(GIB, "bytes of memory for KV caches that are kept between races", 0)
     request_bytes: int = _limit(2**23, "bytes of one request's body", 2**17)
 
@@ -81,7 +81,7 @@ PUBLIC = Limits(
     benchmark_races=12,
     server_addresses=0,  # else visitors would reach what this machine reaches
     models=3,
-    hub_bytes=0,
+    hub_downloads=0,
     request_bytes=2**18,
 )
 

@@ -33,7 +33,6 @@ from experiments.experiment import Experiment, Setup
 from experiments.first_token import FIRST_TOKEN
 from experiments.gpu import gpu
 from experiments.interleaved import INTERLEAVED
-from experiments.masks import MASKS
 from experiments.opening import opening
 from experiments.program import PROGRAM
 from experiments.rollback import ROLLBACK
@@ -46,7 +45,6 @@ EXPERIMENTS = (
     COSTS,
     PROGRAM,
     STRUCTURE,
-    MASKS,
     PEERS,
     ASSISTED,
     ROLLBACK,

@@ -1,7 +1,7 @@
 """Our columns against loops that are not ours, to show that the baseline is not a weak one.
 
 `peers`: KV reuse against the engine's own greedy loop; of a GGUF file, on our llama.cpp engine or
-where OpenVINO runs its codes exactly, KV reuse and lookup against llama.cpp's own server
+where OpenVINO runs its codes exactly, KV reuse, lookup and suffix against llama.cpp's own server
 with its `ngram-simple` and `ngram-mod`, and a draft model. `assisted`: our drafting columns against
 transformers' assisted generation, on torch at fp32. Both sides have the same weights, and the same
 draft and K where there are any; both are greedy and timed by the wall from the arrival of the first
@@ -23,7 +23,7 @@ import httpx
 
 from backend.errors import DerbyError
 from backend.events import Event, Step
-from backend.models.builtin import RECIPE, built_in_folder
+from backend.models.builtin import WHEEL_SHA256, built_in_folder
 from backend.models.files import Say, gguf_file, model_files
 from backend.models.prepared import prepared
 from backend.racing.models import LoadedModels
@@ -52,9 +52,6 @@ LOOKUP_K, NGRAM, DRAFT_K = 6, 3, 5
 
 #: Of the draft's matrices, so many weights share one range, which is cut into 2**BITS values.
 GROUP, BITS = 64, 3
-
-#: Bytes of disk that it takes.
-NEEDS = 280_000_000
 
 #: llama.cpp's; bytes of a block of 32 weights in its Q4_1, and of the scales before them.
 GGUF_DRAFT, Q4_1_BLOCK, Q4_1_SCALES = "draft.gguf", 20, 4
@@ -392,6 +389,11 @@ LLAMA_CPP: list[tuple[str, str, Open]] = [
         f"lookup:k={LOOKUP_K},ngram={NGRAM}",
         partial(_llama_cpp, speculation="ngram-simple", size_n=NGRAM, size_m=LOOKUP_K),
     ),
+    (
+        "llama.cpp, ngram-mod",
+        f"suffix:k={LOOKUP_K}",
+        partial(_llama_cpp, speculation="ngram-mod", n_match=NGRAM, n_min=1, n_max=LOOKUP_K),
+    ),
 ]
 
 
@@ -445,8 +447,10 @@ def assisted_by(draft: Any, k: int) -> dict[str, Any]:
 
 def draft_folder(say: Say) -> Path:
     """The built-in model with every matrix of its layers rounded: a Hugging Face folder."""
-    recipe = f"assisted draft v1: {BITS} bits in groups of {GROUP}, stored as bf16, of {RECIPE}"
-    return prepared("assisted-draft", recipe, lambda folder: _build(folder, say), NEEDS, say)
+    recipe = (
+        f"assisted draft v1: {BITS} bits in groups of {GROUP}, stored as bf16, of {WHEEL_SHA256}"
+    )
+    return prepared("assisted-draft", recipe, lambda folder: _build(folder, say), say)
 
 
 def draft_gguf(target: ModelSpec, say: Say) -> Path:
@@ -465,7 +469,7 @@ def draft_gguf(target: ModelSpec, say: Say) -> Path:
                 codes[:] = low | high << 4
 
     recipe = f"draft v1 of {source.name}, {source.stat().st_size} bytes"
-    return prepared("gguf-draft", recipe, build, NEEDS, say) / GGUF_DRAFT
+    return prepared("gguf-draft", recipe, build, say) / GGUF_DRAFT
 
 
 def _build(folder: Path, say: Say) -> None:

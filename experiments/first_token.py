@@ -37,7 +37,7 @@ SHAPE = {
     "eos_token_id": 2,
     "tie_word_embeddings": False,
 }
-NAME, RECIPE, NEEDS = "random-1.17b", "random Llama v1", int(3e9)
+NAME, RECIPE = "random-1.17b", "random Llama v1"
 
 #: What a start knows of those before it, and the folders of the cache that are therefore removed.
 STARTS = {
@@ -76,7 +76,7 @@ def first_token(setup: Setup) -> list[StartResult]:
     engine has.
     """
     converts = engine_named(setup.target.engine).peak_bytes is not None
-    model = prepared(NAME, RECIPE, lambda folder: _make(folder, setup.say), NEEDS, setup.say)
+    model = prepared(NAME, RECIPE, lambda folder: _make(folder, setup.say), setup.say)
     cache = cache_dir() / "first-token"
     found: list[StartResult] = []
     for start, unknown in list(STARTS.items())[not converts :]:

@@ -28,6 +28,7 @@ from backend.types import Request, Sampling
 #: Every method; those that the engine cannot run are left out.
 METHODS = (
     "lookup",
+    "suffix",
     "recycling",
     "layerskip",
     "lookahead",

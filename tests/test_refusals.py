@@ -23,14 +23,11 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column
-from backend.strategies.registry import DEFAULT_COLUMNS, strategies
+from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import ModelSpec, Request
 from backend.web.form import read_race
 from backend.web.lineup_editor import answer
 from page.site import proxies_of
-
-#: Those of plug-ins, too, where some are installed.
-COLUMNS = ", ".join(strategies())
 
 #: Fields of the page's form that are wrong, and the sentence.
 FORMS: list[tuple[dict[str, Any], str]] = [
@@ -70,12 +67,12 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
         {"lineup": "kv\n\nnothing"},
-        f"Line 3 of the line-up: There is no column 'nothing'; choose from {COLUMNS}.",
+        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
     (
         {"lineup": "kv\ud800"},
-        f"Line 1 of the line-up: There is no column 'kv\\ud800'; choose from {COLUMNS}.",
+        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     (
         {"lineup": "kv@fake"},
@@ -141,17 +138,17 @@ LIMITED: list[tuple[dict[str, int], dict[str, Any], str]] = [
         "The columns run on 2 models, which differ in name, engine, precision or device; a race may have 1 here: remove some.",
     ),
     (
-        {"hub_bytes": 0},
+        {"hub_downloads": 0},
         {"model": "hub", "model__hub": "a/b"},
         "There is no model 'hub' on this page; choose one from the list.",
     ),
     (
-        {"hub_bytes": 0},
+        {"hub_downloads": 0},
         {"lineup": "kv:model=a/b"},
         "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model.",
     ),
     (
-        {"hub_bytes": 0},
+        {"hub_downloads": 0},
         {"lineup": "speculative:draft=a/b"},
         "Line 1 of the line-up: There is no model 'a/b' on this page; choose one of built-in, llama, owner/model.",
     ),
@@ -163,12 +160,12 @@ ACTIONS: list[tuple[Any, str]] = [
     ({}, "The action is unknown."),
     (
         {"op": "add", "strategy": "nothing"},
-        f"There is no column 'nothing'; choose from {COLUMNS}.",
+        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
     (
         {"op": "add", "strategy": "kv\nkv"},
-        f"There is no column 'kv\\nkv'; choose from {COLUMNS}.",
+        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 does not exist; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
@@ -293,15 +290,15 @@ ONE = "model.layers.1.mlp.up_proj.weight"
 CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     "one missing": (
         with_weights(lambda tensors: tensors.pop(ONE)),
-        "The weights of '{0}' lack 1 tensor that its config.json asks for, the first being model.layers.1.mlp.up_proj.weight: fetch them again.",
+        "Tensors of '{0}' are missing or do not fit its config.json, such as model.layers.1.mlp.up_proj.weight: fetch weights and config.json again.",
     ),
     "a layer missing": (
         stating("config.json", num_hidden_layers=4),
-        "The weights of '{0}' lack 9 tensors that its config.json asks for, the first being model.layers.3.input_layernorm.weight: fetch them again.",
+        "Tensors of '{0}' are missing or do not fit its config.json, such as model.layers.3.input_layernorm.weight: fetch weights and config.json again.",
     ),
     "other shapes": (
         stating("config.json", intermediate_size=40),
-        "The shapes of 9 tensors of '{0}' do not fit its config.json, the first being model.layers.0.mlp.down_proj.weight: 32 x 48 instead of 32 x 40. Fetch weights and config.json again.",
+        "Tensors of '{0}' are missing or do not fit its config.json, such as model.layers.0.mlp.down_proj.weight: fetch weights and config.json again.",
     ),
     "no tokenizer": (
         without("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
@@ -313,7 +310,7 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     ),
     "config is cut": (
         holding("config.json", '{"model_type": "ll'),
-        "The config.json of '{0}' is not JSON (Unterminated string starting at: line 1 column 16 (char 15)): fetch it again.",
+        "The config.json of '{0}' is not a JSON object: fetch it again.",
     ),
     "config without a type": (
         holding("config.json", "{}"),
@@ -327,10 +324,6 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
         stating("generation_config.json", eos_token_id=["</s>"]),
         "The eos_token_id of '{0}' is ['</s>']; it must be a token's number, or a list of them: correct it in generation_config.json or config.json.",
     ),
-    "tokenizer settings are cut": (
-        holding("tokenizer_config.json", "{"),
-        "The tokenizer_config.json of '{0}' is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)): fetch it again.",
-    ),
     "tokenizer of nothing": (
         holding("tokenizer.json", "{}"),
         "The tokenizer of '{1}' cannot be read (KeyError: 'added_tokens'): fetch tokenizer.json and tokenizer_config.json again.",
@@ -338,14 +331,6 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     "its own code": (
         stating("config.json", model_type="mystery", auto_map={"AutoConfig": "mystery.Config"}),
         "The model '{0}' needs code from its own repository, which Decode Derby does not run: choose a model of a standard architecture.",
-    ),
-    "unknown format": (
-        stating("config.json", quantization_config={"quant_method": "modelopt"}),
-        "The weights of '{0}' are quantised as modelopt, which no engine here can read: choose the model's plain weights.",
-    ),
-    "package is missing": (
-        stating("config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
-        "The weights of '{0}' are quantised as gptq, which no engine here can read: install the package gptqmodel for the torch engine, or choose the model's plain weights.",
     ),
 }
 

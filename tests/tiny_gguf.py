@@ -53,30 +53,6 @@ def paired(weight: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
-def write_gguf(
-    path: Path, kind: str, family: str = "llama", **changes: Any
-) -> dict[str, np.ndarray]:
-    """A tiny Llama whose matrices are in this format; what they stand for, by Hugging Face's names.
-
-    `changes` are further or other fields.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(3)
-    stated = dict(families.FAMILIES[family])
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(stated.pop("model_type"), **stated)
-    )
-    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    weights = {
-        name: tensor.numpy().astype(np.float32)
-        for name, tensor in model.state_dict().items()
-        if name not in tied
-    }
-    return write_weights(path, kind, weights, **changes)
-
-
 def random_weights() -> dict[str, np.ndarray]:
     """Those of a tiny Llama of two layers, without torch."""
     shapes = {"self_attn.q_proj": (64, 64), "self_attn.k_proj": (32, 64)}
@@ -152,11 +128,6 @@ def _finish(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-FFN = {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
-ATTENDS = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
-ATTENDS |= {"attn_q_norm": (16,), "attn_k_norm": (16,)}
-
-
 class Shape(NamedTuple):
     """Fields behind the architecture's name, tensors of every layer, of those that attend and of
     those with recurrent state, and which layers attend.
@@ -167,148 +138,6 @@ class Shape(NamedTuple):
     attends: dict[str, tuple[int, ...]]
     recurs: dict[str, tuple[int, ...]]
     layers: tuple[bool, ...]
-
-
-#: LFM2, of short convolutions; Qwen3.5, of gated delta rules; Gemma 3, of sliding windows.
-SHAPES = {
-    "lfm2": Shape(
-        {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 2, 0]},
-        {"ffn_norm": (64,)},
-        ATTENDS | {"attn_q": (64, 64)},
-        {
-            "shortconv.conv": (64, 3),
-            "shortconv.in_proj": (192, 64),
-            "shortconv.out_proj": (64, 64),
-        },
-        (False, True, False),
-    ),
-    "qwen35": Shape(
-        {
-            "attention.head_count_kv": 2,
-            "attention.key_length": 16,
-            "attention.value_length": 16,
-            "rope.dimension_count": 16,
-            "rope.dimension_sections": [3, 3, 2, 0],
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 64,
-            "ssm.state_size": 16,
-            "ssm.time_step_rank": 4,
-            "ssm.group_count": 2,
-        },
-        {"post_attention_norm": (64,)},
-        ATTENDS | {"attn_q": (128, 64)},
-        {
-            "attn_qkv": (128, 64),
-            "attn_gate": (64, 64),
-            "ssm_conv1d": (128, 4),
-            "ssm_beta": (4, 64),
-            "ssm_alpha": (4, 64),
-            "ssm_norm": (16,),
-            "ssm_out": (64, 64),
-            "ssm_dt.bias": (4,),
-            "ssm_a": (4,),
-        },
-        (False, False, False, True),
-    ),
-    "gemma3": Shape(
-        {
-            "attention.head_count_kv": 2,
-            "attention.key_length": 16,
-            "attention.value_length": 16,
-            "attention.sliding_window": 6,
-            "rope.dimension_count": 16,
-        },
-        {"ffn_norm": (64,), "post_attention_norm": (64,), "post_ffw_norm": (64,)},
-        ATTENDS | {"attn_q": (64, 64)},
-        {},
-        6 * (True,),  # every sixth layer sees all
-    ),
-}
-
-
-def write_shape(
-    path: Path, family: str, weights: Mapping[str, np.ndarray] | None = None, **changes: Any
-) -> None:
-    """A tiny model of one of SHAPES, of these weights as they are, by GGUF's names, or else of
-    random ones, most of them in Q8_0.
-    """
-    shape_ = SHAPES[family]
-    fields = {f"{family}.{name}": value for name, value in shape_.fields.items()}
-    writer = _begun(path, family, **fields, **changes)
-    writer.add_block_count(len(shape_.layers))
-    last = "token_embd_norm" if family == "lfm2" else "output_norm"
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (families.VOCABULARY, 64), last: (64,)}
-    for i, attends in enumerate(shape_.layers):
-        own = shape_.attends if attends else shape_.recurs
-        both = {"attn_norm": (64,)} | shape_.norms | FFN | own
-        shapes |= {f"blk.{i}.{name}": shape for name, shape in both.items()}
-    draw, packed = np.random.default_rng(3), GGMLQuantizationType.Q8_0
-    for short, shape in shapes.items():
-        name = short if short.endswith((".bias", ".ssm_a")) else f"{short}.weight"
-        if weights is not None:
-            assert weights[name].shape == shape, name
-            writer.add_tensor(name, weights[name])
-            continue
-        weight = draw.normal(len(shape) == 1, 0.15, shape).astype(np.float32)
-        if name.endswith(".ssm_a"):
-            weight = -np.abs(weight)  # what a state keeps of itself decays
-        if shape[-1] % 32 == 0 and len(shape) == 2:
-            writer.add_tensor(name, quants.quantize(weight, packed), raw_dtype=packed)
-        else:
-            writer.add_tensor(name, weight)
-    _finish(writer)
-
-
-#: What Qwen3.5's tensors are called within a layer, beside those of NAMES.
-QWEN35 = {
-    "post_attention_layernorm": "post_attention_norm",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "linear_attn.in_proj_qkv": "attn_qkv",
-    "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-    "linear_attn.dt_bias": "ssm_dt.bias",
-    "linear_attn.A_log": "ssm_a",
-}
-
-
-def qwen35_weights(model: Any) -> dict[str, np.ndarray]:
-    """The weights of a Qwen3.5 of the shape in SHAPES, by GGUF's names and as llama.cpp's converter
-    writes them: norms with the 1 that the model adds, the decay itself, and value heads, of which
-    two share a key, in the order in which keys are repeated.
-    """
-    found = dict[str, np.ndarray]()
-    for name, tensor in model.state_dict().items():
-        weight, short = tensor.numpy().squeeze(), name.removesuffix(".weight")
-        if not short.startswith("model.layers."):
-            if short != "lm_head":
-                found[f"{NAMES[short]}.weight"] = weight + (short == "model.norm")
-            continue
-        layer, _, kind = short.removeprefix("model.layers.").partition(".")
-        if kind.endswith("norm") and kind != "linear_attn.norm":
-            weight = weight + 1
-        if kind == "linear_attn.A_log":
-            weight = -np.exp(weight)
-        own = QWEN35.get(kind) or NAMES[kind]
-        full = f"blk.{layer}.{own}"
-        if own == "ssm_out":
-            weight = _by_key(weight.T).T
-        elif own.startswith(("ssm_", "attn_qkv", "attn_gate")) and own != "ssm_norm":
-            weight = _by_key(weight)
-        found[full if own in ("ssm_a", "ssm_dt.bias") else f"{full}.weight"] = weight
-    return {name: np.ascontiguousarray(weight) for name, weight in found.items()}
-
-
-def _by_key(weight: np.ndarray) -> np.ndarray:
-    """The rows of four value heads, the last ones, with the first of each of the two keys first."""
-    size = min(len(weight), 64)  # 16 numbers a head, or one
-    keys, heads = weight[: len(weight) - size], weight[len(weight) - size :]
-    heads = heads.reshape(2, 2, size // 4, *weight.shape[1:]).swapaxes(0, 1)
-    return np.concatenate([keys, heads.reshape(size, *weight.shape[1:])])
 
 
 def write_k_quants(path: Path, kinds: Mapping[str, str], usual: str, **changes: Any) -> None:

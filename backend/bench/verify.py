@@ -6,7 +6,7 @@ from itertools import product
 
 from backend.bench.prompts import PROMPTS, Prompt
 from backend.bench.runner import raced
-from backend.engines.registry import engine_named, engines
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
@@ -39,17 +39,8 @@ def runs_on(column: Column, target: ModelSpec) -> bool:
     return able.hidden_states or draft != TRAINED
 
 
-#: In which equality is a promise, on every engine that is installed.
-TARGETS = tuple(
-    target
-    for target in (
-        ModelSpec(),
-        ModelSpec(precision="int4-exact"),
-        ModelSpec(engine="torch"),
-        ModelSpec(engine="llamacpp", precision="gguf-exact"),
-    )
-    if target.engine in engines()
-)
+#: In which equality is a promise.
+TARGETS = (ModelSpec(), ModelSpec(precision="int4-exact"), ModelSpec(engine="torch"))
 
 
 @dataclass(frozen=True, slots=True)

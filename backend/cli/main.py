@@ -32,7 +32,6 @@ COMMANDS = {
     "(minutes).",
     "train": "Train a draft for a model on conversations that the model writes; continues if "
     "interrupted.",
-    "models": "List or remove models that were downloaded from the Hub.",
 }
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from backend.engines.llamacpp.abilities import AS_IT_IS, EXACT
+from backend.engines.llamacpp.abilities import AS_IT_IS
 from backend.errors import DerbyError
 from backend.export.plan import Library, Model, Plan, shell
 from backend.grammar.sources import GrammarSource
@@ -28,18 +28,15 @@ _NEAR = {
     "knows the n-grams of other requests.",
     RECYCLED: "ngram-mod is closer: it keeps a next token for each n-gram of all requests.",
 }
-_EXACT = "--flash-attn on --cache-type-v f32 --ubatch-size 7 --no-repack"
 _QUANTISED = {"int8": "Q8_0", "int4": "Q4_0"}
 
 
 def _lines(plan: Plan) -> list[str]:
     lines = [*_weights(plan.model, "target"), *_draft(plan)]
     slots = [f"--parallel {plan.pays_up_to}"] if plan.pays_up_to else []
-    exact = [_EXACT] if plan.model.precision == EXACT else []
     serve = " \\\n  ".join(
         [
             f"llama-server --model {_file(plan.model, 'target')} --port 8080",
-            *exact,
             *slots,
             *_speculation(plan),
         ]

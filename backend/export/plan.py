@@ -10,11 +10,10 @@ from typing import Literal
 
 from backend.decoding.drafter import Decision
 from backend.decoding.sampling import COLDEST
-from backend.engines.llamacpp.abilities import AS_IT_IS, EXACT
+from backend.engines.llamacpp.abilities import AS_IT_IS
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
-from backend.models.gguf import SUFFIX
 from backend.strategies.column import Column
 from backend.strategies.equivalents import (
     NOTHING_DRAFTED,
@@ -66,7 +65,7 @@ class Model:
     @property
     def packed(self) -> bool:
         """Whether it is a GGUF file, run as it is."""
-        return self.precision in (AS_IT_IS, EXACT)
+        return self.precision == AS_IT_IS
 
     @property
     def local(self) -> bool:
@@ -169,14 +168,11 @@ def _with(plain: Plan, equivalent: Equivalent) -> Plan:
 
 
 def _model(spec: ModelSpec) -> Model:
-    """The model as libraries know it. Of a GGUF file, its own codes are nearest to any precision;
-    of weights that run by their published codes, those of as many bits.
-    """
-    packed = spec.precision in (AS_IT_IS, EXACT)
+    """The model as libraries know it: weights that run by published codes, in as many bits."""
+    packed = spec.precision == AS_IT_IS
     if spec.name == BUILT_IN and packed:
         return Model(BUILT_IN, spec.precision)
-    bits = AS_IT_IS if spec.name.endswith(SUFFIX) else spec.precision.removesuffix("-exact")
-    return Model(_published(spec.name), spec.precision if packed else bits)
+    return Model(_published(spec.name), spec.precision.removesuffix("-exact"))
 
 
 def _published(name: str) -> str:

@@ -3,15 +3,14 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from backend.errors import DerbyError
-from backend.models.checkpoint import loading_error, read_object, require_readable
-from backend.models.digests import sha256_of
-from backend.models.gguf import SUFFIX, gguf_folder, gguf_in
+from backend.models.builtin import built_in_folder, built_in_gguf
+from backend.models.checkpoint import loading_error, read_object
+from backend.models.gguf import SUFFIX
 from backend.models.hub import HUB_ID, IR, Say, hub_folder
 
 BUILT_IN = "built-in"
@@ -21,6 +20,9 @@ BUILT_IN_TITLE = "SmolLM2-135M-Instruct"
 
 #: Names under which configs state how far sliding layers see (the second is GPT-Neo's).
 WINDOWS = ("sliding_window", "window_size")
+
+#: Blocks of 4 KB of a file that tell it from others.
+SAMPLES = 256
 
 #: Rotary positions with two sets of factors, for texts of the original length and for longer ones.
 LONGROPE = "longrope"
@@ -34,8 +36,8 @@ ENDLESS_CONTEXT = {"bloom": 2048, "mamba": 1 << 18, "mamba2": 1 << 18, "falcon_m
 class ModelFiles:
     """A Hugging Face folder with its weights, and what every engine must know of it.
 
-    `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. `fingerprint` is the
-    SHA-256 over those of config.json and the weight files: equal fingerprints mean the same model.
+    `ready_made` folders hold an OpenVINO model (IR) instead of safetensors. Equal fingerprints
+    mean the same model: see `fingerprint_of`.
     Of the layers, those in `sliding` see only the last `window` positions. `row_bytes` is what a
     token takes in a KV cache of float32; 0: not known.
 
@@ -77,21 +79,24 @@ class ModelFiles:
 
 
 def weights_in(folder: Path) -> int:
-    """How many weights there are in a folder's safetensors files, by the headers of these."""
-    from safetensors import safe_open
+    """How many weights there are in a folder's safetensors files, by the headers of these. Raises
+    DerbyError for a damaged one.
+    """
+    from safetensors import SafetensorError, safe_open
 
     count = 0
     for path in folder.glob("*.safetensors"):
         if path.name.startswith("consolidated"):  # the same weights, in their makers' own format
             continue
-        with safe_open(path, "numpy") as file:
-            names = file.offset_keys()
-            sizes = {name: math.prod(file.get_slice(name).get_shape()) for name in names}
-        # In MXFP4 a byte of "_blocks" holds two weights, and "_scales" are none.
-        packed = {n.removesuffix("_blocks") for n in sizes if n.endswith("_blocks")}
-        for name, size in sizes.items():
-            scale = name.endswith("_scales") and name.removesuffix("_scales") in packed
-            count += 0 if scale else size * (1 + name.endswith("_blocks"))
+        try:
+            with safe_open(path, "numpy") as file:
+                names = file.offset_keys()
+                count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+        except (SafetensorError, OSError) as error:
+            raise DerbyError(
+                f"{path.name} of {folder.name!r} is damaged or incomplete ({error!s:.100}): fetch "
+                "it again."
+            ) from error
     return count
 
 
@@ -101,44 +106,53 @@ def model_title(name: str) -> str:
 
 
 def model_files(name: str, say: Say, *, long: bool = False) -> ModelFiles:
-    """Find the model called `name`, downloading and converting it if need be; `long`: for texts
-    beyond its original context, where that makes a difference.
+    """Find the model called `name`, downloading it if need be; `long`: for texts beyond its
+    original context, where that makes a difference.
 
-    `name` is "built-in", a folder or a GGUF file (absolute, or starting with "." or "~"), or a Hub
-    id "owner/model"; of several GGUF files in a repository, "owner/model:FILE". `say` receives
-    short sentences about what takes long. Raises DerbyError when there is no such model, or none
-    that can be loaded safely.
+    `name` is "built-in", a folder (absolute, or starting with "." or "~"), or a Hub id
+    "owner/model". `say` receives short sentences about what takes long. Raises DerbyError when
+    there is no such model, or none that can be loaded safely.
     """
     return _describe(model_folder(name, say), name, long=long)
 
 
 def gguf_file(name: str, say: Say) -> Path:
-    """The GGUF file of the model called `name`, as it is; see model_files. Raises DerbyError if it
-    has none.
+    """The GGUF file called `name`: the built-in model's, a path, or the Hub's "owner/model:FILE".
+    Raises DerbyError if there is none.
     """
     if name == BUILT_IN:
-        from backend.models.builtin import built_in_gguf
-
         return built_in_gguf(say)
-    place = _place(name, say)
-    file = place if place.is_file() else gguf_in(place, name)
-    if file is None or file.suffix != SUFFIX:
+    file = _place(name, say)
+    if file.suffix != SUFFIX or not file.is_file():
         raise DerbyError(
-            f"{name!r} has no GGUF file, and llama.cpp reads only those: name one, or choose "
-            f"another engine."
+            f"{name!r} is no GGUF file, and llama.cpp reads only those: name one, of a folder as "
+            "folder/FILE, of the Hub as owner/model:FILE, or choose another engine."
         )
     return file
 
 
 def model_folder(name: str, say: Say) -> Path:
-    """The folder of the model called `name`, of which only the files' names and headers are read;
-    see model_files.
+    """The folder of the model called `name`, of which only the files' names are read; see
+    model_files.
     """
     if name == BUILT_IN:
-        from backend.models.builtin import built_in_folder
-
         return built_in_folder(say)
-    return _local(_place(name, say), name, say)
+    folder = _place(name, say)
+    if folder.suffix == SUFFIX:
+        raise DerbyError(
+            f"{name!r} is a GGUF file, which only the engine llamacpp runs: choose that, or the "
+            "model's safetensors."
+        )
+    if not folder.is_dir():
+        raise DerbyError(f"There is no model folder {name!r}: check the path.")
+    weights = is_ready_made(folder) or any(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").is_file():
+        raise DerbyError(
+            f"{name!r} is not a model folder: it needs config.json and *.safetensors files (no "
+            f"pickles, which can run code), or {IR[0]} and {IR[1]}."
+        )
+    _require_every_shard(folder, name)
+    return folder
 
 
 def _place(name: str, say: Say) -> Path:
@@ -150,39 +164,6 @@ def _place(name: str, say: Say) -> Path:
     raise DerbyError(
         f"There is no model {name!r}: write {BUILT_IN!r}, a folder or GGUF file starting with '/', "
         "'.' or '~', or a Hub id such as owner/model."
-    )
-
-
-def _local(folder: Path, name: str, say: Say) -> Path:
-    """The folder, if it holds a model, or the one that is made of a GGUF file; sentences call it as
-    its user did. Raises DerbyError.
-    """
-    if folder.suffix == SUFFIX and folder.is_file():
-        return gguf_folder(folder, say)
-    if not folder.is_dir():
-        raise DerbyError(f"There is no model folder {name!r}: check the path.")
-    if any(folder.glob("*.safetensors")) and (folder / "config.json").is_file():
-        _require_every_shard(folder, name)
-        require_readable(folder, name)
-        return folder
-    if is_ready_made(folder) and (folder / "config.json").is_file():
-        require_readable(folder, name)
-        return folder
-    if (file := gguf_in(folder, name)) is not None:
-        return gguf_folder(file, say)
-    pickled = sorted(
-        p.name
-        for p in (*folder.glob("*.bin"), *folder.glob("*.pt*"))
-        if not p.name.startswith("openvino_")
-    )
-    if pickled:
-        raise DerbyError(
-            f"The model in {name!r} has its weights in {pickled[0]}, a pickle that can run "
-            "code when loaded: convert it to safetensors first."
-        )
-    raise DerbyError(
-        f"{name!r} is not a model folder: it needs config.json and *.safetensors files, "
-        f"config.json, {IR[0]} and {IR[1]}, or a GGUF file."
     )
 
 
@@ -201,14 +182,12 @@ def stored_precision(folder: Path) -> str:
 
 
 def _require_every_shard(folder: Path, name: str) -> None:
-    index = "model.safetensors.index.json"
-    if (folder / index).is_file():
-        try:
-            shards = set(map(str, read_object(folder / index, name)["weight_map"].values()))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DerbyError(f"The {index} of {name!r} is no index: fetch it again.") from error
-        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
-        if missing:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = read_object(index, name).get("weight_map")
+        if not isinstance(shards, dict):
+            raise DerbyError(f"The {index.name} of {name!r} is no index: fetch it again.")
+        if missing := sorted(f for f in set(shards.values()) if not (folder / str(f)).is_file()):
             raise DerbyError(
                 f"The model in {name!r} lacks {missing[0]}, which its index names: "
                 "finish the download."
@@ -325,11 +304,25 @@ def _window(config: dict[str, Any]) -> tuple[int, tuple[bool, ...]]:
     return window, sliding
 
 
-def fingerprint_of(folder: Path, digest: Callable[[Path], str] = sha256_of) -> str:
-    """ModelFiles.fingerprint of a folder; `digest` tells a file's SHA-256."""
-    weights = [folder / name for name in IR] if is_ready_made(folder) else []
-    files = [folder / "config.json", *sorted(folder.glob("*.safetensors")), *weights]
-    return hashlib.sha256("\n".join(map(digest, files)).encode()).hexdigest()
+def fingerprint_of(folder: Path) -> str:
+    """SHA-256 over config.json and samples of the weights: see `digest_of_samples`."""
+    weights = IR if is_ready_made(folder) else sorted(p.name for p in folder.glob("*.safetensors"))
+    files = [folder / name for name in ("config.json", *weights)]
+    return hashlib.sha256("\n".join(map(digest_of_samples, files)).encode()).hexdigest()
+
+
+def digest_of_samples(path: Path) -> str:
+    """SHA-256 of a file's size, its first megabyte, and SAMPLES blocks spread over all of it. Of
+    weights it reads so much that another model's, or another training's, differ.
+    """
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(1 << 20))
+        for sample in range(SAMPLES):
+            file.seek(size * sample // SAMPLES)
+            digest.update(file.read(4096))
+    return digest.hexdigest()
 
 
 def _eos_ids(folder: Path, name: str, fallback: Any) -> frozenset[int]:

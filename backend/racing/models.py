@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -30,10 +30,9 @@ from backend.errors import DerbyError
 from backend.grammar.grammars import Grammars
 from backend.limits import PRIVATE, Limits
 from backend.models.files import model_files
-from backend.models.hub_quota import HubQuota
+from backend.models.hub import HUB_ID, hub_folder
 from backend.racing.sessions import KeptSessions
 from backend.racing.usual import LARGE, size
-from backend.racing.waiting import progress
 from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
 
@@ -54,9 +53,6 @@ WARM_ENOUGH = 10
 #: Seconds after which a new model is warm enough as well: beside passes so slow that they take as
 #: long, what the first of a width takes longer is nothing.
 WARM_SECONDS = 4.0
-
-#: Bytes of weights from which on it is told how far loading has come.
-SLOW = 2.5e8
 
 WARMED_UP = object()
 
@@ -85,7 +81,6 @@ class LoadedModels:
         self.loads = 0  # models loaded so far
         self.sessions = KeptSessions(limits.prefix_bytes)
         self.grammars = grammars or Grammars()
-        self._hub = HubQuota(limits.hub_bytes)
         self._budget = budget
         self._at_once = WARM_ENOUGH if idle_warm_up else None
         self._cold: dict[ModelSpec, Iterator[None]] = {}
@@ -118,8 +113,7 @@ class LoadedModels:
         they exceed the budget.
         """
         asked = tuple(dict.fromkeys(specs))
-        names = {spec.name for spec in asked}
-        needed = {spec: self._weight_bytes(spec, names, say) for spec in asked}
+        needed = {spec: self._weight_bytes(spec, say) for spec in asked}
         total, budget = sum(needed.values()), self.budget
         if total > budget:
             each = ", ".join(f"{spec}: {size(count)}" for spec, count in needed.items())
@@ -146,13 +140,11 @@ class LoadedModels:
             if spec not in self._needed:
                 self.require_room((spec,), say)
             self._evict(self._needed[spec])
-            names = {needed.name for needed in self._needed}
-            self._fetch(spec, names, say)
+            self._fetch(spec, say)
             self._require_peak(spec, say)
             engine = self._opened(spec, say, context)
             self._loaded[spec] = engine
             self.loads += 1
-            self._hub.trim(names)
             # It may have turned out larger than was estimated.
             self._needed[spec] = engine.weight_bytes
             self._evict(0)
@@ -176,15 +168,9 @@ class LoadedModels:
     def _opened(self, spec: ModelSpec, say: Say, context: int) -> Engine:
         """The engine for `spec`, which is loaded now, its progress told if that may take long."""
         declared = engine_named(spec.engine)
-        if declared.loads_at_once:
-            return declared.open(spec, say)
-        sentence = f"Loading {spec}{self._needs(spec, context, say)}..."
-        if self._needed[spec] < SLOW:
-            say(sentence)
-            return declared.open(spec, say)
-        with progress(say, self._needed[spec]) as tell:
-            tell(sentence)
-            return declared.open(spec, tell)
+        if not declared.loads_at_once:
+            say(f"Loading {spec}{self._needs(spec, context, say)}...")
+        return declared.open(spec, say)
 
     def _needs(self, spec: ModelSpec, context: int, say: Say) -> str:
         """What a large model needs of the memory, and what there is, in brackets; "": little."""
@@ -212,7 +198,7 @@ class LoadedModels:
             declared = engine_named(spec.engine)
             if declared.models or not declared.folders:
                 return spec
-            self._fetch(spec, {spec.name}, say)
+            self._fetch(spec, say)
             files = model_files(spec.name, say)
         except Exception:  # which is for its own column to tell
             return spec
@@ -220,26 +206,25 @@ class LoadedModels:
         return replace(spec, long=beyond and not files.ready_made)
 
     def fetch(self, name: str, say: Say) -> None:
-        """Have the files of the Hub model `name` here, beside those of the models that one race
-        needs; any other name is left alone. Raises DerbyError for what cannot be had.
+        """Have the files of the Hub model `name` here; any other name is left alone. Raises
+        DerbyError for what cannot be had.
         """
-        with progress(say) as tell:
-            self._hub.fetch(name, tell, {spec.name for spec in self._needed})
+        if HUB_ID.fullmatch(name):
+            hub_folder(name, say, download=bool(self.limits.hub_downloads))
 
-    def _fetch(self, spec: ModelSpec, needed: Collection[str], say: Say) -> None:
-        """Have the files of a model of the Hub here, beside those of the models `needed`."""
+    def _fetch(self, spec: ModelSpec, say: Say) -> None:
+        """Have the files of a model of the Hub here."""
         if not engine_named(spec.engine).models:
-            with progress(say) as tell:
-                self._hub.fetch(spec.name, tell, needed)
+            self.fetch(spec.name, say)
 
-    def _weight_bytes(self, spec: ModelSpec, names: Collection[str], say: Say) -> int:
+    def _weight_bytes(self, spec: ModelSpec, say: Say) -> int:
         """Bytes of a model's weights, estimated if it is not loaded; 0 if it cannot be had, which
-        is for its own column to tell. `names` are of all models that must be had together.
+        is for its own column to tell.
         """
         if spec in self._loaded:
             return self._loaded[spec].weight_bytes
         try:
-            self._fetch(spec, names, say)
+            self._fetch(spec, say)
             return engine_named(spec.engine).estimate_bytes(spec, say)
         except DerbyError as error:  # of what was asked for
             log.info("the size of %s cannot be told: %s", spec, error)

@@ -1,5 +1,6 @@
 """From a target's name to its draft: synthesis, features, fitting, and a report of all three."""
 
+import hashlib
 import json
 import platform
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from backend.engines.heads.file import read_head, write_head
 from backend.engines.heads.network import TorchHead
 from backend.errors import DerbyError
-from backend.models.digests import sha256_of
 from backend.models.files import ModelFiles, Say
 from backend.training.chats import USUAL, Caps
 from backend.training.fit import Recipe, evaluate, fit, frequent_tokens, new_head
@@ -190,7 +190,10 @@ def _report(
         "seconds of this run": seconds,
         "right at each draft step": [round(hit, 4) for hit in hits],
         "tokens per pass": round(tokens_per_pass(hits), 3),
-        "head": {"bytes": head.stat().st_size, "sha256": sha256_of(head)},
+        "head": {
+            "bytes": head.stat().st_size,
+            "sha256": hashlib.sha256(head.read_bytes()).hexdigest(),
+        },
         "recipe": asdict(work.recipe),
         "resumed": work.resume,
         "seeds": {"synthesis": SEED, "fit": work.recipe.seed},

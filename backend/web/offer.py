@@ -49,7 +49,7 @@ class Offer:
     @property
     def hub(self) -> bool:
         """Whether visitors may name models of the Hub that the operator does not list."""
-        return self.limits.hub_bytes > 0
+        return self.limits.hub_downloads > 0
 
     def has(self, name: str) -> bool:
         """Whether visitors may run the model of that name, as engines take it."""

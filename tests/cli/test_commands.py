@@ -19,7 +19,6 @@ from backend.cli.console import read_input
 from backend.cli.main import COMMANDS, app
 from backend.errors import DerbyError
 from backend.events import from_json
-from backend.models.prepared import prepared
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
 from backend.strategies.registry import strategies
@@ -231,27 +230,6 @@ def test_a_saved_column_goes_on_where_it_stopped(
     assert loaded["tokens"] == whole["tokens"]
     assert run("snapshot", "rm", part["snapshot"], whole["snapshot"]).exit_code == 0
     assert said("list") == []
-
-
-def test_fetched_models_are_listed_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-
-    def build(folder: Path) -> None:
-        (folder / "config.json").write_text("{}")
-
-    prepared("hub-owner--one", "hub v1: owner/one", build)
-    (listed,) = json.loads(run("models", "list", "--json").stdout)
-    assert listed["name"] == "owner/one"
-    assert "owner/one" in run("models", "list").stdout
-    assert "owner/one" in run("models").stdout, "it printed its help and ended with 2"
-    assert "there are: owner/one" in refused("models", "rm", "owner/two")
-    assert "Removed owner/one" in run("models", "rm", "owner/one").stdout
-    assert json.loads(run("models", "list", "--json").stdout) == []
-    assert run("models").stdout == "No model was downloaded from the Hub.\n", (
-        "it was an empty table"
-    )
 
 
 ROOT = Path(__file__).resolve().parents[2]

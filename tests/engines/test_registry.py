@@ -50,7 +50,7 @@ def test_engines_that_stand_in_for_a_model_are_offered_only_where_asked_for() ->
     assert set(all_precisions()) == {
         *("fp32", "int8", "int4", "int4-exact", "int8-exact"),
         *("bf16", "fp16"),
-        *("gguf", "gguf-exact"),
+        "gguf",
     }
     offer = offer_of(offered_engines(demo=True), ("fake-priced",))
     assert offer.models == (*FAKE.models, "fake-priced"), "the first one is the default"
@@ -68,7 +68,7 @@ def test_the_command_line_says_what_is_declared() -> None:
     assert engine_help() == "openvino, torch, llamacpp or fake."
     assert precision_help() == (
         "openvino: fp32, int8, int4, int4-exact, int8-exact; torch: fp32, bf16, fp16; "
-        "llamacpp: gguf, gguf-exact."
+        "llamacpp: gguf."
     )
     assert device_help() == (
         "CPU, GPU, NPU or AUTO (openvino); CPU, CUDA or AUTO (torch); CPU or GPU (llamacpp)."

@@ -27,14 +27,14 @@ def test_spec_benchs_table_has_a_line_a_method_and_goes_on_from_rows(tmp_path: P
     questions.write_text("\n".join(lines), encoding="utf-8")
     command = ["specbench", "--prompts", str(questions), "--engine", "fake", "--results", str(rows)]
     command += ["--model", "fake-loop", "--max-new-tokens", "60", "--wait", "0"]
-    command += ["-c", "lookup", "-c", "lookup:k=4", "-c", "speculative:draft=trained"]
+    command += ["-c", "lookup", "-c", "suffix:k=4", "-c", "speculative:draft=trained"]
     first, again = (CliRunner().invoke(app, command).stdout for _ in range(2))
     table = [line.split(" | ") for line in first.splitlines() if line.startswith("|")]
     assert table[0] == ["| method", "all (4)", "multi-turn (2)", "qa (2)", "text equal |"]
     assert [line[0] for line in table[2:]] == [
         "| KV reuse",
         "| Prompt lookup",
-        "| Prompt lookup (k=4)",
+        "| Suffix decoding (k=4)",
     ]
     assert all(line[-1] == "4 of 4 |" for line in table[2:])
     assert all(cell.endswith(", 1.00") for cell in table[2][1:-1])  # KV reuse's tokens per pass

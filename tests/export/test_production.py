@@ -72,7 +72,7 @@ def test_what_the_code_does_otherwise_comes_first_and_then_why_it_was_decided() 
     [
         ("kv lookup speculative", ": 1.25\u00d7 here; Speculative had 2.00\u00d7"),
         ("kv lookup:k=3 speculative", ": 1.25\u00d7 here; Speculative had 2.00\u00d7"),
-        ("kv lookahead speculative", ""),
+        ("kv suffix speculative", ""),
         ("kv lookup:grammar=person speculative", ""),
         ("kv lookup@int8 speculative", ""),
     ],
@@ -115,7 +115,7 @@ def test_a_column_that_was_stopped_does_not_say_what_pays() -> None:
 
 
 def test_llama_cpps_other_lookups_are_named_where_they_are_nearer() -> None:
-    for column, near in (("recycling", ("ngram-mod",)),):
+    for column, near in (("suffix", ("ngram-map-k", "ngram-mod")), ("recycling", ("ngram-mod",))):
         note = code_of(column, ran(), "llama.cpp").note
         assert all(name in note for name in ("--spec-type ngram-simple", *near))
         assert "ngram-" not in code_of(column, ran(), "transformers").note

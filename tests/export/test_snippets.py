@@ -278,21 +278,17 @@ def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> 
     ],
 )
 def test_a_gguf_file_is_llama_cpps_as_it_is(name: str, fetched: str, file: str) -> None:
-    target = ModelSpec(name, "llamacpp", "gguf-exact")
+    target = ModelSpec(name, "llamacpp", "gguf")
     made = written("lookup:k=6", target=target)
     assert fetched in made["llama.cpp"].code
     assert f"llama-server --model {file} --port 8080" in made["llama.cpp"].code
-    assert "--cache-type-v f32 --ubatch-size 7" in made["llama.cpp"].code
     assert not any(each.code for library, each in made.items() if library != "llama.cpp")
-    plain = written("lookup", target=replace(target, precision="gguf"))["llama.cpp"]
-    assert "--ubatch-size" not in plain.code
-    assert "speculation may change the text" in plain.note
+    assert "speculation may change the text" in made["llama.cpp"].note
 
 
-@pytest.mark.parametrize("engine", ["llamacpp", "openvino"])
-def test_no_copy_of_a_gguf_file_is_made(engine: str) -> None:
+def test_no_copy_of_a_gguf_file_is_made() -> None:
     """A file was converted as if it were a folder, and the server waited for without an end."""
-    target = ModelSpec("./m.gguf", engine, "gguf" if engine == "llamacpp" else "fp32")
+    target = ModelSpec("./m.gguf", "llamacpp", "gguf")
     for draft in ("hybrid", "int4"):
         made = written(drafted_by(draft), target=target)["llama.cpp"]
         assert "llama-server --model ./m.gguf" in made.code

@@ -47,6 +47,7 @@ DRAFTED = (
     "speculative",
     "lookup:k=5,ngram=1",
     "lookup",
+    "suffix",
     "recycling",
 )
 

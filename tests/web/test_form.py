@@ -232,7 +232,7 @@ def within(**limits: int) -> Offer:
 
 
 def test_what_the_operator_lists_is_offered_without_the_hub() -> None:
-    offer = within(hub_bytes=0)
+    offer = within(hub_downloads=0)
     for changes in ({"model": "2"}, {"lineup": "kv:model=owner/model"}):
         assert read_race(filled(**changes), offer)
 
@@ -251,8 +251,8 @@ def test_a_saved_column_goes_on_only_with_what_is_offered() -> None:
     unlisted = column.with_settings({"draft": "/srv/another"})
     for drafts, target, offer in (
         (unlisted, ModelSpec(), MENU),
-        (column.with_settings({"draft": "some/model"}), ModelSpec(), within(hub_bytes=0)),
-        (column, ModelSpec("some/model"), within(hub_bytes=0)),
+        (column.with_settings({"draft": "some/model"}), ModelSpec(), within(hub_downloads=0)),
+        (column, ModelSpec("some/model"), within(hub_downloads=0)),
         (column, ModelSpec(engine="fake"), MENU),
         (column, ModelSpec(precision="bf16"), MENU),
         (column, ModelSpec(device="GPU"), MENU),

@@ -311,7 +311,7 @@ def test_each_column_runs_where_it_says() -> None:
 
 
 def test_presets_can_be_run_and_are_left_out_where_they_cannot() -> None:
-    llama = Runtime("llamacpp", "llama.cpp", ("gguf", "gguf-exact"), ("CPU",))
+    llama = Runtime("llamacpp", "llama.cpp", ("gguf",), ("CPU",))
     every = replace(OFFER, runtimes=(*OFFER.runtimes, llama))
     for preset in presets():
         columns = read_lineup("\n".join(preset.lines), every, TARGET, None)
@@ -402,7 +402,7 @@ def test_the_operators_number_of_columns_holds_everywhere(most: int) -> None:
 
 def test_a_page_without_the_hub_does_not_offer_it() -> None:
     assert "Hub id" in json.dumps(catalogue(OFFER))
-    assert "Hub id" not in json.dumps(catalogue(replace(OFFER, limits=Limits(hub_bytes=0))))
+    assert "Hub id" not in json.dumps(catalogue(replace(OFFER, limits=Limits(hub_downloads=0))))
 
 
 def test_the_editor_refuses_a_server_that_the_page_does_not_offer() -> None:

@@ -7,9 +7,8 @@ from backend.types import Capabilities
 #: The package whose library is bound, and its version: another has other structures.
 PACKAGE, VERSION = "xllamacpp", "2026.10.11549"
 
-#: The file's own weights: as llama.cpp computes them by default, and so that a row's logits do not
-#: depend on how many rows ran with it.
-AS_IT_IS, EXACT = "gguf", "gguf-exact"
+#: The file's own weights, as llama.cpp computes them by default.
+AS_IT_IS = "gguf"
 
 #: Where all of its layers run. The package has been tried on the CPU alone.
 CPU, GPU = "CPU", "GPU"

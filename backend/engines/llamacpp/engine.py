@@ -3,17 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
-
-import numpy as np
 
 from backend.engines.base import Engine
 from backend.engines.cache import Cache, NewRows
-from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, CPU, EXACT, GPU
+from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, CPU, GPU
 from backend.engines.llamacpp.context import ContextStore
 from backend.engines.llamacpp.library import (
     F16,
-    F32,
     FLASH_ATTENTION,
     LoadedModel,
     devices,
@@ -25,16 +21,8 @@ from backend.engines.llamacpp.store import LlamaCppStore
 from backend.engines.llamacpp.tokenizer import GgufTokenizer
 from backend.errors import DerbyError
 from backend.machine import threads
-from backend.models.digests import sha256_of
-from backend.models.files import gguf_file
-from backend.models.gguf_header import read_header
-from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec, chain_parents
-
-#: Rows that llama.cpp computes together. Its kernels for eight rows and more add up otherwise.
-ROWS = {AS_IT_IS: PREFILL_CHUNK, EXACT: 7}
-
-#: ggml's numbers of the formats that are not quantised.
-FLOATING = {F32: "F32", F16: "F16", 30: "BF16"}
+from backend.models.files import digest_of_samples, gguf_file
+from backend.types import PREFILL_CHUNK, Capabilities, ModelSpec
 
 #: Layers that run on a GPU, by device: none, or all that there are.
 LAYERS = {CPU: 0, GPU: -1}
@@ -48,17 +36,17 @@ UNLIMITED = 1 << 24
 
 def open_llamacpp(spec: ModelSpec, say: Callable[[str], None]) -> "LlamaCppEngine":
     """Load the GGUF file that `spec` names. Raises DerbyError for what cannot be had."""
-    if spec.precision not in ROWS:
+    if spec.precision != AS_IT_IS:
         raise DerbyError(
-            f"llama.cpp computes a file's own weights, {AS_IT_IS} or {EXACT}, not "
-            f"{spec.precision!r:.60}: choose one."
+            f"llama.cpp computes a file's own weights, {AS_IT_IS}, not {spec.precision!r:.60}: "
+            f"choose {AS_IT_IS}."
         )
     if spec.device not in (offered := devices()):
         raise DerbyError(
             f"This llama.cpp has no device {spec.device!r:.60}; it has {', '.join(offered)}."
         )
     path = gguf_file(spec.name, say)
-    return LlamaCppEngine(spec, str(path), sha256_of(path))
+    return LlamaCppEngine(spec, str(path), digest_of_samples(path))
 
 
 class LlamaCppEngine(Engine):
@@ -72,7 +60,6 @@ class LlamaCppEngine(Engine):
     def __init__(self, spec: ModelSpec, path: str, fingerprint: str) -> None:
         self.spec, self.fingerprint = spec, fingerprint
         self.library = library()
-        self._exact = spec.precision == EXACT
         self._model = self._loaded(path)
         self._require_causal()
         self.tokenizer = GgufTokenizer(self.library, self._model)
@@ -83,14 +70,11 @@ class LlamaCppEngine(Engine):
         self.most_cells = original or UNLIMITED
         self.copies = self.library.llama_model_n_swa(self._model) == 0
         self.capabilities = self._abilities(min(longest, original or longest))
-        if self._exact:
-            self._require_one_kernel(Path(path))
-            self._require_exact()
 
     def _loaded(self, path: str) -> LoadedModel:
         params = self.library.llama_model_default_params()
         params.n_gpu_layers = LAYERS[self.spec.device]
-        params.use_extra_bufts = not self._exact
+        params.use_extra_bufts = True
         self.library.said.clear()
         model: int | None = self.library.llama_model_load_from_file(path.encode(), params)
         if not model:
@@ -117,39 +101,6 @@ class LlamaCppEngine(Engine):
             return Capabilities(tree=False, rewinds="last pass", max_context=max_context)
         return replace(CAPABILITIES, max_context=max_context)
 
-    def _require_one_kernel(self, path: Path) -> None:
-        """Raise DerbyError for matrices of a format that is multiplied otherwise beside other rows,
-        but by so little that few rows show it. Convolutions are computed row by row.
-        """
-        tensors = {k: v for part in _parts(path) for k, v in read_header(part).tensors.items()}
-        looked_up = "token_embd.weight" if "output.weight" in tensors else ""
-        for name, tensor in tensors.items():
-            matrix = len(tensor.shape) > 1 and "conv" not in name and name != looked_up
-            if matrix and tensor.kind in FLOATING:
-                raise DerbyError(
-                    f"llama.cpp computes a row of {self.spec.name!r:.100} otherwise beside others "
-                    f"where weights are {FLOATING[tensor.kind]} ({name!r:.60}): choose {AS_IT_IS}, "
-                    "or a file in another format."
-                )
-
-    def _require_exact(self) -> None:
-        """Raise DerbyError for weights of a format that llama.cpp has several kernels for."""
-        cache, tokens = self.cache(), range(1, ROWS[EXACT] + 1)
-        alone = []
-        for token in tokens:
-            alone.append(cache.run_one(0, NewRows([token], [-1], (0,)))[0])
-            cache.keep(0, (0,))
-        for width in range(2, len(tokens) + 1):
-            cache.rewind(0, 0)
-            new = NewRows(tokens[:width], chain_parents(width), range(width))
-            if not np.array_equal(cache.run_one(0, new), alone[:width]):
-                raise DerbyError(
-                    f"llama.cpp computes a row of {self.spec.name!r:.100} otherwise beside "
-                    f"{width - 1} more, whatever is set: choose {AS_IT_IS}, or a file in another "
-                    "format."
-                )
-        cache.close()
-
     def _original_context(self) -> int:
         """Tokens up to which a context has the short factors of its rotary positions; 0: it has
         the same ones at any length. llama.cpp chooses by the size of the context.
@@ -164,11 +115,10 @@ class LlamaCppEngine(Engine):
         """A new context for so many cells. Raises DerbyError if there is no room for it."""
         params = self.library.llama_context_default_params()
         params.n_ctx, params.n_seq_max = cells, sequences
-        params.n_batch, params.n_ubatch = WIDEST, ROWS[self.spec.precision]
+        params.n_batch, params.n_ubatch = WIDEST, PREFILL_CHUNK
         params.n_threads = params.n_threads_batch = threads()
         params.flash_attn_type, params.kv_unified = FLASH_ATTENTION, True
-        # Keys and values of two formats: attention is then computed row by row, whatever the width.
-        params.type_k, params.type_v = F16, F32 if self._exact else F16
+        params.type_k, params.type_v = F16, F16
         made: int | None = self.library.llama_init_from_model(self._model, params)
         if not made:
             raise DerbyError(
@@ -205,11 +155,3 @@ class LlamaCppEngine(Engine):
             return error
         finally:
             store.close()
-
-
-def _parts(path: Path) -> list[Path]:
-    """All parts of a file of which the first is named."""
-    start, split, count = path.name.rpartition("-00001-of-")
-    if not split:
-        return [path]
-    return [p for p in path.parent.glob(f"*-of-{count}") if p.name.startswith(f"{start}-")]

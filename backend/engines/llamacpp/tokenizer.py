@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.engines.llamacpp.library import CONTROL, Library, LoadedModel
 from backend.errors import DerbyError
-from backend.models.gguf_tokenizer import SPECIAL
+from backend.models.gguf import SPECIAL
 from backend.text import Detokenizer, Messages, Turns, digest, in_template, named_token
 
 #: llama_token: no such token.

@@ -1,10 +1,10 @@
-"""Smaller weights for an OpenVINO model: rounded to int8 or int4, or the codes that they were
-published in.
+"""Smaller weights for an OpenVINO model: rounded to int8 or int4, or the codes that the built-in
+model's were published in.
 
-Weights that were quantised once (the built-in model's were) still lie on a grid: every 16 or 32 in
-a row are (code - zero) * scale with few codes. Quantising them anew would round a second time, and
-on the built-in model changes every fourth greedy token; reading the codes off the grid changes
-nothing.
+Its weights still lie on two grids: every 32 in a row are (code - zero) * scale with codes of four
+bits (GGUF's Q4_1), or code * scale with codes of eight (Q8_0, the output projection). Quantising
+them anew would round a second time, and changes every fourth greedy token; reading the codes off
+the grid changes nothing.
 """
 
 import logging
@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,153 +27,78 @@ if TYPE_CHECKING:
 #: Below this many weights a scale, rounding to int4 costs more than it saves.
 SMALLEST_GROUP = 32
 
-#: Groups that are looked at first: weights that lie on no grid are known by these.
-SAMPLE = 512
+#: Weights that share a scale.
+GROUP = 32
 
 #: Weights may differ by this share of their group's largest: zero and product round once each in
-#: float32. Of weights that lie on no grid, no group of 16 comes so near to one by chance.
+#: float32. Of weights that lie on no grid, no group comes so near to one by chance.
 LAST_PLACE = np.float32(2**-22)
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A weight matrix [O, I] as (values - zero) * scale, in groups along I.
+    """A weight matrix [O, I] as (values - zero) * scale, in groups of GROUP along I.
 
-    `values` uint8 [O, I / group, group] below 2**bits; `zero` float32 [O or 1, I / group or 1, 1];
-    `scale` float32 [O, I / group, 1].
+    `values` uint8 [O, I / GROUP, GROUP] below 2**bits; `zero` float32 [O, I / GROUP, 1] or
+    [1, 1, 1]; `scale` float32 [O, I / GROUP, 1].
     """
 
     bits: int
     values: NDArray[np.uint8]
-    zero: NDArray[np.float32]
-    scale: NDArray[np.float32]
+    zero: Floats
+    scale: Floats
 
-    def weight(self) -> NDArray[np.float32]:
+    def weight(self) -> Floats:
         """What they stand for, [O, I], computed as the plugin does."""
         real = (self.values.astype(np.float32) - self.zero) * self.scale
         return real.reshape(len(real), -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A kind of grid: `bits` a code, `group` weights a scale, `steps` between the outermost codes.
-
-    A symmetric one has its zero in the middle of the codes, and gives its weights back bit for bit;
-    any other has an offset for each group, and gives them back but for LAST_PLACE.
-    """
-
-    bits: int
-    group: int
-    symmetric: bool
-    steps: int
-
-    def codes(self, weight: NDArray[np.float32]) -> Codes | None:
-        """The codes of `weight` [O, I] on such a grid, or None if it does not lie on one."""
-        if weight.shape[1] % self.group:
-            return None
-        groups = weight.reshape(-1, self.group)
-        if self._fit(groups[:: -(-len(groups) // SAMPLE)]) is None:
-            return None
-        found = self._fit(groups)
-        if found is None:
-            return None
-        values, zero, scale = found
-        rows = len(weight)
-        return Codes(
-            self.bits,
-            values.reshape(rows, -1, self.group),
-            zero[:1, None] if self.symmetric else zero.reshape(rows, -1, 1),
-            scale.reshape(rows, -1, 1),
-        )
-
-    def _fit(
-        self, groups: NDArray[np.float32]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]] | None:
-        """Values, zeros and scales of groups [n, group], or None if one of them does not fit.
-
-        Which codes a group's outermost weights have is not known, only that few come into
-        question: each number of steps is tried on the groups that have not fitted yet.
-        """
-        values = np.zeros(groups.shape, dtype=np.uint8)
-        zero, scale = np.zeros((2, len(groups), 1), dtype=np.float32)
-        left = np.arange(len(groups))
-        for steps in range(self.steps, 0, -1):
-            some = groups[left]
-            at, by = self._symmetric(some, steps) if self.symmetric else _offset(some, steps)
-            codes = np.rint(some / by + at)
-            back = (codes - at) * by
-            slack = 0 if self.symmetric else LAST_PLACE * np.abs(some).max(1, keepdims=True)
-            fits = np.all(
-                (np.abs(back - some) <= slack) & (codes >= 0) & (codes < 2**self.bits), axis=1
-            )
-            done = left[fits]
-            values[done], zero[done], scale[done] = codes[fits], at[fits], by[fits]
-            left = left[~fits]
-            if not left.size:
-                return values, zero, scale
+def codes_on_grid(weight: Floats) -> Codes | None:
+    """The codes that give back `weight` [O, I], or None if it lies on neither grid."""
+    if weight.dtype != np.float32 or weight.shape[1] % GROUP:
         return None
-
-    def _symmetric(
-        self, groups: NDArray[np.float32], steps: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Zero and scale if the weight farthest from 0 lies `steps` below the middle code.
-
-        Below, because there is one code more on that side; the scale's sign puts it there. Dividing
-        finds the very scale again: a scale of 19 bits at most (a half, times a whole number of 8
-        bits in GGUF's Q6_K) times a code is exact in float32.
-        """
-        far = np.take_along_axis(groups, np.abs(groups).argmax(1, keepdims=True), 1)
-        zero = np.full_like(far, 2.0 ** (self.bits - 1))
-        return zero, _or_one(far / np.float32(-steps))
+    groups = weight.reshape(len(weight), -1, GROUP)
+    for bits, grid in ((4, _offset), (8, _around_zero)):
+        if _fitted(groups[:1], bits, *grid(groups[:1])) is not None:  # most are known by one row
+            codes = _fitted(groups, bits, *grid(groups))
+            if codes is not None:
+                return codes
+    return None
 
 
-def _offset(
-    groups: NDArray[np.float32], steps: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Zero and scale if the smallest weight has code 0 and the largest code `steps`."""
-    low = groups.min(1, keepdims=True)
-    span = groups.max(1, keepdims=True) - low
-    # Q4_1 and Q5_1 state the scale in half precision; where the offset is large beside it, that
-    # rounding finds it better than the difference of two weights does.
-    half = (span / np.float32(steps)).astype(np.float16).astype(np.float32)
-    near = np.abs(half * np.float32(steps) - span) <= LAST_PLACE * np.abs(groups).max(
-        1, keepdims=True
-    )
-    scale = _or_one(np.where(near, half, span / np.float32(steps)))
+def _fitted(groups: Floats, bits: int, zero: Floats, scale: Floats) -> Codes | None:
+    values = np.rint(groups / scale + zero)
+    slack = LAST_PLACE * np.abs(groups).max(-1, keepdims=True) * (bits == 4)
+    fits = (np.abs((values - zero) * scale - groups) <= slack) & (values >= 0) & (values < 2**bits)
+    return Codes(bits, values.astype(np.uint8), zero, scale) if fits.all() else None
+
+
+def _offset(groups: Floats) -> tuple[Floats, Floats]:
+    """Zeros and scales where the smallest weight of a group has code 0 and the largest 15."""
+    low = groups.min(-1, keepdims=True)
+    span = groups.max(-1, keepdims=True) - low
+    # The scale was stated in half precision; where the offset is large beside it, that rounding
+    # finds it better than the difference of two weights does.
+    half = (span / np.float32(15)).astype(np.float16).astype(np.float32)
+    near = np.abs(half * 15 - span) <= LAST_PLACE * np.abs(groups).max(-1, keepdims=True)
+    scale = _or_one(np.where(near, half, span / np.float32(15)))
     return -low / scale, scale
 
 
-def _or_one(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+def _around_zero(groups: Floats) -> tuple[Floats, Floats]:
+    """Zeros and scales where the weight farthest from 0 lies 127 codes from the middle one.
+    Dividing finds the very scale again: one of half precision times a code is exact in float32.
+    """
+    scale = _or_one(np.abs(groups).max(-1, keepdims=True) / np.float32(127))
+    return np.full((1, 1, 1), 128, np.float32), scale
+
+
+def _or_one(scale: Floats) -> Floats:
     """1 where a group has a single value and needs no scale."""
     return np.where(scale == 0, np.float32(1), scale)
-
-
-#: Grids that weights are published on, those that are multiplied from fastest first; in GGUF:
-#: Q4_0; Q4_1, Q4_K; Q3_K; Q2_K.
-FOUR_BITS = (
-    Grid(4, 32, symmetric=True, steps=8),
-    Grid(4, 32, symmetric=False, steps=15),
-    Grid(4, 16, symmetric=True, steps=8),
-    Grid(4, 16, symmetric=False, steps=3),
-)
-
-#: Q5_0 and Q8_0, IQ4_NL, MXFP4; Q6_K; Q5_1, Q5_K; and any two of all these, where projections of
-#: different formats were merged into one matrix.
-EIGHT_BITS = (
-    Grid(8, 32, symmetric=True, steps=128),
-    Grid(8, 16, symmetric=True, steps=128),
-    Grid(8, 32, symmetric=False, steps=31),
-    Grid(8, 16, symmetric=False, steps=255),
-)
-
-
-def codes_on_grid(weight: NDArray[np.float32], bits: int = 4) -> Codes | None:
-    """The codes of at least so many bits that give back `weight` [O, I], or None if it lies on no
-    such grid.
-    """
-    grids = FOUR_BITS + EIGHT_BITS if bits == 4 else EIGHT_BITS
-    found = (grid.codes(weight) for grid in grids) if weight.dtype == np.float32 else ()
-    return next((codes for codes in found if codes is not None), None)
 
 
 def int8(model: "ov.Model") -> "ov.Model":
@@ -196,20 +121,20 @@ def silent_nncf() -> Iterator[Any]:
 
 
 def exact(model: "ov.Model", bits: int) -> "ov.Model":
-    """Codes of `bits` (4 or 8) for what lies on such a grid, and of 8 for what lies on a finer one.
-    Consumes `model`. Raises RefusedError if a matrix lies on none, or none on one of 4 bits.
+    """The codes that the weights were published in, stored in `bits` (4 or 8) where they fit.
+    Consumes `model`. Raises RefusedError if a matrix lies on no grid, or none on that of 4 bits.
     """
     codes: dict[str, Codes] = {}
     for constant in _matrices(model):
         name = constant.get_friendly_name()
-        found = codes[name] if name in codes else codes_on_grid(constant.data, bits)
+        found = codes[name] if name in codes else codes_on_grid(constant.data)
         if found is None:
             raise RefusedError(
-                f"int{bits}-exact is for weights that were published in 4- or 8-bit codes, as in "
-                f"most GGUF files, and this model's matrix {name:.80} was not: choose fp32, or "
-                f"int{bits}, which rounds."
+                f"int{bits}-exact is for weights that were published in the codes of GGUF's Q4_1 "
+                f"and Q8_0, as the built-in model's were, and this model's matrix {name:.80} was "
+                f"not: choose fp32, or int{bits}, which rounds."
             )
-        codes[name] = found
+        codes[name] = replace(found, bits=max(bits, found.bits))
     if bits not in {found.bits for found in codes.values()}:
         raise RefusedError("None of this model's weights lie on a 4-bit grid: choose int8-exact.")
     for constant in list(_matrices(model)):

@@ -18,6 +18,7 @@ from backend.engines.openvino.recurrent import store_of
 from backend.engines.openvino.refusal import unsupported
 from backend.engines.openvino.tracing import former_caches, traced_once
 from backend.errors import DerbyError, chain
+from backend.models.checkpoint import loading_error
 from backend.models.files import ModelFiles
 from backend.types import Logits, ModelSpec, chain_parents
 
@@ -108,7 +109,10 @@ def converted(files: ModelFiles, name: str, folder: Path) -> "tuple[ov.Model, Pr
     from backend.engines.torch.engine import fix_positions, load_model
     from backend.engines.torch.text_model import text_model
 
-    whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
+    try:
+        whole = AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
+    except Exception as error:  # whatever its makers wrote
+        raise loading_error(name, f"The model {name!r} cannot be loaded", error) from error
     exporter = exporter_for(text_model(whole).config.model_type)
     if exporter is None:
         raise unsupported(files, "optimum-intel has no exporter for it")

@@ -17,7 +17,6 @@ ones, batch 1:
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,20 +28,12 @@ from backend.engines.openvino.abilities import BYTES
 from backend.engines.openvino.compress import COMPRESSORS
 from backend.engines.openvino.conversion import converted
 from backend.engines.openvino.merge import merge_products
-from backend.engines.openvino.refusal import (
-    RefusedError,
-    architecture,
-    is_outdated,
-    remember,
-    require_converted,
-    unsupported,
-)
+from backend.engines.openvino.refusal import RefusedError, architecture, unsupported
 from backend.engines.openvino.windows import keep_windows, take_positions, windows_in
 from backend.errors import DerbyError
-from backend.models.cache_folder import cache_dir
-from backend.models.checkpoint import require_convertible
+from backend.models.checkpoint import quantised_as, read_object
 from backend.models.files import ModelFiles, Say, model_files
-from backend.models.prepared import intact, prepared, remove_prepared
+from backend.models.prepared import is_prepared, prepared, versions
 from backend.types import ModelSpec
 
 if TYPE_CHECKING:
@@ -53,8 +44,8 @@ IR = "openvino_model.xml"
 #: Raise it whenever the code below writes something else.
 RECIPE = "openvino v3"
 
-#: Disk that an IR takes, as a multiple of its weights' bytes: they, the graph, and some to spare.
-ROOM = 1.1
+#: What makes an IR: with another version of one of them it is made anew.
+CONVERTERS = ("optimum-intel", "optimum", "transformers", "torch", "openvino", "nncf")
 
 EXPORTED = ("input_ids", "attention_mask", "position_ids", "beam_idx")
 
@@ -76,25 +67,17 @@ def openvino_ir(spec: ModelSpec, say: Say) -> Path:
     four bits, int4 is int4-exact, run with other arithmetic. Raises DerbyError for an unknown
     precision, for weights that were not published in the codes asked for, for an architecture
     without the expected attention or output pattern, and for a graph that computes something else
-    than torch does. Such a refusal is remembered.
+    than torch does.
     """
     if spec.precision not in BYTES:
         known = ", ".join(BYTES)
         raise DerbyError(f"OpenVINO runs {known}, not {spec.precision!r:.60}: choose one.")
     files = model_files(spec.name, say, long=spec.long)
-    name, recipe = _place(spec.precision, files)
-    if spec.precision == "int4" and not intact(cache_dir() / name, recipe):
+    name, key = _place(spec.precision, files)
+    if spec.precision == "int4" and not is_prepared(name, key):
         with suppress(RefusedError):
             return openvino_ir(replace(spec, precision="int4-exact"), say)
-
-    def build(folder: Path) -> None:
-        try:
-            _make(folder / IR, spec, files, say)
-        except RefusedError as error:
-            remember(folder, error)
-
-    needs = round(ROOM * BYTES[spec.precision] * files.weights)
-    return _prepared(name, recipe, build, needs, say)
+    return prepared(name, key, lambda folder: _make(folder / IR, spec, files, say), say)
 
 
 def conversion_bytes(spec: ModelSpec, say: Say) -> int:
@@ -102,22 +85,11 @@ def conversion_bytes(spec: ModelSpec, say: Say) -> int:
     Raises DerbyError for an unknown model.
     """
     files = model_files(spec.name, say, long=spec.long)
-    name, recipe = _place(spec.precision, files)
-    made = files.ready_made or intact(cache_dir() / name, recipe)
-    if spec.precision == "int4":  # the exact codes will do
-        name, recipe = _place("int4-exact", files)
-        made = made or ((cache_dir() / name / IR).is_file() and intact(cache_dir() / name, recipe))
-    return 0 if made else round(PEAK * files.weights)
-
-
-def _prepared(name: str, recipe: str, build: Callable[[Path], None], needs: int, say: Say) -> Path:
-    """See `prepared`; what was refused with other versions is tried again."""
-    folder = prepared(name, recipe, build, needs, say)
-    if is_outdated(folder):
-        remove_prepared(folder)
-        folder = prepared(name, recipe, build, needs, say)
-    require_converted(folder)
-    return folder
+    # For int4 the exact codes will do.
+    made = {spec.precision, "int4-exact" if spec.precision == "int4" else spec.precision}
+    if files.ready_made or any(is_prepared(*_place(each, files)) for each in made):
+        return 0
+    return round(PEAK * files.weights)
 
 
 def _make(path: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
@@ -128,7 +100,11 @@ def _make(path: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
         _save(COMPRESSORS[spec.precision](_read(original / IR)), path)
         return
     say(f"Converting {spec.name} to OpenVINO...")
-    require_convertible(files.folder, spec.name)
+    if method := quantised_as(read_object(files.folder / "config.json", spec.name)):
+        raise DerbyError(
+            f"The weights of {spec.name!r} are quantised as {method:.40}, which OpenVINO's "
+            "converter cannot read: choose the torch engine, or the model's plain weights."
+        )
     exported, probe = converted(files, spec.name, path.parent)
     _save(_with_interface(merge_products(exported), files, probe.cap), path)
     del exported
@@ -137,9 +113,8 @@ def _make(path: Path, spec: ModelSpec, files: ModelFiles, say: Say) -> None:
 
 def _place(precision: str, files: ModelFiles) -> tuple[str, str]:
     """The name of the prepared folder, and how its content is made."""
-    sliding = f", layers that slide: {files.sliding}" if any(files.sliding) else ""
-    recipe = f"{RECIPE} {precision} of {files.fingerprint}{sliding}"
-    return f"openvino-{precision}-{files.fingerprint[:16]}", recipe
+    key = f"{RECIPE} {precision} of {files.fingerprint} by {versions(*CONVERTERS)}"
+    return f"openvino-{precision}-{files.fingerprint[:16]}", key
 
 
 def ready_made(path: Path, spec: ModelSpec, files: ModelFiles) -> "ov.Model":

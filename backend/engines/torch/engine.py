@@ -12,7 +12,7 @@ from backend.engines.torch.abilities import CAPABILITIES
 from backend.engines.torch.hidden_states import tap_of
 from backend.errors import DerbyError
 from backend.machine import threads
-from backend.models.checkpoint import is_unpacked, loading_error, require_all_weights
+from backend.models.checkpoint import loading_error, quantised_as, require_all_weights
 from backend.models.files import LONGROPE, ModelFiles, fix_long_factors, model_files
 from backend.text import HfTokenizer, Tokenizer
 from backend.types import PREFILL_CHUNK, Layers, ModelSpec
@@ -241,7 +241,7 @@ def load_model(spec: ModelSpec, files: ModelFiles, placement: dict[str, Any]) ->
     require_all_weights(loaded, spec.name)
     if found.whole:
         forget_other_media(model)
-    if is_unpacked(config.to_dict()):
+    if quantised_as(config.to_dict()) == "mxfp4":
         # transformers leaves what it unpacked in bf16, whatever it was asked for.
         model.to(getattr(torch, PRECISIONS[spec.precision]))
     return model

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator
 from backend.errors import DerbyError
 from backend.events import Event, Preparing, from_json
 from backend.limits import PRIVATE, Limits
-from backend.models.prepared import remove_partials
 from backend.racing.commands import Command, all_stopped, ending
 from backend.racing.hosts.host import POLL, HostFacts, held
 from backend.racing.hosts.worker import (
@@ -81,7 +80,6 @@ class ProcessHost:
             if self._closed.is_set():  # while this one was started
                 worker.kill(CLOSED)
             death = worker.watch_over()
-            remove_partials()  # of what it was converting
             if self._closed.is_set():
                 return
             log.warning("the worker process died (%s)", death.why)
