@@ -107,16 +107,13 @@ function offerWhole(whole) {
   button.hidden = !whole && !cut();
 }
 
-// Of a race that was run elsewhere or earlier, and how one came out that was run again here.
-function drawRecorded({ phase, recorded, place, compared, fragment }) {
-  if (fragment) keepAddress(fragment);
+// Of a race that was run elsewhere or earlier. The address is that of its settings.
+function drawRecorded({ phase, recorded, place, link }) {
+  if (link) keepAddress(link);
   put(find(".dd-recorded span"), recorded ?? "");
   find(".dd-recorded span").title = place ?? "";
   find(".dd-recorded").hidden = !recorded;
   find(".dd-recorded button").hidden = phase === "opening";
-  const box = find(".dd-compared");
-  fit(box, compared ?? [], () => make("li"));
-  (compared ?? []).forEach((sentence, i) => put(box.children[i], sentence));
 }
 
 function showAlert(sentence) {

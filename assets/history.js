@@ -1,30 +1,38 @@
-// The races that this browser keeps, as links that hold them. All text goes in by textContent.
+// The races that this browser keeps. All text goes in by textContent.
 import { finder, make, table } from "./dom.js";
 import { kept } from "./kept.js";
 
 const find = finder("history");
-const chosen = new Set(); // their links
+const chosen = new Set(); // their numbers
 
 function entry(race) {
   const item = make("li");
   const box = make("input");
   box.type = "checkbox";
-  box.checked = chosen.has(race.link);
-  const made = new Date(race.made);
-  const when = Number.isNaN(made.valueOf()) ? "" : made.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-  box.setAttribute("aria-label", `Choose the race of ${when}`);
+  box.checked = chosen.has(race.id);
+  box.setAttribute("aria-label", `Choose the race of ${moment(race)}`);
   box.addEventListener("change", () => {
-    if (box.checked) chosen.add(race.link);
-    else chosen.delete(race.link);
+    if (box.checked) chosen.add(race.id);
+    else chosen.delete(race.id);
     drawActs();
   });
   const open = make("a", "", race.prompt || "A race");
-  open.href = race.link;
-  open.addEventListener("click", () => document.getElementById("tab-race").click());
+  open.href = race.link || location.pathname;
+  open.addEventListener("click", (event) => {
+    if (!race.record) return; // too long to be kept: the page is loaded with its settings
+    event.preventDefault();
+    kept.open(race.record);
+  });
   const words = make("div");
-  words.append(open, make("p", "", race.headline ?? ""), make("p", "dd-note", [race.model, ...race.columns].filter(Boolean).join(" \u00b7 ")));
-  item.append(box, words, make("time", "dd-note", when));
+  const columns = race.columns.map(({ name, brief }) => [name, brief].filter(Boolean).join(" "));
+  words.append(open, make("p", "", race.headline ?? ""), make("p", "dd-note", [race.model, ...columns].filter(Boolean).join(" \u00b7 ")));
+  item.append(box, words, make("time", "dd-note", moment(race)));
   return item;
+}
+
+function moment(race) {
+  const made = new Date(race.made);
+  return Number.isNaN(made.valueOf()) ? "" : made.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }
 
 // Two races at least can stand side by side.
@@ -35,11 +43,19 @@ function drawActs() {
 
 function draw() {
   const wanted = find("input[type=search]").value.toLowerCase();
-  const found = kept.races().filter((race) => JSON.stringify(race).toLowerCase().includes(wanted));
+  const told = ({ prompt, model, headline, columns }) => JSON.stringify([prompt, model, headline, columns]);
+  const found = kept.races().filter((race) => told(race).toLowerCase().includes(wanted));
   find(".dd-history").dataset.empty = kept.races().length ? "no" : "yes";
   find(".dd-races").replaceChildren(...found.map(entry));
   if (wanted && !found.length) find(".dd-races").append(make("li", "dd-note", "No race matches."));
   drawActs();
+}
+
+// What a column came to, and whether it wrote what it wrote in the first of the races.
+function cell(column, first) {
+  if (!column) return "";
+  if (first === column || !first?.text || !column.text) return column.result;
+  return `${column.result}, ${first.text === column.text ? "same text" : "different text"}`;
 }
 
 const ACTS = {
@@ -47,27 +63,25 @@ const ACTS = {
     document.getElementById("tab-race").click();
     document.getElementById("run").click();
   },
-  compare({ props, trigger }) {
-    props.value = { links: kept.races().map((race) => race.link).filter((link) => chosen.has(link)) };
-    trigger("input");
+  compare() {
+    const races = kept.races().filter(({ id }) => chosen.has(id));
+    const names = new Map(races.flatMap(({ columns }) => columns.map(({ setting, name }) => [setting, name])));
+    const of = (race, setting) => race.columns.find((column) => column.setting === setting);
+    const lines = [...names].map(([setting, name]) => [name, ...races.map((race) => cell(of(race, setting), of(races[0], setting)))]);
+    const headings = races.map((race) => `${race.prompt} (${moment(race)})`);
+    find(".dd-scroll").replaceChildren(table(["column", ...headings], lines, { named: true }));
   },
   forget() {
-    const others = kept.races().filter((race) => !chosen.has(race.link));
+    const others = kept.races().filter(({ id }) => !chosen.has(id));
     chosen.clear();
     kept.writeRaces(others);
     find(".dd-scroll").replaceChildren();
   },
 };
 
-export function start(component) {
-  const { element, props, watch } = component;
-  element.addEventListener("click", ({ target }) => ACTS[target.dataset.act]?.(component));
+export function start({ element }) {
+  element.addEventListener("click", ({ target }) => ACTS[target.dataset.act]?.());
   find("input[type=search]").addEventListener("input", draw);
   document.addEventListener("dd-kept", draw);
-  watch("value", () => {
-    const { note, headings, lines } = props.value ?? {};
-    find("[role=status]").textContent = note ?? "";
-    if (lines) find(".dd-scroll").replaceChildren(table(headings, lines, { named: true }));
-  });
   draw();
 }

@@ -1,4 +1,4 @@
-// What this browser keeps, so that leaving the page loses nothing: the form, the address's fragment
+// What this browser keeps, so that leaving the page loses nothing: the form, the address's query
 // that this page wrote itself, and past races. A tab's own is what it kept itself. Where there is no
 // storage, nothing is kept and all else works.
 import { changed } from "./lineup.js";
@@ -34,21 +34,26 @@ const MOST_RACES = 50;
 kept.races = () => {
   try {
     const found = JSON.parse(kept.read(RACES) || "[]");
-    return found.filter((race) => typeof race?.link === "string" && Array.isArray(race.columns));
+    return found.filter((race) => Number.isFinite(race?.id) && Array.isArray(race.columns));
   } catch {
     return [];
   }
 };
 
-// As many of the newest as there is room for.
+// As many of the newest as there is room for. A race has its number (`id`), what
+// backend/web/export.py tells `about` it, its settings (`link`) and, if not too long, its `record`.
 kept.writeRaces = (all) => {
   let some = all.slice(0, MOST_RACES);
   while (!kept.write(RACES, JSON.stringify(some)) && some.length) some = some.slice(0, -1);
   document.dispatchEvent(new Event("dd-kept"));
 };
 
-kept.add = (link, about) => {
-  kept.writeRaces([{ link, ...about }, ...kept.races().filter((race) => race.link !== link)]);
+kept.add = (race) => kept.writeRaces([race, ...kept.races().filter(({ id }) => id !== race.id)]);
+
+// The board shows it, and the form takes its settings.
+kept.open = (record) => {
+  kept.opening = record;
+  document.dispatchEvent(new Event("dd-open"));
 };
 
 // ---- the benchmark: what was asked, and the last view of it, to go on from
@@ -99,18 +104,20 @@ export function keepForm(...values) {
   return [];
 }
 
-// What there is to begin with: the form, a race in the address, and whether this page wrote that. The
-// line-up comes back with the number of changes that it has seen.
+// What there is to begin with: the form, the settings in the address and whether this page wrote
+// those, and a race to be opened. The line-up comes back with the number of changes that it has seen.
 export function keptForm(_, lineup) {
-  const race = location.hash.startsWith("#race=") ? location.hash : "";
-  const own = race !== "" && kept.read(ADDRESS, TAB) === race;
-  return [JSON.stringify({ form: kept.read(FORM, TAB) || kept.read(FORM), race, own }), lineup && { ...lineup, asked: changed() }];
+  const link = location.search;
+  const own = link !== "" && kept.read(ADDRESS, TAB) === link;
+  const found = { form: kept.read(FORM, TAB) || kept.read(FORM), link, own, record: kept.opening };
+  kept.opening = "";
+  return [JSON.stringify(found), lineup && { ...lineup, asked: changed() }];
 }
 
 // A Space's page is a frame of another page, which shows its address.
-export function keepAddress(fragment) {
-  kept.write(ADDRESS, fragment, TAB);
-  if (location.hash === fragment) return;
-  history.replaceState(null, "", fragment);
-  if (FRAMED) window.parent.postMessage({ hash: fragment }, "https://huggingface.co");
+export function keepAddress(link) {
+  kept.write(ADDRESS, link, TAB);
+  if (location.search === link) return;
+  history.replaceState(null, "", link);
+  if (FRAMED) window.parent.postMessage({ queryString: link }, "https://huggingface.co");
 }

@@ -8,9 +8,9 @@ const KEY = "decode-derby-theme";
 
 export function start({ element, trigger }) {
   startStream();
-  window.addEventListener("hashchange", () => {
-    if (location.hash.startsWith("#race=")) press("tab-race");
-    trigger("input"); // a race in the address
+  document.addEventListener("dd-open", () => {
+    press("tab-race");
+    trigger("input");
   });
   startTheme(element.querySelector(".dd-theme"));
   startViews(element.querySelector("[role=tablist]"));

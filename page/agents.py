@@ -56,7 +56,7 @@ class BenchmarkCall(Untrusted):
 class ExplainCall(Untrusted):
     """What an agent may ask to have explained."""
 
-    race: str = Field("", description="A link to a recorded race, or the text of its file.")
+    race: str = Field("", description="The text of a recorded race's file.")
 
 
 #: Each tool: what it takes, and what it does.

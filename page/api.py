@@ -49,7 +49,7 @@ def offer_api(api: Api, offer: Offer) -> None:
         """Report on a recorded race, as the race itself did at its end.
 
         Args:
-            race: A link to a race, or the text of a file that a race was saved as.
+            race: The text of a file that a race was saved as.
         """
         try:
             return await api.replay(race)

@@ -23,7 +23,6 @@ from backend.errors import DerbyError, explain
 from backend.web.bodies import RefusedError, json_body, with_body
 from backend.web.presence import Presence
 from page.calls import Functions, named_session, read_call
-from page.document import PICTURE
 from page.headers import marked, security_headers
 from page.identity import COOKIE, known_cookie, new_cookie, session_of, visitor_of
 from page.modules import PLACE
@@ -55,7 +54,6 @@ _READ = {
     PLACE,
     "/theme.css",
     "/favicon.ico",
-    PICTURE,
     HEALTH,
     "/robots.txt",
     "/config",
@@ -211,7 +209,7 @@ class _Outgoing:
         self._request = request
         self._send = send
         self._framed = site.space
-        self._root = site.root(request.url.scheme, request.headers)
+        self._secure = site.secure(request.url.scheme, request.headers)
         self._nonce = secrets.token_urlsafe(16)
         self._document = request.scope["path"] == DOCUMENT and request.method == "GET"
         accepted = re.findall(r"\w+", request.headers.get("accept-encoding", ""))
@@ -238,15 +236,15 @@ class _Outgoing:
         headers = MutableHeaders(scope=message)
         headers.update(security_headers(self._nonce, framed=self._framed))
         if self._document and self._new:
-            secure = self._root.startswith("https:")
-            headers.append("Set-Cookie", new_cookie(framed=self._framed, secure=secure))
+            cookie = new_cookie(framed=self._framed, secure=self._secure)
+            headers.append("Set-Cookie", cookie)
 
     async def _begin(self, message: Message) -> None:
         self._begun = True
         await self._send(message)
 
     async def _send_document(self) -> None:
-        body = marked(b"".join(self._chunks), self._nonce, self._root)
+        body = marked(b"".join(self._chunks), self._nonce)
         assert self._start is not None  # noqa: S101
         headers = MutableHeaders(scope=self._start)
         headers.add_vary_header("Accept-Encoding")

@@ -36,8 +36,8 @@ def security_headers(nonce: str, *, framed: bool) -> dict[str, str]:
     return _FIXED | {"Content-Security-Policy": text}
 
 
-def marked(document: bytes, nonce: str, root: str) -> bytes:
-    """The document of the page at `root` with our metadata and with its scripts marked. Its data
-    hold no "<", because gradio escapes it.
+def marked(document: bytes, nonce: str) -> bytes:
+    """The page's document with our metadata and with its scripts marked. Its data hold no "<",
+    because gradio escapes it.
     """
-    return described(document, root).replace(b"<script", f'<script nonce="{nonce}"'.encode())
+    return described(document).replace(b"<script", f'<script nonce="{nonce}"'.encode())

@@ -12,6 +12,7 @@ from backend.web.examples import examples
 from backend.web.form import usable
 from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
+from backend.web.link import form_of, read_link
 from backend.web.offer import HUB, Offer
 from backend.web.view import View, alert
 from page.components import QUIET, Fields, visitor_of
@@ -20,7 +21,7 @@ from page.modules import calling
 from page.settings import show_chip
 
 #: Characters of what a browser kept that are read.
-MOST = 400_000
+MOST = 3 << 20
 
 
 def keep(
@@ -33,9 +34,9 @@ def keep(
 ) -> None:
     """Have the browser keep the form at every change, and fill it in when the page is loaded.
 
-    If the address holds a race, the form comes from that race; the header reports a changed
-    address. The board shows that race, else the visitor's last race, else the line-up; a form that
-    nobody has changed leaves it the opening race.
+    If the address holds settings, the form comes from them. The header reports a race of the
+    history that is to be opened: the board shows it, else the visitor's last race, else the
+    line-up; a form that nobody has changed leaves it the opening race.
     """
     usual = {name: component.value for name, component in fields.items()}
 
@@ -43,9 +44,11 @@ def keep(
         found = _read(text)
         values, shown = _form(found.get("form"), tuple(fields)), View()
         try:
-            if race := found.get("race"):
-                carried, shown = controller.open(visitor_of(request), race)
-                values = values if found.get("own") and values else carried
+            if record := found.get("record"):
+                values, shown = controller.open(visitor_of(request), record)
+            elif not (found.get("own") and values):
+                settings = read_link(str(found.get("link") or ""))
+                values = form_of(settings, offer) if settings else values
         except Exception as error:
             shown = alert(offer.public(explain(error)))
         if not values:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gradio import Blocks, themes
 from starlette.middleware import Middleware
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from backend.errors import DerbyError
@@ -21,7 +21,6 @@ from backend.web.presence import Presence
 from backend.web.theme import theme_values
 from page.agents import Agents, NoAgents
 from page.calls import Functions
-from page.document import PICTURE
 from page.guard import HEALTH, Guard
 from page.layout import build
 from page.modules import ROUTE
@@ -143,7 +142,6 @@ def launch_settings(
             "routes": [
                 *routes(controller),
                 ROUTE,
-                Route(PICTURE, lambda _: FileResponse(ASSETS / "card.png")),
                 # It answers at all: "preparing" says what races still wait for, "" for nothing.
                 Route(HEALTH, lambda _: JSONResponse({"preparing": races.facts().preparing})),
             ],

@@ -10,7 +10,7 @@ from backend.models.files import model_title
 from backend.racing.hosts.host import Host
 from backend.remote.server import named_servers
 from backend.web.api import Api
-from backend.web.assets import asset, board_html
+from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
 from backend.web.editor import Editor, page_tokenizer
@@ -56,7 +56,7 @@ def build(
         visitors = Visitors(host, limits, presence)
         controller = Controller(visitors, offer)
         header = own("header", script="page.js")
-        layout = board_html(asset("export.html"))
+        layout = asset("board.html").replace("{export}", asset("export.html"))
         board = own("board", opening_view(opening()), layout=layout, render=False)
         editor = Editor(lambda: page_tokenizer(offer.models))
         around = Surroundings(controller, offer, editor, board, fields)
@@ -76,7 +76,7 @@ def build(
         with _view("benchmark"):
             benchmark.fill(benchmarks, fields, offer, controller.feeds)
         with _view("history"):
-            races.fill_history(controller)
+            own("history")  # which the browser alone knows
         keep(demo, fields, offer, controller, header, board)
         api = Api(visitors, offer, editor, benchmarks)
         offer_api(api, offer)

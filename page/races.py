@@ -1,6 +1,4 @@
-"""A race that has ended: its links, its files and the inside of its steps below the board. The tab
-"History" lists the races that this browser keeps. The server keeps none of them.
-"""
+"""A race that has ended: its files and the inside of its steps below the board."""
 
 from typing import Any
 
@@ -24,12 +22,3 @@ def fill_below(controller: Controller) -> None:
 
     inspector.input(inspect, inspector, inspector, **QUIET)
     row.input(export, row, row, **QUIET)
-
-
-def fill_history(controller: Controller) -> None:
-    shown = own("history")
-
-    def compare(asked: Any) -> View:
-        return controller.beside(asked.get("links") if isinstance(asked, dict) else None)
-
-    shown.input(compare, shown, shown, **QUIET)

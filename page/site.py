@@ -51,12 +51,10 @@ class Site:
             or (self.addresses and _is_address(name))
         )
 
-    def root(self, scheme: str, headers: Mapping[str, str]) -> str:
-        """The page's address as its reader wrote it, from the headers of a request for
-        this page.
-        """
-        secure = self.space or headers.get("x-forwarded-proto", "").startswith("https")
-        return f"{'https' if secure else scheme}://{headers.get('host', '')}"
+    def secure(self, scheme: str, headers: Mapping[str, str]) -> bool:
+        """Whether the page's reader has it by https, from a request for it."""
+        forwarded = headers.get("x-forwarded-proto", "").startswith("https")
+        return self.space or forwarded or scheme == "https"
 
     def trusts(self, origin: str, host: str) -> bool:
         """Whether a page of `origin` may send requests to `host`: this page itself, or a proxy of

@@ -1,5 +1,6 @@
 """What the tests of the page share: the app as its users start it, and Chromium to look at it."""
 
+import json
 import os
 import re
 import subprocess
@@ -20,6 +21,8 @@ from playwright.sync_api import (
 )
 
 from backend.models.files import model_title
+from backend.records.file import as_bytes
+from backend.records.record import RaceRecord
 from page.modules import PLACE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,11 +158,15 @@ class Visitor:
             panel.locator("summary").click()
         panel.get_by_role("tab", name=name, exact=True).click()
 
+    def open(self, record: RaceRecord) -> None:
+        """Show a recorded race, as the history does."""
+        self.script(f"modules['kept.js'].kept.open({json.dumps(as_bytes(record).decode())});")
+        self.wait_phase("ended")
+
     def take(self, form: str) -> None:
-        """Press what a race is taken along by, in the menu that it is in."""
-        menu = self.page.locator(".dd-menu", has=self.page.locator(f"[data-form={form}]"))
-        self.page.locator(f"[popovertarget={menu.get_attribute('id')}]").click()
-        menu.locator(f"[data-form={form}]").click()
+        """Press what a race is taken along by."""
+        self.page.get_by_role("button", name="Download", exact=True).click()
+        self.page.locator(f"[data-form={form}]").click()
 
     def choose(self, label: str, option: str) -> None:
         """Pick an option of a drop-down on the tab that is open."""

@@ -14,7 +14,7 @@ from backend.events import Conditions, Event, Step, from_json
 from backend.racing.commands import run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.records.document import SCHEMA
+from backend.records.file import schema
 from backend.records.place import Hardware
 from backend.records.record import RaceRecord, recorded
 from backend.strategies.column import Column, default_column, parse_column
@@ -23,7 +23,7 @@ from backend.types import ModelSpec, Request, Sampling
 
 FAKE = ModelSpec("fake-loop", "fake", "fp32", "CPU")
 MADE = "2026-11-23T10:20:30Z"
-DOCUMENT = json.loads(SCHEMA.read_text(encoding="utf-8"))
+DOCUMENT = json.loads(schema())
 
 PARTS: dict[str, Any] = DOCUMENT["$defs"]
 

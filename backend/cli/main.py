@@ -22,7 +22,7 @@ from backend.errors import DerbyError, explain
 COMMANDS = {
     "setup": "Download and convert everything that the app needs, once.",
     "race": "Race several strategies on one prompt.",
-    "replay": "Show a recorded race again, or print it as a table, a trace or a link.",
+    "replay": "Print a recorded race: texts and figures, a table, or a picture.",
     "grammar": "Check a grammar, and how much of a text it accepts.",
     "verify": "Check that every lossless column writes the text of KV reuse; exit code 1 if one "
     "does not.",

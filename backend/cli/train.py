@@ -9,7 +9,7 @@ import typer
 
 from backend.cli.console import out, say
 from backend.errors import check_range
-from backend.models.files import BUILT_IN, model_files, model_title
+from backend.models.files import BUILT_IN, model_files
 
 
 def train(
@@ -33,15 +33,12 @@ def train(
     # Torch's idle threads should sleep, not spin beside OpenVINO's. Torch reads the variable when
     # it is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from backend.export.curves import draw_training
     from backend.training.targets import open_target
-    from backend.training.train import CURVE, Work, layers_of, recipe_for
+    from backend.training.train import Work, layers_of, recipe_for
     from backend.training.train import train as run
 
     layers_of(model_files(model, say))  # before anything large is made of the target
     target = open_target(model, say)
     work = Work(answer_tokens, minutes * 60, recipe_for(target), resume)
     report = run(folder, work, target, say)
-    of = f"{model_title(model)}, {report['device']}, {minutes:g} minutes"
-    (folder / "curve.svg").write_text(draw_training(report[CURVE], of), encoding="utf-8")
     out.print_json(json.dumps(report))

@@ -1,6 +1,4 @@
-"""Pictures of what forward passes cost, of speculation under load, and of what training a draft
-brings: plots with a logarithmic x axis.
-"""
+"""What forward passes cost, and speculation under load, as plots with a logarithmic x axis."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +6,6 @@ from itertools import cycle, pairwise, product
 from math import hypot, log2, log10
 from typing import Any
 
-from backend.errors import DerbyError
 from backend.export.svg import (
     COLOURS,
     CURVE,
@@ -23,12 +20,8 @@ from backend.export.svg import (
     picture,
     text,
 )
-from backend.models.files import model_title
-from backend.records.record import RaceRecord, board
-from backend.results.charts import cost_curve
 
 COSTS = "The time of a pass by the number of its rows"
-TRAINING = "Tokens per pass on held-out text by the tokens that the draft was trained on"
 LOAD = "Acceptance at which guesses break even, by the number of requests at once"
 
 RADIUS = 9
@@ -107,21 +100,8 @@ def _entry(number: int, words: str, height: float) -> str:
 # --- what passes cost
 
 
-def curve(record: RaceRecord) -> str:
-    """The picture of a record's race. Raises DerbyError where its costs are not known."""
-    costs = cost_curve(board(record))
-    if costs is None:
-        raise DerbyError(
-            "The times of passes were not known in this race, so there is no curve: run `tune`, "
-            "then the race again."
-        )
-    target = record.target
-    where = f"{model_title(target.name)} on {target.engine} {target.precision} ({target.device})"
-    return draw_costs(costs, f"{where}, {record.made[:10]}, {record.machine.processor}")
-
-
-def draw_costs(costs: Mapping[str, Any], of: str = "") -> str:
-    """What `cost_curve` knows as SVG; `of` says what it is of, where nothing else does."""
+def draw_costs(costs: Mapping[str, Any]) -> str:
+    """What `cost_curve` of the results knows as SVG."""
     points, marks = costs["points"], costs["marks"]
     widest = max(rows for rows, *_ in [*points, *([m["rows"]] for m in marks)])
     most = max([*(steps for _, steps, _ in points), *(max(m["tokens"], m["steps"]) for m in marks)])
@@ -129,8 +109,7 @@ def draw_costs(costs: Mapping[str, Any], of: str = "") -> str:
     titles = ("rows in a pass (log scale)", "times as long")
     doubling = [2**n for n in range(int(log2(max(widest, 1))) + 1)]
     parts = [*plot.axes(doubling, _ticks(plot.most), titles), *_curve(plot, points)]
-    caption = fitted(of, WIDTH - 20, 11)
-    parts += [*_marks(plot, marks), text(LEFT - 40, HEIGHT - 6, caption, 11)]
+    parts += _marks(plot, marks)
     said = "; ".join(f"{mark['name']}: {mark['sentence']}" for mark in marks)
     return picture(WIDTH, HEIGHT, COSTS, f"{costs['note']} {said}", parts)
 
@@ -229,24 +208,3 @@ def _level(plot: Plot, number: int, mark: Mapping[str, Any], label: Point) -> It
     yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
     name = f"{number} {mark['name']}, {mark['acceptance']:.0%}"
     yield text(x, label[1] + 4, fitted(name, WIDTH - x - 4, SIZE), SIZE, INK, bold=True)
-
-
-# --- what training brings
-
-
-def draw_training(curve: Sequence[tuple[int, float]], of: str) -> str:
-    """Tokens per pass by the tokens trained on, as `train` reports them; `of` says whose."""
-    known = [(tokens, rate) for tokens, rate in curve if tokens]
-    least, widest = (known[0][0], known[-1][0]) if known else (1, 2)
-    plot = Plot(widest, 1.08 * max((rate for _, rate in known), default=1), least)
-    round_numbers = (n * 10**e for e in range(12) for n in (1, 2, 5))
-    ticks = [number for number in round_numbers if least <= number <= widest]
-    titles = ("tokens trained on (log scale)", "tokens per pass")
-    parts = [*plot.axes(ticks, _ticks(plot.most), titles)]
-    parts.append(line([plot.at(*each) for each in known], CURVE, 2))
-    for tokens, rate in known:
-        tip = f"{rate:.2f} tokens per pass after {tokens:,} tokens"
-        parts.append(disc(plot.at(tokens, rate), 3.5, CURVE, tip, hollow=True))
-    parts.append(text(LEFT - 40, HEIGHT - 6, fitted(of, WIDTH - 20, 11), 11))
-    last = f"{known[-1][1]:.2f} after {widest:,} tokens" if known else "nothing was trained"
-    return picture(WIDTH, HEIGHT, TRAINING, f"{last}: {of}", parts)

@@ -1,16 +1,20 @@
 """openvino-genai: LLMPipeline, its prompt lookup and its draft models."""
 
-from backend.export.plan import Library, Model, Plan, call, python, shell
+from collections.abc import Iterable
 
-_REFUSED = {
-    "lark": "openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as {}: rewrite "
-    "it, or use vLLM."
-}
+from backend.errors import DerbyError
+from backend.export.plan import Model, Plan, call, python, shell
 
 
-def _lines(plan: Plan) -> list[str]:
-    pipeline = [f'"target-{plan.model.precision}"', repr(plan.device)]
-    pipeline.append("scheduler_config=scheduler")
+def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
+    """Lines of Python, and no sentences. Raises DerbyError for what openvino-genai lacks."""
+    plan.require("openvino-genai")
+    if plan.grammar and plan.grammar.kind == "lark":
+        raise DerbyError(
+            "openvino-genai takes EBNF as GBNF writes it, not a Lark grammar such as "
+            f"{plan.grammar.name!r}: rewrite it, or use vLLM."
+        )
+    pipeline = [f'"target-{plan.model.precision}"', repr(plan.device), "scheduler_config=scheduler"]
     lines = ["# Once, in a shell:", f"# {_export(plan.model, 'target')}"]
     if plan.draft:
         lines.append(f"# {_export(plan.draft, 'draft')}")
@@ -18,8 +22,7 @@ def _lines(plan: Plan) -> list[str]:
         pipeline.append(f"draft_model=genai.draft_model({folder}, {plan.device!r})")
     if plan.kind == "lookup":
         pipeline.append("prompt_lookup=True")
-    return [
-        *lines,
+    lines += [
         "import openvino_genai as genai",
         "",
         f"prompt = {python(plan.request.prompt)}",
@@ -27,10 +30,14 @@ def _lines(plan: Plan) -> list[str]:
         f"scheduler.enable_prefix_caching = {plan.reuse}",
         *call("pipeline", "genai.LLMPipeline", pipeline),
         "config = genai.GenerationConfig()",
-        *(f"config.{setting}" for setting in _genai_settings(plan)),
-        *_genai_grammar(plan),
-        "print(pipeline.generate(prompt, config))",
+        *(f"config.{setting}" for setting in _settings(plan)),
     ]
+    if plan.grammar:
+        kind = "grammar" if plan.grammar.kind == "gbnf" else plan.grammar.kind
+        lines.append(f"grammar = {python(plan.constraint)}")
+        output = f"genai.StructuredOutputConfig({kind}=grammar)"
+        lines.append(f"config.structured_output_config = {output}")
+    return [*lines, "print(pipeline.generate(prompt, config))"], []
 
 
 def _export(model: Model, role: str) -> str:
@@ -41,7 +48,7 @@ def _export(model: Model, role: str) -> str:
     )
 
 
-def _genai_settings(plan: Plan) -> list[str]:
+def _settings(plan: Plan) -> list[str]:
     sampling = plan.request.sampling
     settings = [f"max_new_tokens = {plan.limit}", f"do_sample = {not plan.greedy}"]
     if not plan.greedy:
@@ -55,18 +62,3 @@ def _genai_settings(plan: Plan) -> list[str]:
     if plan.request.stop:
         settings.append(f"stop_strings = set({list(plan.request.stop)!r})")
     return settings if plan.request.chat else [*settings, "apply_chat_template = False"]
-
-
-def _genai_grammar(plan: Plan) -> list[str]:
-    if not plan.grammar:
-        return []
-    kind = "grammar" if plan.grammar.kind == "gbnf" else plan.grammar.kind
-    return [
-        f"grammar = {python(plan.constraint)}",
-        f"config.structured_output_config = genai.StructuredOutputConfig({kind}=grammar)",
-    ]
-
-
-OPENVINO_GENAI = Library(
-    "openvino-genai", "python", "num_assistant_tokens=", _lines, refused=_REFUSED
-)

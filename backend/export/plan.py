@@ -1,10 +1,10 @@
-"""What every library's snippet is written from, and how untrusted text is written into code."""
+"""What the code for every library is written from, and how untrusted text is written into code."""
 
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,14 +15,7 @@ from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
 from backend.strategies.column import Column
-from backend.strategies.equivalents import (
-    NOTHING_DRAFTED,
-    Draft,
-    Equivalent,
-    Lookup,
-    Nothing,
-    Plain,
-)
+from backend.strategies.equivalents import NOTHING_DRAFTED, Draft, Equivalent, Lookup, Nothing
 from backend.strategies.settings import FRESH
 from backend.types import ModelSpec, Request
 
@@ -33,22 +26,7 @@ BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 #: How a grammar names other files, without which it is not whole.
-_ABROAD = re.compile(r"%import\s+\.")
-
-Language = Literal["python", "bash"]
-Kind = Literal["plain", "draft", "lookup"]
-
-
-@dataclass(frozen=True, slots=True)
-class Snippet:
-    """One library's way to do what a column does. `code` is "" where it has none; `note` is one or
-    two sentences on what differs, or on what to use instead.
-    """
-
-    library: str
-    language: Language
-    code: str
-    note: str
+_IMPORT = re.compile(r"%import\s+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +41,7 @@ class Model:
         return self.precision in ("int8", "int4")
 
     @property
-    def packed(self) -> bool:
+    def gguf(self) -> bool:
         """Whether it is a GGUF file, run as it is."""
         return self.precision == AS_IT_IS
 
@@ -74,32 +52,28 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A column's facts, settled. `lacking` is what few libraries have, or none, "" if all is there:
-    the rest is then the nearest to it; `trained`: the draft that it needs. `notes` hold everywhere.
-    `device`: of OpenVINO; `placed`: the accelerator that torch ran on, as it names it; "": none.
-    `pays_up_to` so many requests at once, None if that is unknown or no bound was found;
-    `schedule`: the guesses that are best from so many requests to so many. `only`: the part of what
-    the column does that the code does; "": all of it.
+    """A column's facts, settled. `device`: of OpenVINO; `placed`: the accelerator that torch ran
+    on, as it names it; "": none. `k` tokens are guessed a round, by the model `draft`, or found by
+    n-grams of at most `ngram` tokens. `lacking`: what few libraries have, and `trained` the draft
+    that it needs; "": nothing. `reuse`: whether beginnings of earlier texts may be used. `notes`
+    hold for every library.
     """
 
     request: Request
     model: Model
     device: str
-    placed: str = ""
-    kind: Kind = "plain"
+    placed: str
+    cache: bool
+    reuse: bool
+    limit: int
+    grammar: GrammarSource | None
+    notes: tuple[str, ...]
+    kind: Literal["plain", "draft", "lookup"] = "plain"
     k: int = 0
     ngram: int = 0
     draft: Model | None = None
     lacking: str = ""
     trained: str = ""
-    cache: bool = True
-    reuse: bool = False  # beginnings of earlier texts may be used
-    limit: int = 0
-    grammar: GrammarSource | None = None
-    notes: tuple[str, ...] = ()
-    pays_up_to: int | None = None
-    schedule: tuple[tuple[int, int, int], ...] = ()
-    only: str = ""
 
     @property
     def greedy(self) -> bool:
@@ -107,37 +81,47 @@ class Plan:
 
     @property
     def constraint(self) -> str:
-        """The grammar's text without what our own reader would take off it."""
+        """The grammar's text without what our own reader would take off it; "": there is none."""
         if self.grammar is None:
             return ""
-        return (
-            self.grammar.text.rstrip("\r\n") if self.grammar.kind == "regex" else self.grammar.text
-        )
+        text = self.grammar.text
+        return text.rstrip("\r\n") if self.grammar.kind == "regex" else text
+
+    def require(self, library: str, *, has: Iterable[str] = ()) -> None:
+        """Raise DerbyError for what nearly all libraries lack, unless this one `has` it."""
+        if self.model.gguf and library != "llama.cpp":
+            raise DerbyError(f"{library} computes GGUF files differently: use llama.cpp.")
+        if self.lacking and self.lacking not in has:
+            raise DerbyError(
+                f"{library} has no {self.lacking}: use its prompt lookup of {self.k} tokens."
+            )
+        if not self.cache and library != "transformers":
+            raise DerbyError(f"{library} cannot write a text without its cache: use KV reuse.")
+
+    def require_whole_grammar(self, library: str) -> None:
+        """Raise DerbyError for a grammar that imports other files."""
+        if self.grammar and _IMPORT.search(self.grammar.text):
+            raise DerbyError(
+                f"The grammar {self.grammar.name!r} imports other files, which {library} cannot: "
+                "copy their rules into it."
+            )
 
 
 def plan(column: Column, request: Request, default: ModelSpec, decision: Decision) -> Plan:
-    """What the snippets of a column are written from: `decision` is what its run put in
-    force. Raises DerbyError for an impossible name.
+    """What the code for a column is written from: `decision` is what its run put in force. Raises
+    DerbyError for an impossible name.
     """
     target, strategy = column.target(default), column.strategy
-    if strategy.lane is not None:
-        raise DerbyError(f"{column.label} already runs on a server: choose another column.")
     notes: list[str] = []
-    if strategy.restart or strategy.single:
-        notes.append("Other libraries have no slots: this code writes one text.")
     if request.sampling.temperature >= COLDEST:
         notes.append("At this temperature the library draws different tokens with the same seed.")
-    on_torch, model = target.engine == "torch", _model(target)
-    if model.precision != target.precision and not model.packed:
-        notes.append(
-            "No library runs the published weights exactly: this code quantises them again, so "
-            "text and speed may differ."
-        )
-    plain = Plan(
-        request=request,
-        model=model,
-        device=target.device if target.engine == "openvino" else "CPU",
-        placed=target.device.lower() if on_torch and target.device != "CPU" else "",
+    if target.precision.endswith("-exact"):
+        notes.append("No library runs the published weights exactly: this code quantises again.")
+    made = Plan(
+        request,
+        _model(target),
+        target.device if target.engine == "openvino" else "CPU",
+        target.device.lower() if target.engine == "torch" and target.device != "CPU" else "",
         cache=strategy.keeps_cache,
         reuse=column.cache != FRESH,
         limit=min(request.max_new_tokens, column.limit or request.max_new_tokens),
@@ -145,34 +129,31 @@ def plan(column: Column, request: Request, default: ModelSpec, decision: Decisio
         notes=tuple(notes),
     )
     if decision.plain:
-        return _with(plain, NOTHING_DRAFTED)
-    equivalent = strategy.equivalent({**column.settings(), **decision.settings}, target)
-    return _with(plain, equivalent)
+        return _with(made, NOTHING_DRAFTED)
+    return _with(made, strategy.equivalent({**column.settings(), **decision.settings}, target))
 
 
-def _with(plain: Plan, equivalent: Equivalent) -> Plan:
+def _with(made: Plan, equivalent: Equivalent) -> Plan:
     """The plan with what the column amounts to, or with what comes nearest to it."""
+    if isinstance(equivalent, Nothing):
+        trained = _published(equivalent.draft) if equivalent.draft else ""
+        return replace(_with(made, equivalent.instead), lacking=equivalent.lacking, trained=trained)
+    if equivalent.note:
+        made = replace(made, notes=(equivalent.note, *made.notes))
     match equivalent:
-        case Nothing(lacking, instead, draft):
-            trained = _published(draft) if draft else ""
-            return replace(_with(plain, instead), lacking=lacking, trained=trained)
-        case Draft(k, draft, note):
-            only = f"the {draft.precision} copy" if note else ""
-            plan = replace(plain, kind="draft", k=k, draft=_model(draft), only=only)
-        case Lookup(k, ngram, note):
-            only = "prompt lookup" if note else ""
-            plan = replace(plain, kind="lookup", k=k, ngram=ngram, only=only)
-        case Plain(note):
-            plan = plain
-    return replace(plan, notes=(note, *plan.notes)) if note else plan
+        case Draft(k, draft):
+            return replace(made, kind="draft", k=k, draft=_model(draft))
+        case Lookup(k, ngram):
+            return replace(made, kind="lookup", k=k, ngram=ngram)
+        case _:
+            return made
 
 
 def _model(spec: ModelSpec) -> Model:
-    """The model as libraries know it: weights that run by published codes, in as many bits."""
-    packed = spec.precision == AS_IT_IS
-    if spec.name == BUILT_IN and packed:
-        return Model(BUILT_IN, spec.precision)
-    return Model(_published(spec.name), spec.precision.removesuffix("-exact"))
+    precision = spec.precision.removesuffix("-exact")
+    if spec.name == BUILT_IN and precision == AS_IT_IS:
+        return Model(BUILT_IN, precision)
+    return Model(_published(spec.name), precision)
 
 
 def _published(name: str) -> str:
@@ -191,80 +172,12 @@ def _published(name: str) -> str:
     return os.path.expanduser(name)  # noqa: PTH111
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """How one library does what a plan says.
-
-    `lookup`: how its setting for the length of prompt lookup begins. `lines`: the code, "" for an
-    empty line. `notes`: sentences on it. `refused`: by kind, the grammars that it does not take: a
-    sentence with {} for the name, and what to use instead. `caches`: it cannot do without a cache.
-    `imports`: it reads the files that a grammar imports. `has`: what other libraries lack.
-    `near`: by what it lacks, a sentence on what is like it there. `packed`: it runs GGUF files as
-    they are.
-    """
-
-    name: str
-    language: Language
-    lookup: str
-    lines: Callable[[Plan], Iterable[str]]
-    notes: Callable[[Plan], Iterable[str]] = lambda _: ()
-    refused: Mapping[str, str] = field(default_factory=dict)
-    caches: bool = True
-    imports: bool = True
-    has: Set[str] = frozenset()
-    near: Mapping[str, str] = field(default_factory=dict)
-    packed: bool = False
-
-    def write(self, plan: Plan) -> Snippet:
-        """A column's snippet. Raises DerbyError for what cannot be written at all."""
-        if missing := self._missing(plan):
-            return Snippet(self.name, self.language, "", missing)
-        code = "\n".join(self.lines(plan)) + "\n"
-        return Snippet(self.name, self.language, code, " ".join([*plan.notes, *self.notes(plan)]))
-
-    def _missing(self, plan: Plan) -> str:
-        if plan.model.packed and not self.packed:
-            return f"{self.name} computes GGUF files differently or not at all: use llama.cpp."
-        if plan.lacking and plan.lacking not in self.has:
-            setting = f"{self.lookup}{plan.k}"
-            instead = f"{self.name} has no {plan.lacking}: use its prompt lookup with {setting}."
-            return f"{instead} {self.near.get(plan.lacking, '')}".rstrip()
-        if self.caches and not plan.cache:
-            return f"{self.name} cannot write a text without its cache: use KV reuse."
-        if plan.grammar is None:
-            return ""
-        name = repr(plan.grammar.name)
-        if _ABROAD.search(plan.grammar.text) and not self.imports:
-            return (
-                f"The grammar {name} imports other files, which {self.name} cannot: copy their "
-                "rules into it."
-            )
-        return self.refused.get(plan.grammar.kind, "").format(name)
-
-
 def python(text: str) -> str:
     """A Python literal of `text`, a line of code for each of its lines."""
     lines = text.splitlines(keepends=True)
     if len(lines) < 2:
         return repr(text)
     return "\n".join(["(", *(f"    {line!r}" for line in lines), ")"])
-
-
-def sampled(plan: Plan, limit: str) -> list[str]:
-    """How tokens are chosen and where a text ends, as arguments that vLLM and SGLang name alike,
-    but for the most tokens, which they call `limit`.
-    """
-    sampling = plan.request.sampling
-    arguments = [f"{limit}={plan.limit}"]
-    if plan.greedy:
-        arguments.append("temperature=0.0")
-    else:
-        # -1: all. SGLang refuses 0.
-        arguments += [f"temperature={sampling.temperature}", f"top_k={sampling.top_k or -1}"]
-        arguments.append(f"top_p={sampling.top_p}")
-    if plan.request.stop:
-        arguments.append(f"stop={list(plan.request.stop)!r}")
-    return arguments
 
 
 def call(target: str, function: str, arguments: Iterable[str]) -> list[str]:

@@ -1,27 +1,23 @@
 """transformers: generate() with its own assisted generation."""
 
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterable
 
-from backend.export.plan import TORCH_DTYPES, Library, Model, Plan, call, python
-from backend.grammar.sources import Kind
+from backend.errors import DerbyError
+from backend.export.plan import TORCH_DTYPES, Model, Plan, call, python
 
 _BITS = {"int8": "load_in_8bit", "int4": "load_in_4bit"}
 
 
-_NO_GRAMMAR = (
-    "transformers takes no grammar such as {}: use openvino-genai or vLLM, or a logits processor "
-    "of llguidance."
-)
-
-
-def _small(plan: Plan) -> bool:
-    return any(model.quantised for model in (plan.model, plan.draft) if model)
-
-
-def _lines(plan: Plan) -> list[str]:
-    small = ["BitsAndBytesConfig"] if _small(plan) else []
-    names = ["AutoModelForCausalLM", "AutoTokenizer", *small]
+def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
+    """Lines of Python, and sentences. Raises DerbyError for what transformers lacks."""
+    plan.require("transformers")
+    if plan.grammar:
+        raise DerbyError(
+            f"transformers takes no grammar such as {plan.grammar.name!r}: use openvino-genai or "
+            "vLLM, or a logits processor of llguidance."
+        )
+    small = any(model.quantised for model in (plan.model, plan.draft) if model)
+    names = ["AutoModelForCausalLM", "AutoTokenizer", *["BitsAndBytesConfig"] * small]
     lines = [
         *([] if plan.greedy else ["import torch"]),
         f"from transformers import {', '.join(names)}",
@@ -38,19 +34,16 @@ def _lines(plan: Plan) -> list[str]:
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
-    lines += [*_inputs(plan), *_generate(plan)]
-    return [
-        *lines,
+    lines += [
+        *_inputs(plan),
+        *([] if plan.greedy else [f"torch.manual_seed({plan.request.sampling.seed})"]),
+        *call("output", "model.generate", _arguments(plan)),
         'answer = output[0, inputs["input_ids"].shape[1] :]',
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
     ]
-
-
-def _notes(plan: Plan) -> Iterator[str]:
-    if _small(plan):
-        yield "This code quantises with bitsandbytes: pip install bitsandbytes."
-    if plan.reuse:
-        yield "To reuse earlier texts, pass their past_key_values yourself."
+    notes = ["This code quantises with bitsandbytes: pip install bitsandbytes."] * small
+    notes += ["To reuse earlier texts, pass their past_key_values yourself."] * plan.reuse
+    return lines, notes
 
 
 def _loaded(model: Model, device: str) -> str:
@@ -76,7 +69,7 @@ def _inputs(plan: Plan) -> list[str]:
     return [*lines[:-1], ").to(model.device)"]
 
 
-def _generate(plan: Plan) -> list[str]:
+def _arguments(plan: Plan) -> list[str]:
     sampling = plan.request.sampling
     arguments = ["**inputs", f"max_new_tokens={plan.limit}", f"use_cache={plan.cache}"]
     arguments.append("repetition_penalty=1.0")  # the model's own settings may say otherwise
@@ -93,16 +86,4 @@ def _generate(plan: Plan) -> list[str]:
         arguments.append(f"max_matching_ngram_size={plan.ngram}")
     if plan.request.stop:
         arguments += [f"stop_strings={list(plan.request.stop)!r}", "tokenizer=tokenizer"]
-    seed = [] if plan.greedy else [f"torch.manual_seed({sampling.seed})"]
-    return [*seed, *call("output", "model.generate", arguments)]
-
-
-TRANSFORMERS = Library(
-    "transformers",
-    "python",
-    "prompt_lookup_num_tokens=",
-    _lines,
-    _notes,
-    dict.fromkeys(get_args(Kind), _NO_GRAMMAR),
-    caches=False,
-)
+    return arguments

@@ -1,6 +1,8 @@
-"""`python -m backend.records` writes the JSON Schema of records beside their code."""
+"""`python -m backend.records` prints the JSON Schema of records."""
 
-from backend.records.document import SCHEMA, schema
+import sys
+
+from backend.records.file import schema
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema(), encoding="utf-8")
+    sys.stdout.write(schema())

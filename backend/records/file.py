@@ -1,28 +1,149 @@
-"""A record as a file: JSON in UTF-8."""
+"""A record as a JSON file in UTF-8, written plainly and read by pydantic. `python -m
+backend.records` prints its JSON Schema.
+"""
 
-import os
-import re
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from zlib import crc32
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    TypeAdapter,
+)
+
+from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.records.document import read_document, refusal, write_document
-from backend.records.record import RaceRecord
+from backend.events import Event, Name, to_json
+from backend.grammar.sources import GrammarSource, shipped
+from backend.records.place import Hardware
+from backend.records.record import LEFT_OUT, RaceRecord
+from backend.strategies.column import Column, OwnModel, default_column, settings_of
+from backend.types import ModelSpec, Request
+from backend.untrusted import UntrustedError, read_json
+
+FORMAT, VERSION = "decode-derby-race", 2
 
 #: Bytes of a record that are read. Twelve columns of 8,192 tokens, a step and what was proposed in
 #: it some 400 bytes for each, are 40 MB; the five most probable tokens of each place are 10 more.
 MAX_BYTES = 1 << 26
 
+#: JSON values that a record may hold. Twelve columns of 8,192 tokens, each in a step of its own of
+#: some 60 values, what was proposed in it included, are six million.
+MAX_VALUES = 1 << 23
 
-#: How a file begins: with a checksum (CRC-32) of all that follows it. It finds damage, no forgery.
-_CHECK = re.compile(rb'\{"check":"([0-9a-f]{8})",')
+#: Fields of a request that are left out where they are as usual: neither page nor command line sets
+#: them.
+_UNSAID: Mapping[str, Any] = {"turns": [], "tags": True}
+
+#: What a record may tell of: all events but LEFT_OUT.
+if TYPE_CHECKING:
+    Told = Event
+else:
+    Told = reduce(or_, (kind for kind in get_args(Event) if kind not in LEFT_OUT))
+
+#: The form is fixed so that dates sort as texts do; whether there is such a day Python knows.
+Moment = Annotated[
+    str,
+    Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$"),
+    AfterValidator(lambda text: datetime.fromisoformat(text) and text),
+]
+
+
+def _known_version(version: Any) -> Any:
+    """Raises DerbyError for another one."""
+    if isinstance(version, int) and version != VERSION:
+        raise DerbyError(
+            f"The record is of version {version!r:.20}, and this program reads {VERSION}: record "
+            "the race again."
+        )
+    return version
+
+
+class Strict(BaseModel):
+    """Values are of the very type, numbers finite, and nothing stands there that is not known; of
+    the dataclasses within it too.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class ColumnDocument(Strict):
+    """A column: settings as the command line takes them, or a grammar whole."""
+
+    strategy: Name
+    settings: Annotated[dict[Name, Name | GrammarSource], Field(max_length=64)]
+    model: OwnModel
+
+    @property
+    def column(self) -> Column:
+        """Raises DerbyError for what a column cannot have."""
+        return default_column(self.strategy).with_settings(self.settings).on(self.model)
+
+
+class Document(Strict):
+    """A race of Decode Derby: what was asked, where it ran and what happened."""
+
+    format: Literal["decode-derby-race"]
+    version: Annotated[Literal[2], BeforeValidator(_known_version)]
+    made: Moment
+    machine: Hardware
+    versions: Annotated[dict[str, Name], Field(max_length=32)]
+    request: Request
+    target: ModelSpec
+    columns: Annotated[list[ColumnDocument], Field(min_length=1, max_length=12)]
+    events: Annotated[
+        list[Annotated[Told, Field(discriminator="kind")]], Field(max_length=393_216), FailFast()
+    ]
+
+    @property
+    def record(self) -> RaceRecord:
+        """Raises DerbyError for settings that no column has."""
+        columns = tuple(each.column for each in self.columns)
+        for engine in {self.target.engine, *(each.model.engine for each in columns)} - {""}:
+            engine_named(engine)
+        return RaceRecord(
+            self.request,
+            columns,
+            self.target,
+            self.made,
+            self.machine,
+            tuple(self.versions.items()),
+            tuple(self.events),
+        )
+
+
+def document_of(record: RaceRecord) -> dict[str, Any]:
+    """JSON values that say the whole record."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "made": record.made,
+        "machine": asdict(record.machine),
+        "versions": dict(record.versions),
+        "request": _plain_request(record.request),
+        "target": asdict(record.target),
+        "columns": [_plain_column(column) for column in record.columns],
+        "events": [to_json(event) for event in record.events],
+    }
 
 
 def as_bytes(record: RaceRecord) -> bytes:
     """The record as JSON, which `from_bytes` reads."""
-    rest = write_document(record).removeprefix(b"{")
-    return b'{"check":"%08x",' % crc32(rest) + rest
+    values = document_of(record)
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # An error's message may name a path that is no text.
+    return text.encode(errors="replace")
 
 
 def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
@@ -34,15 +155,15 @@ def from_bytes(data: bytes, most: int = MAX_BYTES) -> RaceRecord:
             f"The record is longer than {most:,} bytes, which is the most that is read: record a "
             "race of fewer columns or tokens."
         )
-    check = _CHECK.match(data)
-    if check is None:
-        raise refusal("it does not begin with its checksum")
-    rest = data[check.end() :]
-    if crc32(rest) != int(check[1], 16):
-        raise DerbyError(
-            "The record was changed or damaged after it was saved: use the original file."
-        )
-    return read_document(b"{" + rest)
+    try:
+        return read_json(Document, data, "it", MAX_VALUES).record
+    except UntrustedError as error:
+        raise refusal(error.clause) from error
+
+
+def refusal(why: str) -> DerbyError:
+    """What to raise for anything that is no record."""
+    return DerbyError(f"This is not a record of a race: {why}; save it again.")
 
 
 def require_folder(path: Path) -> None:
@@ -55,10 +176,7 @@ def save(record: RaceRecord, path: Path) -> None:
     """Write the record to `path`, which is there whole or as it was. Raises DerbyError."""
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(as_bytes(record))
-            file.flush()
-            os.fsync(file.fileno())
+        partial.write_bytes(as_bytes(record))
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -78,3 +196,28 @@ def load(path: Path) -> RaceRecord:
             f"The record {str(path)!r} cannot be read ({error.strerror}): name another file."
         ) from error
     return from_bytes(data)
+
+
+def schema() -> str:
+    """The JSON Schema of a record."""
+    return json.dumps(TypeAdapter(Document).json_schema(), indent=1) + "\n"
+
+
+def _plain_request(request: Request) -> dict[str, Any]:
+    """JSON values from which pydantic makes the same request."""
+    value = _request().dump_python(request, mode="json")
+    return {name: each for name, each in value.items() if _UNSAID.get(name) != each}
+
+
+@cache
+def _request() -> TypeAdapter[Request]:
+    return TypeAdapter(Request)
+
+
+def _plain_column(column: Column) -> dict[str, Any]:
+    """All settings by name as the command line takes them; a grammar that does not ship whole."""
+    fields, settings = settings_of(column.strategy), dict[str, Any]()
+    for name, value in column.settings().items():
+        whole = isinstance(value, GrammarSource) and shipped().get(value.name) != value
+        settings[name] = asdict(value) if whole else fields[name].text(value)
+    return {"strategy": column.name, "settings": settings, "model": asdict(column.model)}

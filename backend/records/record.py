@@ -24,7 +24,7 @@ WRITTEN = ("kind", "spans", "text", "value")
 class RaceRecord:
     """`made` is when, in UTC, as ISO 8601 writes it. `versions` are of programs, by name. `events`
     stand column by column, each one's in its order, those of no column last, whatever order they
-    came in; (): the settings alone. Raises DerbyError for an event of a column that is not there.
+    came in. Raises DerbyError for an event of a column that is not there.
 
     Whoever reads one from outside must not take it for trusted: `target` and the columns' own
     models may be paths on the reader's machine, which a page must neither open nor run. It is for
@@ -58,16 +58,6 @@ class RaceRecord:
             f"{machine.cores:.3g} cores, {machine.memory / 2**30:.0f} GiB, {machine.system}, "
             f"{PROGRAM} {version}"
         )
-
-    @property
-    def settings(self) -> "RaceRecord":
-        """What it takes to run the same race again: all but the events."""
-        return replace(self, events=())
-
-    def without(self, kinds: Iterable[str]) -> "RaceRecord":
-        """The same without events of these kinds."""
-        left = frozenset(kinds)
-        return replace(self, events=tuple(e for e in self.events if type(e).__name__ not in left))
 
     def published(self, public: Callable[[str], str]) -> "RaceRecord":
         """The same with every name and every sentence as `public` writes them: of a page that

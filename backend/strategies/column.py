@@ -1,8 +1,10 @@
 """A column of a race: a strategy with its settings and, if it wants, a model of its own."""
 
+import csv
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import Any
 
 from backend.decoding.sampling import COLDEST
@@ -10,7 +12,7 @@ from backend.engines.registry import all_precisions, engine_named, engines
 from backend.errors import DerbyError
 from backend.grammar.sources import GrammarSource, shipped
 from backend.strategies.declaration import Strategy
-from backend.strategies.registry import RENAMED, strategies
+from backend.strategies.registry import strategies
 from backend.strategies.server import SERVER
 from backend.strategies.settings import (
     CACHE,
@@ -94,12 +96,12 @@ class Column:
     def __str__(self) -> str:
         """The column as the command line takes it; `parse_column` reads it back."""
         changed = self.changed()
-        if self.name == SERVER.name:
-            rest = ",".join(f"{name}={text}" for name, text in changed.items() if name != "at")
+        if self.name == SERVER.name and "," not in self.settings()["at"]:
+            rest = _row(f"{name}={text}" for name, text in changed.items() if name != "at")
             return f"@{self.settings()['at']}{f':{rest}' if rest else ''}"
         if self.model.name:
             changed = {"model": self.model.name} | changed
-        settings = ",".join(f"{name}={text}" for name, text in changed.items())
+        settings = _row(f"{name}={text}" for name, text in changed.items())
         place = f"@{self.model.place}" if self.model.place else ""
         return f"{self.name}{place}{f':{settings}' if settings else ''}"
 
@@ -232,7 +234,7 @@ def _limit(strategy: Strategy) -> Setting:
 
 def default_column(name: str) -> Column:
     """A strategy's column with its default settings. Raises DerbyError for an unknown name."""
-    known, name = strategies(), RENAMED.get(name, name)
+    known = strategies()
     if name not in known:
         raise DerbyError(f"There is no column {name!r:.60}; choose from {', '.join(known)}.")
     fields = settings_of(known[name])
@@ -240,7 +242,27 @@ def default_column(name: str) -> Column:
 
 
 #: A server's column: its name or address, then settings.
-_SERVED = re.compile(r"@([^,]+?)(?::(\w+\s*=.*))?")
+_SERVED = re.compile(r"@([^,]+?)(?::(\"?\w+\s*=.*))?")
+
+
+def _row(settings: Iterable[str]) -> str:
+    """The settings with commas between them; one with a comma of its own, such as a path, in
+    double quotes, as CSV has it.
+    """
+    text = StringIO()
+    csv.writer(text, lineterminator="").writerow(settings)
+    return text.getvalue()
+
+
+def _settings(row: str, column: str) -> list[str]:
+    """The settings that `_row` joined. Raises DerbyError for quotes that do not close."""
+    try:
+        return next(csv.reader([row], skipinitialspace=True, strict=True), [])
+    except csv.Error as error:
+        raise DerbyError(
+            f'The quotes in column {column!r:.80} do not fit: write "setting=a,b" for a value '
+            "with a comma."
+        ) from error
 
 
 def parse_column(text: str, own: GrammarSource | None = None) -> Column:
@@ -255,7 +277,7 @@ def parse_column(text: str, own: GrammarSource | None = None) -> Column:
     name, at, place = head.partition("@")
     column = default_column(name)
     values: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, _settings(rest, text)):
         key, equals, value = part.partition("=")
         if not equals:
             raise DerbyError(

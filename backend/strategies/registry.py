@@ -38,9 +38,6 @@ OURS = (
     SERVER,
 )
 
-#: What earlier versions called a strategy, in records, links and line-ups.
-RENAMED = {"restart": NO_REUSE.name}
-
 GROUP = "decode_derby.strategies"
 
 DEFAULT_COLUMNS = ("stateless", "kv", "speculative", "lookahead", "grammar:grammar=contact")

@@ -19,7 +19,7 @@ from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.untrusted import Untrusted, Whole, read_as
 from backend.web.benchmark import Benchmarks, Standing
 from backend.web.editor import Editor
-from backend.web.export import read_shared
+from backend.web.export import read_record
 from backend.web.form import Values, read_race
 from backend.web.offer import Offer
 from backend.web.visitors import Frame, Visitors
@@ -156,8 +156,8 @@ class Api:
         }
 
     async def replay(self, text: str) -> Report:
-        """The report on a recorded race: a link to it, its fragment, or a file's text."""
-        made = board(await asyncio.to_thread(read_shared, text))
+        """The report on a recorded race: the text of its file."""
+        made = board(await asyncio.to_thread(read_record, text))
         return {"status": "ended", "note": "", **race_report(made, self._offer)}
 
     async def check_grammar(self, visitor: str, kind: str, text: str, sample: str) -> Report:

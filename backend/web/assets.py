@@ -17,11 +17,6 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def board_html(export: str = "") -> str:
-    """The layout of the board, with the row that exports a race."""
-    return asset("board.html").replace("{export}", export)
-
-
 def script_of(*names: str) -> str:
     """These modules and all that they import as a script that imports nothing. It defines
     `modules`: what each of them exports, by the name of its file.

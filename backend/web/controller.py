@@ -7,40 +7,26 @@ from functools import partial
 from typing import Any
 
 from backend.errors import DerbyError, explain
-from backend.export.plan import Snippet
-from backend.export.production import (
-    LIBRARIES,
-    another_won,
-    fastest_code,
-    snippet,
-    speeds_of_part,
-)
+from backend.export.production import LIBRARIES, Snippet, fastest_code, snippet
 from backend.racing.commands import Command, Measure
 from backend.racing.race import Race
-from backend.records.link import KEPT, LONGEST
 from backend.records.record import RaceRecord, recorded
 from backend.records.record import board as board_of
-from backend.results.load import under_load
 from backend.results.scoreboard import Scoreboard
 from backend.results.steps import first_differences, step_view
 from backend.results.track import goal_of
 from backend.web.examples import opening
-from backend.web.export import (
-    about,
-    compared,
-    file_of,
-    form_of,
-    link_of,
-    read_shared,
-    settings_link,
-    side_by_side,
-)
+from backend.web.export import about, file_of, read_record
 from backend.web.feeds import Draw, Feeds
 from backend.web.form import Values, read_race, wants_measuring
+from backend.web.link import form_of, link, settings_of
 from backend.web.offer import Offer
 from backend.web.opened import OpenedRaces
 from backend.web.view import View, alert, begun, preparing, recorded_view, view
 from backend.web.visitors import PERIOD, Frame, Visitors
+
+#: Characters of a record that a browser keeps at most: its storage holds some five million.
+KEPT = 1 << 20
 
 
 class Controller:
@@ -96,7 +82,7 @@ class Controller:
         except DerbyError:
             return [], None
         names = [self._offer.public(column.label) for column in race.columns]
-        return names, names[fastest_code(board, race.request, race.target)]
+        return names, names[fastest_code(board, race.target)]
 
     def production(self, visitor: str, label: Any, library: Any) -> Snippet:
         """How `library` does what the column `label` of the race on show did, with its settings. Of
@@ -109,13 +95,7 @@ class Controller:
             column = race.columns[index].named(public)
             target = replace(race.target, name=public(race.target.name))
             moved = (column, target) != (race.columns[index], race.target)
-            score = board.scores[index]
-            found = under_load(board, index)
-            speeds = public(speeds_of_part(board, index, race.target))
-            made = snippet(column, score, race.request, target, library, found, speeds)
-            if index == fastest_code(board, race.request, race.target):
-                note = f"{public(another_won(board, index))} {made.note}"
-                made = replace(made, note=note.strip())
+            made = snippet(column, board.scores[index], race.request, target, library)
         except Exception as error:
             return Snippet("", "python", "", public(explain(error)))
         folder = "Replace the model's name with your own path." if moved else ""
@@ -135,21 +115,23 @@ class Controller:
         return (opened, board_of(opened)) if opened else self._visitors.last(visitor)
 
     def export(self, visitor: str, asked: Any) -> View:
-        """The race on show, of the number that is asked for, as a link, to be pasted or "kept" by
-        the browser, or as a file to be saved; or a sentence. The "form" that the page makes of it
-        is given back. Not for the event loop.
+        """The race on show, of the number that is asked for, as a file to be saved, or as what a
+        browser keeps of it in its list: where the whole is too long, no "record". Of an error, a
+        sentence. Not for the event loop.
         """
         wanted: dict[str, Any] = asked if isinstance(asked, dict) else {}
-        answer = {"form": str(wanted.get("form", ""))}
+        form = str(wanted.get("form"))
         try:
-            form, opened = str(wanted.get("ask")), self._opened_on_show(visitor, wanted)
+            opened = self._opened_on_show(visitor, wanted)
             record = opened or self._visitors.record(visitor).published(self._offer.public)
-            if form in ("link", "kept"):
-                fragment, note = link_of(record, KEPT if form == "kept" else LONGEST)
-                return answer | {"link": fragment, "note": note, "about": about(record)}
-            return answer | file_of(record, form).view
+            if form == "kept":
+                text = file_of(record, "json")[2]
+                kept = text if len(text) <= min(KEPT, self._offer.limits.request_bytes // 2) else ""
+                race = {"id": wanted.get("race"), "record": kept, "link": _link(record)}
+                return {"form": form, "kept": race | about(record)}
+            return {"form": form, "file": list(file_of(record, form))}
         except Exception as error:
-            return answer | {"note": self._offer.public(explain(error))}
+            return {"form": form, "note": self._offer.public(explain(error))}
 
     def _opened_on_show(self, visitor: str, asked: Mapping[str, Any]) -> RaceRecord | None:
         """The record that the visitor's page shows: one that they opened, or number 0, which it
@@ -165,15 +147,14 @@ class Controller:
         return self._opened.record(visitor) if shown == number else None
 
     def open(self, visitor: str, text: Any) -> tuple[Values, View]:
-        """The form and the view of a race that a link or a file's text holds. Not
-        for the event loop. Raises DerbyError for what is none.
+        """The form and the view of a race that a record's text holds. Not for the event loop.
+        Raises DerbyError for what is none.
         """
-        record = read_shared(text).published(self._offer.public)
-        if not record.events:
-            return form_of(record, self._offer), View()
-        shown = recorded_view(record)
+        record = read_record(text).published(self._offer.public)
+        shown: View = {**recorded_view(record), "link": _link(record)}
         self._opened.keep(visitor, shown["race"], record)
-        return form_of(record, self._offer), shown
+        settings = settings_of(record.request, record.columns, record.target)
+        return form_of(settings, self._offer), shown
 
     def inspect(self, visitor: str, asked: Any) -> View:
         """The inside of a step of the race on show, which may still run: of the race's number,
@@ -185,15 +166,6 @@ class Controller:
             made = board_of(opened) if opened else self._visitors.look(visitor).board
             column, index = _moment(made, asked)
             return {**step_view(made, column, index), "at": [column, index]}
-        except Exception as error:
-            return {"note": self._offer.public(explain(error))}
-
-    def beside(self, texts: Any) -> View:
-        """A table that compares races which a browser kept. Do not call it in the event loop: it is
-        slow.
-        """
-        try:
-            return side_by_side(texts, self._offer.public)
         except Exception as error:
             return {"note": self._offer.public(explain(error))}
 
@@ -232,27 +204,20 @@ class Controller:
         try:
             race, before = await asyncio.to_thread(make)  # the page does not wait meanwhile
             self._visitors.begin(visitor, race, before)
-            fragment = await asyncio.to_thread(self._settings, race)
+            record = recorded(race.request, race.columns, race.target, ())
+            address = _link(record.published(self._offer.public))
             frames = self._visitors.follow(visitor)
-            self.feeds.of(visitor).show("race", self._draws(visitor, frames, fragment))
+            self.feeds.of(visitor).show("race", self._draws(frames, address))
             return begun(self._visitors.number(visitor))
         except Exception as error:
             return alert(self._offer.public(explain(error)))
 
-    async def _draws(
-        self, visitor: str, frames: AsyncIterator[Frame], fragment: str
-    ) -> AsyncIterator[Draw]:
-        """How to draw these frames of a race. `fragment`: of an address at which it can be run."""
+    async def _draws(self, frames: AsyncIterator[Frame], address: str) -> AsyncIterator[Draw]:
+        """How to draw these frames of a race. `address`: the query with its settings."""
         async for frame in frames:
-            opened = await asyncio.to_thread(self._opened.record, visitor) if frame.over else None
-            yield partial(self._drawn, frame, fragment, opened)
+            yield partial(self._drawn, frame, address)
 
-    def _settings(self, race: Race) -> str:
-        """The fragment of an address at which this race can be run again."""
-        record = recorded(race.request, race.columns, race.target, ())
-        return settings_link(record.published(self._offer.public))
-
-    def _drawn(self, frame: Frame, fragment: str, opened: RaceRecord | None) -> View:
+    def _drawn(self, frame: Frame, address: str) -> View:
         race = frame.race
         shown = view(
             frame.board,
@@ -263,9 +228,12 @@ class Controller:
             public=self._offer.public,
         )
         told = {name: f"{frame.note} {shown[name]}".strip() for name in ("status", "top")}
-        there = compared(opened, race.request, frame.board) if opened else []
-        told |= {"fragment": fragment, "compared": there}
-        return {**shown, **told}
+        return {**shown, **told, "link": address}
+
+
+def _link(record: RaceRecord) -> str:
+    """The query of an address at which this race can be run again."""
+    return link(settings_of(record.request, record.columns, record.target))
 
 
 def _moment(board: Scoreboard, asked: Any) -> tuple[int, int]:

@@ -20,9 +20,3 @@ def theme_values() -> dict[str, str]:
     """What gradio's theme is set to."""
     light = {name: colours[0] for name, colours in COLOURS.items()}
     return light | {f"{name}_dark": colours[1] for name, colours in COLOURS.items()}
-
-
-def variables(*, dark: bool) -> str:
-    """The same as declarations of CSS, for a page without gradio."""
-    names = {name.replace("_", "-"): colours[dark] for name, colours in COLOURS.items()}
-    return "\n".join(f"--{name}: {colour};" for name, colour in names.items())

@@ -12,18 +12,11 @@ from hypothesis import strategies as st
 
 from backend.errors import DerbyError
 from backend.events import Decided, Event
-from backend.export.plan import Snippet
-from backend.export.production import (
-    LIBRARIES,
-    another_won,
-    fastest_code,
-    snippet,
-    speeds_of_part,
-)
+from backend.export.production import LIBRARIES, Snippet, fastest_code, snippet
 from backend.racing.commands import Command
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
-from backend.records.link import encode
+from backend.records.file import as_bytes
 from backend.records.record import recorded
 from backend.results.metrics import Score, State
 from backend.strategies.column import RACE_MODEL, default_column, parse_column
@@ -57,44 +50,6 @@ def test_k_is_what_the_run_decided_last(first: int, last: int, name: str) -> Non
         assert found == code_of(fixed, ran(), library)
 
 
-def test_what_the_code_does_otherwise_comes_first_and_then_why_it_was_decided() -> None:
-    """That the code of "Speculative" was prompt lookup stood in the middle of a long note."""
-    for why in ("auto guessed 3 tokens ahead on average", "K=3 paid."):
-        found = code_of("speculative", ran({"k": 3}, why=why))
-        reason = f"{why[0].upper()}{why[1:].rstrip('.')}."
-        assert found.note.startswith("This code uses prompt lookup only. No library loads")
-        assert found.note.endswith(reason)
-        assert code_of("lookup", ran({"k": 3}, why=why)).note == reason
-
-
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ("kv lookup speculative", ": 1.25\u00d7 here; Speculative had 2.00\u00d7"),
-        ("kv lookup:k=3 speculative", ": 1.25\u00d7 here; Speculative had 2.00\u00d7"),
-        ("kv suffix speculative", ""),
-        ("kv lookup:grammar=person speculative", ""),
-        ("kv lookup@int8 speculative", ""),
-    ],
-)
-def test_code_that_does_only_a_part_says_how_fast_that_part_was(columns: str, said: str) -> None:
-    """Speculative had 1.54x, and the code for it was that of a column which had 1.17x."""
-    kind = {"precision": "int8"} if "int8" in columns else None
-    board = board_of(
-        columns,
-        *written(0, [[n] for n in range(16)], 0.1),
-        *written(1, [[n] for n in range(16)], 0.08, kind),
-        *written(2, [[n] for n in range(16)], 0.05),
-    )
-    told = speeds_of_part(board, 2, ModelSpec())
-    assert told == said.removeprefix(": ")
-    column, request = board.columns[2], Request("Hi")
-    for library in ("transformers", "vLLM"):
-        note = snippet(column, ran(), request, ModelSpec(), library, speeds=told).note
-        assert note.startswith(f"This code uses prompt lookup only{said}.")
-    assert speeds_of_part(board, 1, ModelSpec()) == "", "that does all that its code does"
-
-
 def test_of_a_long_reason_there_is_what_was_decided() -> None:
     why = (
         "auto guessed 4 tokens ahead on average; accepted guesses: trained draft 63 of 207; it paid"
@@ -114,13 +69,6 @@ def test_a_column_that_was_stopped_does_not_say_what_pays() -> None:
         assert "did not finish" not in code_of(column, score).note
 
 
-def test_llama_cpps_other_lookups_are_named_where_they_are_nearer() -> None:
-    for column, near in (("suffix", ("ngram-map-k", "ngram-mod")), ("recycling", ("ngram-mod",))):
-        note = code_of(column, ran(), "llama.cpp").note
-        assert all(name in note for name in ("--spec-type ngram-simple", *near))
-        assert "ngram-" not in code_of(column, ran(), "transformers").note
-
-
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup:k=7", "lookup:auto=false"])
 def test_a_column_that_was_set_stays_as_it_was_set(column: str) -> None:
     found = code_of(column, ran())
@@ -129,7 +77,7 @@ def test_a_column_that_was_set_stays_as_it_was_set(column: str) -> None:
     assert found == code_of(column, ran(steps=1)) == code_of(column, ran(steps=0))
 
 
-@pytest.mark.parametrize("column", ["lookup", "speculative", "lookahead", "lookup:auto=true,k=3"])
+@pytest.mark.parametrize("column", ["lookup", "speculative", "lookup:auto=true,k=3"])
 def test_too_short_a_run_decides_nothing_and_says_so(column: str) -> None:
     for library in LIBRARIES:
         short, long = (code_of(column, ran(steps=steps), library) for steps in (1, 2))
@@ -174,34 +122,11 @@ class Inside(InlineHost):
 COLUMNS = (default_column("kv"), parse_column("lookup:k=5"))
 
 
-@pytest.mark.parametrize(
-    ("columns", "costs", "chosen"),
-    [
-        ("kv lookup speculative grammar:grammar=person", (0.1, 0.08, 0.05, 0.06), 3),
-        ("kv lookup speculative lookahead", (0.1, 0.08, 0.05, 0.04), 1),
-        ("kv lookup speculative", (0.1, 0.12, 0.05), 0),
-        ("kv speculative", (0.1, 0.05), 1),
-        ("kv lookup", (0.1, 0.2), 0),
-    ],
-)
-def test_production_begins_at_the_column_whose_code_was_the_fastest(
-    columns: str, costs: Sequence[float], chosen: int
-) -> None:
-    """Speculative had 1.13 times, and its code was prompt lookup's, which had 0.95 times."""
-    events = [e for i, cost in enumerate(costs) for e in written(i, [[n] for n in range(16)], cost)]
-    board = board_of(columns, *events)
-    assert fastest_code(board, Request("Hi"), ModelSpec()) == chosen
-    told = another_won(board, chosen)
-    assert bool(told) == (costs[chosen] > min(costs)), "why it is not the winner"
-    assert not told or f"{board.name(chosen)} (" in told
-
-
 def test_a_visitor_gets_the_code_of_their_last_race() -> None:
     request = Request('it\'s "so"\n</script>', 16)
     desk = after(Race(request, COLUMNS, FAKE))
     label = COLUMNS[1].label
-    assert desk.labels("me") == ["KV reuse", label]
-    assert desk.labels("you") == []
+    assert desk.on_show("me")[0] == ["KV reuse", label]
     for library in LIBRARIES:
         made = snippet(COLUMNS[1], ran(), request, FAKE, library)
         assert desk.production("me", label, library) == made
@@ -221,17 +146,6 @@ def test_the_library_on_show_gives_way_to_one_that_can_do_what_the_column_did() 
     assert desk.on_show("me") == (["KV reuse", label], "KV reuse")
 
 
-def test_a_race_that_was_opened_has_code_as_one_that_was_run_here() -> None:
-    """ "Use in production" of an opened link said that nothing had run yet."""
-    desk = after(Race(Request("Hi", 16), COLUMNS, FAKE))
-    assert desk.on_show("you")[1] == "Grammar (grammar=contact)"  # of the race of a new page
-    events = written(0, [[n] for n in range(16)], 0.1)
-    desk.open("me", encode(recorded(Request("Ho", 16), COLUMNS[1:], FAKE, events)))
-    label = COLUMNS[1].label
-    assert desk.on_show("me") == ([label], label)
-    assert "Ho" in desk.production("me", label, "vLLM").code
-
-
 def test_a_program_has_no_code() -> None:
     """Its tags were the prompt, letter by letter, and nothing said so."""
     desk = after(Race(Request('Name: {{gen "name"}}', 16), COLUMNS, FAKE))
@@ -249,8 +163,8 @@ def test_a_program_has_no_code() -> None:
 def test_of_columns_with_one_title_each_has_its_own_code() -> None:
     columns = tuple(parse_column(text) for text in ("lookup:k=5", "lookup:k=6", "lookup@fp32:k=5"))
     desk = after(Race(Request("Hi", 12), columns, FAKE))
-    assert len(set(desk.labels("me"))) == len(columns)
-    for label, k in zip(desk.labels("me"), (5, 6, 5), strict=True):
+    assert len(set(desk.on_show("me")[0])) == len(columns)
+    for label, k in zip(desk.on_show("me")[0], (5, 6, 5), strict=True):
         assert f"num_tokens={k}," in desk.production("me", label, "transformers").code
     assert "num_tokens=5," in desk.production("me", "Prompt lookup", "transformers").code
 
@@ -281,15 +195,41 @@ def test_code_and_labels_name_no_path_of_the_operators() -> None:
     names = ("kv", f"kv:model={hidden}", f"speculative:auto=false,draft={hidden}-draft")
     target = ModelSpec(f"{hidden}-target")
     desk = after(Race(Request("Hi", 12), tuple(map(parse_column, names)), target), menu)
-    assert desk.labels("me")[:2] == ["KV reuse", "KV reuse (llama)"]
+    assert desk.on_show("me")[0][:2] == ["KV reuse", "KV reuse (llama)"]
     for library in LIBRARIES:
-        for column, named in zip(desk.labels("me"), ("-target", "llama", "-draft"), strict=True):
+        labels = desk.on_show("me")[0]
+        for column, named in zip(labels, ("-target", "llama", "-draft"), strict=True):
             found = desk.production("me", column, library)
             assert named in found.code
             assert ("llama'" in found.code) <= (named == "llama")
             assert "secret" not in found.code + found.note
             assert "your own path" in found.note
     assert "secret" not in desk.production("me", "nothing", "vLLM").note
-    told = asyncio.run(desk.save("me", "nothing"))
-    assert told[0] == ""
-    assert "it has KV reuse, KV reuse (llama)" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "costs", "chosen"),
+    [
+        ("kv lookup speculative grammar:grammar=person", (0.1, 0.08, 0.05, 0.06), 3),
+        ("kv lookup speculative lookahead", (0.1, 0.08, 0.05, 0.04), 1),
+        ("kv lookup speculative", (0.1, 0.12, 0.05), 0),
+        ("kv lookup", (0.1, 0.2), 0),
+    ],
+)
+def test_production_begins_at_the_fastest_column_that_a_library_runs_whole(
+    columns: str, costs: Sequence[float], chosen: int
+) -> None:
+    """The built-in model's trained draft, and lookahead, run in no library."""
+    events = [e for i, cost in enumerate(costs) for e in written(i, [[n] for n in range(16)], cost)]
+    assert fastest_code(board_of(columns, *events), ModelSpec()) == chosen
+
+
+def test_a_race_that_was_opened_has_code_as_one_that_was_run_here() -> None:
+    """ "Use in production" of an opened race said that nothing had run yet."""
+    desk = after(Race(Request("Hi", 16), COLUMNS, FAKE))
+    assert desk.on_show("you")[1] == "Grammar (grammar=contact)"  # of the race of a new page
+    events = written(0, [[n] for n in range(16)], 0.1)
+    desk.open("me", as_bytes(recorded(Request("Ho", 16), COLUMNS[1:], FAKE, events)).decode())
+    label = COLUMNS[1].label
+    assert desk.on_show("me") == ([label], label)
+    assert "Ho" in desk.production("me", label, "vLLM").code

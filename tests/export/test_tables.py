@@ -31,7 +31,7 @@ def test_every_figure_of_the_table_is_a_number_or_nothing() -> None:
     assert float(lookup["TPOT, ms"]) == pytest.approx(score.tpot * 1e3, rel=1e-5)
     assert float(lookup["accepted, %"]) == pytest.approx(score.acceptance * 100, rel=1e-5)
     assert float(lookup["speed-up"]) == pytest.approx(made.speedup(1), rel=1e-5)
-    assert float(lookup["tokens"]) == score.written
+    assert float(lookup["tokens"]) == score.length
     assert (base["drafted, tokens"], base["text"]) == ("", "baseline")
     assert lookup["text"] == "identical to KV reuse (60 tokens)"
     for entry in figures("table"):

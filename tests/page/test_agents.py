@@ -19,7 +19,7 @@ from recordings import race_of
 
 from backend.errors import DerbyError
 from backend.limits import PRIVATE
-from backend.records.link import encode
+from backend.records.file import as_bytes
 from backend.records.place import PROGRAM, versions
 from backend.web.api import Report
 from page.agents import MOST_CALLS, Agents
@@ -75,7 +75,7 @@ def test_a_benchmark_names_the_best_setting(address: str) -> None:
 
 def test_a_recorded_race_is_explained_and_without_one_the_terms(address: str) -> None:
     async def scene(session: ClientSession) -> Any:
-        arguments = {"race": encode(race_of("kv lookup"))}
+        arguments = {"race": as_bytes(race_of("kv lookup")).decode()}
         return [
             await session.call_tool("explain", arguments),
             await session.call_tool("explain", {"race": "nonsense"}),

@@ -5,7 +5,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from recordings import race_of
 
-from backend.records.link import encode
+from backend.records.file import as_bytes
 from backend.records.record import board
 
 
@@ -37,7 +37,7 @@ def test_what_is_wrong_is_told_in_its_sentence(client: Client) -> None:
 
 def test_a_recorded_race_is_reported_as_it_was(client: Client) -> None:
     record = race_of("kv lookup")
-    report = client.predict(encode(record), api_name="/replay")
+    report = client.predict(as_bytes(record).decode(), api_name="/replay")
     assert [column["text"] for column in report["columns"]] == [
         score.text for score in board(record).scores
     ]

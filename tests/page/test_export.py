@@ -1,23 +1,13 @@
 """A race is replayed, looked into, exported and read back, in a real browser."""
 
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
-from io import BytesIO
-from pathlib import Path
 
 import pytest
-from boards import priced
 from browser import LONG, RACES, VIEWPORT, Visitor
-from PIL import Image
-from playwright.sync_api import Browser, Download, Route, expect
-from recordings import race_of
+from playwright.sync_api import Browser, Download, expect
 
 from backend.records.file import from_bytes
-from backend.records.link import decode, encode
-from backend.records.record import RaceRecord
-from backend.web.export import read_shared
 
 pytestmark = pytest.mark.browser
 
@@ -47,25 +37,6 @@ def saved(visitor: Visitor, form: str) -> Download:
     with visitor.page.expect_download() as download:
         visitor.take(form)
     return download.value
-
-
-def picture(download: Download) -> Image.Image:
-    return Image.open(BytesIO(download.path().read_bytes()))
-
-
-#: From now on PNG is pressed at the moment when the page asks for the link to keep.
-TOGETHER = """() => {
-  const usual = window.setTimeout;
-  const press = () => window.together && document.querySelector("[data-form=png]").click();
-  window.together = true;
-  window.setTimeout = (act, ms, ...given) =>
-    usual(() => { act(...given); if (ms === 300) press(); }, ms);
-}"""
-
-
-def link_of(visitor: Visitor) -> str:
-    visitor.page.wait_for_function(f"{RACES}.length > 0")
-    return visitor.page.evaluate(f"{RACES}[0].link")
 
 
 def texts(visitor: Visitor) -> list[str]:
@@ -101,7 +72,7 @@ def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
     page = visitor.page
     visitor.endless()
     visitor.wait_decoding()
-    assert page.evaluate("location.hash").startswith("#race="), "the settings, from the start"
+    assert page.evaluate("location.search").startswith("?prompt="), "the settings, from the start"
     page.wait_for_function("document.querySelectorAll('.dd-flow')[1].textContent.length > 30")
     page.get_by_label("Moment of the race").focus()
     page.keyboard.press("Home")
@@ -190,35 +161,6 @@ def test_menus_and_tabs_go_by_keys_alone(ended: Visitor) -> None:
     page.locator(".dd-why > summary").click()
 
 
-def test_share_says_that_a_link_holds_the_race_and_the_address_its_settings(ended: Visitor) -> None:
-    """The address was copied in the belief that it holds the race."""
-    page = ended.page
-    page.get_by_role("button", name="Share", exact=True).click()
-    told = page.get_by_role("menuitem", name="Copy a link")
-    expect(told).to_contain_text("The address bar only holds its settings.")
-    page.keyboard.press("Escape")
-    assert decode(link_of(ended)).events
-    assert not decode(page.evaluate("location.hash")).events
-
-
-def test_a_link_is_copied_or_there_to_be_copied(ended: Visitor) -> None:
-    """Nothing happened: the middle of the item is its second line, whose clicks went unheard."""
-    page = ended.page
-    link = page.evaluate("location.href.split('#')[0]") + link_of(ended)
-    page.evaluate("void (navigator.clipboard.writeText = async (it) => { window.copied = it })")
-    told = page.locator(".dd-export p")
-    field = page.get_by_label("Link to the race")
-    ended.take("link")
-    expect(told).to_have_text(re.compile(r"^Link copied\. It holds the whole race\."))
-    assert page.evaluate("window.copied") == link
-    expect(field).to_be_hidden()
-    page.evaluate("void (navigator.clipboard.writeText = () => Promise.reject())")
-    ended.take("link")
-    expect(told).to_have_text(re.compile(r"^Copy the link from here\."))
-    expect(field).to_be_focused()
-    assert field.evaluate("(it) => it.value.slice(it.selectionStart, it.selectionEnd)") == link
-
-
 def test_what_is_told_of_a_link_moves_no_button(ended: Visitor) -> None:
     """On a phone the row jumped from the left to the right."""
     page = ended.page
@@ -299,118 +241,6 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
     assert fates == {"accepted", "rejected", "not reached", "chosen"}
 
 
-def test_a_link_shows_the_race_and_fills_in_the_form(
-    ended: Visitor, browser: Browser, address: str
-) -> None:
-    """Also in a tab that shows something else, which stayed as it was. And the race that is run
-    again there is compared with it.
-    """
-    link, whole = link_of(ended), texts(ended)
-    other = Visitor(browser, address)
-    try:
-        other.tab("Benchmark")
-        other.page.evaluate("(hash) => { location.hash = hash; }", link)
-        other.wait_phase("ended")
-        assert texts(other) == whole
-        expect(other.page.get_by_label("Prompt", exact=True)).to_have_value(LONG)
-        expect(other.page.locator(".dd-recorded")).to_contain_text("Recorded on ")
-        other.page.get_by_role("button", name="Share", exact=True).click()
-        copying = other.page.get_by_role("menuitem", name="Copy a link")
-        expect(copying).to_contain_text("as the address bar does")
-        other.page.keyboard.press("Escape")
-        expect(other.page.locator("#continue")).to_be_hidden()  # it said "Nothing has run yet"
-        other.page.get_by_role("button", name="Race it here").click()
-        compared = other.page.locator(".dd-compared li")
-        expect(compared).to_have_count(4)
-        for line in compared.all_inner_texts():
-            assert ": same text; recorded " in line
-        assert other.complaints == []
-    finally:
-        other.close()
-
-
-@pytest.mark.thorough
-def test_a_damaged_link_is_one_sentence(visitor: Visitor) -> None:
-    alert = visitor.page.locator(".dd-board .dd-alert")
-    for wrong in ("#race=a", "#race=cAAAA", "#race=" + "c" * 70_000):
-        visitor.page.evaluate("(hash) => { location.hash = hash; }", wrong)
-        expect(alert).not_to_be_empty()
-        alert.locator("..").get_by_role("button").first.click()
-        expect(alert).to_be_empty()
-    visitor.ask("Hello", tokens=8)
-    visitor.wait_phase("ended")
-
-
-def test_every_form_is_saved_and_the_page_holds_the_record(ended: Visitor) -> None:
-    record = from_bytes(saved(ended, "json").path().read_bytes())
-    assert record.request.prompt == LONG
-    again = read_shared(saved(ended, "html").path().read_text(encoding="utf-8"))
-    assert again == record
-    assert saved(ended, "csv").path().read_text(encoding="utf-8").startswith("column,")
-    assert "| KV reuse |" in saved(ended, "markdown").path().read_text(encoding="utf-8")
-    assert "traceEvents" in json.loads(saved(ended, "trace").path().read_text(encoding="utf-8"))
-
-
-@pytest.mark.thorough
-def test_the_result_is_a_picture_and_the_curve_where_it_is_known(visitor: Visitor) -> None:
-    def open_race(record: RaceRecord) -> None:
-        visitor.page.evaluate("(hash) => { location.hash = hash; }", f"#race={encode(record)}")
-        expect(visitor.page.locator(".dd-card")).to_have_count(len(record.columns))
-        visitor.wait_phase("ended")
-
-    open_race(race_of("kv lookup"))
-    assert picture(saved(visitor, "png")).width == 1200
-    assert saved(visitor, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
-    assert "@keyframes" in saved(visitor, "animation").path().read_text(encoding="utf-8")
-    curves = visitor.page.locator(".dd-export [data-form^=curve]")
-    visitor.page.get_by_role("button", name="Download", exact=True).click()
-    assert not any(button.is_visible() for button in curves.all()), "the fake engine has no costs"
-    visitor.page.keyboard.press("Escape")
-    open_race(replace(race_of("lookup"), events=tuple(priced(0, 5, 3))))
-    visitor.page.get_by_role("button", name="Download", exact=True).click()
-    expect(curves.filter(visible=True)).to_have_count(2)
-    visitor.page.keyboard.press("Escape")
-    assert picture(saved(visitor, "curve-png")).width == 1440, "twice as fine"
-    assert "rows in a pass" in saved(visitor, "curve-svg").path().read_text(encoding="utf-8")
-    assert visitor.complaints == []
-
-
-@pytest.mark.thorough
-def test_a_picture_that_is_asked_for_while_the_race_is_being_kept_is_one(visitor: Visitor) -> None:
-    """The page asks for a link to keep, 300 ms after a race's end. The first answer was taken for
-    that to both, so the picture was saved as SVG; or both were asked for the picture, and nothing
-    was kept.
-    """
-    page, asked = visitor.page, list[Route]()
-    visitor.columns("kv")
-    visitor.close_settings()
-    page.evaluate(TOGETHER)
-    with page.expect_download() as download:
-        page.locator("#run").click()
-    assert download.value.suggested_filename == "race.png"
-    assert len(picture(download.value).getbands()) == 4
-    page.wait_for_function(f"{RACES}.length === 1")
-
-    def hold(route: Route) -> None:
-        if '"ask":' in (route.request.post_data or ""):
-            asked.append(route)
-        else:
-            route.continue_()
-
-    page.evaluate("window.together = false")
-    page.route("**/run/predict*", hold)
-    with page.expect_request(lambda request: '"ask":"kept"' in (request.post_data or "")):
-        page.locator("#run").click()
-    with page.expect_download() as download:
-        visitor.take("png")
-        page.wait_for_timeout(200)
-        for route in asked:
-            route.continue_()
-        page.unroute("**/run/predict*", hold)
-    assert download.value.suggested_filename == "race.png"
-    page.wait_for_function(f"{RACES}.length === 2")
-
-
 @pytest.mark.thorough
 def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) -> None:
     """A busy browser may hear of a short race's beginning and end in one: behind another race that
@@ -422,41 +252,72 @@ def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) 
     visitor.close_settings()
     page.locator("#run").click()
     page.wait_for_function(f"{RACES}.length === 1")
-    with page.expect_request(lambda request: '"ask":"kept"' in (request.post_data or "")):
+    with page.expect_request(lambda request: '"form":"kept"' in (request.post_data or "")):
         page.evaluate(
             "document.dispatchEvent(new CustomEvent('dd-race',"
             " { detail: { ...window.shown, race: window.shown.race + 1 } }))"
         )
 
 
-def test_a_replay_page_opens_from_disk_without_a_network(
-    ended: Visitor, browser: Browser, tmp_path: Path
+def test_every_form_is_saved(ended: Visitor) -> None:
+    record = from_bytes(saved(ended, "json").path().read_bytes())
+    assert record.request.prompt == LONG
+    assert saved(ended, "csv").path().read_text(encoding="utf-8").startswith("column,")
+    assert "| KV reuse |" in saved(ended, "markdown").path().read_text(encoding="utf-8")
+    assert saved(ended, "svg").path().read_text(encoding="utf-8").startswith("<svg ")
+
+
+def test_a_link_holds_the_settings_and_is_copied_or_there_to_be_copied(
+    ended: Visitor, browser: Browser
 ) -> None:
-    file = tmp_path / "race.html"
-    saved(ended, "html").save_as(file)
-    page, said = browser.new_page(), list[str]()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url) if "http" in request.url else None)
-    page.goto(file.as_uri())
-    expect(page.locator(".dd-flow")).to_have_text(texts(ended))
-    page.get_by_label("Moment of the race").focus()
-    page.keyboard.press("Home")
-    # Lanes of one prompt begin at their first token, each of which is a letter here.
-    assert page.locator(".dd-flow").first.inner_text() == texts(ended)[0][0]
-    page.get_by_role("button", name="Back to the result").click()
-    page.locator('.dd-flow [data-round="12"]').nth(1).click()
-    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Pass 13")
-    expect(page.locator(".dd-tree-grid .dd-tree-node")).to_have_count(16)
-    assert said == []
-    page.close()
+    page = ended.page
+    page.evaluate("void (navigator.clipboard.writeText = async (it) => { window.copied = it })")
+    said = page.locator(".dd-export p")
+    field = page.get_by_label("Link to the settings")
+    page.get_by_role("button", name="Copy a link").click()
+    expect(said).to_have_text(re.compile(r"^Link copied\. It holds the settings"))
+    link = page.evaluate("window.copied")
+    assert link == page.evaluate("location.href"), "as the address bar does"
+    expect(field).to_be_hidden()
+    page.evaluate("void (navigator.clipboard.writeText = () => Promise.reject())")
+    page.get_by_role("button", name="Copy a link").click()
+    expect(said).to_have_text("Copy the link from here.")
+    expect(field).to_be_focused()
+    assert field.evaluate("(it) => it.value.slice(it.selectionStart, it.selectionEnd)") == link
+    other = Visitor(browser, link)
+    try:
+        other.wait_phase("idle")
+        expect(other.page.get_by_label("Prompt", exact=True)).to_have_value(LONG)
+        assert other.titles == ended.titles
+        other.page.locator("#run").click()
+        other.wait_phase("ended")
+        assert texts(other) == texts(ended)
+        assert other.complaints == []
+    finally:
+        other.close()
 
 
-def test_the_history_lists_compares_and_forgets(visitor: Visitor) -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize("query", ["?max_new_tokens=many", "?prompt=" + "a" * 9000, "?top_k=9&x=1"])
+def test_a_wrong_link_is_one_sentence(browser: Browser, address: str, query: str) -> None:
+    visitor = Visitor(browser, f"{address}{query}")
+    try:
+        alert = visitor.page.locator(".dd-board .dd-alert")
+        if "x=1" in query:  # what is not known is of others
+            expect(visitor.page.locator("#top_k input")).to_have_value("9")
+        else:
+            expect(alert).to_contain_text("ink")
+        assert visitor.complaints == []
+    finally:
+        visitor.close()
+
+
+def test_the_history_lists_compares_opens_and_forgets(visitor: Visitor) -> None:
     page = visitor.page
     visitor.columns("kv", "speculative", "lookup")
     visitor.ask("One question", tokens=24)
-    first = link_of(visitor)
+    page.wait_for_function(f"{RACES}.length > 0")
+    first = texts(visitor)
     visitor.ask("Another question", tokens=24)
     page.wait_for_function(f"{RACES}.length > 1")
     visitor.tab("History")
@@ -475,10 +336,13 @@ def test_the_history_lists_compares_and_forgets(visitor: Visitor) -> None:
     for box in rows.locator("input").all():
         box.check()
     beside.click()
-    expect(page.locator(".dd-history tbody tr")).to_have_count(3)
+    lines = page.locator(".dd-history tbody tr")
+    expect(lines).to_have_count(3)
+    expect(lines.first.locator("td").last).to_contain_text("different text")
     rows.nth(1).locator("a").click()
-    assert page.evaluate("location.hash") == first
-    expect(page.locator(".dd-recorded")).to_be_visible()
+    expect(page.locator(".dd-recorded")).to_contain_text("Recorded on ")
+    assert texts(visitor) == first
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("One question")
     visitor.tab("History")
     for box in rows.locator("input").all():
         box.check()
@@ -496,9 +360,9 @@ def test_the_newest_races_are_kept_that_there_is_room_for(
     """Fifty at most, and what a browser holds, some five million characters."""
     numbers = visitor.script(
         "const { kept } = modules['kept.js'];"
-        f"const long = 'x'.repeat({characters});"
-        f"for (let i = 0; i < {added}; i++) kept.add(`#race=${{i}} ${{long}}`, {{ columns: [] }});"
-        "return kept.races().map(({ link }) => parseInt(link.slice(6)));"
+        f"const record = 'x'.repeat({characters});"
+        f"for (let id = 0; id < {added}; id++) kept.add({{ id, record, columns: [] }});"
+        "return kept.races().map(({ id }) => id);"
     )
     assert numbers == [added - 1 - i for i in range(len(numbers))]
     assert abs(len(numbers) - kept) <= (kept < 50)

@@ -180,7 +180,7 @@ def test_what_cannot_work_is_not_there_and_old_doubts_are_gone(visitor: Visitor)
     visitor.endless()
     visitor.wait_decoding()
     expect(page.locator(".dd-doubt")).to_be_hidden()
-    assert page.evaluate("location.hash").startswith("#race="), "the settings, from the start"
+    assert page.evaluate("location.search").startswith("?prompt="), "the settings, from the start"
     expect(page.locator(".dd-replay-place")).to_be_visible()
     expect(page.locator(".dd-replay-play")).to_be_hidden()
     visitor.stop()
@@ -418,7 +418,7 @@ def test_dark_mode_is_kept(visitor: Visitor, address: str) -> None:
 @pytest.mark.thorough
 def test_the_built_in_model_races(browser: Browser) -> None:
     """The app as it is started without options: real engine, real worker, equal texts. A step is
-    looked into, and the race comes back from its link and is replayed.
+    looked into, and the race comes back from the history and is replayed.
     """
     with serving() as address:
         visitor = Visitor(browser, address)
@@ -436,11 +436,8 @@ def test_the_built_in_model_races(browser: Browser) -> None:
         look_into(visitor)
         texts = visitor.page.locator(".dd-flow").all_text_contents()
         visitor.page.wait_for_function(f"{RACES}.length > 0")
-        link = visitor.page.evaluate(f"{RACES}[0].link")
-        visitor.close()
-        visitor = Visitor(browser, address)
-        visitor.page.evaluate("(hash) => { location.hash = hash; }", link)
-        visitor.wait_phase("ended")  # the opening race is a recorded one, too
+        visitor.tab("History")
+        visitor.page.locator(".dd-races a").click()
         expect(visitor.page.locator(".dd-recorded")).to_contain_text("Recorded on ")
         assert visitor.page.locator(".dd-flow").all_text_contents() == texts
         visitor.page.get_by_label("Speed of the replay").select_option("0.25")

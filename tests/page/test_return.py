@@ -25,7 +25,7 @@ def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visito
     visitor.stop()
     visitor.wait_phase("ended")
     assert visitor.states == ["stopped", "stopped"]
-    expect(page.get_by_role("button", name="Share", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Copy a link")).to_be_visible()
     page.reload()
     visitor.wait_phase("ended")
     visitor.tab("Save")

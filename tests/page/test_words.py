@@ -3,7 +3,6 @@
 import pytest
 from browser import Visitor
 
-from backend.records.link import link
 from backend.web.examples import opening
 
 pytestmark = pytest.mark.browser
@@ -36,7 +35,6 @@ def test_there_is_little_to_read_before_a_race_and_after_it(
     page.get_by_role("button", name="Extract", exact=True).click()
     visitor.wait_phase("idle")
     assert page.evaluate(WORDS) <= BEFORE
-    page.evaluate("(hash) => { location.hash = hash; }", link(opening()).fragment)
-    visitor.wait_phase("ended")
-    page.get_by_role("button", name="Share", exact=True).wait_for()
+    visitor.open(opening())
+    page.get_by_role("button", name="Copy a link").wait_for()
     assert page.evaluate(WORDS) <= AFTER

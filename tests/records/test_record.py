@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from recordings import EVERY, FAKE, MADE, race_events, race_of
+from recordings import EVERY, FAKE, race_events
 
 from backend.errors import DerbyError
 from backend.events import (
@@ -14,10 +14,9 @@ from backend.events import (
     Filled,
     Finished,
     Preparing,
-    Saved,
     Started,
 )
-from backend.records.document import document_of
+from backend.records.file import document_of
 from backend.records.place import Hardware, this_machine, versions
 from backend.records.record import board, recorded
 from backend.results.scoreboard import Scoreboard
@@ -53,8 +52,7 @@ def test_events_stand_column_by_column_each_in_its_order() -> None:
 
 
 def test_what_is_of_no_race_is_left_out_and_what_is_of_no_column_refused() -> None:
-    """A snapshot's id opens it for whoever knows it."""
-    told = [Preparing("Loading..."), Saved(0, "0123456789abcdef"), Failed(0, "a")]
+    told = [Preparing("Loading..."), Failed(0, "a")]
     record = recorded(Request("a"), [default_column("kv")], FAKE, told)
     assert record.events == (Failed(0, "a"),)
     with pytest.raises(DerbyError, match="column 3 of a race of 2"):
@@ -101,13 +99,3 @@ def test_what_was_asked_and_written_stays_as_it_is() -> None:
     events = (Filled(0, "slot", FOLDER, spans), Finished(0, "end of program", spans))
     record = recorded(Request(FOLDER), [default_column("kv")], ModelSpec(), events)
     assert record.published(named) == record
-
-
-def test_settings_are_all_but_the_events_and_kinds_can_be_left_out() -> None:
-    record = race_of("kv lookup")
-    assert record.settings == replace(record, events=())
-    assert record.settings.made == MADE
-    brief = record.without(("Step", "Nothing of this name"))
-    assert {type(event).__name__ for event in record.events} - {"Step"} == {
-        type(event).__name__ for event in brief.events
-    }

@@ -21,7 +21,7 @@ from backend.strategies.column import (
     parse_column,
     settings_of,
 )
-from backend.strategies.registry import RENAMED, strategies
+from backend.strategies.registry import strategies
 from backend.strategies.settings import (
     Choice,
     Flag,
@@ -253,16 +253,28 @@ def test_a_servers_column_says_where_and_what() -> None:
     assert parse_column("@vllm").label == "Server (vllm)"
 
 
+@pytest.mark.parametrize("path", ["/models/a,b", 'a "b", c', "/a,b,k=3", "/usual", '"'])
+def test_a_path_with_a_comma_survives_the_column_s_text(path: str) -> None:
+    for text in ("speculative:k=4", "kv:cache=session"):
+        setting = {"draft": path} if text.startswith("spec") else {}
+        column = parse_column(text).with_settings(setting).on(OwnModel(path, "torch"))
+        assert parse_column(str(column)) == column
+    assert str(parse_column('kv:"model=/a,b"')) == 'kv:"model=/a,b"'
+    assert parse_column('@http://a:1:"model=a,b",gaps=true').settings()["model"] == "a,b"
+    with pytest.raises(DerbyError, match="quotes in column"):
+        parse_column('kv:"model=/a,b')
+
+
 WRITTEN = r"(kv|lookup|lookahead|stateless|)(@[a-z0-9/. ]*)?:[a-z0-9=,. -]*"
 
 
 @given(st.one_of(st.text(), st.from_regex(WRITTEN)))
-@example("restart")  # an old name
+@example('server:"at=a,b"')
 def test_anything_else_is_a_column_or_a_sentence(text: str) -> None:
     try:
         column = parse_column(text)
     except DerbyError:
         return  # any other exception fails this test
     name = re.split("[@:]", text.strip())[0] or "server"
-    assert column.name == RENAMED.get(name, name)
+    assert column.name == name
     assert parse_column(str(column)) == column

@@ -51,7 +51,7 @@ def test_views_are_json_and_only_grow(views: list[dict[str, Any]]) -> None:
 
 
 def test_a_recording_cannot_make_a_page_draw_thousands_of_pieces() -> None:
-    """16,000 of them in a link of 1,131 characters kept a browser busy for a second."""
+    """16,000 of them kept a browser busy for a second."""
     pieces = [["sampled" if i % 2 else "drafted", f"{i} "] for i in range(16_000)]
     long = replace(step(0, [1, 2], 0.02), spans=pieces)
     (column,) = view(board_of("kv", started(0), long), race=1, goal=2)["columns"]

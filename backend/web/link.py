@@ -1,0 +1,125 @@
+"""A race's settings as the query of the page's address, and the form that such a query fills in.
+
+There is no race in a link: whoever opens it sees the form filled in, and presses Run.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlencode
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from backend.errors import DerbyError
+from backend.models.files import HUB_ID
+from backend.strategies.column import Column
+from backend.types import ModelSpec, Request
+from backend.untrusted import read_as
+from backend.web.form import Values
+from backend.web.offer import HUB, Offer
+
+#: Characters of a link at most: what browsers, servers and proxies all take.
+LONGEST = 8_000
+
+#: How own grammars are named in a column.
+OWN = "my own"
+
+
+def _last(value: Any) -> Any:
+    return value[-1] if isinstance(value, list) else value
+
+
+Text = Annotated[str, BeforeValidator(_last)]
+Whole = Annotated[int, BeforeValidator(_last)]
+Real = Annotated[float, BeforeValidator(_last)]
+Truth = Annotated[bool, BeforeValidator(_last)]
+
+
+class Settings(BaseModel):
+    """What a link may say, as an address does: each value as text, "columns" and "stop" as often as
+    there are some. What else an address says is ignored.
+    """
+
+    prompt: Text = ""
+    columns: list[str] = []
+    max_new_tokens: Whole = 128
+    temperature: Real = 0.0
+    top_k: Whole = 0
+    top_p: Real = 1.0
+    seed: Whole = 0
+    stop: list[str] = []
+    chat: Truth = True
+    context: Whole = 0
+    heal: Truth = True
+    top: Whole = 0
+    model: Text = ""
+    engine: Text = ""
+    precision: Text = ""
+    device: Text = ""
+    grammar_kind: Text = Field("lark", title="The grammar's kind")
+    grammar: Text = ""
+
+
+def settings_of(request: Request, columns: Sequence[Column], target: ModelSpec) -> Settings:
+    """A race's settings; a grammar of the visitor's own is among them whole."""
+    grammars = (column.grammar for column in columns)
+    own = next((each for each in grammars if each is not None and each.name == OWN), None)
+    sampling = request.sampling
+    return Settings(
+        prompt=request.prompt,
+        columns=[str(column) for column in columns],
+        max_new_tokens=request.max_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        stop=list(request.stop),
+        chat=request.chat,
+        context=request.context,
+        heal=request.heal,
+        top=request.top,
+        model=target.name,
+        engine=target.engine,
+        precision=target.precision,
+        device=target.device,
+        **({"grammar_kind": own.kind, "grammar": own.text} if own else {}),
+    )
+
+
+def link(settings: Settings) -> str:
+    """The query, "?" included, without what is as usual; "" if that has more than LONGEST
+    characters.
+    """
+    said = settings.model_dump(exclude_defaults=True) | {"max_new_tokens": settings.max_new_tokens}
+    query = f"?{urlencode(said, doseq=True)}"
+    return query if len(query) <= LONGEST else ""
+
+
+def read_link(query: str) -> Settings | None:
+    """The settings that an address's query says; None if it says none. Raises DerbyError for a
+    query that is too long, or a value of another type.
+    """
+    if len(query) > LONGEST:
+        raise DerbyError(f"A link may have {LONGEST:,} characters: shorten it.")
+    said = parse_qs(query.removeprefix("?"), keep_blank_values=True)
+    known = {name: values for name, values in said.items() if name in Settings.model_fields}
+    return read_as(Settings, known, "The link") if known else None
+
+
+def form_of(settings: Settings, offer: Offer) -> Values:
+    """The settings that are said as values of the page's form. What this page does not offer is
+    left out, so the form's usual value applies.
+    """
+    said: dict[str, Any] = settings.model_dump(exclude_unset=True)
+    model, kind = said.pop("model", ""), said.pop("grammar_kind", "lark")
+    if columns := said.pop("columns", []):
+        said["lineup"] = "\n".join(columns)
+    if stop := said.pop("stop", []):
+        said["stop"] = "\n".join(s.replace("\n", "\\n").replace("\t", "\\t") for s in stop)
+    if grammar := said.pop("grammar", ""):
+        said |= {"grammar.kind": kind, "grammar.text": grammar}
+    keys = [key for key, label in offer.labels.items() if label == model]
+    if keys:
+        said["model"] = keys[0]
+    elif offer.hub and HUB_ID.fullmatch(model):
+        said |= {"model": HUB, "model.hub": model}
+    return said | {"measure": False}
