@@ -1,4 +1,4 @@
-"""python -m experiments NAME: one command an experiment, `gpu`, `opening`, `specbench`."""
+"""python -m experiments NAME: what developers measure now and then, and how the draft is made."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from backend.bench.quiet import wait_for_quiet
+from backend.bench.tables import results_table
 from backend.cli.console import complain, out, say
 from backend.cli.options import (
     Columns,
@@ -17,39 +18,22 @@ from backend.cli.options import (
     Target,
     Temperature,
     Wait,
-    parsed,
     unbundled,
 )
 from backend.errors import DerbyError
 from backend.racing.ledger import Ledger
 from backend.racing.models import LoadedModels
 from backend.results.sentences import taken_by_others
-from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.types import Request, Sampling
-from experiments.baselines import ASSISTED, PEERS
-from experiments.costs import COSTS
 from experiments.coverage import COVERAGE
 from experiments.experiment import Experiment, Setup
 from experiments.first_token import FIRST_TOKEN
 from experiments.gpu import gpu
-from experiments.interleaved import INTERLEAVED
-from experiments.opening import opening
-from experiments.program import PROGRAM
-from experiments.rollback import ROLLBACK
+from experiments.peers import PEERS_EXPERIMENT
 from experiments.specbench import specbench
-from experiments.structure import STRUCTURE
+from experiments.training.train import train
 
-EXPERIMENTS = (
-    INTERLEAVED,
-    COVERAGE,
-    COSTS,
-    PROGRAM,
-    STRUCTURE,
-    PEERS,
-    ASSISTED,
-    ROLLBACK,
-    FIRST_TOKEN,
-)
+EXPERIMENTS = (PEERS_EXPERIMENT, COVERAGE, FIRST_TOKEN)
 
 app = typer.Typer(
     help="What developers measure now and then.",
@@ -65,35 +49,30 @@ def command(experiment: Experiment) -> Callable[..., None]:
     def measure(
         prompts: PromptSet,
         target: Target,
-        column: Columns = list(DEFAULT_COLUMNS),
+        column: Columns = ["kv"],
         max_new_tokens: MaxNewTokens = 128,
         temperature: Temperature = 0.0,
-        rounds: Annotated[int, typer.Option(min=1, help="Of what has prompts of its own.")] = 3,
+        rounds: Annotated[int, typer.Option(min=1, help="Races, if it races.")] = 3,
         wait: Wait = 30,
     ) -> None:
-        setup = Setup(
-            prompts.read(),
-            parsed(column),
-            Request("-", max_new_tokens, Sampling(temperature)),
-            target.spec,
-            LoadedModels(),
-            say,
-            rounds,
-        )
+        request = Request("-", max_new_tokens, Sampling(temperature))
+        chosen, models = prompts.read(), LoadedModels()
+        setup = Setup(chosen, column, request, target.spec, models, say, rounds)
         wait_for_quiet(wait, say)
         ledger = Ledger()
-        found = experiment.run(setup)
+        results = experiment.run(setup)
         say(f"Meanwhile {taken_by_others(ledger.conditions())}.")
-        out.print(experiment.table(setup, found))
-        print(json.dumps([asdict(result) for result in found]))
+        of = f"{target.spec}, {max_new_tokens} new tokens, T={temperature}"
+        out.print(results_table(f"{experiment.name}: {of}", results))
+        print(json.dumps([asdict(result) for result in results]))
 
     return unbundled(measure)
 
 
 for each in EXPERIMENTS:
     app.command(each.name, help=each.help)(command(each))
-app.command("gpu", help="Measure all that a CUDA device can show, the most valuable first.")(gpu)
-app.command("opening", help="Record anew the race that a page just opened plays.")(opening)
+app.command("gpu")(gpu)
+app.command("train")(train)
 app.command("specbench", help="Every method by category, as Spec-Bench's tables have it.")(
     unbundled(specbench)
 )

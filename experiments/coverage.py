@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from statistics import median
 
+from backend.bench.runner import raced, whole
 from backend.racing.race import Race
 from backend.results.intervals import Ratio
 from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE
 from experiments.experiment import Experiment, Setup
-from experiments.runs import run_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ def coverage(setup: Setup) -> list[CoverageResult]:
     column = default_column(BASELINE)
     found: list[Ratio] = []
     for number in range(setup.rounds):
-        setup.say_round(number)
+        setup.say(f"race {number + 1} of {setup.rounds}")
         prompt = setup.prompts[number % len(setup.prompts)].text
         race = Race(replace(setup.request, prompt=prompt), (column, column), setup.target)
-        first, second = run_together(race, setup.models)
+        first, second = whole(raced(race, setup.models)).scores
         found.append(second.gain_over(first))
     return [summed_up(column.label, found)]
 
@@ -58,5 +58,5 @@ def summed_up(column: str, found: list[Ratio]) -> CoverageResult:
 
 
 COVERAGE = Experiment(
-    "coverage", "how often the interval of a column's race against itself holds 1", coverage
+    "coverage", "How often the interval of a column's race against itself holds 1.", coverage
 )

@@ -174,5 +174,5 @@ def _watched(pid: int) -> Iterator[list[int]]:
 
 
 FIRST_TOKEN = Experiment(
-    "first_token", "what a large model of one's own waits for before its first token", first_token
+    "first_token", "What a large model of one's own waits for before its first token.", first_token
 )

@@ -26,18 +26,10 @@ from backend.results.sentences import taken_by_others
 from backend.types import Request, Sampling
 
 #: Every method; those that the engine cannot run are left out.
-METHODS = (
-    "lookup",
-    "suffix",
-    "recycling",
-    "layerskip",
-    "lookahead",
-    "speculative:draft=trained",
-    "speculative",
-)
+METHODS = ("lookup", "lookahead", "speculative:draft=trained", "speculative")
 
 #: Spec-Bench's tables call the eight categories of MT-bench by one name.
-MULTI_TURN = (
+MULTI_TURN = [
     "writing",
     "roleplay",
     "reasoning",
@@ -46,7 +38,7 @@ MULTI_TURN = (
     "extraction",
     "stem",
     "humanities",
-)
+]
 
 
 def specbench(

@@ -38,7 +38,6 @@ LATE = (
     "backend.engines.torch.",
     "backend.engines.heads.device",
     "backend.engines.heads.network",
-    "backend.training.",
 )
 ELSEWHERE = re.compile(
     r"pypi\.org|pythonhosted\.org|--(extra-)?index-url|(?<![\w.])/(root|home|Users|tmp|work)/"

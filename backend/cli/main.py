@@ -30,8 +30,6 @@ COMMANDS = {
     "load": "Measure many requests at once, and compare with the prediction.",
     "tune": "Find the fastest settings here: pass times, predicted and measured speed-ups "
     "(minutes).",
-    "train": "Train a draft for a model on conversations that the model writes; continues if "
-    "interrupted.",
 }
 
 

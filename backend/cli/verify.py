@@ -7,7 +7,7 @@ import typer
 
 from backend.bench.prompts import PROMPTS
 from backend.cli.console import out
-from backend.cli.options import MaxNewTokens
+from backend.cli.options import Device, MaxNewTokens
 from backend.engines.registry import engines
 from backend.errors import DerbyError
 from backend.models.files import BUILT_IN
@@ -26,6 +26,7 @@ def verify(
     model: Annotated[
         str, typer.Option(help="Another model than the built-in one, as it was published.")
     ] = BUILT_IN,
+    device: Device = "CPU",
     max_new_tokens: MaxNewTokens = 96,
     first: Annotated[
         int, typer.Option(help="The case to begin with, to go on with a run that ended.", min=1)
@@ -35,12 +36,12 @@ def verify(
     from backend.bench.verify import verify as run_cases
 
     promised = [
-        replace(target, name=model)
+        replace(target, name=model, device=device)
         for target in TARGETS
         if target.engine in engine and (model == BUILT_IN or target.precision != "int4-exact")
     ]
     others = set(engine) - {target.engine for target in promised}
-    targets = (*promised, *(ModelSpec(model, name) for name in sorted(others)))
+    targets = (*promised, *(ModelSpec(model, name, device=device) for name in sorted(others)))
     chosen = cases(targets, PROMPTS[:prompts])
     unequal = 0
     if not (left := chosen[first - 1 :]):

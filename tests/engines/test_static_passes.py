@@ -20,7 +20,6 @@ from backend.engines.torch.graphs import Capture, uncaptured
 from backend.engines.torch.static import FIRST_CAPACITY, IDLE, WIDTHS, capacity_for, width_for
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
-from experiments.plain_loop import PlainLoop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -263,8 +262,6 @@ def test_a_capture_does_not_go_by_what_an_earlier_pass_left() -> None:
     # The first of these has the cache that was outgrown, the other one has a new one.
     for fresh in (engine.open(), engine.open()):
         assert_close(feed(fresh, [9]), feed(GROWING["llama"].open(), [9]))
-    loop = PlainLoop(engine.fixed_widths(), 20)
-    assert len(loop.run([1, 2], 3)[0]) == 3
 
 
 def test_a_loaded_context_may_need_a_larger_cache() -> None:
@@ -357,16 +354,3 @@ def test_the_built_in_model_writes_the_same_over_fixed_widths() -> None:
     tree, links = (21, 22, 23, 24, 25), (-1, -1, 0, 1, 2)
     got, want = other.forward(tree, links, [3, 4]), one.forward(tree, links, [3, 4])
     np.testing.assert_allclose(got, want, atol=5e-4, rtol=0)
-
-
-@pytest.mark.parametrize("capture", [uncaptured, Recorder()], ids=["run", "replayed"])
-def test_the_plain_loop_writes_what_a_session_writes(capture: Capture) -> None:
-    """It chooses and feeds back on the device: replayed, it knows nothing of the host."""
-    engine = build(MODELS["llama"], capture)
-    loop = PlainLoop(engine.fixed_widths(), 200)
-    for prompt in ([5, 9, 11], [7], list(range(100))):
-        session = GROWING["llama"].open()
-        want = [int(feed(session, prompt).argmax())]
-        while len(want) < 12:
-            want.append(int(feed(session, want[-1:]).argmax()))
-        assert loop.run(prompt, 12)[0] == want

@@ -1,117 +1,56 @@
-"""The programme for CUDA devices, in miniature on the CPU: every part runs, is kept, goes on."""
+"""The GPU programme on the CPU: a part's output is kept, and failures leave the others."""
 
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import chat_model
 import pytest
 import torch
 
-from backend.bench.prompts import PROMPTS
 from backend.errors import DerbyError
-from backend.racing.models import LoadedModels
-from backend.types import ModelSpec
 from experiments import gpu
-from experiments.gpu import DONE, FULL, PARTS, SHORT, Journal, Line, Part, Task, ended, run_part
+from experiments.gpu import DONE, PARTS, run_part
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Task]:
-    """On a tiny model that can be chatted with."""
-    before = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DECODE_DERBY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        # Two would wait for each other longer than they compute.
-        patch.setattr("backend.engines.torch.engine.threads", lambda: 1)
-        model = chat_model.make(tmp_path_factory.mktemp("chat"))
-        target = ModelSpec(str(model), "torch", "fp32", "CPU")
-        folder = tmp_path_factory.mktemp("results")
-        yield Task(target, PROMPTS[:1], folder, SHORT, LoadedModels(idle_warm_up=True))
-    torch.set_num_threads(before)
-
-
-def a_part(*jobs: Any) -> Part:
-    """One that measures these jobs but those that are known; an error among them ends it."""
-
-    def lines(task: Task, journal: Journal, _seconds: float) -> Iterator[Line]:
-        for job in jobs:
-            if isinstance(job, Exception):
-                raise job
-            if job not in journal.of(task.digest):
-                yield {"of": task.digest, "job": job}
-
-    return Part("passes", "for a test", 1.0, lines, lambda *_: None)
-
-
-@pytest.mark.thorough
-def test_all_parts_run_in_miniature(
-    task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_part_is_a_command_whose_output_is_kept_and_which_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = count(step=0.05)  # a slow machine stops nothing
-    monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(gpu, "SYNTHESIS", 0.05)
-    assert {name: run_part(part, task, 4) for name, part in PARTS.items()} == dict.fromkeys(
-        PARTS, DONE
+    monkeypatch.setitem(
+        gpu.PARTS,
+        "small",
+        (1.0, "backend bench --engine fake --model {model} --max-new-tokens 8 -c kv --wait 0"),
     )
-    equality = task.journal("equality").of(task.digest).values()
-    assert {job["job"] for job in equality if job.get("unequal")} == set()
-    assert list(task.journal("passes").of(task.digest)["fp32"]["ms"]) == ["1", "2", "8"]
-    for part in PARTS.values():
-        part.tell(task, task.journal(part.name))
-    told = capsys.readouterr().out
-    assert "1 of 1 cases equal" in told
-    assert "Lookahead" in told
-    files = {path: path.read_bytes() for path in task.folder.rglob("*.jsonl")}
-    assert len(files) == len(PARTS)
-    assert str(task.folder) not in told + str(b"".join(files.values()))
-    for part in PARTS.values():
-        run_part(part, task, 4)
-    assert {path: path.read_bytes() for path in task.folder.rglob("*.jsonl")} == files
-
-
-def test_what_a_part_found_outlives_its_failure_and_its_limit(task: Task, tmp_path: Path) -> None:
-    task = replace(task, folder=tmp_path)
-    assert run_part(a_part("a", RuntimeError("the device is gone")), task, 9).startswith("failed: ")
-    assert "a" in task.journal("passes").of(task.digest)
-    assert run_part(a_part("a", "b", "c"), task, 0) == "stopped by its time limit"
-    (file,) = tmp_path.rglob("*.jsonl")
-    file.write_text(file.read_text(encoding="utf-8") + '{"of', encoding="utf-8")  # killed
-    assert run_part(a_part("a", "b", "c"), task, 9) == DONE
-    assert {"a", "b", "c"} <= set(task.journal("passes").of(task.digest))
-    other = replace(task, size=FULL)
-    assert ended(other.journal("passes"), other) == "", "those of other conditions do not count"
+    assert run_part("small", tmp_path, "fake", "CPU", None, 100) == "done"
+    printed = (tmp_path / "small.txt").read_text(encoding="utf-8")
+    assert "KV reuse" in printed
+    assert printed.endswith(f"{DONE}\n")
+    assert run_part("small", tmp_path, "fake", "CPU", None, 100) == "done already"
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
-    [(-11, "ended by itself with code -11"), (None, "was ended 90 s after its time")],
+    ("code", "end"),
+    [(3, "ended with code 3"), (None, "stopped by its time limit")],
 )
-def test_a_part_that_crashes_or_hangs_is_recorded_and_the_next_one_runs(
-    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None, said: str
+def test_a_part_that_fails_or_hangs_is_told_and_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, end: str
 ) -> None:
-    task, asked = replace(task, folder=tmp_path), list[str]()
+    commands: list[list[str]] = []
 
-    def run(argv: list[str], *, timeout: float, **_: object) -> Any:
-        asked.append(argv[argv.index("--only") + 1])
-        assert timeout <= 60 + gpu.PATIENCE
-        if end is None:
-            raise subprocess.TimeoutExpired(argv, timeout)
-        return subprocess.CompletedProcess(argv, end)
+    def run(command: list[str], *, timeout: float, **_: object) -> Any:
+        commands.append(command)
+        if code is None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, code)
 
     monkeypatch.setattr(gpu.subprocess, "run", run)
-    gpu.run_all(task, None, 60)
-    assert asked == list(PARTS)
-    assert {ended(task.journal(name), task) for name in PARTS} == {said}
+    for part in (*PARTS, *PARTS):
+        assert run_part(part, tmp_path, "a-model", "CUDA:1", Path("questions.jsonl"), 1) == end
+    assert len(commands) == 2 * len(PARTS)
+    assert all({"a-model", "CUDA:1"} <= set(command) for command in commands)
+    assert not any("{" in word for command in commands for word in command)
 
 
 def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DerbyError, match="no CUDA device"):
-        gpu.require_device("CUDA")
-    monkeypatch.setattr(gpu, "find_spec", lambda _: None)
-    with pytest.raises(DerbyError, match="no PyTorch"):
-        gpu.require_device("CUDA")
+        gpu.device_name("CUDA")

@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
 from backend.errors import DerbyError
-from backend.training.shards import GIVEN, GREEDY, QUESTION, SAMPLED
+
+#: Who wrote a token: a template or a given beginning, the target as the user, the target as itself
+#: (greedy, or sampled at temperature 0.7).
+GIVEN, QUESTION, GREEDY, SAMPLED = range(4)
 
 #: What is rendered to see how a template joins turns.
 ROLES = ("system", "user", "assistant", "user")
 MARKS = ("prompt", "question", "answer", "again")
 
-OPENINGS = Path(__file__).parents[2] / "assets" / "training" / "openings.json"
+OPENINGS = Path(__file__).with_name("openings.json")
 
 #: Shares of conversations: with another system prompt than the template's own; begun by the first
 #: words of a long question; begun by those of a long or another one; answered greedily; with a
@@ -63,7 +67,7 @@ class Openings:
 
 @cache
 def openings() -> Openings:
-    """The lists of assets/training/openings.json. Their order decides what a seed draws."""
+    """The lists of openings.json. Their order decides what a seed draws."""
     stored = json.loads(OPENINGS.read_text(encoding="utf-8"))
     return Openings(**{name: tuple(entries) for name, entries in stored.items()})
 
@@ -110,7 +114,7 @@ def template_of(fast: Any) -> Template:
         parts = _around(fast.apply_chat_template(turns, tokenize=False))
         before, after, to_answer, to_question, _ = parts
         return _template(fast, plain, before, after, to_answer, to_question)
-    except (ValueError, _template_errors()) as error:
+    except (ValueError, TemplateError) as error:
         raise DerbyError(
             f"This model's chat template ({error}) does not set out system, user and assistant "
             "turns one after the other: choose a chat model whose template does."
@@ -120,12 +124,6 @@ def template_of(fast: Any) -> Template:
 def _around(rendered: str) -> list[str]:
     """What stands before, between and behind the turns."""
     return re.split("|".join(f"«{mark}»" for mark in MARKS), rendered)
-
-
-def _template_errors() -> type[Exception]:
-    from jinja2 import TemplateError
-
-    return TemplateError
 
 
 def _template(

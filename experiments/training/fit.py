@@ -29,7 +29,7 @@ from backend.engines.heads.network import (
     embeddings,
     tensor,
 )
-from backend.training.shards import Shard, Text, groups
+from experiments.training.shards import Shard, Text, groups
 
 #: Later draft steps count for less: they are reached less often.
 FADE = 0.7
@@ -52,14 +52,6 @@ class Recipe:
     rate: float = 6e-4
     steps: tuple[int, ...] = (1, 1, 1, 2, 2, 3)
     seed: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """`seen`: tokens trained on so far. `said`: how the fit stands, in words."""
-
-    seen: int
-    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +156,7 @@ def batches(
         yield from found
 
 
-def fit(
-    head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float
-) -> Iterator[Progress]:
+def fit(head: TorchHead, shards: Sequence[Shard], recipe: Recipe, seconds: float) -> Iterator[str]:
     """Train `head` in place for so long; tells how it stands every minute and at the end."""
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
@@ -181,12 +171,8 @@ def fit(
             passed = min(1, (monotonic() - began) / seconds)
             if passed == 1 or monotonic() - told > 60:
                 told = monotonic()
-                said = " ".join(f"{hit:.3f}" for hit in hits)
-                yield Progress(
-                    seen,
-                    f"{passed:.0%}, {(1 - passed) * seconds / 60:.0f} minutes left: {seen} tokens, "
-                    f"{seen / (told - began):.0f}/s, right at each step {said}",
-                )
+                rates = " ".join(f"{hit:.3f}" for hit in hits)
+                yield f"{passed:.0%}: {seen} tokens, right at each step {rates}"
             if passed == 1:
                 return
             rate = recipe.rate * min(1, (done + 1) / 60) * (0.02 + 0.49 * (1 + cos(pi * passed)))
@@ -220,9 +206,7 @@ def evaluate(
     steps: int,
     most: int | None = None,
 ) -> list[float]:
-    """How often the head's choice is the target's, at each of `steps` draft steps behind right
-    ones, in the first `most` batches.
-    """
+    """How often the head's choice is the target's, by draft step, in the first `most` batches."""
     hits, counts = np.zeros(steps), 0
     for batch in islice(batches(shards, recipe, np.random.default_rng(0)), most):
         with torch.autocast(head.embedding.device.type, torch.bfloat16):

@@ -1,0 +1,228 @@
+"""Synthesised conversations on disk: files of tokens, and beside each its target's features.
+
+A shard is one batch of conversations that all start at once and grow by one token a step, drawn
+from a seed of its own. Run again, synthesis goes on with the first shard that is missing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from backend.models.files import Say
+from backend.types import HiddenStates
+from experiments.training.chats import GREEDY, QUESTION, USUAL, Caps, Chat
+
+if TYPE_CHECKING:
+    from experiments.training.target import Target
+
+#: Shard i is drawn from this plus i.
+SEED = 20_240_000
+
+#: Questions are sampled from the most probable tokens that make up this much.
+NUCLEUS = 0.95
+
+#: Draws until one falls into the nucleus; the most probable token is taken if none does.
+TRIES = 20
+
+#: A batch loses its finished conversations once they are one in so many: a new shape costs time.
+SHRINK = 24
+
+
+#: Gives HiddenStates [n, F] of each text, int64 [n].
+FeaturesOf = Callable[[Sequence[NDArray[np.int64]]], list[HiddenStates]]
+
+T = TypeVar("T")
+
+
+class Text(NamedTuple):
+    """One conversation: tokens int64 [n], which of them are an answer's, bool [n], and the
+    target's features of them as bf16 bits, uint16 [n, F].
+    """
+
+    tokens: NDArray[np.int64]
+    answers: NDArray[np.bool_]
+    features: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`path` is the file of tokens: `tokens` uint16 or uint32 [N], `kind` uint8 [N], `offsets`
+    int64 [texts + 1].
+    """
+
+    path: Path
+
+    @property
+    def features_path(self) -> Path:
+        return self.path.with_suffix(".features.npy")
+
+    def texts(self) -> Iterator[Text]:
+        """Its conversations; the features stay on disk until they are read."""
+        with np.load(self.path) as stored:
+            tokens, kind, offsets = stored["tokens"], stored["kind"], stored["offsets"]
+        features = np.load(self.features_path, mmap_mode="r")
+        for a, b in pairwise(offsets):
+            yield Text(tokens[a:b].astype(np.int64), kind[a:b] >= GREEDY, features[a:b])
+
+    def add_features(self, features_of: FeaturesOf) -> None:
+        """Write the target's features of its conversations, unless they are there."""
+        if self.features_path.exists():
+            return
+        with np.load(self.path) as stored:
+            tokens, offsets = stored["tokens"].astype(np.int64), stored["offsets"]
+        texts = [tokens[a:b] for a, b in pairwise(offsets)]
+        states = torch.from_numpy(np.concatenate(features_of(texts)))
+        bits = states.bfloat16().view(torch.uint16).numpy()
+        with whole(self.features_path) as file:
+            np.save(file, bits)
+
+    @property
+    def answer_tokens(self) -> int:
+        return int(self.answer_counts(1).sum())
+
+    def answer_counts(self, vocab_size: int) -> NDArray[np.int64]:
+        """How often each token occurs in answers."""
+        with np.load(self.path) as stored:
+            return np.bincount(stored["tokens"][stored["kind"] >= GREEDY], minlength=vocab_size)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that appears as `path` once it is complete."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        yield file
+    partial.replace(path)
+
+
+def shards_in(folder: Path) -> list[Shard]:
+    """The complete shards of a folder, in order."""
+    return [Shard(path) for path in sorted(folder.glob("shard-?????.npz"))]
+
+
+def groups(texts: Iterable[T], length: Callable[[T], int], most: int) -> list[list[T]]:
+    """Consecutive texts in groups of at most `most` tokens, counted as if all texts of a group were
+    as long as its last one. A group has at least one text.
+    """
+    found: list[list[T]] = [[]]
+    for text in texts:
+        if (len(found[-1]) + 1) * length(text) > most and found[-1]:
+            found.append([])
+        found[-1].append(text)
+    return found
+
+
+def synthesise(
+    folder: Path, answer_tokens: int, target: "Target", say: Say, caps: Caps = USUAL
+) -> list[Shard]:
+    """Add shards to `folder` until answers make up `answer_tokens`; gives all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    total = sum(shard.answer_tokens for shard in shards_in(folder))
+    for number in count():
+        if total >= answer_tokens:
+            break
+        shard = Shard(folder / f"shard-{number:05d}.npz")
+        if shard.path.exists():
+            continue
+        _write(shard, conversations(target, SEED + number, caps), target.files.vocab_size)
+        total += shard.answer_tokens
+        say(f"{shard.path.name}: answers have {total} of {answer_tokens} tokens")
+    return shards_in(folder)
+
+
+def _write(shard: Shard, chats: Sequence[Chat], vocab_size: int) -> None:
+    narrow = vocab_size <= 1 << 16
+    tokens = [token for chat in chats for token in chat.tokens]
+    with whole(shard.path) as file:
+        np.savez_compressed(
+            file,
+            tokens=np.array(tokens, dtype=np.uint16 if narrow else np.uint32),
+            kind=np.array([kind for chat in chats for kind in chat.kinds], dtype=np.uint8),
+            offsets=np.cumsum([0, *(len(chat.tokens) for chat in chats)], dtype=np.int64),
+        )
+
+
+def conversations(target: "Target", seed: int, caps: Caps) -> list[Chat]:
+    """One batch of conversations, led to their ends."""
+    rng = np.random.default_rng(seed)
+    noise = torch.Generator().manual_seed(seed)
+    everyone = [Chat(target.template, rng, caps) for _ in range(caps.batch)]
+    running = everyone
+    shared = min(len(chat.queue) for chat in everyone)
+    for chat in everyone:
+        chat.force(shared)
+    tokens = np.array([chat.tokens for chat in everyone], dtype=np.int64)
+    rows = np.arange(len(everyone), dtype=np.int32)
+    target.forget()
+    while True:
+        _grow(running, target.step(tokens, rows), noise, target)
+        left = [row for row, chat in enumerate(running) if not chat.done]
+        if not left:
+            target.forget()
+            return everyone
+        if len(running) - len(left) < max(1, len(running) // SHRINK):
+            left = list(range(len(running)))
+        running = [running[row] for row in left]
+        rows = np.array(left, dtype=np.int32)
+        tokens = np.array([chat.tokens[-1:] for chat in running], dtype=np.int64)
+
+
+def _grow(chats: Sequence[Chat], logits: Tensor, noise: torch.Generator, target: "Target") -> None:
+    """Add a token to each chat that is not over: the next forced one, or one sampled from its
+    row of logits [B, V].
+    """
+    free = [row for row, chat in enumerate(chats) if not chat.done and not chat.queue]
+    for chat in chats:
+        if not chat.done and chat.queue:
+            chat.force(1)
+    for start in range(0, len(free), target.together):
+        some = free[start : start + target.together]
+        asked = [chats[row] for row in some]
+        for chat, token in zip(asked, draw(logits[some], asked, noise), strict=True):
+            chat.take(token)
+
+
+def draw(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> list[int]:
+    """The next token of each chat; logits [B, V] are overwritten."""
+    drawn = logits.argmax(1)
+    pick = [row for row, chat in enumerate(chats) if chat.temperature]
+    if pick:
+        drawn[pick] = _sampled(logits[pick], [chats[row] for row in pick], noise)
+    return drawn.tolist()
+
+
+def _sampled(logits: Tensor, chats: Sequence[Chat], noise: torch.Generator) -> Tensor:
+    """int64 [B]: questions from their nucleus, answers from all tokens."""
+    questions = [row for row, chat in enumerate(chats) if chat.phase == QUESTION]
+    asking = torch.zeros(len(chats), dtype=torch.bool, device=logits.device)
+    asking[questions] = True
+    barred: dict[tuple[int, ...], list[int]] = {}
+    for row in questions:
+        barred.setdefault(chats[row].barred, []).append(row)
+    for tokens, rows in barred.items():
+        logits[torch.tensor(rows)[:, None], torch.tensor(tokens)] = -torch.inf
+    heat = torch.tensor([chat.temperature for chat in chats], device=logits.device)
+    p = torch.softmax(logits.div_(heat[:, None]), 1)
+    below = p.cumsum(1)
+    found = p.argmax(1)
+    todo = torch.arange(len(chats), device=logits.device)
+    for _ in range(TRIES):  # drawing again is exact, and cheaper than sorting for the nucleus
+        level = torch.rand(len(todo), 1, generator=noise).to(p.device) * below[todo, -1:]
+        token = torch.searchsorted(below[todo], level, right=True).clamp_(max=p.shape[1] - 1)
+        mine = p[todo]
+        chance = mine.gather(1, token)
+        likelier = (mine * (mine > chance)).sum(1)
+        good = (chance[:, 0] > 0) & (~asking[todo] | (likelier < NUCLEUS))
+        found[todo[good]] = token[good, 0]
+        todo = todo[~good]
+        if not len(todo):
+            break
+    return found
