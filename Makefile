@@ -3,6 +3,7 @@
 # make llamacpp  install the llama.cpp engine, which runs any GGUF file
 # make test   prepare, and run what a change must pass: minutes
 # make test-all  everything: also the thorough tests and a Ray cluster
+# make test-plugins  the packages in plugins/, installed into build/plugins
 # make test-thorough, test-cluster  those parts alone
 # make gpu    all that a CUDA device can show, in 40 minutes; results go to build/gpu/
 # make soak   five visitors and killed workers, for ten minutes
@@ -20,7 +21,7 @@ COMPILE = { test -e .venv/compiled || { nice $(BIN)/python -m compileall -q -x '
 # the cores from the other tests.
 THREE_AT_A_TIME = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run setup llamacpp test types tests test-all test-thorough test-cluster verify bench gpu soak
+.PHONY: run setup llamacpp test types tests test-all test-plugins test-thorough test-cluster verify bench gpu soak
 
 run: .venv/installed
 	$(COMPILE) & $(BIN)/python app.py
@@ -44,7 +45,12 @@ types:
 tests:
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(THREE_AT_A_TIME)
 
-test-all: test test-thorough test-cluster
+test-plugins: .venv/installed-dev
+	rm -rf build/plugins
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/plugins $(wildcard ./plugins/*)
+	PYTHONPATH=build/plugins OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest plugins tests/strategies tests/test_refusals.py
+
+test-all: test test-plugins test-thorough test-cluster
 
 test-thorough: .venv/installed-dev
 	$(COMPILE) & $(BIN)/python -m backend setup && wait

@@ -23,11 +23,14 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import default_column
-from backend.strategies.registry import DEFAULT_COLUMNS
+from backend.strategies.registry import DEFAULT_COLUMNS, strategies
 from backend.types import ModelSpec, Request
 from backend.web.form import read_race
 from backend.web.lineup_editor import answer
 from page.site import proxies_of
+
+#: Those of plug-ins, too, where some are installed.
+COLUMNS = ", ".join(strategies())
 
 #: Fields of the page's form that are wrong, and the sentence.
 FORMS: list[tuple[dict[str, Any], str]] = [
@@ -67,12 +70,12 @@ FORMS: list[tuple[dict[str, Any], str]] = [
     ({"lineup": "kv\n" * 1334}, "The line-up has 4,002 characters; it must have at most 4,000."),
     (
         {"lineup": "kv\n\nnothing"},
-        "Line 3 of the line-up: There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
+        f"Line 3 of the line-up: There is no column 'nothing'; choose from {COLUMNS}.",
     ),
     ({"lineup": ["kv"]}, "The line-up is a list of 1; it must be text."),
     (
         {"lineup": "kv\ud800"},
-        "Line 1 of the line-up: There is no column 'kv\\ud800'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
+        f"Line 1 of the line-up: There is no column 'kv\\ud800'; choose from {COLUMNS}.",
     ),
     (
         {"lineup": "kv@fake"},
@@ -160,12 +163,12 @@ ACTIONS: list[tuple[Any, str]] = [
     ({}, "The action is unknown."),
     (
         {"op": "add", "strategy": "nothing"},
-        "There is no column 'nothing'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
+        f"There is no column 'nothing'; choose from {COLUMNS}.",
     ),
     ({"op": "add", "strategy": {"kv": 1}}, "'add.strategy' is a dict of 1; it must be text."),
     (
         {"op": "add", "strategy": "kv\nkv"},
-        "There is no column 'kv\\nkv'; choose from stateless, kv, speculative, lookahead, grammar, lookup, suffix, recycling, layerskip, no_reuse, single, server.",
+        f"There is no column 'kv\\nkv'; choose from {COLUMNS}.",
     ),
     ({"op": "duplicate", "index": 5}, "Column 5 does not exist; the line-up has columns 0 to 4."),
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),

@@ -16,7 +16,7 @@ from backend.types import Outcome, Proposal
 
 
 class Proposer(Protocol):
-    """What proposes without a network: prompt lookup, suffix decoding, token recycling.
+    """What proposes without a network: prompt lookup, token recycling.
 
     `by`: what it is called where its guesses are shown. `guesses`: those of the last round.
     `first_token_acceptance`: the chance of the best of them that come next.

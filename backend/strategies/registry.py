@@ -19,7 +19,6 @@ from backend.strategies.plain import (
 from backend.strategies.recycling import RECYCLING
 from backend.strategies.server import SERVER
 from backend.strategies.speculative import SPECULATIVE
-from backend.strategies.suffix import SUFFIX
 
 BASELINE = KV_REUSE.name
 
@@ -30,7 +29,6 @@ OURS = (
     LOOKAHEAD,
     GRAMMAR,
     LOOKUP,
-    SUFFIX,
     RECYCLING,
     LAYERSKIP,
     NO_REUSE,

@@ -28,7 +28,6 @@ from backend.strategies.equivalents import Draft, Equivalent, Lookup
 from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.recycling import recycling_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
-from backend.strategies.suffix import suffix_of
 from backend.types import ModelSpec
 
 #: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
@@ -38,7 +37,6 @@ TRAINED, HYBRID = "trained", "hybrid"
 USUALLY = "usual"
 BESIDE: dict[str, Callable[[DrafterInputs, DraftLength], Proposer]] = {
     "lookup": lookup_of,
-    "suffix": suffix_of,
     "recycling": recycling_of,
 }
 
@@ -154,7 +152,6 @@ def _named(values: Values) -> str:
 _BESIDE = (
     (USUALLY, "as usual"),
     ("lookup", "prompt lookup"),
-    ("suffix", "suffix decoding"),
     ("recycling", "token recycling"),
 )
 
@@ -225,7 +222,6 @@ SPECULATIVE = Strategy(
         "draft=trained,k=4",
         "draft=int4,k=3",
         "draft=int4,k=8",
-        "beside=suffix",
         "draft=trained,beside=recycling,k=6",
         "promise=distribution",
     ),

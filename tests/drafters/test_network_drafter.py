@@ -23,7 +23,6 @@ from backend.drafters.hybrid import Hybrid, Proposer
 from backend.drafters.network_drafter import READ_FORCED, NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.drafters.recycling import TokenRecycling
-from backend.drafters.suffix import SuffixDecoding
 from backend.engines.base import Session
 from backend.engines.draft import ModelNetwork
 from backend.engines.fake import CAPABILITIES, RECURRENT, FakeEngine
@@ -452,13 +451,12 @@ def test_a_hybrid_verifies_both_guesses_in_one_tree_where_that_pays() -> None:
     assert proposal.calls
 
 
-@pytest.mark.parametrize("name", ["suffix", "recycling"])
+@pytest.mark.parametrize("name", ["recycling"])
 def test_any_proposer_without_weights_goes_beside_a_draft(name: str) -> None:
     """In a text that repeats itself it is right and spares the draft's calls; in one that does not,
     nearly all that is accepted is the draft's. The text stays what it is.
     """
     kinds: dict[str, Callable[[DraftLength], Proposer]] = {
-        "suffix": lambda length: SuffixDecoding(length, chain=False),
         "recycling": lambda length: TokenRecycling(length, chain=False),
     }
     for period, sharpness in ((1, 8.0), (2, 4.0)):

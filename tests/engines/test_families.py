@@ -197,7 +197,7 @@ def test_auto_columns_run_where_the_cache_takes_no_trees(models: Models, name: s
     """
     loaded = LoadedModels(idle_warm_up=True)
     target = ModelSpec(str(models.folder(name)), "torch")
-    names = ("kv", "lookup", "speculative", "suffix", "recycling", "lookahead")
+    names = ("kv", "lookup", "speculative", "recycling", "lookahead")
     columns = tuple(map(parse_column, names))
     costs = PassCosts((1, 2, 4, 8, 16), (1e-3, 1.1e-3, 1.2e-3, 1.4e-3, 2e-3), width_change=1e-3)
     board = Scoreboard(columns)
@@ -205,8 +205,8 @@ def test_auto_columns_run_where_the_cache_takes_no_trees(models: Models, name: s
     with loaded.supposing(loaded.get(target, print), costs):
         race.run(loaded, board.add, lambda: False)
     *ran, lookahead = board.scores
-    assert [score.message for score in ran] == [""] * 5
-    assert [score.tokens for score in ran] == [ran[0].tokens] * 5
+    assert [score.message for score in ran] == [""] * 4
+    assert [score.tokens for score in ran] == [ran[0].tokens] * 4
     assert all(score.drafted for score in ran[1:3])
     assert "Lookahead needs tree attention" in lookahead.message
     (said,) = ran[2].decision.declined

@@ -47,7 +47,6 @@ DRAFTED = (
     "speculative",
     "lookup:k=5,ngram=1",
     "lookup",
-    "suffix",
     "recycling",
 )
 

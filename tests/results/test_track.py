@@ -228,7 +228,7 @@ def test_from_the_finish_on_lanes_and_places_are_those_of_the_speed_ups() -> Non
             first = [started(column), step(column, [0], 1.0)]
             events += [*first, *steps, Finished(column, "token limit", [])]
         for seen in (events[:-1], events):
-            board = board_of("kv lookup suffix", *seen)
+            board = board_of("kv lookup lookahead", *seen)
             shown = view(board, race=1, goal=13)
             assert shown["phase"] == ("ended" if seen is events else "racing")
             assert shown["track"]["axis"] == "Speed after the prompt"
@@ -247,7 +247,7 @@ def test_no_lane_has_a_place_behind_a_slower_one() -> None:
         steps = [step(column, [t], cost) for t in range(1, tokens)]
         first = [started(column), step(column, [0], 1.0)]
         events += [*first, *steps, Finished(column, "end of text", [])]
-    board = board_of("kv lookup suffix", *events)
+    board = board_of("kv lookup lookahead", *events)
     finish = photo_finish(board)
     assert finish is not None
     assert finish.column == 2
@@ -268,7 +268,7 @@ def test_lanes_stay_as_at_the_finish_where_a_lane_behind_is_clearly_faster(
         steps = [step(column, [t], cost) for t in range(1, 12)]
         first = [started(column), step(column, [0], 1.0)]
         events += [*first, *steps, Finished(column, "end of text", [])]
-    board = board_of("kv lookup suffix", *events)
+    board = board_of("kv lookup lookahead", *events)
     monkeypatch.setattr(board, "speedup", [1.0, 1.46, 2.32].__getitem__)
     finish = photo_finish(board)
     assert finish is not None

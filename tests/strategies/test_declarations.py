@@ -106,7 +106,7 @@ def test_a_strategy_of_another_package_is_a_column_like_ours(
     install(tmp_path, "their-strategy", module, registry.GROUP, "ours = their_strategy:THEIRS")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    assert list(strategies())[-1] == "ours"
+    assert "ours" in strategies()
     assert registry.plugin_problems() == ()
     column = parse_column("ours@int8:size=4,grammar=date")
     assert column.label == "Ours (int8, size=4, grammar=date)"
