@@ -1,8 +1,6 @@
 """What holds for all tests, wherever and however busy the machine is that runs them."""
 
-import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,19 +12,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # An example's time says how busy the machine is: nothing of what is tested.
 settings.register_profile("derby", deadline=None)
 settings.load_profile("derby")
-
-
-#: When the time for CI is over, in seconds since 1970.
-UNTIL = float(os.environ.get("DERBY_TESTS_UNTIL", "inf"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no thorough test when CI's time is over, because its machine may be several times as
-    slow as usual. Tests that were left out are counted as skipped.
-    """
-    if item.get_closest_marker("thorough") and time.time() > UNTIL:
-        pytest.skip("the time for CI is over on this slow machine")
 
 
 @pytest.fixture(scope="module")

@@ -11,21 +11,6 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("width", [380, 1366])
-def test_the_axis_names_the_line_of_the_baseline(visitor: Visitor, width: int) -> None:
-    """On a phone the axis was as wide as its own words, beside the boxes."""
-    page = visitor.page
-    page.set_viewport_size({"width": width, "height": 800})
-    visitor.tab("Benchmark")
-    middle = """(node) => {
-      const { left, width } = node.getBoundingClientRect();
-      return left + width / 2;
-    }"""
-    line, name = page.locator(".dd-box-one").first, page.locator(".dd-axis span").first
-    expect(name).to_have_text("KV reuse")
-    assert abs(line.evaluate(middle) - name.evaluate(middle)) < 3
-
-
 def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     visitor: Visitor, tmp_path: Path
 ) -> None:
@@ -63,27 +48,6 @@ def test_a_benchmark_runs_on_a_file_and_its_results_are_saved(
     results = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
     assert {result["column"] for result in results} == {"KV reuse", "Prompt lookup (k=3)"}
     assert not any("upload" in url for url in visitor.requests)
-    assert visitor.complaints == []
-
-
-def test_a_single_prompt_is_a_dot_without_a_box(visitor: Visitor) -> None:
-    """A median went through its one dot, and below stood what an interval is, of which the table
-    had none.
-    """
-    page = visitor.page
-    visitor.columns("kv", "lookup:k=3")
-    visitor.tab("Benchmark")
-    page.locator("summary", has_text="Your own prompts").click()
-    page.locator("#prompt-set").fill("One")
-    page.get_by_role("button", name="Start", exact=True).click()
-    page.wait_for_selector('.dd-benchmark[data-phase="ended"]')
-    assert page.locator(".dd-box-dot").count() == 1
-    for mark in ("reach", "half", "middle"):
-        assert page.locator(f".dd-box-{mark}").count() == 0
-    caption = page.locator(".dd-boxes figcaption")
-    expect(caption).to_have_text("Speed-up over KV reuse: a dot for each prompt.")
-    explained = page.locator(".dd-explained span")
-    expect(explained).to_have_text("Same text: prompts with the text of KV reuse.")
     assert visitor.complaints == []
 
 
@@ -146,26 +110,6 @@ def test_a_benchmark_that_is_refused_midway_can_go_on(visitor: Visitor) -> None:
     expect(page.locator("#benchmark-start")).to_be_focused()
 
 
-def test_the_time_that_is_left_counts_down_while_a_prompt_runs(visitor: Visitor) -> None:
-    """It stood still at 28 s for as long as a prompt ran."""
-    page = visitor.page
-    visitor.tab("Benchmark")
-    running = {"phase": "running", "status": 'Prompt 2 of 3: "Two"', "time": 60, "share": 0.3}
-    running |= {"verdict": "", "headings": [], "groups": [], "boxes": None, "failures": []}
-    view = running | {"kept": "", "left": "", "files": None}
-    page.clock.install()
-    told = "(detail) => document.dispatchEvent(new CustomEvent('dd-benchmark', { detail }))"
-    page.evaluate(told, view)
-    time = page.locator(".dd-time")
-    expect(time).to_have_text("About 60 s left.")
-    page.clock.run_for(30_000)
-    expect(time).to_have_text("About 30 s left.")
-    page.clock.run_for(60_000)
-    expect(time).to_have_text("About 5 s left.")
-    page.evaluate(told, view | {"phase": "ended", "time": 0})
-    expect(time).to_have_text("")
-
-
 @pytest.mark.thorough
 def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> None:
     """A reload reset everything once."""
@@ -185,15 +129,4 @@ def test_what_was_typed_and_chosen_is_there_after_a_reload(visitor: Visitor) -> 
     expect(page.locator(".dd-card h3")).to_have_text(["KV reuse", "Prompt lookup"])
     visitor.tab("Sampling")
     expect(page.get_by_label("Max new tokens")).to_have_value("77")
-    assert visitor.complaints == []
-
-
-@pytest.mark.thorough
-def test_a_form_that_makes_no_sense_is_as_usual(visitor: Visitor) -> None:
-    page = visitor.page
-    for text in ("[", "[1, 2]", "{}", "null", "[" * 5000):
-        page.evaluate("(text) => localStorage.setItem('decode-derby-form', text)", text)
-        page.reload()
-        page.wait_for_selector(".dd-card")
-        expect(page.get_by_label("Prompt", exact=True)).not_to_have_value("")
     assert visitor.complaints == []

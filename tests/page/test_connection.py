@@ -87,30 +87,6 @@ def test_a_page_that_nobody_sees_is_sent_nothing_and_keeps_its_place(
 
 
 @pytest.mark.thorough
-def test_two_seconds_offline_lose_nothing(browser: Browser, address: str) -> None:
-    visitor = Visitor(browser, address)
-    begin(visitor)
-    visitor.window.set_offline(True)
-    visitor.page.wait_for_timeout(2000)
-    visitor.window.set_offline(False)
-    require_caught_up(visitor)
-    visitor.close()
-
-
-@pytest.mark.thorough
-def test_a_stop_that_could_not_be_sent_is_sent_once_it_can(browser: Browser, wire: Proxy) -> None:
-    visitor = Visitor(browser, wire.address)
-    begin(visitor)
-    wire.cut()
-    expect(visitor.page.locator(".dd-alert")).to_have_text(re.compile("connection is lost"))
-    visitor.stop()
-    wire.restore()
-    visitor.wait_phase("ended")
-    assert "stopped" in visitor.states
-    visitor.close()
-
-
-@pytest.mark.thorough
 def test_a_run_whose_answer_is_lost_is_run_once(browser: Browser, tmp_path: Path) -> None:
     """It was sent again until it was answered, and so were Start and Save: each happened twice."""
     with serving("--fake", "--limit", "races_per_hour=1", cache=tmp_path) as address:

@@ -66,42 +66,6 @@ def test_a_replay_shows_what_was_there_at_each_moment(ended: Visitor) -> None:
     assert texts(ended) == whole
 
 
-@pytest.mark.thorough
-def test_a_race_that_runs_can_be_looked_back_at(visitor: Visitor) -> None:
-    """What comes meanwhile is there afterwards."""
-    page = visitor.page
-    visitor.endless()
-    visitor.wait_decoding()
-    assert page.evaluate("location.search").startswith("?prompt="), "the settings, from the start"
-    page.wait_for_function("document.querySelectorAll('.dd-flow')[1].textContent.length > 30")
-    page.get_by_label("Moment of the race").focus()
-    page.keyboard.press("Home")
-    for _ in range(3):
-        page.get_by_role("button", name="One step forward").click()
-    shown = page.locator(".dd-flow").nth(1)
-    early = shown.inner_text()
-    before = page.evaluate("document.querySelectorAll('.dd-flow')[1].textContent.length")
-    page.wait_for_function(
-        "(n) => document.querySelectorAll('.dd-flow')[1].textContent.length > n", arg=before
-    )
-    assert shown.inner_text() == early
-    assert 0 < len(early) < 10
-    page.get_by_role("button", name="Back to the result").click()
-    assert len(shown.inner_text()) > before
-    visitor.stop()
-    visitor.wait_phase("ended")
-
-
-def test_what_a_token_tells_comes_into_view(ended: Visitor) -> None:
-    """The panel opened below the window's edge, so a click on a token seemed to do nothing."""
-    page = ended.page
-    page.set_viewport_size({"width": 1366, "height": 768})
-    ended.card("Speculative").root.locator(".dd-flow .dd-drafted, .dd-flow .dd-bonus").first.click()
-    expect(page.locator(".dd-inspector-title")).to_contain_text("Speculative. Pass")
-    expect(page.locator(".dd-inspector")).to_be_in_viewport(ratio=0.5)
-    page.set_viewport_size(VIEWPORT)
-
-
 def test_a_step_is_shown_beside_its_token_and_a_phone_sees_both(ended: Visitor) -> None:
     """The panel stood at y = 1882, below the glossary. Escape closes it."""
     page = ended.page
@@ -121,56 +85,6 @@ def test_a_step_is_shown_beside_its_token_and_a_phone_sees_both(ended: Visitor) 
         page.keyboard.press("Escape")
         expect(panel).to_be_hidden()
     page.set_viewport_size(VIEWPORT)
-
-
-def test_the_focus_stays_on_a_button_that_a_narrow_window_moves(ended: Visitor) -> None:
-    """The buttons stand elsewhere on a phone, and moving them dropped the keyboard's place."""
-    page = ended.page
-    opener = page.get_by_role("button", name="Download", exact=True)
-    opener.focus()
-    page.set_viewport_size({"width": 380, "height": 800})
-    expect(page.locator(".dd-replay + .dd-export")).to_be_attached()
-    expect(opener).to_be_focused()
-    page.set_viewport_size(VIEWPORT)
-    expect(page.locator(".dd-status + .dd-export")).to_be_attached()
-    expect(opener).to_be_focused()
-
-
-def test_menus_and_tabs_go_by_keys_alone(ended: Visitor) -> None:
-    page = ended.page
-    # Buttons still on their way back from a phone's place would close the menu.
-    expect(page.locator(".dd-status + .dd-export")).to_be_attached()
-    opener = page.get_by_role("button", name="Download", exact=True)
-    opener.focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("menuitem", name="Replay page (HTML)")).to_be_focused()
-    page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("menuitem", name="Whole race (JSON)")).to_be_focused()
-    page.keyboard.press("Escape")
-    expect(page.locator("#dd-download")).to_be_hidden()
-    expect(opener).to_be_focused()
-    page.locator(".dd-why > summary").focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("tab", name="Figures").focus()
-    page.keyboard.press("End")
-    expect(page.get_by_role("tab", name="Glossary")).to_be_focused()
-    expect(page.locator(".dd-glossary")).to_be_visible()
-    expect(page.locator(".dd-result")).to_be_hidden()
-    page.keyboard.press("ArrowRight")
-    expect(page.locator(".dd-result")).to_be_visible()
-    page.locator(".dd-why > summary").click()
-
-
-def test_what_is_told_of_a_link_moves_no_button(ended: Visitor) -> None:
-    """On a phone the row jumped from the left to the right."""
-    page = ended.page
-    page.set_viewport_size({"width": 380, "height": 800})
-    row = page.locator(".dd-export")
-    buttons = row.locator("> button")
-    lefts = "(all) => all.map((it) => it.getBoundingClientRect().left)"
-    before = buttons.evaluate_all(lefts)
-    row.locator("p").evaluate("(it) => { it.textContent = 'Link copied. '.repeat(9); }")
-    assert buttons.evaluate_all(lefts) == before
 
 
 def test_a_token_tells_of_its_step(ended: Visitor) -> None:
@@ -239,24 +153,6 @@ def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
         assert [fate for fate, *_ in drawn].count("chosen") == 1
         fates |= {fate for fate, *_ in drawn}
     assert fates == {"accepted", "rejected", "not reached", "chosen"}
-
-
-@pytest.mark.thorough
-def test_a_race_that_is_first_shown_when_it_has_ended_is_kept(visitor: Visitor) -> None:
-    """A busy browser may hear of a short race's beginning and end in one: behind another race that
-    had ended, it was not kept.
-    """
-    page = visitor.page
-    visitor.columns("kv")
-    page.evaluate("document.addEventListener('dd-race', (e) => (window.shown = e.detail))")
-    visitor.close_settings()
-    page.locator("#run").click()
-    page.wait_for_function(f"{RACES}.length === 1")
-    with page.expect_request(lambda request: '"form":"kept"' in (request.post_data or "")):
-        page.evaluate(
-            "document.dispatchEvent(new CustomEvent('dd-race',"
-            " { detail: { ...window.shown, race: window.shown.race + 1 } }))"
-        )
 
 
 def test_every_form_is_saved(ended: Visitor) -> None:
@@ -350,20 +246,3 @@ def test_the_history_lists_compares_opens_and_forgets(visitor: Visitor) -> None:
     expect(rows).to_have_count(0)
     expect(page.get_by_role("button", name="Run a first race")).to_be_visible()
     assert visitor.complaints == []
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("added", "characters", "kept"), [(60, 10, 50), (8, 900_000, 5)])
-def test_the_newest_races_are_kept_that_there_is_room_for(
-    visitor: Visitor, added: int, characters: int, kept: int
-) -> None:
-    """Fifty at most, and what a browser holds, some five million characters."""
-    numbers = visitor.script(
-        "const { kept } = modules['kept.js'];"
-        f"const record = 'x'.repeat({characters});"
-        f"for (let id = 0; id < {added}; id++) kept.add({{ id, record, columns: [] }});"
-        "return kept.races().map(({ id }) => id);"
-    )
-    assert numbers == [added - 1 - i for i in range(len(numbers))]
-    assert abs(len(numbers) - kept) <= (kept < 50)
-    visitor.page.evaluate("localStorage.clear()")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from browser import Visitor
-from playwright.sync_api import Locator, Route, expect
+from playwright.sync_api import Locator, expect
 
 from backend.strategies.registry import DEFAULT_COLUMNS
 from backend.web.examples import presets as known_presets
@@ -79,19 +79,6 @@ def test_a_line_up_is_built_without_typing(visitor: Visitor) -> None:
     assert visitor.complaints == []
 
 
-def test_what_a_preset_compares_is_said_where_nothing_hovers(visitor: Visitor) -> None:
-    """It stood in a tooltip alone, which a phone does not show."""
-    about = visitor.page.locator(".dd-about")
-    expect(about).to_have_text("Each of these replaces the columns below.")
-    named = {preset.name: preset for preset in known_presets()}
-    first, second = named["strategies"], named["k"]
-    visitor.page.get_by_role("button", name=first.title, exact=True).focus()
-    expect(about).to_have_text(first.about)
-    expect_lines(visitor, *USUAL)
-    press(visitor, second.title)
-    expect(about).to_have_text(second.about)
-
-
 def test_the_text_is_read_while_it_is_written(visitor: Visitor) -> None:
     """A wrong line is named, the list stays as it was, and nothing typed is lost, nor markup."""
     problem = visitor.page.locator("#lineup-problem")
@@ -141,25 +128,6 @@ def test_what_was_typed_last_is_what_runs(visitor: Visitor) -> None:
 
 
 @pytest.mark.thorough
-def test_clicks_in_a_row_each_mean_the_column_they_were_made_on(visitor: Visitor) -> None:
-    """A double click removes one column, and a column that is moved keeps focus and settings."""
-    visitor.columns("kv", "lookup:k=2", "lookup:k=3", "lookup:k=4")
-    page = visitor.page
-    page.get_by_role("button", name="Remove Prompt lookup").first.dblclick()
-    expect_lines(visitor, "kv", "lookup:k=3", "lookup:k=4")
-    open_column(visitor, 0)
-    page.get_by_role("button", name="Move KV reuse down").focus()
-    for _ in range(4):
-        page.keyboard.press("Enter")
-    expect_lines(visitor, "lookup:k=3", "lookup:k=4", "kv")
-    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert focused == "Move KV reuse down"
-    expect(page.locator(".dd-lineup-column").nth(2).locator("details")).to_have_attribute(
-        "open", ""
-    )
-
-
-@pytest.mark.thorough
 def test_a_refused_setting_says_why_and_stays_to_be_corrected(visitor: Visitor) -> None:
     column = open_column(visitor, 2)
     column.get_by_label("Draft", exact=True).select_option("Hub id...")
@@ -193,60 +161,3 @@ def test_every_question_has_its_line_up(visitor: Visitor) -> None:
         expect(page.locator("#lineup-problem")).to_have_text("")
     press(visitor, presets[0])
     expect_lines(visitor, *DEFAULT_COLUMNS)
-
-
-@pytest.mark.parametrize("requests", [1, 2])
-def test_what_is_typed_before_the_page_has_been_filled_in_stays(
-    visitor: Visitor, requests: int
-) -> None:
-    """The answer that fills in the form brought back the line-up that it had been asked with, over
-    one that was typed meanwhile: before that was sent (1), or before it was answered (2).
-    """
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        held.append(route)
-
-    visitor.page.route("**/run/predict*", hold)
-    visitor.page.reload()
-    visitor.tab("Columns")
-    expect(visitor.page.locator(".dd-lineup-column")).to_have_count(len(USUAL))
-    text(visitor).fill("kv\nlookup")
-    while len(held) < requests:
-        visitor.page.wait_for_timeout(20)
-    for route in held:
-        route.continue_()
-    visitor.page.unroute("**/run/predict*", hold)
-    expect(visitor.page.locator(".dd-lineup-column")).to_have_count(2)
-    expect_lines(visitor, "kv", "lookup")
-    assert visitor.complaints == []
-
-
-@pytest.mark.thorough
-def test_there_are_twelve_columns_at_most(visitor: Visitor) -> None:
-    visitor.columns(*["kv"] * 11)
-    press(visitor, "Add KV reuse")
-    expect_lines(visitor, *["kv"] * 12)
-    expect(visitor.page.get_by_role("button", name="Add KV reuse")).to_be_disabled()
-    press(visitor, "Duplicate KV reuse")
-    expect(visitor.page.locator(".dd-lineup-column").first).to_contain_text("12 columns already")
-    expect_lines(visitor, *["kv"] * 12)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1366])
-def test_the_editor_fits_its_window(enter: Callable[..., Visitor], theme: str, width: int) -> None:
-    visitor = enter(theme)
-    visitor.page.set_viewport_size({"width": width, "height": 900})
-    visitor.columns("kv@fp32/CPU:model=fake", "lookahead:window=7,level=4,guesses=7,seeded=false")
-    open_column(visitor, 0)
-    open_column(visitor, 1)
-    visitor.page.get_by_label("Edit as text").fill("kv@" + "x" * 200)
-    expect(visitor.page.locator("#lineup-problem")).to_contain_text("Line 1 of the line-up: ")
-    assert visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    edge = visitor.page.evaluate(
-        "Math.max(...[...document.querySelectorAll('.dd-lineup *')]"
-        ".map((node) => node.getBoundingClientRect().right))"
-    )
-    assert edge <= width

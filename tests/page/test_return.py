@@ -42,22 +42,6 @@ def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visito
 
 
 @pytest.mark.thorough
-def test_a_reload_in_line_keeps_the_place(enter: Callable[[], Visitor]) -> None:
-    racing, waiting = enter(), enter()
-    racing.endless()
-    racing.wait_decoding()
-    waiting.columns("kv")
-    waiting.ask("Hello", tokens=16)
-    waiting.wait_phase("waiting")
-    waiting.page.reload()
-    waiting.wait_phase("waiting")
-    expect(waiting.page.locator(".dd-status")).to_contain_text("One race is ahead")
-    racing.stop()
-    waiting.wait_phase("ended")
-    assert waiting.states == ["done"]
-
-
-@pytest.mark.thorough
 def test_tabs_of_a_browser_show_one_race_and_other_browsers_none(
     visitor: Visitor, enter: Callable[[], Visitor], address: str
 ) -> None:
@@ -90,19 +74,3 @@ def test_a_reload_plays_the_opening_race_again_while_nobody_has_changed_the_form
     visitor.page.reload()
     visitor.wait_restored()
     assert visitor.page.locator(".dd-board").get_attribute("data-phase") == phase
-
-
-@pytest.mark.thorough
-def test_what_was_told_before_the_board_could_draw_is_drawn(visitor: Visitor) -> None:
-    """Of a page whose scripts came late nobody drew what the stream had told by then."""
-    visitor.columns("kv")
-    visitor.ask("Hello", tokens=16)
-    visitor.wait_phase("ended")
-    text = visitor.card("KV reuse").text
-    visitor.script(
-        "modules['rounds.js'].race.number = -1;"
-        "document.querySelector('.dd-columns').replaceChildren();"
-        "const nothing = () => {};"
-        "modules['board.js'].start({ props: {}, watch: nothing, trigger: nothing });"
-    )
-    assert visitor.card("KV reuse").text == text != ""

@@ -1,7 +1,6 @@
 """The settings: a list of sections in a drawer over the race, and the chip that opens them."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 from browser import Visitor
@@ -10,34 +9,6 @@ from playwright.sync_api import expect
 from backend.web.examples import examples
 
 pytestmark = pytest.mark.browser
-
-SECTIONS = ("Columns", "Model", "Sampling", "Own grammar", "Save", "Production")
-
-#: What of the drawer can be scrolled, each with whether to the side.
-SCROLLED = """() => [...document.querySelectorAll("#drawer, #drawer :not(textarea)")]
-  .flatMap((node) => {
-  const { overflowX, overflowY } = getComputedStyle(node);
-  const wide = node.scrollWidth > node.clientWidth + 1 && ["auto", "scroll"].includes(overflowX);
-  const high = node.scrollHeight > node.clientHeight + 1 && ["auto", "scroll"].includes(overflowY);
-  return wide || high ? [[node.id, wide]] : [];
-})"""
-
-
-@pytest.mark.parametrize(("width", "height"), [(1366, 768), (380, 800)])
-def test_one_thing_scrolls_and_never_to_the_side(visitor: Visitor, width: int, height: int) -> None:
-    """Top-p had a scrollbar of its own, and the chat template's box was cut off."""
-    page = visitor.page
-    page.set_viewport_size({"width": width, "height": height})
-    wide = "document.querySelector('.dd-columns').getBoundingClientRect().width"
-    before = page.evaluate(wide)
-    for name in SECTIONS:
-        visitor.tab(name)
-        expect(page.locator(".dd-section").filter(visible=True)).to_have_count(1)
-        assert page.evaluate(SCROLLED) in ([], [["drawer", False]]), name
-        right = "Math.max(...[...document.querySelectorAll('#drawer *')].map((node) =>"
-        right += " node.checkVisibility() ? node.getBoundingClientRect().right : 0))"
-        assert page.evaluate(right) <= width, name
-    assert page.evaluate(wide) == before, "the race is not squeezed"
 
 
 def test_it_stays_closed_once_it_was_closed(visitor: Visitor) -> None:
@@ -93,27 +64,3 @@ def test_the_chip_says_what_runs_next_and_opens_the_model(visitor: Visitor) -> N
     page.get_by_label("number input for Temperature").fill("0.7")
     visitor.close_settings()
     expect(chip).to_have_text(re.compile("fake-slow *fp32 . 9 tokens . temperature 0.7"))
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_what_is_switched_on_has_the_colour_of_links(
-    enter: Callable[..., Visitor], theme: str
-) -> None:
-    """gradio's checkboxes and sliders were of another blue than the page's own."""
-    visitor = enter(theme)
-    visitor.tab("Sampling")
-    names = ["--slider-color", "--checkbox-background-color-selected", "--link-text-color"]
-    found = visitor.page.locator("#drawer").evaluate(
-        "(it, names) => names.map((name) => getComputedStyle(it).getPropertyValue(name))", names
-    )
-    assert len(set(found)) == 1
-
-
-def test_a_page_that_is_opened_asks_for_little(visitor: Visitor) -> None:
-    """It asked for 76 files, a code editor among them, before anything was to be seen of it."""
-    visitor.page.wait_for_load_state("networkidle")
-    asked = [url for url in visitor.requests if not url.startswith("data:")]
-    visitor.tab("Production")
-    visitor.page.locator("#code").wait_for(state="attached")
-    assert len(asked) <= 40
-    assert len(visitor.requests) > len(asked) + 10
