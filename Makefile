@@ -46,7 +46,7 @@ tests:
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(THREE_AT_A_TIME)
 
 test-plugins: .venv/installed-dev
-	rm -rf build/plugins
+	rm -rf build/plugins plugins/*/build
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/plugins $(wildcard ./plugins/*)
 	PYTHONPATH=build/plugins OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest plugins tests/strategies tests/test_refusals.py
 

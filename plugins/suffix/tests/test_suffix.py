@@ -13,7 +13,9 @@ from races import board_after, events_of
 
 from backend.drafters.draft_length import DraftLength
 from backend.errors import DerbyError
+from backend.export.production import LIBRARIES, snippet
 from backend.racing.race import Race
+from backend.results.metrics import Score
 from backend.strategies.column import parse_column
 from backend.strategies.registry import plugin_problems, strategies
 from backend.types import ModelSpec, Outcome, Proposal, Request, Sampling
@@ -122,6 +124,16 @@ def test_it_is_installed() -> None:
     assert str(parse_column("suffix:k=9")) == "suffix:k=9"
     with pytest.raises(DerbyError, match="Suffix decoding: k is 99"):
         parse_column("suffix:k=99")
+
+
+def test_production_names_it_for_vllm_alone() -> None:
+    column, ran = parse_column("suffix:k=6"), Score(state="done")
+    code = {
+        library: snippet(column, ran, Request("Hi"), ModelSpec(), library) for library in LIBRARIES
+    }
+    assert '"method": "suffix", "num_speculative_tokens": 6' in code["vLLM"].code
+    assert "use its prompt lookup of 6 tokens" in code["transformers"].note
+    assert not code["transformers"].code
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
