@@ -16,7 +16,6 @@ from backend.errors import DerbyError
 from backend.limits import Limits, limits_of
 from backend.machine import LOOPBACK, zero_gpu
 from backend.models.files import BUILT_IN
-from backend.processes import give_memory_back, share_heaps
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.process import ProcessHost
 from backend.racing.hosts.zero_gpu import ZeroGpuHost
@@ -31,9 +30,6 @@ from page.site import proxies_of
 
 #: What a Space knows of itself.
 SPACE = "SPACE_ID"
-
-#: Seconds between two times that freed memory is given back.
-TIDY = 60
 
 
 def main(
@@ -65,7 +61,6 @@ def main(
     """Serve the page. --fake adds an engine without a model, --share opens a public link, --mcp
     offers tools for agents at /mcp.
     """
-    share_heaps()  # before any thread starts; a worker has its own
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if servers is not None:
@@ -101,6 +96,8 @@ def _serve(
     mcp: bool,
 ) -> None:
     """Serve until interrupted. Raises DerbyError for what the operator can change."""
+    if mcp:
+        _require_agents()
     for problem in (*engine_problems(), *strategy_problems()):
         warn(problem)
     engines, warm = offered_engines(demo=fake), ()
@@ -132,9 +129,7 @@ def _serve(
         )
         print(f"Decode Derby is at {address}", flush=True)  # noqa: T201
         while True:
-            for _ in range(2 * TIDY):
-                time.sleep(0.5)  # Ctrl-C may reach another thread: then only running code sees it
-            give_memory_back()
+            time.sleep(0.5)  # Ctrl-C may reach another thread: then only running code sees it
     except KeyboardInterrupt:
         pass
     finally:
@@ -144,6 +139,17 @@ def _serve(
         # The server's thread goes on until the interpreter is gone, and may begin no thread any
         # more: what it breaks off then is no error.
         logging.disable()
+
+
+def _require_agents() -> None:
+    """Raise DerbyError, before any model is loaded, where what agents need is not installed."""
+    try:
+        import_module("mcp")
+    except ImportError as error:
+        raise DerbyError(
+            "Tools for agents need the package mcp: install it with "
+            "`.venv/bin/python -m pip install -r requirements-mcp.txt`, or leave --mcp out."
+        ) from error
 
 
 def _limits(texts: list[str], host: str, *, public: bool) -> Limits:

@@ -91,15 +91,10 @@ class Agents:
     """
 
     def __init__(self, api: Api, presence: Presence, request_bytes: int) -> None:
-        """Raises DerbyError where the package is not installed."""
-        try:
-            from mcp.server.lowlevel import Server
-            from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-        except ImportError as error:
-            raise DerbyError(
-                "Tools for agents need the package mcp: install it with "
-                "`.venv/bin/python -m pip install -r requirements-mcp.txt`, or leave --mcp out."
-            ) from error
+        """Raises ImportError where the package is not installed."""
+        from mcp.server.lowlevel import Server
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
         self._api = api
         self._presence = presence
         self._request_bytes = request_bytes

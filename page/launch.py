@@ -143,7 +143,7 @@ def launch_settings(
                 *routes(controller),
                 ROUTE,
                 # It answers at all: "preparing" says what races still wait for, "" for nothing.
-                Route(HEALTH, lambda _: JSONResponse({"preparing": races.facts().preparing})),
+                Route(HEALTH, lambda _: JSONResponse({"preparing": races.preparing})),
             ],
             "lifespan": lambda _: agents.running(),
             "docs_url": None,

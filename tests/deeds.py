@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -17,7 +16,7 @@ from backend.events import Event, Finished, Preparing, to_json
 from backend.grammar.sandbox.parent import Sandbox
 from backend.grammar.sources import GrammarSource
 from backend.models.prepared import prepared
-from backend.racing.hosts.worker import READY, say
+from backend.racing.hosts.process import say
 from backend.racing.models import LoadedModels
 from backend.text import ByteTokenizer
 
@@ -71,17 +70,6 @@ class HoldAll(HoldInterpreter):
 
 
 @dataclass(frozen=True)
-class Compute(Deed):
-    """Computes for so many seconds of processor time, and lets no other thread run meanwhile."""
-
-    seconds: float = 0.0
-
-    def do(self, models: LoadedModels, stopped: Stopped) -> None:
-        while time.process_time() < self.seconds:
-            sum(range(1_000_000))
-
-
-@dataclass(frozen=True)
 class WaitForOthers(Deed):
     """Waits without computing for what happens elsewhere, and looks after a stop meanwhile."""
 
@@ -129,36 +117,20 @@ class Prepare(Deed):
 
 @dataclass(frozen=True)
 class Die(Deed):
-    """Notes its process id in a file, and dies at once."""
+    """Notes its process id in a file, and dies at once of this signal."""
 
-    path: str = ""
+    path: str = os.devnull
+    number: int = signal.SIGKILL
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         with Path(self.path).open("a") as file:
             file.write(f"{os.getpid()}\n")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def never_ready(connection: Connection, *_: object) -> None:
-    """The life of a worker that is still starting when its days end."""
-    threading.Event().wait()
-
-
-def deaf(connection: Connection, *_: object) -> None:
-    """The life of a worker that takes commands, but reads none."""
-    say(connection, READY)
-    threading.Event().wait()
+        os.kill(os.getpid(), self.number)
 
 
 def aborting(*_: object) -> None:
     """The life of a worker that cannot start."""
     os.kill(os.getpid(), signal.SIGABRT)
-
-
-def aborting_when_ready(connection: Connection, *_: object) -> None:
-    """The life of a worker that starts, and then dies of itself."""
-    say(connection, READY)
-    aborting()
 
 
 def preparing(connection: Connection, *_: object) -> None:

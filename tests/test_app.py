@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import app
 from backend.errors import DerbyError
@@ -42,6 +43,21 @@ def test_a_launch_that_cannot_be_is_one_sentence(options: list[str], told: str) 
     assert ended.stderr.startswith(told)
     assert ended.stderr.count("\n") == 1
     assert ended.stdout == ""
+
+
+def test_tools_without_their_package_are_refused_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker had loaded the model, and gradio was imported, before the refusal."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.setattr(app, "ProcessHost", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr(app.signal, "signal", lambda *_: None)
+    command = typer.Typer()
+    command.command()(app.main)
+    with pytest.raises(SystemExit) as ended:
+        command(["--mcp"])
+    assert ended.value.code == 2
+    assert "need the package mcp" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told_with_the_remedy() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
@@ -29,32 +28,6 @@ from backend.racing.hosts.process import ProcessHost
 host = ProcessHost()
 for event in host.stream(HoldAll(sys.argv[1]), lambda: False):
     print(host.pid, flush=True)
-"""
-
-#: As many threads as a busy page has allocate at once; then 8 MiB are freed, and again allocated.
-#: What the C library made for that.
-HEAPS = """
-import ctypes, sys, threading
-from backend.processes import share_heaps
-
-if sys.argv[2] == "shared":
-    share_heaps()
-c, together = ctypes.CDLL(None), threading.Barrier(16)
-c.malloc.restype = c.fopen.restype = ctypes.c_void_p
-
-def allocate():
-    together.wait()
-    c.malloc(ctypes.c_size_t(5000))
-    together.wait()
-
-threads = [threading.Thread(target=allocate) for _ in range(16)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-c.free(ctypes.c_void_p(c.malloc(ctypes.c_size_t(1 << 23))))
-c.malloc(ctypes.c_size_t((1 << 23) - 1))
-report = ctypes.c_void_p(c.fopen(sys.argv[1].encode(), b"w"))
-c.malloc_info(0, report)
-c.fclose(report)
 """
 
 
@@ -121,23 +94,3 @@ def test_an_app_that_is_ended_leaves_nothing_behind(end: signal.Signals, tmp_pat
         until(lambda: not any(map(alive, family)))
         assert code == (-end if end == signal.SIGKILL else 0)
         assert app.stderr.read() == ""
-
-
-def test_threads_share_two_heaps_and_what_is_large_is_on_neither(tmp_path: Path) -> None:
-    """In an hour of 2,942 visitors the page's process grew by 13 % after its warm-up, though no
-    object remembered them: what they had used was scattered over a heap for almost every thread.
-    With two heaps, 17 MB of 263 lay freed between what was used, where large things had been.
-    """
-
-    def allocated(way: str) -> tuple[int, int]:
-        """Heaps, and bytes beside them."""
-        report = tmp_path / way
-        command = [sys.executable, "-c", HEAPS, str(report), way]
-        subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
-        root = ET.fromstring(report.read_text())  # noqa: S314 (the C library's)
-        beside = sum(int(e.attrib["size"]) for e in root.findall("total[@type='mmap']"))
-        return len(root.findall("heap")), beside
-
-    (heaps, beside), (usual_heaps, usually_beside) = map(allocated, ("shared", "as it comes"))
-    assert heaps <= 2 < usual_heaps
-    assert beside >= 1 << 23 > usually_beside

@@ -129,7 +129,7 @@ class Api:
         all measurements and the winner: the setting with the highest median if its interval lies
         above 1, else KV reuse; "" if the benchmark was stopped or measured nothing.
         """
-        columns = _candidates(self._offer.most_columns - 1)
+        columns = _candidates(max(1, self._offer.most_columns - 1))
         values = values_of(self._offer, {"columns": columns, "max_new_tokens": tokens})
         questions = [json.dumps({"category": "own", "turns": [prompt]}) for prompt in prompts]
         found = self._benchmarks.measure(visitor, values, "\n".join(questions), 1)

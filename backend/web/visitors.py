@@ -265,7 +265,7 @@ class Visitors:
     @property
     def preparing(self) -> str:
         """What is still being prepared before there can be a race; "": nothing."""
-        return self._host.facts().preparing
+        return self._host.preparing
 
     @property
     def count(self) -> int:
@@ -523,7 +523,7 @@ class Visitors:
 
     def _tell_wait(self, run: _Run) -> None:
         """Tell a visitor who is first in line why the machine is not available."""
-        if self._ahead(run) == 0 and (wait := self._host.facts().preparing) != run.wait:
+        if self._ahead(run) == 0 and (wait := self._host.preparing) != run.wait:
             run.wait = wait
             run.events.put(Preparing(wait))
 

@@ -9,7 +9,7 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.grammar.native_calls import NativeCalls
-from backend.racing.hosts.worker import Death, death_by
+from backend.racing.hosts.process import cause_of_death
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A busy loop stands for native code; that a real grammar can loop is the sandbox's tests' matter.
@@ -42,7 +42,7 @@ def test_a_call_that_never_returns_ends_a_process_that_asked_for_it() -> None:
     """
     code, said = ran(0.3, loop=True)
     assert (code, said) == (-signal.SIGALRM, ["alive"])
-    assert death_by(code) == Death("grammar", "a grammar took longer than 10 s")
+    assert cause_of_death(code) == "a grammar took longer than 10 s"
 
 
 def test_calls_that_return_disarm_the_alarm() -> None:

@@ -15,7 +15,7 @@ from hosting import PATIENCE, ends, never, no_hanging, until
 
 from backend.events import Event, Failed, Finished, Prefilled, Started, Step, to_json
 from backend.grammar.sources import GrammarSource
-from backend.racing.hosts import worker as workers
+from backend.racing.hosts import process as workers
 from backend.racing.hosts.host import Host
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.hosts.process import ProcessHost
@@ -199,7 +199,7 @@ def test_a_race_that_waits_can_be_stopped(host: Host) -> None:
 def test_a_worker_that_dies_fails_the_running_columns_with_the_cause(
     worker: ProcessHost, death: signal.Signals
 ) -> None:
-    stateless = COLUMNS[0].limited(1)
+    stateless = parse_column("stateless:limit=1")
     seen: list[Event] = []
     for event in worker.stream(replace(ENDLESS, columns=(stateless, *COLUMNS[1:4])), never):
         seen.append(event)
@@ -237,27 +237,11 @@ def test_a_worker_that_hangs_is_replaced_after_its_race_was_stopped_or_left(
     assert_works(worker)
 
 
-def test_a_worker_has_one_deadline_however_often_it_is_stopped(worker: ProcessHost) -> None:
-    """Stop was promised within a second, but the stream of a stuck worker ended only after the
-    grace had been given twice: once to end the race, and once more to become idle.
-    """
-    stream = worker.stream(ENDLESS, never)
-    next(stream)
-    running = worker._worker
-    running.stop()
-    deadline = running._deadline
-    running.stop()
-    assert running._deadline == deadline
-    stream.close()  # type: ignore[attr-defined]
-    assert running._deadline == deadline
-    assert_works(worker)
-
-
 def test_a_closed_host_leaves_no_process_behind_even_under_a_race() -> None:
     host = ProcessHost()
     stream = host.stream(ENDLESS, never)
     next(stream)
-    worker, started = host._worker._process, host.pid
+    worker, started = host._worker.process, host.pid
     host.close()
     assert sorted(ends(list(stream))) == [0, 1, 2, 3]
     assert host.pid == started

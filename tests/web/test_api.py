@@ -104,6 +104,15 @@ def test_a_benchmark_measures_the_strategies_and_names_the_best() -> None:
     assert {setting["prompts"] for setting in last["settings"]} == {4}
 
 
+def test_a_benchmark_measures_a_strategy_where_a_race_may_have_one_column() -> None:
+    """It asked for none, and was refused."""
+
+    async def scene() -> list[Report]:
+        return [report async for report in api(Limits(columns=1)).benchmark("v", ["One"], 8)]
+
+    assert len(asyncio.run(scene())[-1]["settings"]) == 2, "it and KV reuse"
+
+
 @pytest.mark.parametrize("prompts", [0, 2])
 def test_a_stopped_benchmark_names_no_best(prompts: int) -> None:
     """It said "best: KV reuse" with nothing measured."""

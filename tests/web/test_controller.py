@@ -8,7 +8,6 @@ import pytest
 
 from backend.errors import DerbyError
 from backend.events import Finished, Started
-from backend.racing.hosts.host import HostFacts
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -45,8 +44,9 @@ def test_a_page_that_opens_early_hears_what_is_prepared_until_nothing_is(
     said = iter(["Loading it...", "Converting the model...", "Loading it...", ""])
 
     class Early(InlineHost):
-        def facts(self) -> HostFacts:
-            return HostFacts(preparing=next(said))
+        @property
+        def preparing(self) -> str:
+            return next(said)
 
     async def scene() -> list[Any]:
         controller = Controller(Visitors(Early()), Offer((), ()))

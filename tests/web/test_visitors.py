@@ -16,7 +16,6 @@ from backend.errors import DerbyError
 from backend.events import Event, Finished, Saved, Started
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor
-from backend.racing.hosts.host import HostFacts
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -32,6 +31,8 @@ RACE = Race(Request("Hi"), (default_column("kv"),), ModelSpec("fake", "fake"))
 
 class SlowHost:
     """Its races end when they are stopped, or when the test lets all of them end."""
+
+    preparing = ""
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -58,9 +59,6 @@ class SlowHost:
             pass
         self.running -= 1
         yield Finished(0, "stopped" if stopped() else "end of text", [])
-
-    def facts(self) -> HostFacts:
-        return HostFacts()
 
     def close(self) -> None: ...
 

@@ -1,9 +1,8 @@
 """Where races run. The page never cares: a host turns a command into a stream of events."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from backend.events import Event
@@ -11,18 +10,6 @@ from backend.racing.commands import Command
 
 #: Seconds between two looks at whether a race was stopped.
 POLL = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class HostFacts:
-    """What an operator may want to know: how often a worker process was replaced, by kind (see
-    Death), and the bytes of memory it holds now, its children's not counted (0: unknown).
-    `preparing` says what it still does before it takes races; "": it takes them.
-    """
-
-    restarts: Mapping[str, int] = field(default_factory=dict)
-    worker_memory: int = 0
-    preparing: str = ""
 
 
 class Host(Protocol):
@@ -33,7 +20,10 @@ class Host(Protocol):
         """
         ...
 
-    def facts(self) -> HostFacts: ...
+    @property
+    def preparing(self) -> str:
+        """What it still does before it takes races; "": it takes them."""
+        ...
 
     def close(self) -> None: ...
 

@@ -7,11 +7,13 @@ from queue import SimpleQueue
 from backend.events import Event
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, all_stopped, run_to_end
-from backend.racing.hosts.host import HostFacts, held
+from backend.racing.hosts.host import held
 from backend.racing.models import LoadedModels
 
 
 class InlineHost:
+    preparing = ""
+
     def __init__(self, limits: Limits = PRIVATE) -> None:
         self.engines = LoadedModels(limits=limits)
         self._one_at_a_time = threading.Lock()
@@ -40,8 +42,5 @@ class InlineHost:
                 yield event
         finally:
             gone.set()
-
-    def facts(self) -> HostFacts:
-        return HostFacts()
 
     def close(self) -> None: ...

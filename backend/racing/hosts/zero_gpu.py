@@ -14,7 +14,7 @@ from backend.errors import DerbyError, explain
 from backend.events import Event, Preparing, from_json, to_json
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, all_stopped, ending
-from backend.racing.hosts.host import HostFacts, held
+from backend.racing.hosts.host import held
 from backend.racing.hosts.inline import InlineHost
 
 #: GPU seconds that a call declares: what Spaces suppose of a call that declares none.
@@ -25,6 +25,8 @@ class ZeroGpuHost:
     """`lend` is `spaces.GPU`. Thread-safe. Make it before the page serves: Spaces look then for
     what needs a GPU.
     """
+
+    preparing = ""
 
     def __init__(self, lend: Callable[..., Any], limits: Limits = PRIVATE) -> None:
         self._forked = InlineHost(limits)  # used in forks alone
@@ -59,8 +61,5 @@ class ZeroGpuHost:
     def _in_fork(self, command: Command, stop: str) -> Iterator[dict[str, Any]]:
         for event in self._forked.stream(command, Path(stop).exists):
             yield to_json(event)
-
-    def facts(self) -> HostFacts:
-        return HostFacts()
 
     def close(self) -> None: ...
