@@ -116,7 +116,8 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._console)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(f"{address}?__theme={theme}")
+        joint = "&" if "?" in address else "?"
+        self.page.goto(f"{address}{joint}__theme={theme}")
         self.page.wait_for_selector(".dd-card")
 
     def _console(self, message: object) -> None:

@@ -4,10 +4,10 @@ There is no race in a link: whoever opens it sees the form filled in, and presse
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
 from backend.errors import DerbyError
 from backend.models.files import HUB_ID
@@ -20,43 +20,34 @@ from backend.web.offer import HUB, Offer
 #: Characters of a link at most: what browsers, servers and proxies all take.
 LONGEST = 8_000
 
+#: What may stand in a link several times.
+LISTS = ("columns", "stop")
+
 #: How own grammars are named in a column.
 OWN = "my own"
 
 
-def _last(value: Any) -> Any:
-    return value[-1] if isinstance(value, list) else value
-
-
-Text = Annotated[str, BeforeValidator(_last)]
-Whole = Annotated[int, BeforeValidator(_last)]
-Real = Annotated[float, BeforeValidator(_last)]
-Truth = Annotated[bool, BeforeValidator(_last)]
-
-
 class Settings(BaseModel):
-    """What a link may say, as an address does: each value as text, "columns" and "stop" as often as
-    there are some. What else an address says is ignored.
-    """
+    """What a link may say; what else an address says is ignored."""
 
-    prompt: Text = ""
+    prompt: str = ""
     columns: list[str] = []
-    max_new_tokens: Whole = 128
-    temperature: Real = 0.0
-    top_k: Whole = 0
-    top_p: Real = 1.0
-    seed: Whole = 0
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
     stop: list[str] = []
-    chat: Truth = True
-    context: Whole = 0
-    heal: Truth = True
-    top: Whole = 0
-    model: Text = ""
-    engine: Text = ""
-    precision: Text = ""
-    device: Text = ""
-    grammar_kind: Text = Field("lark", title="The grammar's kind")
-    grammar: Text = ""
+    chat: bool = True
+    context: int = 0
+    heal: bool = True
+    top: int = 0
+    model: str = ""
+    engine: str = ""
+    precision: str = ""
+    device: str = ""
+    grammar_kind: str = "lark"
+    grammar: str = ""
 
 
 def settings_of(request: Request, columns: Sequence[Column], target: ModelSpec) -> Settings:
@@ -100,8 +91,11 @@ def read_link(query: str) -> Settings | None:
     """
     if len(query) > LONGEST:
         raise DerbyError(f"A link may have {LONGEST:,} characters: shorten it.")
-    said = parse_qs(query.removeprefix("?"), keep_blank_values=True)
-    known = {name: values for name, values in said.items() if name in Settings.model_fields}
+    known = {
+        name: values if name in LISTS else values[-1]
+        for name, values in parse_qs(query.removeprefix("?"), keep_blank_values=True).items()
+        if name in Settings.model_fields
+    }
     return read_as(Settings, known, "The link") if known else None
 
 

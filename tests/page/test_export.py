@@ -194,15 +194,12 @@ def test_a_link_holds_the_settings_and_is_copied_or_there_to_be_copied(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("query", ["?max_new_tokens=many", "?prompt=" + "a" * 9000, "?top_k=9&x=1"])
+@pytest.mark.parametrize("query", ["?max_new_tokens=many", "?prompt=" + "a" * 9000])
 def test_a_wrong_link_is_one_sentence(browser: Browser, address: str, query: str) -> None:
     visitor = Visitor(browser, f"{address}{query}")
     try:
         alert = visitor.page.locator(".dd-board .dd-alert")
-        if "x=1" in query:  # what is not known is of others
-            expect(visitor.page.locator("#top_k input")).to_have_value("9")
-        else:
-            expect(alert).to_contain_text("ink")
+        expect(alert).to_have_text(re.compile("must be a whole number|shorten it"))
         assert visitor.complaints == []
     finally:
         visitor.close()
