@@ -47,7 +47,7 @@ function bringToSight(board) {
 function setPhase(board, phase) {
   if (board.dataset.phase === phase) return;
   const [from, to] = RUNNING.includes(phase) ? ["run", "stop"] : ["stop", "run"];
-  const vanish = `#${from}, .dd-recorded button, .dd-again, .dd-load-measure`;
+  const vanish = `#${from}, .dd-recorded button, .dd-again`;
   const kept = document.activeElement?.matches(vanish);
   board.dataset.phase = phase;
   if (kept) document.getElementById(to)?.focus();
@@ -224,7 +224,7 @@ export function start(component) {
   find(".dd-recorded button").addEventListener("click", () => document.getElementById("run")?.click());
   find(".dd-whole").addEventListener("click", ({ target }) => offerWhole(target.ariaPressed !== "true"));
   find(".dd-again").addEventListener("click", () => component.trigger("retry"));
-  startWhy(() => component.trigger("input"));
+  startWhy();
   component.watch("value", answered);
   document.addEventListener("dd-race", ({ detail }) => show(detail));
   document.addEventListener("dd-preparing", ({ detail }) => showPreparation(detail));

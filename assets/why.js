@@ -1,9 +1,8 @@
-// The panel "Why?": a tab for the figures, one for what passes cost, one for load, one for the terms.
+// The panel "Why?": a tab for the figures, one for what passes cost, one for the terms.
 // A tab is there where there is something to see.
 import { drawCosts } from "./curve.js";
 import { finder, fit, make, put, table } from "./dom.js";
 import { helped, meanings } from "./help.js";
-import { drawDraft, drawLoad } from "./load.js";
 import { tabsIn } from "./tabs.js";
 
 const find = finder("board");
@@ -31,14 +30,10 @@ export function drawGlossary(entries) {
 export function drawWhy(view) {
   if (view.result) drawFigures(view.result);
   find("#dd-tab-costs").hidden = !view.costs;
-  find("#dd-tab-load").hidden = !drawLoad(view);
   if (view.costs) drawCosts(view.costs);
   tabs.refresh();
 }
 
-// `measure`: have load measured, and the race run again.
-export function startWhy(measure) {
+export function startWhy() {
   tabs = tabsIn(find(".dd-why .dd-tabs"));
-  find(".dd-load-measure").addEventListener("click", measure);
-  for (const name of [".dd-draft-acceptance", ".dd-draft-price"]) find(name).addEventListener("input", drawDraft);
 }

@@ -151,28 +151,6 @@ class CostsKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadKnown:
-    """What passes that serve several requests were measured to cost, on the column's model: of each
-    number of `requests`, the seconds of a pass over each of `widths` rows of each of them, and
-    PassCosts' `context_slope`.
-    """
-
-    column: Index
-    requests: Annotated[list[Rows], Field(min_length=1, max_length=16)]
-    widths: Annotated[list[Rows], Field(min_length=2, max_length=32)]
-    passes: list[list[Measured]]
-    context_slopes: list[Slope]
-    kind: Literal["LoadKnown"] = field(default="LoadKnown", kw_only=True)
-
-    def __post_init__(self) -> None:
-        counts = {len(self.requests), len(self.passes), len(self.context_slopes)}
-        widths = {len(self.widths), *map(len, self.passes)}
-        ascending = _ascending(self.requests) and _ascending(self.widths)
-        if len(counts) > 1 or len(widths) > 1 or not ascending or self.widths[:1] != [1]:
-            raise ValueError("passes under load cost what no requests or widths are given for")
-
-
-@dataclass(frozen=True, slots=True)
 class Decided:
     """What was decided for the column, whenever it changes: `settings` in force instead of the
     column's own, the speed-up that is `predicted` (0: unknown), why in a sentence, what was
@@ -388,7 +366,6 @@ Event = (
     | Started
     | Prepared
     | CostsKnown
-    | LoadKnown
     | Decided
     | Prefilled
     | Fed

@@ -235,21 +235,19 @@ class Outcome:
 class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
-    `batch`: one pass can compute several sequences. `hidden_states`: a session shows those behind
-    the last layer. `skipping`: a model runs without some of its layers, too, over the same weights.
-    `rewinds`: what its caches can be cut back to.
+    `hidden_states`: a session shows those behind the last layer. `skipping`: a model runs without
+    some of its layers, too, over the same weights. `rewinds`: what its caches can be cut back to.
     """
 
     tree: bool = True
     hidden_states: bool = False
-    batch: bool = False
     skipping: bool = False
     max_context: int = 8192
     rewinds: Rewinds = "any row"
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no recurrent state can do."""
-        if self.recurrent and (self.tree or self.batch):
+        if self.recurrent and self.tree:
             raise ValueError("a model with recurrent state computes one chain of tokens a pass")
 
     @property

@@ -125,10 +125,6 @@ def _wire(controller: Controller, fields: Fields, ask: gr.HTML, board: gr.HTML) 
     async def again(request: gr.Request) -> View:
         return keyed(request, await controller.again(visitor_of(request)))
 
-    async def under_load(request: gr.Request) -> View:
-        return keyed(request, await controller.under_load(visitor_of(request)))
-
     ask.submit(start, list(fields.values()), board, **QUIET)
-    # The board's own buttons: beside a race whose timings are spoiled, and to measure load first.
+    # The board's own button, beside a race whose timings are spoiled.
     board.retry(again, None, board, **QUIET)
-    board.input(under_load, None, board, **QUIET)

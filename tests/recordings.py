@@ -149,15 +149,6 @@ def _sensible(value: dict[str, Any]) -> dict[str, Any]:
     if value["kind"] == "CostsKnown":
         widths = sorted(set(value["widths"]))[: len(value["passes"])]
         value |= {"widths": widths, "passes": value["passes"][: len(widths)]}
-    if value["kind"] == "LoadKnown":
-        requests, widths = (sorted(set(value[name])) for name in ("requests", "widths"))
-        widths = [1, 2, *(k for k in widths if k > 2)][:32]
-        value |= {
-            "requests": requests,
-            "widths": widths,
-            "passes": [[0.5] * len(widths) for _ in requests],
-            "context_slopes": [[0.0, 0.25] for _ in requests],
-        }
     if value["kind"] == "Step":
         count = len(value["origins"])
         tokens = value["tokens"][:count]

@@ -19,8 +19,8 @@ from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
 from backend.drafters.draft_length import AdaptiveDraftLength
 from backend.engines.base import Session
-from backend.engines.cache import Pass
-from backend.engines.fake import FakeEngine, FakeStore
+from backend.engines.cache import Pass, Store
+from backend.engines.fake import FakeEngine
 from backend.racing.schedule import interleave
 from backend.results.metrics import Score
 from backend.types import Logits, Request
@@ -51,21 +51,21 @@ class Machine:
 
 
 class Ticking(FakeEngine):
-    """A fake whose passes take what `seconds` says of sequences, rows and tokens beyond those that
-    costs are quoted at, on a clock of its own: `now`.
+    """A fake whose passes take what `seconds` says of rows and tokens beyond those that costs are
+    quoted at, on a clock of its own: `now`.
     """
 
-    def __init__(self, seconds: Callable[[int, int, int], float]) -> None:
+    def __init__(self, seconds: Callable[[int, int], float]) -> None:
         super().__init__()
         self.now, self._seconds = 0.0, seconds
 
-    def store(self, sequences: int) -> FakeStore:
-        store = super().store(sequences)
+    def store(self) -> Store:
+        store = super().store()
         run = store.run
 
         def ticking(work: Pass) -> Logits:
-            behind = int(work.positions[0, 0]) - CONTEXT
-            self.now += self._seconds(*work.tokens.shape, behind)
+            behind = int(work.positions[0]) - CONTEXT
+            self.now += self._seconds(len(work.tokens), behind)
             return run(work)
 
         store.run = ticking  # type: ignore[method-assign]

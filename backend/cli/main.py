@@ -27,7 +27,6 @@ COMMANDS = {
     "verify": "Check that every lossless column writes the text of KV reuse; exit code 1 if one "
     "does not.",
     "bench": "Measure every column alone, warmed up, on a set of prompts. Can be continued.",
-    "load": "Measure many requests at once, and compare with the prediction.",
     "tune": "Find the fastest settings here: pass times, predicted and measured speed-ups "
     "(minutes).",
 }

@@ -13,8 +13,7 @@ import numpy as np
 from backend.costs.learnt import ASSUMED, WIDTHS, LearntCosts
 from backend.costs.pass_costs import CONTEXT, Costs, PassCosts, stated_costs
 from backend.costs.store import keep, kept_costs
-from backend.engines.base import Engine
-from backend.engines.cache import Cache, NewRows
+from backend.engines.base import Engine, Session
 from backend.engines.registry import engine_named
 from backend.types import PREFILL_CHUNK, Arrays, chain_parents
 
@@ -135,13 +134,13 @@ def measure(
     one at FEW_WIDTHS, which races correct.
     """
     chunk = min(PREFILL_CHUNK, engine.capabilities.max_context)
-    with closing(engine.cache()) as cache:
-        if _timed(engine, cache, chunk) <= LARGE:
-            return curve(engine, 1, widths, rounds, tell)
-        return _quick_curve(engine, cache)
+    with closing(engine.open()) as session:
+        if _timed(engine, session, chunk) <= LARGE:
+            return curve(engine, widths, rounds, tell)
+        return _quick_curve(engine, session)
 
 
-def _quick_curve(engine: Engine, cache: Cache) -> PassCosts:
+def _quick_curve(engine: Engine, session: Session) -> PassCosts:
     """What passes cost behind an empty cache, as far as a few seconds tell: the context adds little
     to what the weights of a large model take, and a change of width too.
     """
@@ -151,15 +150,13 @@ def _quick_curve(engine: Engine, cache: Cache) -> PassCosts:
         if len(seconds) > 1 and perf_counter() - began > FEW_SECONDS:
             break
         # The first pass of a width may be slow, and a wider pass is never cheaper.
-        quickest = min(_timed(engine, cache, k) for _ in range(2))
+        quickest = min(_timed(engine, session, k) for _ in range(2))
         seconds.append(max([quickest, *seconds]))
     return PassCosts(widths[: len(seconds)], tuple(seconds))
 
 
-def curve(
-    engine: Engine, sequences: int, widths: Sequence[int], rounds: int, tell: Tell = _nobody
-) -> PassCosts:
-    """What passes cost that serve so many sequences, all of which do the same."""
+def curve(engine: Engine, widths: Sequence[int], rounds: int, tell: Tell = _nobody) -> PassCosts:
+    """What passes cost, by their widths and by the tokens before them."""
     points = points_within(engine.capabilities.max_context, widths)
     twice = points.far > points.near and len(points.widths) > 1
 
@@ -167,7 +164,7 @@ def curve(
         def told(share: float) -> None:
             tell((begun + share) / (1 + twice))
 
-        return _measured(engine, sequences, points.widths, rounds, context, told)
+        return _measured(engine, points.widths, rounds, context, told)
 
     near, width_change = measured(points.near)
     slope = (0.0, 0.0)
@@ -179,8 +176,8 @@ def curve(
 
 def one_row_seconds(engine: Engine) -> float:
     """What a pass over one row takes, by a few of them."""
-    with closing(engine.cache()) as cache:
-        return _quartile([_timed(engine, cache, 1) for _ in range(ROUNDS)])
+    with closing(engine.open()) as session:
+        return _quartile([_timed(engine, session, 1) for _ in range(ROUNDS)])
 
 
 def _context_slope(
@@ -196,7 +193,6 @@ def _context_slope(
 
 def _measured(
     engine: Engine,
-    sequences: int,
     widths: Sequence[int],
     rounds: int,
     context: int,
@@ -213,24 +209,24 @@ def _measured(
     kept = prefilled(engine, context)
     with ExitStack() as open_ones:
 
-        def begin() -> Cache:
-            cache = engine.cache(sequences)
-            open_ones.callback(cache.close)
-            cache.load(context, kept)
-            _timed(engine, cache, 1)
-            return cache
+        def begin() -> Session:
+            session = engine.open()
+            open_ones.callback(session.close)
+            session.load([7] * context, kept)
+            _timed(engine, session, 1)
+            return session
 
-        cache, stale = begin(), 0
+        session, stale = begin(), 0
         began = perf_counter()
         for done in range(rounds):
             if done > 1 and perf_counter() - began > ROUND_SECONDS:
                 break
             for k in order.sample(widths, len(widths)):
                 if stale > STALE:
-                    cache.close()
-                    cache, stale = begin(), 0
+                    session.close()
+                    session, stale = begin(), 0
                 for times in (first, steady):
-                    times[k].append(_timed(engine, cache, k))
+                    times[k].append(_timed(engine, session, k))
                 stale += 2 * k
             tell((done + 1) / rounds)
     quickest = [_quartile(steady[k]) for k in widths]
@@ -255,17 +251,13 @@ def _quartile(times: Sequence[float]) -> float:
     return sorted(times)[len(times) // 4]
 
 
-def _timed(engine: Engine, cache: Cache, rows: int) -> float:
-    """Seconds of a pass over `rows` tokens of each sequence whose logits are all wanted; it leaves
-    nothing behind.
-    """
-    new, lengths = NewRows([7] * rows, chain_parents(rows), range(rows)), cache.lengths
-    asked = [new] * len(lengths)
+def _timed(engine: Engine, session: Session, rows: int) -> float:
+    """Seconds of a pass with the logits of so many tokens; it leaves nothing behind."""
+    tokens, parents, length = [7] * rows, chain_parents(rows), session.length
     engine.synchronize()
     start = perf_counter()
-    cache.run(asked)
+    session.forward(tokens, parents, range(rows))
     engine.synchronize()
     seconds = perf_counter() - start
-    for sequence, length in enumerate(lengths):
-        cache.rewind(sequence, length)
+    session.truncate(length)
     return seconds

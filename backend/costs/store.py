@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from backend.costs.learnt import Correction, LearntCosts
-from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import PassCosts
 from backend.engines.base import Engine
 from backend.errors import DerbyError
@@ -27,9 +26,6 @@ RECIPE = "costs v4"
 #: Raise it whenever what is learnt means something else; the measurement then stands alone.
 LEARNT = "learnt v1"
 
-#: Raise it whenever load is measured in another way.
-LOAD_RECIPE = "load v1"
-
 
 def kept_costs(engine: Engine) -> LearntCosts | None:
     """The costs that were kept; None if there are none, or not as they were written."""
@@ -39,14 +35,6 @@ def kept_costs(engine: Engine) -> LearntCosts | None:
         return LearntCosts(prior, read_as(Correction | None, kept.get(LEARNT)))
     except (OSError, ValueError, DerbyError):
         return None
-
-
-def kept_load(engine: Engine) -> LoadCosts:
-    """What load costs, as it was kept; UNKNOWN_LOAD if it was not, or not as it was written."""
-    try:
-        return read_as(LoadCosts, _read(_path(engine, LOAD_RECIPE)))
-    except (OSError, ValueError, DerbyError):
-        return UNKNOWN_LOAD
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -60,11 +48,6 @@ def _read(path: Path) -> dict[str, Any]:
 def keep(engine: Engine, costs: LearntCosts) -> None:
     """Keep them if the folder can be written; else they are measured again next time."""
     _write(_path(engine, RECIPE), {**asdict(costs.prior), LEARNT: asdict(costs.correction)})
-
-
-def keep_load(engine: Engine, costs: LoadCosts) -> None:
-    """The same of what load costs."""
-    _write(_path(engine, LOAD_RECIPE), asdict(costs))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

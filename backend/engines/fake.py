@@ -20,10 +20,10 @@ from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, ModelSpec
 
-CAPABILITIES = Capabilities(max_context=4096, batch=True, skipping=True)
+CAPABILITIES = Capabilities(max_context=4096, skipping=True)
 
 #: Of a model whose prefix is a state that each token overwrites.
-RECURRENT = replace(CAPABILITIES, tree=False, batch=False, skipping=False, rewinds="last pass")
+RECURRENT = replace(CAPABILITIES, tree=False, skipping=False, rewinds="last pass")
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -69,8 +69,8 @@ class FakeEngine(Engine):
         self.depth = 4
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
-    def store(self, sequences: int) -> Store:
-        return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self, sequences)
+    def store(self) -> Store:
+        return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self)
 
     def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "FakeEngine":
         made = replace(self, blur=1 - len(kept) / self.depth)
@@ -112,22 +112,21 @@ class FakeStore(Store):
 
     in_place = False
 
-    def __init__(self, engine: FakeEngine, sequences: int) -> None:
+    def __init__(self, engine: FakeEngine) -> None:
         self._engine = engine
-        self._tokens = np.zeros((sequences, 0), dtype=np.int64)
-        self._hidden = np.zeros((sequences, 0, 2), dtype=np.float32)
+        self._tokens = np.zeros(0, dtype=np.int64)
+        self._hidden = np.zeros((0, 2), dtype=np.float32)
         engine.open_sessions += 1
 
     def run(self, work: Pass) -> Logits:
-        engine, b = self._engine, len(work.tokens)
-        self._tokens = np.concatenate([self._tokens[:, : work.held], work.tokens], axis=1)
+        engine = self._engine
+        self._tokens = np.concatenate([self._tokens[: work.held], work.tokens])
         engine.count(work)
-        self._hidden = np.stack([work.positions, work.tokens], axis=2).astype(np.float32)
-        visible = work.bias()[:, 0] == 0
-        logits = np.zeros((b, len(work.rows), engine.vocab_size), dtype=np.float32)
-        for i, tokens in enumerate(self._tokens):
-            for place, row in enumerate(work.rows):
-                logits[i, place] = engine.logits(tokens[visible[i, row]].tolist())
+        self._hidden = np.stack([work.positions, work.tokens], axis=1).astype(np.float32)
+        visible = work.bias()[0, 0] == 0
+        logits = np.zeros((len(work.rows), engine.vocab_size), dtype=np.float32)
+        for place, row in enumerate(work.rows):
+            logits[place] = engine.logits(self._tokens[visible[row]].tolist())
         return logits
 
     def hidden_states(self, layers: Layers) -> HiddenStates:
@@ -135,18 +134,16 @@ class FakeStore(Store):
         return self._hidden
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
-        moved = np.take_along_axis(self._tokens[:, start:], index, axis=1)
-        self._tokens = np.concatenate([self._tokens[:, :start], moved], axis=1)
+        self._tokens = np.concatenate([self._tokens[:start], self._tokens[start + index]])
 
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         """The tokens themselves, because they are all that the hash-of-prefix model reads."""
-        return {"tokens": self._tokens[sequence, places].reshape(1, 1, -1, 1)}
+        return {"tokens": self._tokens[places].reshape(1, 1, -1, 1)}
 
     def write(self, arrays: Arrays) -> None:
         if arrays.keys() != {"tokens"}:
             raise RuntimeError("arrays of another model")
-        rows = arrays["tokens"].reshape(1, -1)
-        self._tokens = np.repeat(rows, len(self._tokens), axis=0)
+        self._tokens = arrays["tokens"].ravel()
 
     def close(self) -> None:
         self._engine.open_sessions -= 1
@@ -161,7 +158,7 @@ class RecurrentStore(Store):
         self._engine = engine
         self._last: dict[int, tuple[int, ...]] = {}  # states of the last pass, by rows before them
         self._checkpoint: dict[int, tuple[int, ...]] = {}
-        self._hidden = np.zeros((1, 0, 2), dtype=np.float32)
+        self._hidden = np.zeros((0, 2), dtype=np.float32)
         engine.open_sessions += 1
 
     def run(self, work: Pass) -> Logits:
@@ -169,13 +166,13 @@ class RecurrentStore(Store):
             raise RuntimeError("a recurrent state has no holes and no branches")
         state = self._state(work.held)
         self._engine.count(work)
-        self._hidden = np.stack([work.positions, work.tokens], axis=2).astype(np.float32)
-        tokens = work.tokens[0].tolist()
+        self._hidden = np.stack([work.positions, work.tokens], axis=1).astype(np.float32)
+        tokens = work.tokens.tolist()
         asked = [(*state, *tokens[: row + 1]) for row in work.rows]
         self._last = {len(each): each for each in (state, *asked, (*state, *tokens))}
-        logits = np.zeros((1, len(asked), self._engine.vocab_size), dtype=np.float32)
+        logits = np.zeros((len(asked), self._engine.vocab_size), dtype=np.float32)
         for place, each in enumerate(asked):
-            logits[0, place] = self._engine.logits(each)
+            logits[place] = self._engine.logits(each)
         return logits
 
     def _state(self, rows: int) -> tuple[int, ...]:
@@ -195,7 +192,7 @@ class RecurrentStore(Store):
     def checkpoint(self, rows: int) -> None:
         self._checkpoint = {rows: self._state(rows)}
 
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         """The tokens, as if there were rows of attention too, and the state as a hash [1, 1]."""
         state = self._state(len(places))
         tokens = np.array(state, dtype=np.int64)[places]

@@ -1,8 +1,8 @@
-"""What forward passes cost, and speculation under load, as plots with a logarithmic x axis."""
+"""What forward passes cost, as a plot with a logarithmic x axis."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, pairwise, product
+from itertools import pairwise, product
 from math import hypot, log2, log10
 from typing import Any
 
@@ -22,7 +22,6 @@ from backend.export.svg import (
 )
 
 COSTS = "The time of a pass by the number of its rows"
-LOAD = "Acceptance at which guesses break even, by the number of requests at once"
 
 RADIUS = 9
 
@@ -32,15 +31,6 @@ WIDTH, HEIGHT = 720, 346
 LEFT, END, TOP, FLOOR, INSET, LEGEND = 48, 470, 36, 282, 16, 500
 
 SIZE = 13
-
-#: Of lines that stand beside one another.
-LINES = (
-    CURVE,
-    "var(--dd-faster, #00704e)",
-    "var(--dd-slower, #b0400a)",
-    "var(--dd-forced, #a8467f)",
-    "var(--dd-base, #4a5a70)",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +85,6 @@ def _entry(number: int, words: str, height: float) -> str:
     """A line of the legend; its mark is the caller's, left of it."""
     y = TOP + (number - 0.5) * height
     return text(LEGEND + 16, y + 4, fitted(words, WIDTH - LEGEND - 24, SIZE), SIZE, INK)
-
-
-# --- what passes cost
 
 
 def draw_costs(costs: Mapping[str, Any]) -> str:
@@ -156,55 +143,3 @@ def _free(wanted: Point, taken: Sequence[Point]) -> Point:
     inside = ((x, y) for x, y in places if LEFT + RADIUS <= x <= END and TOP <= y <= FLOOR)
     apart = 2 * RADIUS
     return next(p for p in inside if all(hypot(p[0] - q[0], p[1] - q[1]) >= apart for q in taken))
-
-
-# --- what load does
-
-
-def draw_load(chart: Mapping[str, Any]) -> str:
-    """What `load_chart` of the results knows as SVG."""
-    requests = chart["requests"]
-    plot = Plot(requests[-1], 1.0)
-    titles = ("requests at once (log scale)", "acceptance")
-    parts = [*plot.axes(requests, (0, 0.25, 0.5, 0.75, 1), titles, "{:.0%}".format)]
-    ends: list[Point] = []
-    for (guesses, evens), colour in zip(chart["lines"], cycle(LINES), strict=False):
-        known = [(b, even) for b, even in zip(requests, evens, strict=True) if even is not None]
-        if known:
-            ends.append(_apart(plot.at(*known[-1]), ends))
-            parts += _even(plot, guesses, known, colour, ends[-1])
-    levels: list[Point] = []
-    for number, mark in enumerate(chart["marks"], 1):
-        if mark["acceptance"] is not None:
-            levels.append(_apart((END, plot.y(mark["acceptance"])), levels))
-            parts += _level(plot, number, mark, levels[-1])
-    said = "; ".join(f"{mark['name']}: {mark['sentence']}" for mark in chart["marks"])
-    return picture(WIDTH, HEIGHT, LOAD, f"{said}. {chart['note']}", parts)
-
-
-def _apart(wanted: Point, taken: Sequence[Point]) -> Point:
-    """The nearest height in the plot at which a short label hides no other label."""
-    x, y = wanted
-    ways = sorted((n * 2.0 for n in range(-140, 141)), key=abs)
-    near = [low for right, low in taken if abs(right - x) < 46]
-    heights = (y + way for way in ways if TOP <= y + way <= FLOOR)
-    return x, next(h for h in heights if all(abs(h - low) >= SIZE + 1 for low in near))
-
-
-def _even(
-    plot: Plot, guesses: int, known: Sequence[tuple[int, float]], colour: str, label: Point
-) -> Iterator[str]:
-    """A line of one number of guesses; it ends where no acceptance pays any more."""
-    yield line([plot.at(b, even) for b, even in known], colour, 2)
-    for b, even in known:
-        tip = f"k={guesses}: breaks even at an acceptance of {even:.0%} with {b} at once"
-        yield disc(plot.at(b, even), 3.5, colour, tip, hollow=True)
-    yield text(label[0] + 8, label[1] + 4, f"k={guesses}", SIZE - 1, colour, bold=True)
-
-
-def _level(plot: Plot, number: int, mark: Mapping[str, Any], label: Point) -> Iterator[str]:
-    """The acceptance of a column, a dashed line with its name beside those of the others."""
-    y, x = plot.y(mark["acceptance"]), LEGEND + 4
-    yield line(((LEFT, y), (END, y)), INK, 1, "5 4")
-    name = f"{number} {mark['name']}, {mark['acceptance']:.0%}"
-    yield text(x, label[1] + 4, fitted(name, WIDTH - x - 4, SIZE), SIZE, INK, bold=True)

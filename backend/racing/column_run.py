@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from backend.costs.load import LoadCosts
 from backend.decoding.clock import Clock
 from backend.decoding.constraint import Constraint
 from backend.decoding.digits import rounded, rounded_value
@@ -22,7 +21,6 @@ from backend.events import (
     Event,
     Finished,
     Judged,
-    LoadKnown,
     Prepared,
     Started,
     Step,
@@ -75,17 +73,6 @@ class ColumnRun:
         if is_program(self.request.prompt):
             raise DerbyError(f"{self.column.title} cannot run programs: remove it.")
         return factory(self.index, self.request, self.column.settings())
-
-
-def known_load(index: int, load: LoadCosts) -> LoadKnown:
-    """What load costs the model of column `index`."""
-    return LoadKnown(
-        index,
-        list(load.requests),
-        list(load.curves[0].widths),
-        [[rounded_value(seconds) for seconds in curve.seconds] for curve in load.curves],
-        [[rounded_value(slope) for slope in curve.context_slope] for curve in load.curves],
-    )
 
 
 def _failing(error: Exception) -> Iterator[Event]:

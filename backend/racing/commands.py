@@ -30,22 +30,15 @@ class Command(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the times of passes on the models of these columns, or, if `load`, of passes that
-    serve several requests.
-    """
+    """Measure the times of passes on the models of these columns."""
 
     columns: tuple[Column, ...]
     target: ModelSpec
-    load: bool = False
     width: int = 0
 
     def run(self, models: LoadedModels, emit: Emit, stopped: Stopped) -> None:
         loading = Loading(models, lambda text: emit(Preparing(text)))
-        loading.prepare(self.columns, self.target, remeasure=not self.load)
-        if self.load:
-            local = [column for column in self.columns if column.strategy.lane is None]
-            for spec in dict.fromkeys(column.target(self.target) for column in local):
-                models.measure_load(loading.engine(spec), loading.say, stopped)
+        loading.prepare(self.columns, self.target, remeasure=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,9 @@ from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from backend.costs.learnt import LearntCosts
-from backend.costs.load import LoadCosts
 from backend.costs.measure import costs_of, known_costs, one_row_seconds
-from backend.costs.measure_load import measure_load
 from backend.costs.pass_costs import Costs
-from backend.costs.store import keep, keep_load, kept_load
+from backend.costs.store import keep
 from backend.drafters.acceptance import Experience
 from backend.engines.base import Engine
 from backend.engines.draft import OpenNetwork
@@ -89,7 +87,6 @@ class LoadedModels:
         self._costs: dict[ModelSpec, Costs] = {}
         self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
         self._calls: dict[ModelSpec, float] = {}
-        self._load: dict[ModelSpec, LoadCosts] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path], tuple[int, OpenNetwork]] = {}
         self._experience: WeakKeyDictionary[Engine, dict[Weights, Experience]] = WeakKeyDictionary()
@@ -280,24 +277,6 @@ class LoadedModels:
         if draft.spec not in self._calls:
             self._calls[draft.spec] = one_row_seconds(draft)
         return self._calls[draft.spec]
-
-    def load_costs(self, engine: Engine) -> LoadCosts:
-        """What load costs a loaded engine, if that was ever measured here."""
-        if engine.spec not in self._load:
-            self._load[engine.spec] = kept_load(engine)
-        return self._load[engine.spec]
-
-    def measure_load(
-        self, engine: Engine, say: Say, stopped: Callable[[], bool] = lambda: False
-    ) -> LoadCosts:
-        """Measure it now, and keep it; what was known stays if it is `stopped` on the way. Raises
-        DerbyError for an engine that computes no batches.
-        """
-        measured = measure_load(engine, say, stopped)
-        if measured.known:
-            self._load[engine.spec] = measured
-            keep_load(engine, measured)
-        return measured
 
     @contextmanager
     def supposing(self, engine: Engine, costs: Costs) -> Iterator[None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from backend.decoding.lane import Lane
 from backend.errors import DerbyError
 from backend.events import Event, Preparing
-from backend.racing.column_run import ColumnRun, known_load
+from backend.racing.column_run import ColumnRun
 from backend.racing.ledger import Ledger
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -81,8 +81,6 @@ class Race:
                 if (found := ledger.turned()) is not None:
                     emit(found)
         models.keep_costs()
-        for event in self._known_load(loading):
-            emit(event)
         raw = fitting is not self
         emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=models.cold, raw=raw))
 
@@ -128,18 +126,6 @@ class Race:
 
     def _load(self, batch: Sequence[int], loading: Loading) -> None:
         loading.load([self.columns[index] for index in batch], self.target)
-
-    def _known_load(self, loading: Loading) -> Iterator[Event]:
-        """What load costs each of the models, told once of the first column on it."""
-        told: set[ModelSpec] = set()
-        for index, column in enumerate(self.columns):
-            target = column.target(self.target)
-            if column.strategy.lane is not None or target in told:
-                continue
-            told.add(target)
-            with suppress(Exception):  # a model that could not be loaded has failed its columns
-                if (load := loading.models.load_costs(loading.engine(target))).known:
-                    yield known_load(index, load)
 
     def _groups(self, lanes: Sequence[Lane]) -> Iterable[Sequence[Lane]]:
         """The lanes that run at one time, in the order of their times."""

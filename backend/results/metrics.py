@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from backend.costs.load import UNKNOWN_LOAD, LoadCosts
 from backend.costs.pass_costs import UNKNOWN_COSTS, PassCosts
 from backend.decoding.drafter import UNDECIDED, Decision
 from backend.errors import Cause
@@ -21,7 +20,6 @@ from backend.events import (
     Filled,
     Finished,
     Judged,
-    LoadKnown,
     Prefilled,
     Prepared,
     Proposed,
@@ -126,7 +124,6 @@ class Score:
     last_rows: int = 1  # of the last pass
 
     costs: PassCosts = UNKNOWN_COSTS
-    load: LoadCosts = UNKNOWN_LOAD
     draft_cost: float = 0.0  # seconds of a pass of the draft
     expected_seconds: float = 0.0  # that the passes should take, drafting included
     plain_seconds: float = 0.0  # that plain decoding should take for as many tokens
@@ -190,8 +187,6 @@ class Score:
                 self.judged = event
             case Served():
                 self._serve(event)
-            case LoadKnown():
-                self.load = load_of(event)
             case _:
                 pass
 
@@ -414,13 +409,3 @@ class Score:
         if not found.value:
             return Ratio(value)
         return found.about(value) if self.rereads else found
-
-
-def load_of(event: LoadKnown) -> LoadCosts:
-    """What the event says that load costs."""
-    widths = tuple(event.widths)
-    curves = (
-        PassCosts(widths, tuple(passes), 0.0, (each, row))
-        for passes, (each, row) in zip(event.passes, event.context_slopes, strict=True)
-    )
-    return LoadCosts(tuple(event.requests), tuple(curves))

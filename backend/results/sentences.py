@@ -14,7 +14,6 @@ from backend.engines.registry import engines
 from backend.events import Conditions, Served
 from backend.results.figures import as_long, counted, duration, factor, likely, listed, rate
 from backend.results.intervals import Ratio
-from backend.results.load import PAYS, many, under_load
 from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED, Scoreboard
 from backend.results.track import (
@@ -125,7 +124,7 @@ def headlines(board: Scoreboard) -> tuple[str, str]:
         if not lent and not any(score.length for score in board.scores):
             return "Stopped before the first token.", failed
         return f"{_NO_LONGER_LENT if lent else 'Stopped early.'} {speed}", failed
-    rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed, _loaded(board)]
+    rest = [_kept_texts(board), _other_weights(board), _recurrent(board), failed]
     return speed, " ".join(filter(None, rest))
 
 
@@ -496,33 +495,6 @@ def _other_weights(board: Scoreboard) -> str:
     return f"With other weights, {'; '.join(clauses)}." if clauses else ""
 
 
-def _loaded(board: Scoreboard) -> str:
-    """What load makes of the fastest column with the same text; "" while unknown."""
-    best = next(iter(_faster_same(board)), None)
-    found = None if best is None else under_load(board, best)
-    if best is None or found is None:
-        return ""
-    requests, first = _overtaken(board, best)
-    if not requests:
-        return f"Predicted: {board.name(best)} stays fastest up to {many(found.load.most)}."
-    return f"Predicted: with {requests}+ requests at once, {board.name(first)} is fastest."
-
-
-def _overtaken(board: Scoreboard, best: int) -> tuple[int, int]:
-    """From how many requests at once on, of those that were measured, another column with the same
-    text is predicted to be faster than `best`, and which; 0 if none is, and while unknown. One
-    request is what the race itself measured.
-    """
-    found = {i: load for i in _faster_same(board) if (load := under_load(board, i)) is not None}
-    loads = found[best].load.requests if best in found else ()
-    for requests in (each for each in loads if each > 1):
-        gains = {i: load.best_gain(requests) for i, load in found.items()}
-        first = max(gains, key=lambda i: gains[i])
-        if gains[best] < max(PAYS, gains[first] / ALIKE):
-            return requests, first if gains[first] >= PAYS else board.baseline_index or 0
-    return 0, best
-
-
 def _faster_same(board: Scoreboard) -> list[int]:
     """The columns with the same text that are measurably faster, the fastest first; if the first to
     finish is too close to it to call, that one.
@@ -671,17 +643,13 @@ def ending(score: Score) -> str:
 
 
 def advice(board: Scoreboard) -> str:
-    """Which column is fastest for prompts like this one, and at what load; "" while unknown, and of
-    a program.
-    """
+    """Which column is fastest for prompts like this one; "" while unknown, and of a program."""
     if board.noisy or not board.baseline.tpot or any(score.fed for score in board.scores):
         return ""
     if not (same := _faster_same(board)):
         plain = board.name(board.baseline_index or 0)
         return f"{_HERE}, use {plain}: no column with its text was measurably faster."
-    requests, first = _overtaken(board, same[0])
-    then = f" With {requests}+ requests at once, {board.name(first)} does." if requests else ""
-    return f"{_HERE}, {board.name(same[0])} writes the same text fastest.{then}"
+    return f"{_HERE}, {board.name(same[0])} writes the same text fastest."
 
 
 def reasons(board: Scoreboard) -> list[str]:

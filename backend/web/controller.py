@@ -64,15 +64,6 @@ class Controller:
         """Begin the visitor's last race once more, with the same settings and seed."""
         return await self._begin(visitor, lambda: (self._visitors.last(visitor)[0], ()))
 
-    async def under_load(self, visitor: str) -> View:
-        """The same, once it was measured what passes cost that serve several requests."""
-
-        def requested() -> tuple[Race, Sequence[Command]]:
-            race, _ = self._visitors.last(visitor)
-            return race, [Measure(race.columns, race.target, load=True)]
-
-        return await self._begin(visitor, requested)
-
     def on_show(self, visitor: str) -> tuple[list[str], str | None]:
         """The columns of the race on show, as they may be named here, and the one whose code is the
         fastest; none while it runs. Not for the event loop.

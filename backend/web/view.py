@@ -12,7 +12,7 @@ from math import log
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from backend.export.curves import draw_costs, draw_load
+from backend.export.curves import draw_costs
 from backend.models.files import model_title
 from backend.records.record import RaceRecord
 from backend.records.record import board as board_of
@@ -33,7 +33,6 @@ from backend.results.figures import (
     likely,
     ordinal,
 )
-from backend.results.load import load_chart
 from backend.results.metrics import PART_NAMES, Moment, Score
 from backend.results.scoreboard import ENDED, Sameness, Scoreboard
 from backend.results.track import (
@@ -109,8 +108,6 @@ def view(
         "doubt": public(sentences.doubt(board)) if ended else "",
         "result": _result(board, public) if ended else None,
         "costs": _costs(board, public) if ended else None,
-        "load": _load(board, public) if ended else None,
-        "local": any(column.strategy.lane is None for column in board.columns),
     }
 
 
@@ -489,15 +486,6 @@ def _costs(board: Scoreboard, public: Callable[[str], str]) -> View | None:
     if costs is None:
         return None
     return _chart(costs, draw_costs, public) | {"cells": costs["cells"], "note": costs["note"]}
-
-
-def _load(board: Scoreboard, public: Callable[[str], str]) -> View | None:
-    chart = load_chart(board)
-    if chart is None:
-        return None
-    told = {name: chart[name] for name in ("cells", "note", "requests", "rows", "seconds")}
-    drawn = _chart(chart, draw_load, public)
-    return drawn | told | {"heads": [public(name) for name in chart["heads"]]}
 
 
 def _chart(chart: View, drawn: Callable[[View], str], public: Callable[[str], str]) -> View:

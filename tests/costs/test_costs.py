@@ -56,7 +56,7 @@ def test_a_slope_that_was_measured_too_steep_makes_no_pass_free() -> None:
 
 
 def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Ticking(lambda _b, n, behind: 1 + n / 10 + behind * (2e-4 + 3e-5 * n))
+    engine = Ticking(lambda n, behind: 1 + n / 10 + behind * (2e-4 + 3e-5 * n))
     monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
     monkeypatch.setattr(module, "LARGE", 10.0)
     found = measure(engine, (1, 4, 16), rounds=3)
@@ -75,7 +75,7 @@ def test_a_large_model_is_measured_in_seconds(
     row: float, widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model of 1.17 B parameters was measured for 116 to 495 s, by some 260 passes."""
-    engine = Ticking(lambda _b, n, _behind: 0.1 + row * n)
+    engine = Ticking(lambda n, _behind: 0.1 + row * n)
     monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
     found = measure(engine)
     assert found.widths == widths
@@ -90,7 +90,7 @@ def test_a_measurement_ends_after_seconds_and_tells_how_far_it_has_come(
 ) -> None:
     """A model just small enough for all points was measured for a minute, and nothing moved."""
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    engine = Ticking(lambda _b, n, _behind: 0.2 + 0.001 * n)
+    engine = Ticking(lambda n, _behind: 0.2 + 0.001 * n)
     engine.spec = ModelSpec("m", "torch")
     monkeypatch.setattr(module, "perf_counter", lambda: engine.now)
     said = list[str]()
@@ -227,7 +227,7 @@ def test_a_failed_measurement_leaves_no_session_open() -> None:
     """Its cache would stay in memory for as long as the model does."""
     engine = FakeEngine(capabilities=Capabilities(max_context=30))
     with pytest.raises(DerbyError):
-        module._measured(engine, 1, (1, 48), 1, 20)
+        module._measured(engine, (1, 48), 1, 20)
     assert engine.open_sessions == 0
 
 

@@ -132,7 +132,7 @@ def test_masks_are_computed_while_the_pass_runs(monkeypatch: pytest.MonkeyPatch)
     engine = FakeEngine()
     constraint = compile_grammar(GrammarSource("lark", LOOPS, "test"), engine.tokenizer)
     Meeting.masked.clear()
-    request, session = Request("Say", 20, chat=False), Meeting(engine.cache())
+    request, session = Request("Say", 20, chat=False), Meeting(engine.store(), engine.capabilities)
     score = run(engine, request, prompt=b"Say", session=session, constraint=constraint).score
     assert len(score.tokens) == 20
     # One mask for each sampled row: the root, and each forced token.

@@ -114,7 +114,7 @@ def test_a_cache_is_read_and_written_as_it_is(opened: Opened) -> None:
     computed(session, TEXT[:40], prefilled())
     session.forward(TEXT[40:48], chain_parents(8), range(8))
     session.keep(range(5))
-    other.load(45, session.export(45))
+    other.load(session.tokens, session.export(45))
     want, got = (computed(one, TEXT[45:60], repeated(4)) for one in (session, other))
     np.testing.assert_array_equal(want, got)
 
@@ -154,7 +154,7 @@ def test_a_model_that_is_opened_twice_computes_as_it_did(opened: Opened) -> None
 
 
 def test_a_state_that_was_not_kept_is_not_taken_up(opened: Opened) -> None:
-    store: Any = opened.engine.store(1)
+    store: Any = opened.engine.store()
     with pytest.raises(RuntimeError, match="no state behind row 3"):
         store._recurrent.take_up(3)
 

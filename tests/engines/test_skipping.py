@@ -114,7 +114,7 @@ def test_the_search_is_made_once_and_leaves_out_what_is_missed_least(
     assert 0 < found.agreement <= 1
     assert found.share < 1
 
-    def count(_self: TorchEngine, _sequences: int) -> Store:
+    def count(_self: TorchEngine) -> Store:
         nonlocal passes
         passes += 1
         raise AssertionError

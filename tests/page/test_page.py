@@ -536,21 +536,17 @@ def test_a_bar_is_as_long_as_its_number_says(visitor: Visitor) -> None:
 
 
 def test_the_opening_race_says_why(visitor: Visitor) -> None:
-    """Its reasons and what a pass costs were there after a race of one's own alone, and what load
-    does after minutes of measuring.
-    """
+    """Its reasons and what a pass costs were there after a race of one's own alone."""
     page = visitor.page
     page.wait_for_selector('.dd-board[data-phase="opening"]')
     page.get_by_text("Why?", exact=True).click()
     shown = {
         "Figures": ".dd-result table",
         "Cost of a pass": ".dd-costs-plot svg",
-        "Under load": ".dd-load-plot svg",
     }
     for name, drawn in shown.items():
         page.get_by_role("tab", name=name).click()
         expect(page.locator(drawn)).to_be_visible()
-    expect(page.locator(".dd-load-measure")).to_be_hidden()  # it needs a race of one's own
 
 
 def test_a_page_just_opened_plays_a_recorded_race_until_run_replaces_it(

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from backend.costs import measure as measuring
-from backend.engines.base import Engine
-from backend.engines.cache import Cache
+from backend.engines.base import Engine, Session
 from backend.engines.fake import WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
-from backend.events import Event, Failed, Finished, LoadKnown, Started, Step
+from backend.events import Event, Failed, Finished, Started, Step
 from backend.racing.commands import Measure
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
-from backend.strategies.column import OwnModel, default_column, parse_column
+from backend.strategies.column import default_column, parse_column
 from backend.strategies.speculative import SPECULATIVE
 from backend.types import Capabilities, ModelSpec, Request
 
@@ -93,29 +92,6 @@ def test_kv_reuse_runs_the_passes_of_its_text_and_no_others(
         models, steps.append, lambda: False
     )
     assert engine.forwards - before > 200, "auto has them measured"
-
-
-def test_what_load_costs_is_told_once_a_model_by_every_race_after_it_was_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
-    other = replace(parse_column("kv"), model=OwnModel("fake-draft", "fake"))
-    columns = (parse_column("kv"), parse_column("lookup"), other, parse_column("lookup"))
-    race = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake"))
-
-    def rounded(models: LoadedModels) -> list[int]:
-        events: list[Event] = []
-        race.run(models, events.append, lambda: False)
-        return [event.column for event in events if isinstance(event, LoadKnown)]
-
-    models = LoadedModels()
-    assert rounded(models) == []
-    Measure(race.columns, race.target, load=True).run(models, lambda _: None, lambda: False)
-    assert rounded(models) == [0, 2]
-    assert rounded(LoadedModels()) == [0, 2], "it is kept on disk"
-    stopped = LoadedModels()
-    Measure(race.columns, race.target, load=True).run(stopped, lambda _: None, lambda: True)
-    assert rounded(stopped) == [0, 2], "a stopped measurement forgets nothing"
 
 
 SMALL = HeadShape(4, 1, 1, 4, 8, 1e-5, 1e4, layers=1, reads=(0,), window=8)
@@ -206,10 +182,10 @@ def test_caches_are_ready_for_the_longest_text_before_the_clock_runs(
     """Past 512, 1,024, ... rows a CUDA graph was captured inside the timed pass."""
     reserved: list[tuple[int, int]] = []
 
-    def note(cache: Cache, length: int) -> None:
+    def note(session: Session, length: int) -> None:
         reserved.append((length, len(events)))
 
-    monkeypatch.setattr(Cache, "reserve", note)
+    monkeypatch.setattr(Session, "reserve", note)
     events: list[Event] = []
     column = parse_column("speculative:draft=fake-draft")
     Race(Request("Hi", 12, chat=False), (column,), ModelSpec("fake", "fake")).run(

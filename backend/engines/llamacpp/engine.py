@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from backend.engines.base import Engine
-from backend.engines.cache import Cache, NewRows
+from backend.engines.cache import Session
 from backend.engines.llamacpp.abilities import AS_IT_IS, CAPABILITIES, CPU, GPU
 from backend.engines.llamacpp.context import ContextStore
 from backend.engines.llamacpp.library import (
@@ -127,7 +127,7 @@ class LlamaCppEngine(Engine):
             )
         return made
 
-    def store(self, sequences: int) -> ContextStore:
+    def store(self) -> ContextStore:
         recurrent = self.capabilities.recurrent
         return RecurrentStore(self) if recurrent else LlamaCppStore(self)
 
@@ -149,7 +149,7 @@ class LlamaCppEngine(Engine):
     def _layout(self) -> Layout | ValueError:
         store = LlamaCppStore(self)
         try:
-            Cache(store, self.capabilities).run_one(0, NewRows([0], [-1], ()))
+            Session(store, self.capabilities).forward([0], [-1], ())
             return Layout(store.written(0))
         except ValueError as error:
             return error

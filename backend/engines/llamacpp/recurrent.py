@@ -34,14 +34,14 @@ class RecurrentStore(ContextStore):
     def run(self, work: Pass) -> Logits:
         if not work.plain:
             raise RuntimeError("a recurrent state has no holes and no branches")
-        (tokens,), (positions,) = work.tokens, work.positions
+        tokens, positions = work.tokens, work.positions
         self._go_to(work.held)
         self._require_room(len(tokens))
         self._become(BEFORE, TEXT)
         self._start, self._tokens, self._length = work.held, NO_TOKENS, -1
         logits = self._append(tokens, positions, work.rows)
         self._tokens, self._length = tokens, work.held + len(tokens)
-        return logits[None]
+        return logits
 
     def _append(
         self, tokens: NDArray[np.int64], positions: NDArray[np.int64], rows: NDArray[np.int64]
@@ -98,7 +98,7 @@ class RecurrentStore(ContextStore):
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
         raise RuntimeError("a recurrent state has no holes to be taken out")
 
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         rows = len(places)
         kept = rows == self._checkpoint and rows != self._length
         if not kept:

@@ -42,7 +42,7 @@ class LlamaCppStore(ContextStore):
         self._depths: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def run(self, work: Pass) -> Logits:
-        (tokens,), (positions,), (seen,) = work.tokens, work.positions, work.seen
+        tokens, positions, seen = work.tokens, work.positions, work.seen
         self._keep(range(work.held - self._length))
         self._cut(work.held)
         self._require_room(len(tokens))
@@ -55,7 +55,7 @@ class LlamaCppStore(ContextStore):
         # Before the pass: what one leaves behind that fails is taken out by the next.
         self._members, self._depths = members, positions - self._length
         self._tokens = tokens
-        return self._decode(tokens, positions, members, work.rows)[None]
+        return self._decode(tokens, positions, members, work.rows)
 
     def _keep(self, rows: Sequence[int]) -> None:
         """Make these rows of the last pass, a path, part of the text; the others go."""
@@ -128,10 +128,10 @@ class LlamaCppStore(ContextStore):
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
         """See Store. Before the last pass, nothing is moved."""
-        rows = [start + int(row) - self._length for row in index[0]]
+        rows = [start + int(row) - self._length for row in index]
         self._keep([row for row in rows if row >= 0])
 
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         last = len(places) - 1 - self._length
         own = self._members[last][0] if last >= 0 else 0
         return self._model.layout().arrays(self.written(own), len(places))

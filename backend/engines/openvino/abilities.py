@@ -25,7 +25,7 @@ CAPABILITIES = Capabilities(tree=True, hidden_states=True)
 
 
 def abilities(model: Any, max_context: int) -> Capabilities:
-    """Those of a compiled model: one with recurrent state takes chains of one sequence."""
+    """Those of a compiled model: one with recurrent state takes chains."""
     if "kept" in {name for port in model.inputs for name in port.get_names()}:
         return replace(CAPABILITIES, max_context=max_context, tree=False, rewinds="last pass")
-    return replace(CAPABILITIES, max_context=max_context, batch=True)
+    return replace(CAPABILITIES, max_context=max_context)

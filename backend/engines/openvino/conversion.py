@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backend.engines.cache import Cache, NewRows
+from backend.engines.cache import Session
 from backend.engines.openvino.abilities import EXACT, abilities
 from backend.engines.openvino.recurrent import store_of
 from backend.engines.openvino.refusal import unsupported
@@ -85,17 +85,16 @@ class Probe:
 
         model = core().compile_model(ir, "CPU", EXACT)
         able = abilities(model, files.max_context)
-        store = store_of(model, able, 1, files.window)
-        cache, computed = Cache(store, able), []
+        session, computed = Session(store_of(model, able, files.window), able), []
         for tokens in np.split(self.tokens, np.cumsum(WIDTHS)[:-1]):
             width, rows = len(tokens), range(len(tokens))
-            new = NewRows(tokens.tolist(), chain_parents(width), rows)
+            new, parents = tokens.tolist(), chain_parents(width)
             if width > 1:  # and a row that is forgotten then: the last one's sibling, or its child
                 parent = width - 2 if able.tree else width - 1
-                new = NewRows([*new.tokens, 0], [*new.parents, parent], rows)
-            computed.append(cache.run_one(0, new).copy())
-            cache.keep(0, rows)
-        cache.close()
+                new, parents = [*new, 0], (*parents, parent)
+            computed.append(session.forward(new, parents, rows))
+            session.keep(rows)
+        session.close()
         return np.concatenate(computed)
 
 

@@ -58,5 +58,5 @@ class OpenVINOEngine(Engine):
     model: Any
     window: int
 
-    def store(self, sequences: int) -> OpenVINOStore:
-        return store_of(self.model, self.capabilities, sequences, self.window)
+    def store(self) -> OpenVINOStore:
+        return store_of(self.model, self.capabilities, self.window)

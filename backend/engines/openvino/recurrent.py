@@ -12,29 +12,29 @@ from backend.engines.openvino.windows import WINDOW
 from backend.types import Arrays, Capabilities
 
 
-def store_of(model: Any, able: Capabilities, sequences: int, window: int) -> OpenVINOStore:
-    """Empty caches of a compiled model; `window`: see OpenVINOStore."""
+def store_of(model: Any, able: Capabilities, window: int) -> OpenVINOStore:
+    """An empty cache of a compiled model; `window`: see OpenVINOStore."""
     kind = RecurrentStore if able.recurrent else OpenVINOStore
-    return kind(model.create_infer_request(), sequences, window)
+    return kind(model.create_infer_request(), window)
 
 
 class RecurrentStore(OpenVINOStore):
-    """One sequence, whose new rows are a chain. Rows of attention that are no longer wanted stay as
+    """New rows are a chain. Rows of attention that are no longer wanted stay as
     holes, as everywhere on this engine.
 
     The windows hold the states behind each of `width` rows of the last pass, which began behind
     `begun` tokens, and where it began.
     """
 
-    def __init__(self, request: Any, sequences: int, window: int) -> None:
-        super().__init__(request, sequences, window)
+    def __init__(self, request: Any, window: int) -> None:
+        super().__init__(request, window)
         self._begun = self._width = 0
         self._kept: tuple[int, Arrays] = (0, {})  # the checkpoint's tokens and states
 
     def inputs(self, work: Pass) -> dict[str, Any]:
-        behind = int(work.positions[0, 0])
+        behind = int(work.positions[0])
         column = self._column(behind) if work.held else 0
-        self._begun, self._width = behind, work.tokens.shape[1]
+        self._begun, self._width = behind, len(work.tokens)
         return {**super().inputs(work), "kept": np.array([column])}
 
     def _column(self, tokens: int) -> int:
@@ -78,8 +78,8 @@ class RecurrentStore(OpenVINOStore):
         """See Store."""
         self._kept = (rows, self._behind(rows))
 
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
-        return {**super().read(sequence, places), **self._behind(len(places))}
+    def read(self, places: NDArray[np.int64]) -> Arrays:
+        return {**super().read(places), **self._behind(len(places))}
 
     def write(self, arrays: Arrays) -> None:
         states = {name: array for name, array in arrays.items() if name.startswith(WINDOW)}

@@ -1,4 +1,4 @@
-"""Caches in the states of one infer request, whose passes it runs."""
+"""A cache in the states of an infer request, whose passes it runs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,21 +19,20 @@ class OpenVINOStore(Store):
 
     in_place = False
 
-    def __init__(self, request: Any, sequences: int, window: int) -> None:
+    def __init__(self, request: Any, window: int) -> None:
         inputs = {port.any_name for port in request.model_inputs}
         self._request: Any = request
         self._window = window
         # Where only some layers slide, those have a bias of their own.
         self._sliding = "sliding_bias" if "sliding_bias" in inputs else "attention_bias"
-        self._beam = np.arange(sequences, dtype=np.int32)
+        self._beam = np.zeros(1, dtype=np.int32)
         request.reset_state()
 
     def run(self, work: Pass) -> Logits:
         if work.held == 0:
             self._request.reset_state()
         self._request.infer(self.inputs(work), share_inputs=True, share_outputs=True)
-        logits = self._request.get_output_tensor(0).data
-        return logits if len(self._beam) > 1 else logits.copy()
+        return self._request.get_output_tensor(0).data[0].copy()
 
     def inputs(self, work: Pass) -> dict[str, Any]:
         """What the graph is given, by the names that export.py documents."""
@@ -42,8 +41,8 @@ class OpenVINOStore(Store):
         if self._window:
             biases[self._sliding] = work.within(self._window, bias)
         return {
-            "input_ids": work.tokens,
-            "position_ids": work.positions,
+            "input_ids": work.tokens[None],
+            "position_ids": work.positions[None],
             "beam_idx": self._beam,
             "rows": work.rows,
             **biases,
@@ -56,7 +55,7 @@ class OpenVINOStore(Store):
     def hidden_states(self, layers: Layers) -> HiddenStates:
         if layers != LAST_LAYER:
             raise RuntimeError(f"OpenVINO shows no hidden states of layers {layers}")
-        return self._request.get_output_tensor(1).data
+        return self._request.get_output_tensor(1).data[0]
 
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
         """See Store; states are copied whole, so `start` is always 0."""
@@ -64,19 +63,18 @@ class OpenVINOStore(Store):
 
         for state in self._rows():
             held = state.state.data
-            rows = np.empty((*held.shape[:2], index.shape[1], held.shape[3]), held.dtype)
-            # Whole rows of one sequence at a time: indexing all at once goes number by number.
-            for own, places, source in zip(rows, index + start, held, strict=True):
-                np.take(source, places, axis=1, out=own, mode="clip")
+            rows = np.empty((*held.shape[:2], len(index), held.shape[3]), held.dtype)
+            # Whole rows at a time: indexing would go number by number.
+            np.take(held, index + start, axis=2, out=rows, mode="clip")
             state.state = openvino.Tensor(rows)
 
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
-        own, m = slice(sequence, sequence + 1), len(places)
+    def read(self, places: NDArray[np.int64]) -> Arrays:
+        m = len(places)
         dense = places[-1] == m - 1
         return {
-            state.name: state.state.data[own, :, :m].copy()
+            state.name: state.state.data[:, :, :m].copy()
             if dense
-            else np.ascontiguousarray(state.state.data[own, :, places])
+            else np.ascontiguousarray(state.state.data[:, :, places])
             for state in self._rows()
         }
 
@@ -92,8 +90,7 @@ class OpenVINOStore(Store):
             array = arrays[name]
             kind = (array.dtype, array.shape)
             if kind not in buffers:
-                shape = (len(self._beam), *array.shape[1:])
-                buffers[kind] = openvino.Tensor(np.empty(shape, array.dtype))
+                buffers[kind] = openvino.Tensor(np.empty(array.shape, array.dtype))
             buffers[kind].data[:] = array
             state.state = buffers[kind]
 

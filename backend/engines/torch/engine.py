@@ -77,7 +77,6 @@ class TorchEngine(Engine):
         self.capabilities = replace(
             CAPABILITIES,
             tree=trees,
-            batch=trees,
             skipping=not recurrent,
             max_context=max_context,
             rewinds="last pass" if recurrent else "any row",
@@ -136,22 +135,21 @@ class TorchEngine(Engine):
             raise DerbyError(f"{self.spec} has no passes of fixed widths: {why_not}.")
         return made
 
-    def store(self, sequences: int) -> Store:
-        """See Engine. Several sequences have caches that grow, on CUDA devices too."""
-        if self._static is not None and sequences == 1:
+    def store(self) -> Store:
+        if self._static is not None:
             return self._static.store()
-        return self._growing(sequences)
+        return self._growing()
 
     def layer_store(self, layers: Layers) -> Store:
         """See Engine. Captured passes do not show layers, so its cache grows, on CUDA too."""
-        return self._growing(1, layers)
+        return self._growing(layers)
 
-    def _growing(self, sequences: int, layers: Layers = ()) -> Store:
+    def _growing(self, layers: Layers = ()) -> Store:
         from backend.engines.torch.growing import GrowingStore
         from backend.engines.torch.recurrence.store import RecurrentStore
 
         kind = RecurrentStore if self.capabilities.recurrent else GrowingStore
-        return kind(self.model, self._calling, self._tap, sequences, layers)
+        return kind(self.model, self._calling, self._tap, layers)
 
     @property
     def on_cuda(self) -> bool:

@@ -13,7 +13,7 @@ from backend.engines.torch.calling import Calling, from_bits, to_bits
 from backend.engines.torch.hidden_states import HiddenStatesTap, layers_of
 from backend.types import Arrays, HiddenStates, Layers, Logits
 
-#: What a cache consists of: of each layer keys and values, [b, kv heads, rows, head dim].
+#: What a cache consists of: of each layer keys and values, [1, kv heads, rows, head dim].
 KINDS = ("key", "value")
 
 #: Rows a layer reserves at first; from then on it doubles.
@@ -21,8 +21,7 @@ FIRST_CAPACITY = 256
 
 
 class GrowingLayer(CacheLayerMixin):
-    """One layer's keys and values in buffers [b, kv heads, capacity, head dim], b being 1 unless
-    several sequences are computed together.
+    """One layer's keys and values in buffers [1, kv heads, capacity, head dim].
 
     Rows are written in place behind the first `length` ones, so a step copies only its own rows;
     lowering `length` forgets rows without touching the buffers.
@@ -46,7 +45,7 @@ class GrowingLayer(CacheLayerMixin):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append n rows [b, kv heads, n, head dim]; return views of all rows so far."""
+        """Append n rows [1, kv heads, n, head dim]; return views of all rows so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys, values = self.buffers
@@ -68,15 +67,14 @@ class GrowingLayer(CacheLayerMixin):
         return self.keys, self.values
 
     def gather(self, start: int, index: torch.Tensor) -> None:
-        """Hold behind `start` these of each sequence's rows behind it, int64 [b, m], and no others.
-        Mutates in place.
+        """Hold behind `start` these of the rows behind it, int64 [m], and no others. Mutates in
+        place.
         """
-        m = index.shape[1]
+        m = len(index)
         for buffer in self.buffers:
-            heads, dim = buffer.shape[1], buffer.shape[3]
-            places = (index + start).to(buffer.device)[:, None, :, None].expand(-1, heads, -1, dim)
-            # gather copies, so the overlapping write is safe.
-            buffer.narrow(2, start, m).copy_(buffer.gather(2, places))
+            places = (index + start).to(buffer.device)
+            # index_select copies, so the overlapping write is safe.
+            buffer.narrow(2, start, m).copy_(buffer.index_select(2, places))
         self.length = start + m
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -128,12 +126,7 @@ class GrowingStore(Store):
     cache_kind = GrowingCache
 
     def __init__(
-        self,
-        model: Any,
-        calling: Calling,
-        tap: HiddenStatesTap,
-        sequences: int,
-        layers: Layers = (),
+        self, model: Any, calling: Calling, tap: HiddenStatesTap, layers: Layers = ()
     ) -> None:
         """`layers`: those whose hidden states are shown beside the last one's. Raises DerbyError if
         the model has none that we know.
@@ -142,9 +135,8 @@ class GrowingStore(Store):
         self._shown = {layer: layers_of(model)[layer] for layer in layers}
         self._calling = calling
         self._tap = tap
-        self._sequences = sequences
         self._cache = self.cache_kind()
-        self._hidden: dict[int, Any] = {}  # the last pass's by layer, tensors [b, n, D]
+        self._hidden: dict[int, Any] = {}  # the last pass's by layer, tensors [1, n, D]
 
     @torch.inference_mode()
     def run(self, work: Pass) -> Logits:
@@ -152,7 +144,7 @@ class GrowingStore(Store):
         for layer in self._cache.rows.values():
             layer.length = min(layer.length, work.held)
         inputs = torch.from_numpy(np.stack([work.tokens, work.positions]))
-        tokens, positions = inputs.to(self._calling.device)  # [b, n] each
+        tokens, positions = inputs.to(self._calling.device)[:, None]  # [1, n] each
         placed = {"position_ids": positions} if self._calling.positions else {}
         with self._tap.reading(self._shown):
             logits = self._model(
@@ -167,10 +159,10 @@ class GrowingStore(Store):
                 logits_to_keep=work.rows.tolist(),
             ).logits
         self._hidden = self._tap.take()
-        return logits.float().cpu().numpy()
+        return logits[0].float().cpu().numpy()
 
     def _mask(self, work: Pass) -> Any:
-        """What to pass as attention_mask: additive [b, 1, n, P + n], by layer type if need be."""
+        """What to pass as attention_mask: additive [1, 1, n, P + n], by layer type if need be."""
         bias, calling = work.bias(), self._calling
         full = self._additive(bias)
         if calling.window is None:
@@ -191,7 +183,7 @@ class GrowingStore(Store):
         if not set(layers) <= self._hidden.keys():
             raise RuntimeError(f"no pass has shown the hidden states of layers {layers}")
         # Layers may lie on several devices.
-        return torch.cat([self._hidden[i].float().cpu() for i in layers], -1).numpy()
+        return torch.cat([self._hidden[i][0].float().cpu() for i in layers], -1).numpy()
 
     @torch.inference_mode()
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
@@ -200,11 +192,11 @@ class GrowingStore(Store):
             layer.gather(start, places)
 
     @torch.inference_mode()
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         """See Store; bf16 as its bits, int16."""
-        own, rows = slice(sequence, sequence + 1), torch.from_numpy(places)
+        rows = torch.from_numpy(places)
         return {
-            f"{kind}.{index}": to_bits(buffer[own].index_select(2, rows.to(buffer.device)).cpu())
+            f"{kind}.{index}": to_bits(buffer.index_select(2, rows.to(buffer.device)).cpu())
             for index, layer in self._cache.rows.items()
             for kind, buffer in zip(KINDS, layer.buffers, strict=True)
         }
@@ -220,9 +212,7 @@ class GrowingStore(Store):
         for index in layers:
             layer = GrowingLayer()
             layer.keys, layer.values = (
-                from_bits(arrays[f"{kind}.{index}"], calling.dtype)
-                .to(calling.device)
-                .repeat(self._sequences, 1, 1, 1)
+                from_bits(arrays[f"{kind}.{index}"], calling.dtype).to(calling.device, copy=True)
                 for kind in KINDS
             )
             layer.length = layer.keys.shape[2]

@@ -45,7 +45,7 @@ class HiddenStatesTap:
                 each.remove()
 
     def take(self) -> dict[int, Any]:
-        """Those of the pass that has just run by layer, tensors [b, n, D], which are then forgotten
+        """Those of the pass that has just run by layer, tensors [1, n, D], which are then forgotten
         here.
         """
         seen, self._seen = self._seen, {}

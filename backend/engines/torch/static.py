@@ -116,11 +116,11 @@ def padded(work: Pass, width: int) -> tuple[NDArray[np.int64], ...]:
     """A pass's inputs: the context's length; tokens and positions; which new rows see which. Rows
     that pad it see themselves alone, and nobody sees them.
     """
-    n, rows = work.tokens.shape[1], np.zeros((2, width), np.int64)
+    n, rows = len(work.tokens), np.zeros((2, width), np.int64)
     rows[1] = work.held
-    rows[:, :n] = work.tokens[0], work.positions[0]
+    rows[:, :n] = work.tokens, work.positions
     seen = np.eye(width, dtype=np.int64)
-    seen[:n, :n] = work.seen[0]
+    seen[:n, :n] = work.seen
     return np.array([work.held]), rows, seen
 
 
@@ -285,7 +285,7 @@ class StaticStore(Store):
 
     @torch.inference_mode()
     def run(self, work: Pass) -> Logits:
-        n = work.tokens.shape[1]
+        n = len(work.tokens)
         width = width_for(n)
         tensors = self._shared.tensors(width)
         with current(self._device):
@@ -295,7 +295,7 @@ class StaticStore(Store):
             self._cache.replay(tensors, logits=wanted)
             logits, hidden = tensors.outputs
             self._hidden = hidden[:n].clone()
-            return self._fetched(logits, work.rows.tolist())[None]
+            return self._fetched(logits, work.rows.tolist())
 
     def _fetched(self, logits: Tensor, rows: Sequence[int]) -> Logits:
         """These rows in host memory: the one thing that a pass makes the host wait for. So many
@@ -312,7 +312,7 @@ class StaticStore(Store):
     def hidden_states(self, layers: Layers) -> HiddenStates:
         if self._hidden is None or layers != LAST_LAYER:
             raise RuntimeError(f"no pass has shown the hidden states of layers {layers}")
-        return self._hidden.float().cpu().numpy()[None]
+        return self._hidden.float().cpu().numpy()
 
     def reserve(self, rows: int) -> None:
         """Borrow every cache that a text of so many tokens will move to: making one, and capturing
@@ -336,7 +336,7 @@ class StaticStore(Store):
     @torch.inference_mode()
     def gather(self, start: int, index: NDArray[np.int64]) -> None:
         """Move the kept rows together; what lies behind them, the next pass overwrites."""
-        moved = [(at, row) for at, row in enumerate(index[0].tolist()) if at != row]
+        moved = [(at, row) for at, row in enumerate(index.tolist()) if at != row]
         with current(self._device):
             places = staged(torch.tensor(moved) + start, device=self._device)
             places = places.to(self._device, non_blocking=True)
@@ -345,7 +345,7 @@ class StaticStore(Store):
                 buffer.index_copy_(3, to, buffer.index_select(3, origin))
 
     @torch.inference_mode()
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         """See Store; such a cache has no holes."""
         both = self._cache.keys, self._cache.values
         held = [buffer[:, :, :, : len(places)].cpu() for buffer in both]

@@ -118,7 +118,7 @@ def _bound(module: Any) -> RecurrentLayer | None:
 
 
 class RecurrentStore(GrowingStore):
-    """Runs a transformers model with recurrent layers: one sequence, whose new rows are a chain."""
+    """Runs a transformers model with recurrent layers: new rows are a chain."""
 
     cache_kind = RecurrentCache
 
@@ -135,7 +135,7 @@ class RecurrentStore(GrowingStore):
         cache = self._recurrent
         cache.take_up(work.held)
         logits = super().run(work)
-        cache.width = work.tokens.shape[1]
+        cache.width = len(work.tokens)
         return logits
 
     @property
@@ -150,11 +150,11 @@ class RecurrentStore(GrowingStore):
         raise RuntimeError("no row can be taken out of a state")
 
     @torch.inference_mode()
-    def read(self, sequence: int, places: NDArray[np.int64]) -> Arrays:
+    def read(self, places: NDArray[np.int64]) -> Arrays:
         """See Store. States are [1, m, 1, k], which no cut along the rows' axis takes apart."""
         states = self._recurrent.behind(len(places))
         return {
-            **super().read(sequence, places),
+            **super().read(places),
             **{name: to_bits(_flat(tensor).cpu()) for name, tensor in _named(states)},
             LENGTH: np.full((1, 1, 1, 1), len(places)),
         }
