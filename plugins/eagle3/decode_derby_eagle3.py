@@ -73,7 +73,7 @@ EAGLE3 = Strategy(
         ModelChoice(
             "draft",
             "Draft",
-            "The draft's folder or Hub id, in the format of its authors or of speculators.",
+            "A draft for this model, in the format of its authors or of speculators.",
             NONE,
             ((NONE, "none"),),
         ),

@@ -202,9 +202,9 @@ def test_any_other_draft_is_a_model_that_runs_as_the_target_does() -> None:
 
 def test_only_speculation_with_a_model_loads_anything() -> None:
     target = Target("built-in")
-    for name, strategy in strategies().items():
-        found = strategy.weights(default_column(name).settings(), target)
-        assert (found is None) == (name != "speculative")
+    for strategy in registry.OURS:
+        found = strategy.weights(default_column(strategy.name).settings(), target)
+        assert (found is None) == (strategy.name != "speculative")
 
 
 def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() -> None:
