@@ -294,19 +294,13 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A text that the grammar let end was checked by an independent validator, off the clock.
-
-    `why` it is not valid, at which JSON `pointer` of it, or why nothing can be claimed. `later` are
-    pointers to the parts of the schema that the grammar left to this check; `forbidden` says that
-    an invalid text breaks what the grammar did hold, so that its engine let it through.
+    """A text that a JSON Schema let end was checked by an independent validator, off the clock;
+    `why` it is not valid, or why nothing can be claimed.
     """
 
     column: Index
     verdict: Literal["valid", "invalid", "unchecked"]
-    pointer: str
     why: str
-    later: list[str] = field(default_factory=list)
-    forbidden: bool = False
     kind: Literal["Judged"] = field(default="Judged", kw_only=True)
 
 

@@ -56,17 +56,15 @@ def offer_api(api: Api, offer: Offer) -> None:
         except Exception as error:
             raise gr.Error(offer.public(explain(error)), print_exception=False) from error
 
-    async def check_grammar(
-        request: gr.Request, kind: Kind, grammar: str, sample: str = ""
-    ) -> Report:
+    async def check_grammar(kind: Kind, grammar: str, sample: str = "") -> Report:
         """Check whether a grammar works, and how much of a text it accepts.
 
         Args:
-            kind: lark, json_schema, regex or gbnf.
+            kind: lark, json_schema or regex.
             grammar: The grammar itself.
             sample: A text to try.
         """
-        return await api.check_grammar(visitor_of(request), kind, grammar, sample)
+        return await api.check_grammar(kind, grammar, sample)
 
     declared = _declared(race, columns=usual_columns(offer), max_new_tokens=min(128, most))
     for function in (declared, benchmark, replay, check_grammar):

@@ -9,7 +9,6 @@ import gradio as gr
 
 from backend.web.assets import asset
 from backend.web.controller import Controller
-from backend.web.editor import Editor
 from backend.web.offer import Offer
 from backend.web.view import View
 from page import identity
@@ -39,13 +38,12 @@ NEWEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
 class Surroundings:
     """What a section may use: the controller, what is offered, and components outside the section.
 
-    `editor` checks grammars. `fields` are the form's components so far, those of earlier sections
+    `fields` are the form's components so far, those of earlier sections
     included. `board` shows races.
     """
 
     controller: Controller
     offer: Offer
-    editor: Editor
     board: gr.HTML
     fields: Mapping[str, Any]
 

@@ -13,7 +13,6 @@ from backend.web.api import Api
 from backend.web.assets import asset
 from backend.web.benchmark import Benchmarks
 from backend.web.controller import Controller
-from backend.web.editor import Editor, page_tokenizer
 from backend.web.examples import examples, for_any_prompt, opening
 from backend.web.lineup import text_of
 from backend.web.lineup_editor import editor_state
@@ -58,8 +57,7 @@ def build(
         header = own("header", script="page.js")
         layout = asset("board.html").replace("{export}", asset("export.html"))
         board = own("board", opening_view(opening()), layout=layout, render=False)
-        editor = Editor(lambda: page_tokenizer(offer.models))
-        around = Surroundings(controller, offer, editor, board, fields)
+        around = Surroundings(controller, offer, board, fields)
         with _view("race"):
             fields["prompt"] = ask = own(
                 "ask",
@@ -78,7 +76,7 @@ def build(
         with _view("history"):
             own("history")  # which the browser alone knows
         keep(demo, fields, offer, controller, header, board)
-        api = Api(visitors, offer, editor, benchmarks)
+        api = Api(visitors, offer, benchmarks)
         offer_api(api, offer)
     return demo, controller, api
 

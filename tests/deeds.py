@@ -13,14 +13,9 @@ from pathlib import Path
 import psutil
 
 from backend.events import Event, Finished, Preparing, to_json
-from backend.grammar.sandbox.parent import Sandbox
-from backend.grammar.sources import GrammarSource
 from backend.models.prepared import prepared
 from backend.racing.hosts.process import say
 from backend.racing.models import LoadedModels
-from backend.text import ByteTokenizer
-
-GRAMMAR = GrammarSource("lark", 'start: "a"', "test")
 
 Emit = Callable[[Event], None]
 Stopped = Callable[[], bool]
@@ -55,18 +50,6 @@ class HoldInterpreter(Deed):
 
     def do(self, models: LoadedModels, stopped: Stopped) -> None:
         ctypes.PyDLL(None).sleep(100_000)
-
-
-@dataclass(frozen=True)
-class HoldAll(HoldInterpreter):
-    """The same, with a sandbox whose child has been halted."""
-
-    def do(self, models: LoadedModels, stopped: Stopped) -> None:
-        sandbox = Sandbox()
-        sandbox.examine(GRAMMAR, ByteTokenizer())
-        os.kill(sandbox.pid, signal.SIGSTOP)
-        Path(self.payload).write_text(str(sandbox.pid))
-        super().do(models, stopped)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,10 @@ from backend.engines.draft import ModelNetwork
 from backend.engines.fake import FakeEngine
 from backend.errors import DerbyError
 from backend.events import Event, Finished, Step
+from backend.grammar.compile import compile_matcher, definition_of
 from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.definition import definition_of
-from backend.grammar.matchers import compile_matcher
-from backend.grammar.slices import slices_of
 from backend.grammar.sources import GrammarSource
-from backend.grammar.vocabulary import Vocabularies, Vocabulary
+from backend.grammar.vocabulary import Vocabularies, Vocabulary, slices_of
 from backend.results.metrics import Score
 from backend.strategies.registry import strategies
 from backend.text import ByteTokenizer, Tokenizer, Turns

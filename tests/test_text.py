@@ -342,7 +342,6 @@ def test_a_tokenizer_that_is_read_as_stored_imports_no_models(tmp_path: Path) ->
 
 FOUR_AT_ONCE = """
 import sys, threading
-import backend.web.editor
 from pathlib import Path
 from backend.text import HfTokenizer
 
@@ -363,7 +362,7 @@ for act in ("start", "join"):
 
 @pytest.mark.thorough
 def test_threads_that_load_tokenizers_first_do_not_fail(tmp_path: Path) -> None:
-    """Of the first grammars that a fresh page checked at once, half failed with an ImportError."""
+    """Of the first that a fresh process loaded at once, half failed with an ImportError."""
     small_tokenizer(tmp_path)
     command = [sys.executable, "-c", FOUR_AT_ONCE, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -10,11 +10,11 @@ from backend.grammar.sources import grammar_from_file
 
 
 def grammar(
-    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json, .regex or .gbnf file.")],
+    file: Annotated[Path, typer.Argument(help="A .lark, .schema.json or .regex file.")],
     text: Annotated[str, typer.Option(help="Show how much of this text the grammar accepts.")] = "",
 ) -> None:
-    from backend.grammar.sandbox.parent import Sandbox
-    from backend.web.editor import SOUND, fit, page_tokenizer
+    from backend.grammar.check import DEADLINE
+    from backend.web.editor import SOUND, fit
 
-    fits = fit(grammar_from_file(file), page_tokenizer(), as_utf8(text), Sandbox())
+    fits = fit(grammar_from_file(file), as_utf8(text), DEADLINE)
     out.print(f"{SOUND} {fits}", highlight=False, markup=False)

@@ -25,7 +25,6 @@ def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
     Schema that is not JSON.
     """
     plan.require("llama.cpp")
-    plan.require_whole_grammar("llama.cpp")
     serve = [f"llama-server --model {_file(plan.model, 'target')} --port 8080"]
     lines = _weights(plan.model, "target")
     notes = list[str]()
@@ -106,13 +105,11 @@ def _body(plan: Plan) -> dict[str, Any]:
         case None:
             pass
         case "regex":
-            raise DerbyError("llama.cpp takes no regular expressions: write a GBNF grammar.")
+            raise DerbyError("llama.cpp takes no regular expressions: write it as GBNF.")
         case "json_schema":
             body["json_schema"] = _schema(plan.constraint)
         case "lark":
             body["grammar"] = "%llguidance {}\n" + plan.constraint
-        case _:
-            body["grammar"] = plan.constraint
     return body
 
 

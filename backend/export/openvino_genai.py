@@ -33,9 +33,8 @@ def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
         *(f"config.{setting}" for setting in _settings(plan)),
     ]
     if plan.grammar:
-        kind = "grammar" if plan.grammar.kind == "gbnf" else plan.grammar.kind
         lines.append(f"grammar = {python(plan.constraint)}")
-        output = f"genai.StructuredOutputConfig({kind}=grammar)"
+        output = f"genai.StructuredOutputConfig({plan.grammar.kind}=grammar)"
         lines.append(f"config.structured_output_config = {output}")
     return [*lines, "print(pipeline.generate(prompt, config))"], []
 

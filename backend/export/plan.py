@@ -1,7 +1,6 @@
 """What the code for every library is written from, and how untrusted text is written into code."""
 
 import os
-import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from backend.decoding.drafter import Decision
 from backend.decoding.sampling import COLDEST
 from backend.engines.llamacpp.abilities import AS_IT_IS
 from backend.errors import DerbyError
+from backend.grammar.compile import composed
 from backend.grammar.sources import GrammarSource
 from backend.models.files import BUILT_IN, BUILT_IN_TITLE
 from backend.strategies.column import Column
@@ -24,9 +24,6 @@ BUILT_IN_ON_THE_HUB = f"HuggingFaceTB/{BUILT_IN_TITLE}"
 
 #: torch's names of the precisions.
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-#: How a grammar names other files, without which it is not whole.
-_IMPORT = re.compile(r"%import\s+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,16 @@ class Plan:
 
     @property
     def constraint(self) -> str:
-        """The grammar's text without what our own reader would take off it; "": there is none."""
-        if self.grammar is None:
-            return ""
-        text = self.grammar.text
-        return text.rstrip("\r\n") if self.grammar.kind == "regex" else text
+        """The grammar's text, whole and without what our own reader would take off it; "": there
+        is none.
+        """
+        match self.grammar:
+            case None:
+                return ""
+            case GrammarSource(kind="lark"):
+                return composed(self.grammar.text)
+            case _:
+                return self.grammar.text.rstrip("\r\n")
 
     def require(self, library: str, *, has: Iterable[str] = ()) -> None:
         """Raise DerbyError for what nearly all libraries lack, unless this one `has` it."""
@@ -97,14 +99,6 @@ class Plan:
             )
         if not self.cache and library != "transformers":
             raise DerbyError(f"{library} cannot write a text without its cache: use KV reuse.")
-
-    def require_whole_grammar(self, library: str) -> None:
-        """Raise DerbyError for a grammar that imports other files."""
-        if self.grammar and _IMPORT.search(self.grammar.text):
-            raise DerbyError(
-                f"The grammar {self.grammar.name!r} imports other files, which {library} cannot: "
-                "copy their rules into it."
-            )
 
 
 def plan(column: Column, request: Request, default: ModelSpec, decision: Decision) -> Plan:

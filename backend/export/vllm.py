@@ -11,7 +11,6 @@ _SCHEMES = {"int8": "W8A16", "int4": "W4A16"}
 def write(plan: Plan) -> tuple[Iterable[str], Iterable[str]]:
     """Lines of Python, and sentences. Raises DerbyError for what vLLM lacks."""
     plan.require("vLLM", has=(SUFFIX_DECODING, EAGLE_3))
-    plan.require_whole_grammar("vLLM")
     arguments = [f"model={_name(plan.model, 'target')}"]
     if not plan.model.quantised:
         arguments.append(f'dtype="{TORCH_DTYPES[plan.model.precision]}"')

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +22,13 @@ from numpy.typing import NDArray
 from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import NOTHING
 from backend.errors import DerbyError
-from backend.grammar.native_calls import NativeCalls
 from backend.grammar.vocabulary import Vocabulary
 from backend.types import Proposal, chain_parents
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+T = TypeVar("T")
 
 #: Lark attributes after which llguidance refuses to roll back, as a definition's JSON has them.
 #: Finding one that is not there, in a quoted text say, costs a little time and nothing else.
@@ -33,6 +36,50 @@ _COUNTS_TOKENS = re.compile(r"(max_tokens|stop)(\s|\\[nrt])*=")
 
 #: How many continuations are named when a text is cut.
 _NAMED = 8
+
+
+class NativeCalls:
+    """Calls to the grammar engine's native code: bounded in time, some in parallel to a pass. A
+    process makes only one of these, because it has only one timer.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        """A call that takes longer than `seconds` of this process's processor time ends it by
+        SIGPROF; 0: none does. Wall-clock time would blame a grammar for a machine that is halted.
+
+        For workers, which are replaced: no call of native code can be interrupted otherwise, and
+        one is known (`/a+/ /a+/`) that never returns. Only where there are POSIX timers.
+        """
+        self._seconds = seconds if hasattr(signal, "setitimer") else 0.0
+        # llguidance works without the interpreter lock. One thread: races run one at a time, and so
+        # do their columns.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Bound the time of what runs inside, and turn a native panic into a DerbyError.
+
+        Inside another one it leaves that one's timer alone.
+        """
+        arm = self._seconds > 0 and not signal.getitimer(signal.ITIMER_PROF)[0]
+        if arm:
+            signal.setitimer(signal.ITIMER_PROF, self._seconds)
+        try:
+            yield
+        except BaseException as error:
+            # A panic is no Exception, and its class cannot be imported.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise DerbyError(
+                "The grammar made the grammar engine crash: simplify it or choose a ready-made one."
+            ) from error
+        finally:
+            if arm:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def start(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Begin a call while the caller's thread waits elsewhere; what is returned waits for it."""
+        return self._thread.submit(call).result
 
 
 class GrammarConstraint(Constraint):
@@ -176,9 +223,7 @@ class GrammarConstraint(Constraint):
         row[:n] = np.unpackbits(bits, count=n, bitorder="little")
         if walk.matcher.is_accepting():  # else a grammar may still name the end itself
             row[self._eos] = True
-        if not self._eos and walk.matcher.is_stopped():
-            row[:] = True  # the text is over here, without a token to say so
-        elif not row.any():
+        if not row.any():
             raise self._dead_end(walk.path_tokens(), "no token of this model fits")
 
     def check(self, matcher: LLMatcher, drafted: Sequence[int] = ()) -> None:

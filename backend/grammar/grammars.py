@@ -1,25 +1,18 @@
-"""From grammars to constraints: how grammars are checked, what a process needs for them, and what
-each column has.
-"""
+"""From grammars to constraints: what a process needs for them, and what each column has."""
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from backend.decoding.constraint import Constraint
 from backend.errors import DerbyError
-from backend.grammar.constraint import GrammarConstraint
-from backend.grammar.definition import definition_of, led_by
-from backend.grammar.matchers import compile_matcher
-from backend.grammar.native_calls import NativeCalls
-from backend.grammar.sandbox.parent import Sandbox, SandboxFailedError, never
-from backend.grammar.slices import slices_of
+from backend.grammar.check import CheckFailedError, check, never
+from backend.grammar.compile import compile_matcher, definition_of, led_by
+from backend.grammar.constraint import GrammarConstraint, NativeCalls
 from backend.grammar.sources import GrammarSource, shipped
-from backend.grammar.vocabulary import Vocabularies
+from backend.grammar.vocabulary import Vocabularies, slices_of
 from backend.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -27,56 +20,12 @@ if TYPE_CHECKING:
 
 #: Compiled grammars that a column keeps for its later slots, of up to some 20 MB each.
 KEPT = 4
-#: Seconds of processor time, and bytes of memory, that checking one text may take.
-JUDGING_DEADLINE = 3.0
-JUDGING_MEMORY = 512 << 20
-#: Verdicts remembered for one tokenizer.
+#: Verdicts remembered.
 MAX_VERDICTS = 64
 
 
-class Vetting:
-    """Checks grammars in a sandbox, and remembers the results while the tokenizer lives.
-
-    Refusals are remembered too: twelve columns with one endless grammar would keep the next visitor
-    waiting for a minute. Failures that are not the grammar's fault, such as a sandbox that did not
-    start, are not remembered. Not thread-safe.
-    """
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        #: A good grammar's definition, or what is wrong with another one.
-        self._verdicts: weakref.WeakKeyDictionary[
-            Tokenizer, OrderedDict[GrammarSource, str | DerbyError]
-        ] = weakref.WeakKeyDictionary()
-
-    def vet(
-        self, source: GrammarSource, tokenizer: Tokenizer, stopped: Callable[[], bool] = never
-    ) -> str:
-        """The definition of a grammar that compiles within the limits and in which every text can
-        end. Raises DerbyError for any other grammar, StoppedError once `stopped()` is true. Shipped
-        grammars are trusted, and linked here.
-        """
-        if source in shipped().values():
-            return definition_of(source)  # linked once, before anybody's clock runs
-        verdicts = self._verdicts.setdefault(tokenizer, OrderedDict())
-        if source not in verdicts:
-            try:
-                verdicts[source] = self._sandbox.examine(source, tokenizer, stopped)
-            except SandboxFailedError:
-                raise
-            except DerbyError as error:
-                verdicts[source] = DerbyError(str(error))
-            if len(verdicts) > MAX_VERDICTS:
-                verdicts.popitem(last=False)
-        verdicts.move_to_end(source)
-        found = verdicts[source]
-        if isinstance(found, DerbyError):
-            raise DerbyError(str(found))
-        return found
-
-
 class Grammars:
-    """Made by the process that runs races, and shared by its columns."""
+    """Made by the process that runs races, and shared by its columns. Not thread-safe."""
 
     def __init__(self, call_limit: float = 0.0) -> None:
         """`call_limit`: seconds after which a call of the grammar engine ends this process; 0: it
@@ -84,9 +33,28 @@ class Grammars:
         """
         self.calls = NativeCalls(call_limit)
         self.vocabularies = Vocabularies()
-        self.vetting = Vetting(Sandbox())
-        #: For finished texts: it holds no tokenizer.
-        self.judging = Sandbox(JUDGING_DEADLINE, JUDGING_MEMORY)
+        #: What is wrong with a grammar, or "".
+        self._verdicts: dict[GrammarSource, str] = {}
+
+    def check(self, source: GrammarSource, stopped: Callable[[], bool] = never) -> None:
+        """Raises DerbyError unless it compiles within the limits, StoppedError once `stopped()` is
+        true. Shipped ones are trusted. Refusals are remembered: twelve columns with one endless
+        grammar would keep the next visitor waiting for a minute.
+        """
+        if source in shipped().values():
+            return
+        if source not in self._verdicts:
+            if len(self._verdicts) == MAX_VERDICTS:
+                self._verdicts.clear()
+            try:
+                check(source, stopped=stopped)
+                self._verdicts[source] = ""
+            except CheckFailedError:
+                raise
+            except DerbyError as error:
+                self._verdicts[source] = str(error)
+        if self._verdicts[source]:
+            raise DerbyError(self._verdicts[source])
 
 
 class GrammarCompiler:
@@ -99,26 +67,23 @@ class GrammarCompiler:
         self._grammars = grammars
         self._tokenizer = tokenizer
         self._compiled = lru_cache(maxsize=KEPT)(self._compile)
-        self._definitions: dict[GrammarSource, str] = {}
 
     def prepare(self, *sources: GrammarSource, stopped: Callable[[], bool] = never) -> None:
-        """Vet grammars and build the model's vocabulary: safety and loading, so on nobody's clock.
-
-        Raises DerbyError for a grammar that is wrong or could do harm, StoppedError once
-        `stopped()` is true.
+        """Check grammars and build the model's vocabulary: safety and loading, so on nobody's
+        clock. Raises DerbyError and StoppedError as `Grammars.check` does.
         """
         for source in sources:
             self._grammars.vocabularies.get(self._tokenizer, slices_of(source))
-            definition = self._grammars.vetting.vet(source, self._tokenizer, stopped)
-            self._definitions[source] = definition
+            self._grammars.check(source, stopped)
+            definition_of(source)  # remembered
 
     def compile(self, source: GrammarSource, lead: str = "") -> Constraint:
         """Make a constraint at the start of a text that begins with `lead` and goes on with a text
         of a grammar that was prepared.
         """
         vocabulary = self._grammars.vocabularies.get(self._tokenizer, slices_of(source))
-        known = self._definitions[source]
-        definition = led_by(lead, known) if lead else known
+        definition = definition_of(source)
+        definition = led_by(lead, definition) if lead else definition
         calls = self._grammars.calls
         with calls.bounded():
             matcher = self._compiled(definition, slices_of(source)).deep_copy()

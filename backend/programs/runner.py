@@ -16,7 +16,7 @@ from backend.decoding.loop import Answer, Parts, with_decisions
 from backend.decoding.sampling import Sampler
 from backend.errors import DerbyError
 from backend.events import Event, Fed, Filled, Finished, Reason
-from backend.grammar.lark.text import regex_literal
+from backend.grammar.compile import regex_literal
 from backend.grammar.sources import GrammarSource
 from backend.programs.healing import Endless, Healing
 from backend.programs.parser import Gen, Program, Select, Slot, Text, Value

@@ -25,8 +25,8 @@ from backend.events import (
     Started,
     Step,
 )
+from backend.grammar.check import StoppedError, judge_apart
 from backend.grammar.grammars import GrammarCompiler
-from backend.grammar.sandbox.parent import StoppedError
 from backend.programs.parser import Program, is_program, parse_program
 from backend.programs.runner import hottest, run_program, slot_grammars
 from backend.racing.cache_file import read_cache, restore, save_cache
@@ -285,26 +285,15 @@ class _LocalRun:
             yield event
 
     def _judged(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events; before the last one, how the whole answer was judged if its grammar let it
-        end. That is on nobody's clock.
+        """The events; before the last one, how the whole answer was judged if its JSON Schema let
+        it end. That is on nobody's clock.
         """
+        grammar = self._column.grammar
         pieces: list[str] = []
         for event in events:
             pieces += [text for _, text in getattr(event, "spans", [])]
-            if isinstance(event, Finished) and event.reason == "end of text":
-                yield from self._judgement("".join(pieces))
+            over = isinstance(event, Finished) and event.reason == "end of text"
+            if over and grammar and grammar.kind == "json_schema":
+                verdict = judge_apart(grammar.text, "".join(pieces), stopped=self._stopped)
+                yield Judged(self._run.index, verdict.verdict, verdict.why)
             yield event
-
-    def _judgement(self, text: str) -> Iterator[Judged]:
-        grammar = self._column.grammar
-        judging = self._loading.models.grammars.judging
-        found = judging.judge(grammar, text, self._stopped) if grammar else None
-        if found is not None:
-            yield Judged(
-                self._run.index,
-                found.verdict,
-                found.pointer,
-                found.why,
-                list(found.later),
-                found.forbidden,
-            )

@@ -841,19 +841,14 @@ def verdict(board: Scoreboard, index: int) -> str:
 
 
 def validity(score: Score) -> str:
-    """What an independent validator says of a text that its grammar let end; "" of others."""
+    """What an independent validator says of a text that its JSON Schema let end; "" of others."""
     judged = score.judged
     if judged is None:
         return ""
-    later = " and ".join(judged.later)
     if judged.verdict == "valid":
-        return f"valid against its schema{f' ({later} checked at the end)' if later else ''}"
-    if judged.verdict == "unchecked":
-        return f"not checked against its schema: {judged.why}"
-    place = f" at {judged.pointer}" if judged.pointer else ""
-    left = f"the grammar cannot enforce {later}; only this check can"
-    blame = "the grammar engine should have prevented it" if judged.forbidden else left
-    return f"not valid against its schema{place}: {judged.why}; {blame}"
+        return "valid against its schema"
+    what = "checked" if judged.verdict == "unchecked" else "valid"
+    return f"not {what} against its schema: {judged.why}"
 
 
 def _comparison(board: Scoreboard, index: int) -> str:

@@ -18,7 +18,6 @@ from backend.strategies.settings import (
     CACHE,
     FRESH,
     OWN,
-    RELAX,
     ModelChoice,
     Name,
     Setting,
@@ -174,9 +173,7 @@ class Column:
 
     @property
     def grammar(self) -> GrammarSource | None:
-        values = self.settings()
-        source, relax = values.get("grammar"), values.get("relax", False)
-        return replace(source, relax=True) if source and relax else source
+        return self.settings().get("grammar")
 
     @property
     def limit(self) -> int:
@@ -223,7 +220,7 @@ def settings_of(strategy: Strategy) -> dict[str, Setting]:
     fields: list[Setting] = list(strategy.settings)
     if strategy.lane is None:
         fields.append(CACHE if strategy.keeps_cache else _limit(strategy))
-        fields += [grammar_choice(shipped().get(strategy.grammar)), RELAX]
+        fields.append(grammar_choice(shipped().get(strategy.grammar)))
     return {field.name: field for field in fields}
 
 

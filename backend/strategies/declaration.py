@@ -22,7 +22,7 @@ from backend.types import ModelSpec
 Values = Mapping[str, Any]
 
 #: What every local column has, beside its strategy's own settings.
-TAKEN = {"cache", "grammar", "relax", "limit", "model", "engine", "precision", "device"}
+TAKEN = {"cache", "grammar", "limit", "model", "engine", "precision", "device"}
 
 
 #: What a column's drafter needs loaded: a trained head's file, a model, what opens a network that

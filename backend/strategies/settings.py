@@ -130,16 +130,6 @@ class GrammarChoice(Setting):
         return value.name if shipped().get(value.name) == value else OWN
 
 
-#: What a column does about parts of its JSON Schema that the grammar engine cannot hold.
-RELAX = Flag(
-    "relax",
-    "Relax",
-    "Accept JSON Schemas with parts that no grammar can enforce (uniqueItems, if, not, some "
-    "formats). Those parts are checked when the text has ended.",
-    default=False,
-)
-
-
 #: Where a column's KV cache begins: empty, or kept open since the visitor's last race.
 FRESH, SESSION = "fresh", "session"
 

@@ -18,7 +18,7 @@ from backend.strategies.column import default_column
 from backend.strategies.registry import BASELINE, DEFAULT_COLUMNS, strategies
 from backend.untrusted import Untrusted, Whole, read_as
 from backend.web.benchmark import Benchmarks, Standing
-from backend.web.editor import Editor
+from backend.web.editor import look
 from backend.web.export import read_record
 from backend.web.form import Values, read_race
 from backend.web.offer import Offer
@@ -50,7 +50,7 @@ class RaceCall(Untrusted):
         "", description="The precision of the weights; empty: the page's default."
     )
     device: str = Field("", description="The device; empty: the engine's first.")
-    grammar_kind: Kind = Field("lark", description="lark, json_schema, regex or gbnf.")
+    grammar_kind: Kind = Field("lark", description="lark, json_schema or regex.")
     grammar: str = Field("", description="The grammar for columns with grammar=own.")
     top: Whole = Field(
         0,
@@ -91,12 +91,9 @@ def usual_columns(offer: Offer) -> list[str]:
 class Api:
     """Each method raises DerbyError, in one sentence, for what the caller can mend."""
 
-    def __init__(
-        self, visitors: Visitors, offer: Offer, editor: Editor, benchmarks: Benchmarks
-    ) -> None:
+    def __init__(self, visitors: Visitors, offer: Offer, benchmarks: Benchmarks) -> None:
         self._visitors = visitors
         self._offer = offer
-        self._editor = editor
         self._benchmarks = benchmarks
         self.public = offer.public  # names models as visitors may see them
 
@@ -160,9 +157,9 @@ class Api:
         made = board(await asyncio.to_thread(read_record, text))
         return {"status": "ended", "note": "", **race_report(made, self._offer)}
 
-    async def check_grammar(self, visitor: str, kind: str, text: str, sample: str) -> Report:
+    async def check_grammar(self, kind: str, text: str, sample: str) -> Report:
         """Whether a grammar is sound, and how far a text fits it, a sentence each."""
-        sound, fits = await self._editor.look(visitor, kind, text, sample)
+        sound, fits = await look(kind, text, sample)
         return {"sound": sound, "fits": fits}
 
 

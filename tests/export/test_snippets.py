@@ -164,13 +164,11 @@ def test_untrusted_text_stays_one_word_in_bash(column: Column, request: Request,
 
 
 def test_a_hostile_grammar_stays_a_literal() -> None:
-    text = 'root ::= "\'" # """ $(date) \x1b\n'
-    column = bound_by(GrammarSource("gbnf", text, "own"))
-    found = written(column)
-    for library in ("openvino-genai", "vLLM"):
-        assert text in strings(found[library].code)
+    text = 'start: "\'" // """ $(date) \x1b\n'
+    found = written(bound_by(GrammarSource("lark", text, "own")))
+    assert text in strings(found["vLLM"].code)
     data = shlex.split(found["llama.cpp"].code)[-1]
-    assert json.loads(data)["grammar"] == text
+    assert json.loads(data)["grammar"].endswith(text)
 
 
 def test_what_cannot_be_written_at_all_is_refused() -> None:
@@ -189,7 +187,6 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
         "grammar": LIBRARIES[:1],
         "grammar:grammar=date": ("transformers", "llama.cpp"),
         "grammar:grammar=json": ("transformers", "openvino-genai"),
-        "grammar:grammar=sql_block": LIBRARIES,
     }
     for column, libraries in lacking.items():
         found = written(column)
@@ -301,7 +298,7 @@ def test_transformers_knows_every_setting(column: str, sampling: Sampling) -> No
         assert BitsAndBytesConfig(**keywords(code, "BitsAndBytesConfig")).load_in_4bit
 
 
-GENAI = ["kv", "lookup", "speculative:draft=int4", "grammar", "kv:grammar=list", "kv:grammar=date"]
+GENAI = ["kv", "lookup", "speculative:draft=int4", "grammar", "kv:grammar=date"]
 
 
 @pytest.mark.parametrize("column", GENAI)
@@ -337,7 +334,7 @@ def test_openvino_genai_knows_every_setting(
     assert (config.structured_output_config is not None) == ("grammar" in column)
 
 
-@pytest.mark.parametrize("name", sorted(set(shipped()) - {"sql_block"}))
+@pytest.mark.parametrize("name", shipped())
 def test_grammars_are_what_llguidance_reads_inside_servers(name: str) -> None:
     from llguidance import LLMatcher, grammar_from
 

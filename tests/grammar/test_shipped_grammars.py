@@ -8,8 +8,7 @@ import pytest
 from judges import JUDGES
 from lib import compile_grammar
 
-from backend.grammar.definition import definition_of
-from backend.grammar.matchers import compile_matcher
+from backend.grammar.compile import compile_matcher, definition_of
 from backend.grammar.sources import FOLDER, GrammarSource, examples, shipped
 from backend.grammar.vocabulary import build
 from backend.text import ByteTokenizer

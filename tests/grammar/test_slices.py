@@ -10,10 +10,9 @@ import pytest
 from llguidance import LLInterpreter, LLTokenizer, TokenizerWrapper
 from walks import EOS, Vocabulary
 
-from backend.grammar.definition import definition_of
-from backend.grammar.matchers import compile_matcher
-from backend.grammar.slices import CODE_SLICES, SLICES, slices_of
+from backend.grammar.compile import compile_matcher, definition_of
 from backend.grammar.sources import GrammarSource, examples, shipped
+from backend.grammar.vocabulary import CODE_SLICES, SLICES, slices_of
 
 OTHERS = [
     '"',

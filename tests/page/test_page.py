@@ -209,11 +209,11 @@ def test_a_grammar_is_looked_at_while_it_is_written(visitor: Visitor) -> None:
     tried.fill("2024-0x")
     expect(fits).to_have_value(re.compile("^Accepted up to character 6 of 7; 'x' cannot follow"))
     own.fill("(a|b")
-    expect(sound).to_have_value(re.compile("regular expression is wrong at line 1, column 1"))
+    expect(sound).to_have_value(re.compile("regular expression is wrong"))
     expect(fits).to_have_value("")
     own.fill("(a|b)c")
     tried.fill("a")
-    expect(fits).to_have_value("The whole text fits, and it may not end here. Next could be 'c'.")
+    expect(fits).to_have_value("The whole text fits, and it may not end here.")
 
 
 def test_a_flaw_in_the_form_is_one_alert(visitor: Visitor) -> None:

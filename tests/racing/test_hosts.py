@@ -125,7 +125,7 @@ def test_a_stop_ends_every_column_as_stopped(host: Host, kind: type[Event], pati
     assert before == (host.pid if isinstance(host, ProcessHost) else 0)
 
 
-def test_a_stop_is_noticed_while_an_untrusted_grammar_is_vetted(patient: None) -> None:
+def test_a_stop_is_noticed_while_an_untrusted_grammar_is_checked(patient: None) -> None:
     """The worker waited for the sandbox and for nothing else, up to five seconds of processor time,
     and so was replaced: every loaded model was lost by one Stop.
     """

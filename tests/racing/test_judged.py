@@ -42,7 +42,7 @@ def test_every_column_that_its_schema_lets_end_is_judged_once(engines: LoadedMod
     for index, score in enumerate(board.scores):
         own = [event for event in events if getattr(event, "column", -1) == index]
         assert isinstance(own[-1], Finished)
-        assert own[-2] == Judged(index, "valid", "", "")
+        assert own[-2] == Judged(index, "valid", "")
         assert len(json.loads(score.text)) == 2
 
 
@@ -57,8 +57,8 @@ def test_what_the_engine_lets_through_is_named(engines: LoadedModels) -> None:
     }
     events, _ = run(race(column(schema)), engines)
     (judged,) = [event for event in events if isinstance(event, Judged)]
-    assert (judged.verdict, judged.pointer, judged.forbidden) == ("invalid", "/a~1b", True)
-    assert '"2024-01-01T10:00:60Z" is not a "date-time"' in judged.why
+    assert judged.verdict == "invalid"
+    assert judged.why == 'at /a/b: "2024-01-01T10:00:60Z" is not a "date-time"'
 
 
 @pytest.mark.parametrize("words", ["grammar:grammar=json", "kv", "kv:grammar=arithmetic"])
@@ -85,7 +85,7 @@ def test_of_a_continued_answer_the_whole_is_judged(engines: LoadedModels) -> Non
     )
     events, board = run(further, engines)
     assert any(isinstance(event, Resumed) for event in events)
-    assert board.scores[0].judged == Judged(0, "valid", "", "")
+    assert board.scores[0].judged == Judged(0, "valid", "")
 
 
 def test_judging_is_on_nobody_s_clock(engines: LoadedModels) -> None:

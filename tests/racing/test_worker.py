@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from deeds import Deed, Die, HoldAll, Prepare, TakeMemory, WaitForOthers, aborting, preparing
+from deeds import Deed, Die, Prepare, TakeMemory, WaitForOthers, aborting, preparing
 from hosting import PATIENCE, alive, ends, never, no_hanging, until
 
 from backend.events import Event, Failed, Finished, Preparing
@@ -93,13 +93,6 @@ def test_a_closed_host_says_that_it_is(host: ProcessHost) -> None:
     host.close()
     assert "The app is ending" in sentence(ends(list(stream)))
     assert "The app is ending" in sentence(run(host, Deed()))
-
-
-def test_a_worker_that_dies_takes_its_sandbox_along(host: ProcessHost, tmp_path: Path) -> None:
-    note = tmp_path / "sandbox"
-    ended = run(host, HoldAll(str(note)), lambda: note.exists() and bool(note.read_text()))
-    assert ended == STOPPED
-    until(lambda: not alive(int(note.read_text())))
 
 
 def test_threads_may_begin_races_and_end(host: ProcessHost) -> None:

@@ -30,12 +30,7 @@ from backend.records.record import LEFT_OUT, RaceRecord, board, recorded
 from backend.strategies.column import OwnModel, default_column
 from backend.types import Request
 
-OWN = GrammarSource(
-    "lark",
-    "%import .part.start -> part\nstart: part",
-    "mine",
-    (GrammarSource("regex", "a+", "part"),),
-)
+OWN = GrammarSource("lark", "%import date\nstart: date", "mine")
 
 
 def refusal(data: Any, most: int = MAX_BYTES) -> str:

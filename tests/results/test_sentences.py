@@ -60,8 +60,6 @@ CURVE = PassCosts((1, 2, 4, 8, 16), (10.0, 11.0, 12.0, 14.0, 22.0), 0.0)
 SINGLES = [[t] for t in range(61)]
 OTHER = [[9], *LONG[1:]]
 INT8 = {"precision": "int8"}
-ENGINE = "the grammar engine should have prevented it"
-CHECK = "the grammar cannot enforce /a; only this check can"
 
 
 def test_a_speedup_is_told_by_its_two_factors() -> None:
@@ -438,23 +436,9 @@ def test_a_reused_cache_does_not_hide_what_the_grammar_cost_or_still_wants() -> 
 @pytest.mark.parametrize(
     ("judged", "said"),
     [
-        (Judged(0, "valid", "", ""), "valid against its schema"),
-        (
-            Judged(0, "valid", "", "", ["/items/uniqueItems"]),
-            "valid against its schema (/items/uniqueItems checked at the end)",
-        ),
-        (
-            Judged(0, "invalid", "/a/0", "3 is less", forbidden=True),
-            f"not valid against its schema at /a/0: 3 is less; {ENGINE}",
-        ),
-        (
-            Judged(0, "invalid", "", "[1,1] is bad", ["/a"]),
-            f"not valid against its schema: [1,1] is bad; {CHECK}",
-        ),
-        (
-            Judged(0, "unchecked", "", "it is too deep"),
-            "not checked against its schema: it is too deep",
-        ),
+        (Judged(0, "valid", ""), "valid against its schema"),
+        (Judged(0, "invalid", "3 is less"), "not valid against its schema: 3 is less"),
+        (Judged(0, "unchecked", "too deep"), "not checked against its schema: too deep"),
     ],
 )
 def test_a_finished_text_is_called_what_the_validator_says(judged: Judged, said: str) -> None:
@@ -465,7 +449,7 @@ def test_a_finished_text_is_called_what_the_validator_says(judged: Judged, said:
 
 
 def test_a_validator_s_word_stands_beside_the_comparison() -> None:
-    valid = Judged(1, "valid", "", "")
+    valid = Judged(1, "valid", "")
     board = board_of("kv grammar", *written(0, SINGLE, 0.1), *written(1, SINGLE, 0.1), valid)
     assert verdict(board, 1) == "identical to KV reuse (7 tokens); valid against its schema"
 

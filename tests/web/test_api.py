@@ -10,10 +10,8 @@ import pytest
 from backend.errors import DerbyError
 from backend.limits import Limits
 from backend.racing.hosts.inline import InlineHost
-from backend.text import ByteTokenizer
 from backend.web.api import Api, Report, explained, summed_up
 from backend.web.benchmark import Benchmarks
-from backend.web.editor import Editor
 from backend.web.offer import offer_of
 from backend.web.visitors import Visitors
 
@@ -21,7 +19,7 @@ from backend.web.visitors import Visitors
 def api(limits: Limits) -> Api:
     offer = offer_of(["fake"], limits=limits)
     visitors = Visitors(InlineHost(), limits)
-    return Api(visitors, offer, Editor(ByteTokenizer), Benchmarks(visitors, offer))
+    return Api(visitors, offer, Benchmarks(visitors, offer))
 
 
 def raced(asked: Mapping[str, Any], limits: Limits = Limits()) -> list[Report]:  # noqa: B008 (frozen)
@@ -170,8 +168,8 @@ def test_a_grammar_is_checked_with_a_text() -> None:
     async def scene() -> tuple[Report, Report]:
         asked = api(Limits())
         return (
-            await asked.check_grammar("v", "lark", 'start: "yes"', "yes"),
-            await asked.check_grammar("v", "lark", "start: ((", ""),
+            await asked.check_grammar("lark", 'start: "yes"', "yes"),
+            await asked.check_grammar("lark", "start: ((", ""),
         )
 
     fine, wrong = asyncio.run(scene())

@@ -52,7 +52,7 @@ def cause_of_death(exitcode: int | None) -> str:
     """What a process died of, for a sentence."""
     if exitcode is None or exitcode >= 0:
         return f"exit code {exitcode}"
-    if exitcode == -signal.SIGALRM:
+    if exitcode == -signal.SIGPROF:
         return f"a grammar took longer than {GRAMMAR_DEADLINE:g} s"
     if exitcode == -signal.SIGKILL:
         return (

@@ -1,0 +1,53 @@
+"""Whether a finished text is valid under its JSON Schema, by a library other than the one that let
+it through. A schema's patterns may take any time: untrusted ones belong into the child process of `check`.
+"""
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+Verdict = Literal["valid", "invalid", "unchecked"]
+
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`why` a text is not valid, or could not be checked; one line."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+def judge(schema: str, text: str) -> Judgement:
+    """Check `text` with a JSON Schema, both given as text. Formats are checked, nothing is fetched,
+    and numbers are exact: in binary, 19.99 is not a multiple of 0.01.
+    """
+    from jsonschema_rs import FancyRegexOptions, ValidationError, validator_for
+
+    try:
+        validator = validator_for(
+            json.loads(schema, parse_float=Decimal),
+            validate_formats=True,
+            offline=True,
+            # A pattern that gave up would count as one that does not match, and so be valid under
+            # `not`. What takes too long meets the child's deadline.
+            pattern_options=FancyRegexOptions(backtrack_limit=2**62),
+        )
+        error = next(iter(validator.iter_errors(json.loads(text, parse_float=Decimal))), None)
+    except json.JSONDecodeError as broken:
+        return Judgement("invalid", f"it is not JSON: {broken}")
+    except (ValidationError, ValueError, ArithmeticError, RecursionError) as unclear:
+        why = f"the validator cannot tell ({getattr(unclear, 'message', unclear)})"
+        return Judgement("unchecked", _one_line(why))
+    if error is None:
+        return Judgement("valid")
+    place = "".join(f"/{step}" for step in error.instance_path)
+    return Judgement(
+        "invalid", _one_line(f"at {place}: {error.message}" if place else error.message)
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.encode(errors="replace").decode().split()).rstrip(".")[:_LONGEST]

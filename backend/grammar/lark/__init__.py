@@ -1,1 +1,0 @@
-"""Lark grammars: taken apart, linked with what they import, and whether every text can end."""

@@ -1,1 +1,0 @@
-"""JSON Schemas: their parts, those that never end, what the engine refuses, and a judge."""
