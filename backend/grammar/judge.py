@@ -1,5 +1,5 @@
 """Whether a finished text is valid under its JSON Schema, by a library other than the one that let
-it through. A schema's patterns may take any time: untrusted ones belong into the child process of `check`.
+it through. A schema's patterns may take any time: see `check.judge_apart`.
 """
 
 import json
