@@ -10,7 +10,9 @@ from families import random_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from backend.engines.torch.engine import TorchEngine, open_torch
+from backend.engines.torch.graphs import uncaptured
 from backend.engines.torch.growing import FIRST_CAPACITY
+from backend.engines.torch.static import StaticStore
 from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Logits, ModelSpec, chain_parents
@@ -127,6 +129,15 @@ def test_a_session_shows_the_states_in_front_of_the_layers_that_it_was_opened_fo
     assert_close(session.hidden_states((0, 1, -1)), expected)
     with pytest.raises(RuntimeError, match="no pass has shown"):
         plain.hidden_states((0,))
+
+
+def test_layers_are_shown_beside_passes_of_fixed_widths() -> None:
+    """As on CUDA: the baseline went without its graphs once a draft had asked for layers."""
+    engine = TorchEngine(ModelSpec(), ENGINE.model, ByteTokenizer(), 512, capture=uncaptured)
+    session, plain = engine.open((1,)), engine.open()
+    assert_close(feed(session, CONTEXT), feed(plain, CONTEXT))
+    assert session.hidden_states((1,)).shape == (len(CONTEXT), 64)
+    assert isinstance(plain._store, StaticStore)
 
 
 def test_no_hook_is_left_by_a_pass_that_fails() -> None:
