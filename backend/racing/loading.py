@@ -1,7 +1,6 @@
 """Loads the models of a race: each once, while no clock runs; every column gets its error."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from backend.costs.pass_costs import Costs
@@ -16,11 +15,6 @@ from backend.types import ModelSpec
 Say = Callable[[str], None]
 
 
-def is_copy(draft: ModelSpec, target: ModelSpec) -> bool:
-    """Whether the draft is a copy of its target: a column can do without that."""
-    return draft.name == target.name
-
-
 class Loading:
     """One race's view of `models`. Everything raises DerbyError for what cannot be had."""
 
@@ -29,13 +23,16 @@ class Loading:
         self.models, self.say = models, say
         self._context = context
         self._tried: dict[ModelSpec, Engine | Exception] = {}
-        self._wanted: dict[ModelSpec, bool] = {}  # by this race so far; whether columns need them
+        self._needed: list[ModelSpec] = []  # by this race so far: its targets, then its drafts
 
     def engine(self, spec: ModelSpec) -> Engine:
         spec = self._within_context(spec)
         if spec not in self._tried:
             try:
-                self._tried[spec] = self.models.get(spec, self.say, self._context)
+                if spec not in self._needed:
+                    self.models.require_room([*self._needed, spec], self.say)
+                    self._needed.append(spec)
+                self._tried[spec] = self.models.get(spec, self.say)
             except Exception as error:
                 self._tried[spec] = error
         engine = self._tried[spec]
@@ -71,7 +68,7 @@ class Loading:
         try:
             return self.engine(weights), ""
         except DerbyError as error:
-            if not is_copy(weights, target):
+            if weights.name != target.name:  # else a copy of the target, which is no must
                 raise
             return None, error.reason
 
@@ -97,7 +94,7 @@ class Loading:
             else:
                 others.append(i)
         self.models.require_room(by_target, self.say)
-        self._wanted = dict.fromkeys(by_target, True)
+        self._needed = list(by_target)
         batches: list[list[int]] = [[]]
         for target, numbers in by_target.items():
             if batches[-1] and not self.models.has(target):
@@ -112,53 +109,28 @@ class Loading:
         """Load what these columns of one batch will ask for, each model once, and measure what
         passes cost of those on which a column decides by that; a model that cannot be loaded is for
         its columns to tell. `remeasure` measures all of them, and even what was measured.
-
-        Raises DerbyError if their drafts cannot be kept in memory beside all targets.
         """
-        local = [column for column in columns if column.strategy.lane is None]
-        targets = [self._target(column, default) for column in local]
-        weights = [
-            self._weights(column, target) for column, target in zip(local, targets, strict=True)
-        ]
-        self._require_drafts(targets, weights)
         measured: set[ModelSpec] = set()
-        for column, target, each in zip(local, targets, weights, strict=True):
-            with suppress(Exception):
-                engine, (draft, _) = self.engine(target), self.draft(target, each)
-                self.head(engine, each)
-                asked = [engine] if remeasure or column.automatic else []
-                if draft is not None and remeasure:
-                    asked.append(draft)
-                for priced in asked:
-                    if priced.spec not in measured:
-                        measured.add(priced.spec)
-                        self.models.price(priced, self.say, remeasure=remeasure)
-                if draft is not None:
-                    self.call_seconds(draft)
+        for column in columns:
+            if column.strategy.lane is not None:
+                continue
+            target = self._target(column, default)
+            try:
+                engine = self.engine(target)
+                weights = self.weights(column, engine)
+                draft, _ = self.draft(target, weights)
+                self.head(engine, weights)
+            except Exception:  # noqa: S112 (the column meets it again, and tells)
+                continue
+            for priced in (engine, draft) if remeasure else (engine,) if column.automatic else ():
+                if priced is not None and priced.spec not in measured:
+                    measured.add(priced.spec)
+                    self.models.price(priced, self.say, remeasure=remeasure)
+            if draft is not None:
+                self.call_seconds(draft)
 
     def _target(self, column: Column, default: ModelSpec) -> ModelSpec:
         return self._within_context(column.target(default))
-
-    def _require_drafts(self, targets: Sequence[ModelSpec], weights: Sequence[Weights]) -> None:
-        """Have room for the drafts beside all targets; for those that columns can do without, only
-        if there is enough. Raises DerbyError otherwise.
-        """
-        wanted = self._wanted | dict.fromkeys(targets, True)
-        for target, each in zip(targets, weights, strict=True):
-            if isinstance(each, ModelSpec):
-                draft = self._within_context(each)
-                wanted[draft] = wanted.get(draft, False) or not is_copy(draft, target)
-        try:
-            self.models.require_room(wanted, self.say)
-        except DerbyError as error:
-            # A copy that columns of an earlier batch draft with stays.
-            spare = [each for each in wanted if not wanted[each] and each not in self._wanted]
-            if not spare:
-                raise
-            wanted = {each: needed for each, needed in wanted.items() if each not in spare}
-            self.models.require_room(wanted, self.say)
-            self._tried |= dict.fromkeys(spare, error)
-        self._wanted = wanted
 
     def weights(self, column: Column, target: Engine) -> Weights:
         """What the column's drafter needs, that of the Hub fetched: its files tell of what kind it
@@ -167,10 +139,3 @@ class Loading:
         for name in column.drafts.values():
             self.models.fetch(name, self.say)
         return column.strategy.weights(column.settings(), target)
-
-    def _weights(self, column: Column, target: ModelSpec) -> Weights:
-        """What the column's drafter needs, as far as it and its target can be had."""
-        try:
-            return self.weights(column, self.engine(target))
-        except Exception:
-            return None

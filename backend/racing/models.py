@@ -5,7 +5,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -30,7 +30,7 @@ from backend.limits import PRIVATE, Limits
 from backend.models.files import model_files
 from backend.models.hub import HUB_ID, hub_folder
 from backend.racing.sessions import KeptSessions
-from backend.racing.usual import LARGE, size
+from backend.racing.usual import size
 from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
 
@@ -88,7 +88,7 @@ class LoadedModels:
         self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
         self._calls: dict[ModelSpec, float] = {}
         self._supposed: dict[ModelSpec, Costs] = {}
-        self._heads: dict[tuple[str, str, Path], tuple[int, OpenNetwork]] = {}
+        self._heads: dict[tuple[str, str, Path, int], OpenNetwork] = {}
         self._experience: WeakKeyDictionary[Engine, dict[Weights, Experience]] = WeakKeyDictionary()
 
     @property
@@ -125,9 +125,8 @@ class LoadedModels:
         """Whether the model is loaded."""
         return spec in self._loaded
 
-    def get(self, spec: ModelSpec, say: Say, context: int = 0) -> Engine:
-        """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time,
-        and of a large model what it needs for texts of `context` tokens (0: its longest).
+    def get(self, spec: ModelSpec, say: Say) -> Engine:
+        """The engine for `spec`, loaded if need be; `say` is told in one sentence what takes time.
 
         One that `require_room` was not asked for is a need of its own: others may make room for
         it. Raises DerbyError for an unknown engine, model, precision or device, and for a model
@@ -139,8 +138,10 @@ class LoadedModels:
             self._evict(self._needed[spec])
             self._fetch(spec, say)
             self._require_peak(spec, say)
-            engine = self._opened(spec, say, context)
-            self._loaded[spec] = engine
+            declared = engine_named(spec.engine)
+            if not declared.loads_at_once:
+                say(f"Loading {spec}...")
+            engine = self._loaded[spec] = declared.open(spec, say)
             self.loads += 1
             # It may have turned out larger than was estimated.
             self._needed[spec] = engine.weight_bytes
@@ -161,29 +162,6 @@ class LoadedModels:
                 "be used: choose fewer or smaller models, or set "
                 f"{BUDGET_VARIABLE} to more bytes."
             )
-
-    def _opened(self, spec: ModelSpec, say: Say, context: int) -> Engine:
-        """The engine for `spec`, which is loaded now, its progress told if that may take long."""
-        declared = engine_named(spec.engine)
-        if not declared.loads_at_once:
-            say(f"Loading {spec}{self._needs(spec, context, say)}...")
-        return declared.open(spec, say)
-
-    def _needs(self, spec: ModelSpec, context: int, say: Say) -> str:
-        """What a large model needs of the memory, and what there is, in brackets; "": little."""
-        import psutil
-
-        weights, free = self._needed[spec], psutil.virtual_memory().available
-        declared, caches = engine_named(spec.engine), ""
-        if weights < LARGE or declared.models:
-            return ""
-        if declared.folders:  # llama.cpp's files are not made into any
-            files = model_files(spec.name, say, long=spec.long)
-            tokens = min(context or files.max_context, files.max_context)
-            half = spec.precision in ("bf16", "fp16")  # in which rows are kept, too
-            if cache := files.row_bytes * tokens // (1 + half):
-                caches = f", {size(cache)} a column for {tokens:,} tokens"
-        return f" ({size(weights)} of weights{caches}; {size(free)} of memory are free)"
 
     def within_context(self, spec: ModelSpec, context: int, say: Say) -> ModelSpec:
         """The model as it is opened for texts of up to `context` tokens: for most of them the same
@@ -223,11 +201,8 @@ class LoadedModels:
         try:
             self._fetch(spec, say)
             return engine_named(spec.engine).estimate_bytes(spec, say)
-        except DerbyError as error:  # of what was asked for
+        except DerbyError as error:
             log.info("the size of %s cannot be told: %s", spec, error)
-            return 0
-        except Exception:
-            log.info("the size of %s cannot be told", spec, exc_info=True)
             return 0
 
     def _evict(self, wanted: int) -> None:
@@ -298,18 +273,17 @@ class LoadedModels:
         """What opens the trained head in the file `path`. Raises DerbyError if it is not one, or
         another model's.
         """
-        key, written = (target.spec.name, place_for(target.spec), path), _written(path)
-        known = self._heads.get(key)
-        if known is None or known[0] != written:
+        written = path.stat().st_mtime_ns if path.is_file() else 0  # training does so anew
+        key = (target.spec.name, place_for(target.spec), path, written)
+        if key not in self._heads:
             file = read_head(path)
             if path != SHIPPED and file.target != target.fingerprint:
                 raise DerbyError(
                     f"The draft {path.name} was trained for another model than "
                     f"{target.spec.name!r}: train one for it with python -m backend train."
                 )
-            opened = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
-            known = self._heads[key] = written, opened
-        return known[1]
+            self._heads[key] = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
+        return self._heads[key]
 
     def experience(self, target: Engine, weights: Weights) -> Experience:
         """What texts have taught of the target's draft since the target was loaded."""
@@ -327,13 +301,6 @@ class LoadedModels:
             else:
                 done += 1
         return bool(self._cold)
-
-
-def _written(path: Path) -> int:
-    """When a draft's file was written: training does so anew."""
-    with suppress(OSError):  # which is told where the file is read
-        return path.stat().st_mtime_ns
-    return 0
 
 
 def model_budget() -> int:

@@ -11,11 +11,12 @@ import pytest
 
 from backend.costs import measure as measuring
 from backend.engines.base import Engine, Session
-from backend.engines.fake import WEIGHT_BYTES, FakeEngine
+from backend.engines.fake import FAKE, WEIGHT_BYTES, FakeEngine
 from backend.engines.heads.file import HeadShape, write_head
 from backend.engines.registry import engine_named
 from backend.errors import DerbyError
 from backend.events import Event, Failed, Finished, Started, Step
+from backend.racing import models as loading
 from backend.racing.commands import Measure
 from backend.racing.loading import Loading
 from backend.racing.models import LoadedModels
@@ -119,18 +120,9 @@ def test_a_head_that_cannot_draft_here_is_refused(
         Loading(LoadedModels(), print).head(target, SPECULATIVE.weights({"draft": name}, target))
 
 
-@pytest.mark.parametrize(
-    ("column", "own"),
-    [("kv", "model=fake-loop"), ("speculative", "draft=fake-draft")],
-    ids=["targets", "a draft"],
-)
-def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
-    column: str, own: str
-) -> None:
-    """Four models were kept whatever their size: a fifth, or one too large, met the machine's end
-    of memory instead of a sentence.
-    """
-    columns = (default_column("kv"), parse_column(f"{column}:{own}"))
+def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded() -> None:
+    """A fifth model, or one too large, met the machine's end of memory instead of a sentence."""
+    columns = (default_column("kv"), parse_column("kv:model=fake-loop"))
     race = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake"))
     models, events = LoadedModels(WEIGHT_BYTES * 3 // 2), list[Event]()
     with pytest.raises(DerbyError, match=r"take 2\.0 MB .* and 1\.5 MB may be used"):
@@ -140,19 +132,42 @@ def test_a_line_up_that_cannot_fit_is_refused_before_its_models_are_loaded(
     assert sum(isinstance(event, Finished) for event in events) == 2
 
 
+def test_a_draft_that_does_not_fit_beside_the_targets_fails_its_own_column() -> None:
+    columns = (default_column("kv"), parse_column("speculative:draft=fake-draft"))
+    race, events = Race(Request("Hi", 12), columns, ModelSpec("fake", "fake")), list[Event]()
+    race.run(LoadedModels(WEIGHT_BYTES * 3 // 2), events.append, lambda: False)
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert failed.column == 1
+    assert "take 2.0 MB" in failed.message
+    assert [event.column for event in events if isinstance(event, Finished)] == [0]
+
+
+def test_an_error_of_ours_while_passes_are_measured_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five calls were made where every exception was suppressed."""
+
+    def price(*_: object, **__: object) -> None:
+        raise TypeError("ours")
+
+    monkeypatch.setattr(LoadedModels, "price", price)
+    race = Race(Request("Hi", 4), (parse_column("lookup"),), ModelSpec("fake", "fake"))
+    with pytest.raises(TypeError, match="ours"):
+        race.run(LoadedModels(), lambda _: None, lambda: False)
+
+
 def test_columns_begin_when_their_own_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A column whose model was loaded showed nothing until the largest model of the race was."""
     texts = ("kv", "kv:model=fake-loop", "lookup", "kv:model=fake-recurrent", "lookup:model=none")
     columns = tuple(map(parse_column, texts))
     models, events = LoadedModels(), list[Event]()
     loaded: dict[str, set[int]] = {}
-    opened = LoadedModels._opened
 
-    def note(self: LoadedModels, spec: ModelSpec, *more: Any) -> Engine:
+    def note(spec: ModelSpec, say: Any) -> Engine:
         loaded[spec.name] = {event.column for event in events if isinstance(event, Step)}
-        return opened(self, spec, *more)
+        return FAKE.open(spec, say)
 
-    monkeypatch.setattr(LoadedModels, "_opened", note)
+    monkeypatch.setattr(loading, "engine_named", lambda _: replace(FAKE, open=note))
 
     def run(first: int | None = None) -> dict[int, int]:
         events.clear()
@@ -220,27 +235,12 @@ def test_a_context_limit_opens_another_model_only_where_it_decides_how_it_is_com
     assert "Opened with its factors for long texts, up to 256 tokens." in said
 
 
-def test_a_draft_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:
+def test_a_copy_that_a_column_can_do_without_is_left_out_where_it_does_not_fit() -> None:
     """The whole line-up was refused for the copy behind prompt lookup."""
     fake, copy = ModelSpec("fake", "fake"), ModelSpec("fake", "fake", "int4")
-    needed = ModelSpec("fake-draft", "fake")
     loading = Loading(LoadedModels(WEIGHT_BYTES), print)
-    with pytest.raises(DerbyError, match="may be used"):
-        loading._require_drafts([fake], [needed])
-    loading._require_drafts([fake], [copy])
+    loading.batches([default_column("kv")], fake)
     engine, why = loading.draft(fake, copy)
     assert engine is None
     assert "may be used" in why
     assert loading.engine(fake).spec == fake
-
-
-def test_a_copy_that_an_earlier_batch_drafts_with_stays_when_a_later_one_does_not_fit() -> None:
-    """Both were given up, though columns were drafting with the first."""
-    fake, copy = ModelSpec("fake", "fake"), ModelSpec("fake", "fake", "int4")
-    loop, its_copy = ModelSpec("fake-loop", "fake"), ModelSpec("fake-loop", "fake", "int4")
-    loading = Loading(LoadedModels(3 * WEIGHT_BYTES), print)
-    loading.batches([default_column("kv"), parse_column("kv:model=fake-loop")], fake)
-    loading._require_drafts([fake], [copy])
-    loading._require_drafts([loop], [its_copy])
-    assert loading.draft(fake, copy)[0] is not None
-    assert loading.draft(loop, its_copy)[0] is None
