@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from backend.engines.openvino.compress import (
@@ -19,68 +19,32 @@ from backend.engines.openvino.compress import (
 
 RANDOM = np.random.default_rng(0)
 
-#: Where a block of a GGUF format states its scales in half precision, in bytes from its start; of
-#: those that the gguf package cannot quantise to.
-SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-
-SYMMETRIC = {"Q4_0": 4, "Q3_K": 4, "Q5_0": 8, "Q8_0": 8, "Q6_K": 8, "MXFP4": 8}
-OFFSET = {"Q4_1": 4, "Q2_K": 4, "Q4_K": 4, "Q5_1": 8, "Q5_K": 8}
-
 
 def published(kind: str, rows: int = 64, width: int = 512) -> NDArray[np.float32]:
     """Weights [rows, width] as a GGUF file in this format gives them back."""
     format_ = GGMLQuantizationType[kind]
-    if kind not in SCALES:
-        values = RANDOM.normal(size=(rows, width)).astype(np.float32)
-        return quants.dequantize(quants.quantize(values, format_), format_)
-    count, size = GGML_QUANT_SIZES[format_]
-    blocks = RANDOM.integers(0, 256, (rows * width // count, size)).astype(np.uint8)
-    for at in SCALES[kind]:
-        scales = RANDOM.uniform(0.001, 0.01, (len(blocks), 1)).astype(np.float16)
-        blocks[:, at : at + 2] = scales.view(np.uint8)
-    return quants.dequantize(blocks.reshape(rows, -1), format_)
+    values = RANDOM.normal(size=(rows, width)).astype(np.float32)
+    return quants.dequantize(quants.quantize(values, format_), format_)
 
 
-@pytest.mark.parametrize(("kind", "bits"), SYMMETRIC.items())
-def test_codes_around_zero_give_the_weights_back_bit_for_bit(kind: str, bits: int) -> None:
-    weight = published(kind)
+def test_codes_around_zero_give_the_weights_back_bit_for_bit() -> None:
+    weight = published("Q8_0")
     found = codes_on_grid(weight)
     assert found
-    assert found.bits == bits
-    assert found.values.max() < 2**bits
+    assert found.bits == 8
     np.testing.assert_array_equal(found.weight(), weight)
 
 
-@pytest.mark.parametrize(("kind", "bits"), OFFSET.items())
-def test_codes_with_an_offset_give_the_weights_back_to_the_last_place(kind: str, bits: int) -> None:
+def test_codes_with_an_offset_give_the_weights_back_to_the_last_place() -> None:
     """An offset is no multiple of its scale: float32 rounds where it is taken off."""
-    weight = published(kind)
-    found = codes_on_grid(weight)
-    assert found
-    assert found.bits == bits
-    groups = weight.reshape(-1, found.values.shape[-1])
-    apart = np.abs(found.weight().reshape(groups.shape) - groups).max(1)
-    assert np.all(apart <= LAST_PLACE * np.abs(groups).max(1))
-
-
-@pytest.mark.parametrize("kinds", [("Q4_K", "Q6_K"), ("Q4_0", "Q6_K"), ("Q4_1", "Q8_0")])
-def test_rows_of_two_formats_in_one_matrix_share_a_grid(kinds: tuple[str, str]) -> None:
-    """llama.cpp's Q4_K_M files have some of the projections that are merged in Q6_K."""
-    weight = np.concatenate([published(kind) for kind in kinds])
-    found = codes_on_grid(weight)
-    assert found
-    assert found.bits == 8
-    np.testing.assert_allclose(
-        found.weight(), weight, atol=LAST_PLACE * np.abs(weight).max(), rtol=0
-    )
-
-
-def test_codes_of_eight_bits_can_be_asked_for() -> None:
     weight = published("Q4_1")
-    found = codes_on_grid(weight, 8)
+    found = codes_on_grid(weight)
     assert found
-    assert found.bits == 8
-    np.testing.assert_allclose(found.weight(), weight, atol=1e-6, rtol=0)
+    assert found.bits == 4
+    assert found.values.max() < 16
+    groups = weight.reshape(found.values.shape)
+    apart = np.abs(found.weight().reshape(groups.shape) - groups).max(-1)
+    assert np.all(apart <= LAST_PLACE * np.abs(groups).max(-1))
 
 
 def test_a_constant_group_needs_no_scale() -> None:
@@ -94,12 +58,12 @@ def test_any_other_weights_have_no_codes() -> None:
     weight = RANDOM.normal(size=(4, 96)).astype(np.float32)
     assert codes_on_grid(weight) is None
     assert codes_on_grid(weight.astype(np.float16).astype(np.float32)) is None
-    assert codes_on_grid(published("Q4_0")[:, :511]) is None
+    assert codes_on_grid(published("Q4_1")[:, :511]) is None
 
 
 def test_one_weight_off_the_grid_is_found() -> None:
-    """A sample of the groups is tried first; the others count as well."""
-    weight = published("Q4_0", rows=256, width=4096)
+    """A row is tried first; the others count as well."""
+    weight = published("Q4_1", rows=256, width=4096)
     weight[100, 77] *= 1.01
     assert codes_on_grid(weight) is None
 
@@ -116,10 +80,10 @@ def products(*weights: NDArray[np.float32]) -> Any:
 
 
 def test_matrices_on_finer_grids_keep_eight_bits_beside_those_of_four() -> None:
-    """llama.cpp's Q4_0 files have an output projection in Q6_K."""
+    """The built-in model's output projection is in Q8_0."""
     import openvino as ov
 
-    four, eight = published("Q4_0"), published("Q6_K")
+    four, eight = published("Q4_1"), published("Q8_0")
     model = exact(products(four, eight), bits=4)
     kinds = {node.get_element_type().get_type_name() for node in model.get_ops()}
     assert {"u4", "u8"} <= kinds
@@ -143,7 +107,7 @@ def test_rounding_writes_nothing_to_standard_output(
 def test_what_was_never_in_codes_is_refused_with_the_remedy() -> None:
     free = RANDOM.normal(size=(64, 512)).astype(np.float32)
     with pytest.raises(RefusedError, match=r"int4-exact is for .*choose fp32"):
-        exact(products(published("Q4_0"), free), bits=4)
+        exact(products(published("Q4_1"), free), bits=4)
     with pytest.raises(RefusedError, match=r"None .* 4-bit grid: choose int8-exact"):
         exact(products(published("Q8_0")), bits=4)
     exact(products(published("Q8_0")), bits=8)
