@@ -134,20 +134,19 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """Siblings that a draft drew one after another, without replacement, from one distribution.
-
-    `probabilities`, float32 [n], are those that the first was drawn from, of the tokens in
-    `support`, int64 [n] ascending ids (None: of 0..n-1); no other token could be drawn. `indices`
-    are those drawn, in their order, as places in `probabilities`.
+    """How a draft drew a token. `probabilities`, float32 [n], are those of the tokens in `support`,
+    int64 [n] ascending ids (None: of 0..n-1); no other could be drawn. `index` is the drawn one's
+    place in them.
     """
 
-    indices: tuple[int, ...]
+    index: int
     probabilities: NDArray[np.float32]
     support: NDArray[np.int64] | None = None
 
-    def token(self, index: int) -> int:
-        """The id of the token at this place."""
-        return index if self.support is None else int(self.support[index])
+    @property
+    def token(self) -> int:
+        """Its id."""
+        return self.index if self.support is None else int(self.support[self.index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +184,14 @@ class Proposal:
         """Number of those that no constraint forces."""
         return self.drafted - self.forced
 
+    @property
+    def paths(self) -> list[tuple[int, ...]]:
+        """Of each drafted token, the tokens from the root's next to it."""
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(self.tokens[: self.drafted], self.parents, strict=False):
+            paths.append((*paths[parent], token) if parent >= 0 else (token,))
+        return paths
+
     def behind(self, forced: Sequence[int]) -> "Proposal":
         """The same, hung below the last of these forced tokens."""
         n = len(forced)
@@ -213,9 +220,7 @@ class Outcome:
     """What one step committed: `tokens`, of which the first `accepted` were proposed.
 
     `proposal` is what was verified. `feedback` holds the logits asked for, float32
-    [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock. `logits`:
-    the logits behind the last committed token and behind each drafted token, accepted or not,
-    float32 [1 + proposal.drafted, V], valid during the call; no rows where nobody says. `decided`:
+    [proposal.feedback, V]. `draft_seconds`: what proposing took on the column's clock. `decided`:
     the tokens behind the forced ones, which say which guesses were right.
     """
 
@@ -224,7 +229,6 @@ class Outcome:
     proposal: Proposal
     feedback: Logits
     draft_seconds: float = 0.0
-    logits: Logits = field(default_factory=lambda: np.zeros((0, 0), np.float32), compare=False)
 
     @property
     def decided(self) -> tuple[int, ...]:

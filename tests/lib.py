@@ -156,7 +156,7 @@ def drafters(engine: FakeEngine, sampling: Sampling) -> dict[str, Callable[[], D
         branches = most if trees else 1
         made[f"lookup k={k} n={ngram}"] = partial(PromptLookup, DraftLength(k), ngram, branches)
         made[f"auto lookup k={k}"] = lambda k=k, n=ngram, branches=branches: PromptLookup(
-            AdaptiveDraftLength(STEEP, 0.0, k, branches=trees), n, branches, [PROMPT, PROMPT[20:]]
+            AdaptiveDraftLength(STEEP, 0.0, k, branches=trees), n, branches
         )
     for shape in ((2, 2, 1), (5, 3, 5), (7, 4, 7), (3, 8, 2), (15, 5, 15)) if trees else ():
         for seeded in (False, True):

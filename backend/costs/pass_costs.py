@@ -6,10 +6,15 @@ one-token passes, so it pays only while it commits more tokens than that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp, log
 from typing import Protocol
 
 #: Tokens before the measured rows: what T(k) is quoted at.
 CONTEXT = 128
+
+#: Passes that the running scale remembers, and the logarithm by which one may differ and count in
+#: full: something else may have held it up.
+MEMORY, SURPRISE = 40, log(1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +32,17 @@ class PassCosts:
     context_slope: tuple[float, float] = (0.0, 0.0)
     assumed: bool = False
 
-    def __call__(self, rows: int, context: int = CONTEXT) -> float:
+    def __call__(self, rows: float, context: int = CONTEXT) -> float:
         """Seconds of a pass over so many rows behind so many tokens: between the measured widths,
         and beyond them, on straight lines. A slope that was measured too steep, on a busy machine,
         takes off half at most.
         """
-        (each, row), near = self.context_slope, self._near(rows)
+        (each, row), near, widths = self.context_slope, self.seconds[0], self.widths
+        if len(widths) > 1:
+            last = len(widths) - 2
+            i = next((i for i in range(last) if rows <= widths[i + 1]), last)
+            share = (rows - widths[i]) / (widths[i + 1] - widths[i])
+            near = self.seconds[i] + (self.seconds[i + 1] - self.seconds[i]) * share
         return max(near / 2, near + (context - CONTEXT) * (each + row * rows))
 
     def scaled(self, ratio: float) -> "PassCosts":
@@ -41,27 +51,6 @@ class PassCosts:
         seconds = tuple(ratio * time for time in self.seconds)
         slope = (ratio * each, ratio * row)
         return PassCosts(self.widths, seconds, ratio * self.width_change, slope, self.assumed)
-
-    def average(self, rows: float, context: int = CONTEXT) -> float:
-        """Seconds of passes over so many rows on average."""
-        low, high = (self(k, context) for k in (int(rows), int(rows) + 1))
-        return low + (high - low) * (rows - int(rows))
-
-    def _near(self, rows: int) -> float:
-        if len(self.widths) == 1:
-            return self.one_row
-        index, share = self.between(rows)
-        low, high = self.seconds[index : index + 2]
-        return low + (high - low) * share
-
-    def between(self, rows: int) -> tuple[int, float]:
-        """The straight line that so many rows lie on: the index of the width where it begins, and
-        how far they are on the way to the next one; beyond the last width, more than 1.
-        """
-        last = len(self.widths) - 2
-        index = next((i for i in range(last) if rows <= self.widths[i + 1]), last)
-        a, b = self.widths[index : index + 2]
-        return index, (rows - a) / (b - a)
 
     @property
     def known(self) -> bool:
@@ -73,15 +62,7 @@ class PassCosts:
         """The same costs: these never change."""
         return self
 
-    @property
-    def hoped(self) -> "PassCosts":
-        """The same costs: these are taken for certain."""
-        return self
-
     def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Learn nothing."""
-
-    def observe_prompt(self, rows: int) -> None:
         """Learn nothing."""
 
     @property
@@ -89,7 +70,7 @@ class PassCosts:
         """Seconds of a pass over one row: a plain decode step."""
         return self.seconds[0]
 
-    def relative(self, rows: int) -> float:
+    def relative(self, rows: float) -> float:
         """T(rows) / T(1): how many times as long as a one-token pass such a pass takes."""
         return self(rows) / self.one_row
 
@@ -99,23 +80,34 @@ class Costs(Protocol):
 
     @property
     def now(self) -> PassCosts:
-        """What they are believed to cost at the moment."""
-        ...
-
-    @property
-    def hoped(self) -> PassCosts:
-        """The least that they may well cost: what nobody has tried is worth a try."""
+        """What they cost at the moment."""
         ...
 
     def observe(self, rows: int, context: int, seconds: float) -> None:
         """Learn what the latest pass took, over so many rows behind so many tokens."""
         ...
 
-    def observe_prompt(self, rows: int) -> None:
-        """Learn that the latest pass read so many rows of a prompt: such a pass wants few logits
-        or none, so its seconds tell nothing, but the pass behind it changes the width.
-        """
-        ...
+
+class RunningCosts:
+    """A curve times one scale: how fast the machine is at the moment. Mutable; one for each loaded
+    engine, which all columns on it tell of their passes.
+    """
+
+    def __init__(self, curve: PassCosts) -> None:
+        self.curve = self.now = curve
+        self._scale = 0.0  # a logarithm
+        self._seen = 0
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Learn what a pass took, over so many rows behind so many tokens."""
+        if seconds <= 0:
+            return  # a clock too coarse to tell
+        self._seen = min(self._seen + 1, MEMORY)
+        surprise = log(seconds / self.now(rows, context))
+        if self._seen > 1:
+            surprise = max(-SURPRISE, min(surprise, SURPRISE))
+        self._scale += surprise / self._seen
+        self.now = self.curve.scaled(exp(self._scale))
 
 
 #: The costs of an engine that states none: every pass costs the same.

@@ -141,7 +141,6 @@ class Answer:
                 with parts.clock.part("draft"):
                     parts.drafter.prefill(context.tokens, done)
         self._rows += len(chunk)
-        parts.costs.observe_prompt(len(chunk))
         return Prefilled(
             self._column, done, len(context.tokens), rounded(parts.clock.last["total"])
         )
@@ -168,17 +167,15 @@ class Answer:
             kept = [*range(n), *(n + row for row in verdict.rows[: len(tokens) - 1])]
             self._context.commit(kept, tokens)
             with clock.part("draft"):
-                known, feedback = np.split(logits, [1 + proposal.drafted])
                 if self._first:
                     self._parts.drafter.prefill(self._context.tokens, before)
-                outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting, known)
+                feedback = logits[1 + proposal.drafted :]
+                outcome = Outcome(tuple(tokens), accepted, proposal, feedback, drafting)
                 self._parts.drafter.observe(outcome)
         self.tokens += tokens
-        width = len(pending) + len(proposal.tokens)
         if len(pending) == 1:  # off the clock: it is nobody's work
+            width = 1 + len(proposal.tokens)
             self._parts.costs.observe(width, before - 1, clock.last["forward"])
-        else:
-            self._parts.costs.observe_prompt(width)
         rows, self._rows, self._first = self._rows, 0, False
         step = Step(
             self._column,
@@ -211,7 +208,8 @@ class Answer:
         if self._first:
             return NOTHING.behind(forced)
         with clock.part("draft"):
-            guesses = parts.drafter.propose([*tokens, *forced], budget - len(forced))
+            context = [*tokens, *forced] if forced else tokens
+            guesses = parts.drafter.propose(context, budget - len(forced))
         return guesses.behind(forced)
 
     def _forward(self, pending: Sequence[int], proposal: Proposal) -> Logits:

@@ -10,6 +10,7 @@ by (seed, position, purpose, serial number): none is used twice.
 """
 
 from functools import lru_cache
+from math import log
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -34,8 +35,8 @@ class Choice(NamedTuple):
 class Pair(NamedTuple):
     """A chosen token, how far its score lay above the runner-up's, and the runner-up (-1: none).
 
-    `draw` says how both were drawn if that was at random with numbers that nobody shares; the gap
-    is unknown then, and infinite.
+    `draw` says how it was drawn if that was with numbers that nobody shares; there is no runner-up
+    then, and the gap is the log odds of the most probable token, whichever was drawn.
     """
 
     token: int
@@ -181,32 +182,17 @@ class IndependentSampler:
     def choose_two(
         self, logits: Logits, position: int, among: NDArray[np.int64] | None = None, size: int = 0
     ) -> Pair:
-        """See DraftSampler. Two draws without replacement: as after Gumbel noise, the second is
-        drawn from what is left of the distribution without the first.
-        """
+        """See DraftSampler."""
         self._draws += 1
         drawn = numbers(self._sampling.seed, position, DRAFTING, self._draws)
-        one, other = drawn.random(2)
         chances = probabilities(logits, self._sampling)
-        sums = np.cumsum(chances, dtype=np.float64)
-        first = _at(sums, one * sums[-1])
-        before = sums[first - 1] if first else 0.0
-        own = sums[first] - before
-        place = other * (sums[-1] - own)
-        second = _at(sums, place + own * (place >= before))
-        # Only rounding, or that there is no other token, can bring about the first one again.
-        indices = (first, second) if second != first and chances[second] > 0 else (first,)
-        draw = Draw(indices, chances, among)
-        return Pair(first, np.inf, indices[1] if len(indices) > 1 else -1, draw)
+        token, largest = draw_from(chances, drawn.random()), float(chances.max())
+        odds = largest / max(1 - largest, 1e-9)
+        return Pair(token, log(odds), -1, Draw(token, chances, among))
 
 
 def draw_from(weights: NDArray[np.floating], number: float) -> int:
     """The index that a uniform number in [0, 1) stands for; weights [V] need not add up to 1."""
     sums = np.cumsum(weights, dtype=np.float64)
-    return _at(sums, number * sums[-1])
-
-
-def _at(sums: NDArray[np.float64], place: float) -> int:
-    """The index in whose share of the running sums a place lies; one without a share has none."""
-    last = int(np.searchsorted(sums, sums[-1]))  # where rounding took the place to the very end
-    return min(int(np.searchsorted(sums, place, side="right")), last)
+    last = int(np.searchsorted(sums, sums[-1]))  # where rounding takes the place to the very end
+    return min(int(np.searchsorted(sums, number * sums[-1], side="right")), last)

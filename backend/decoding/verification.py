@@ -7,9 +7,9 @@ with TV the total variation distance of the two distributions. No rule can do bo
 does not depend on the draft cannot be agreed with more often (arXiv 2408.07978).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ from backend.types import Draw, Logits, Proposal
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`rows`: indices of the accepted drafted tokens, a path from the root. `choices`: one for each
-    of them and one more, the bonus token sampled after the last. `overlaps`: of each row that was
-    looked at, and behind which a draft had drawn tokens, 1 - TV; what computes none leaves it out.
+    of them and one more, the bonus token sampled after the last. `overlaps`: 1 - TV of draft and
+    target for each row that was checked against a drawn token; only that rule knows it.
     """
 
     rows: tuple[int, ...]
@@ -70,11 +70,9 @@ KEYED = Verifier()
 class DistributionVerifier(Verifier):
     """Accepts by rejection sampling, at temperature 0 what the keyed rule accepts.
 
-    Siblings are tried one after another (recursive rejection: SpecInfer, arXiv 2305.09781; without
-    replacement: arXiv 2402.14160). A drawn token x passes with probability min(1, p(x) / q(x));
-    where it does not, p becomes the residual max(0, p - q) and q loses x, both scaled to 1. What
-    was not drawn was certain to be proposed: q(x) = 1. If none passes, the token is drawn from what
-    p has become.
+    A token x that the draft drew with probability q(x) passes with probability min(1, p(x) / q(x));
+    where it does not, the token is drawn from the residual max(0, p - q), scaled to 1. What was not
+    drawn was certain to be proposed, and passes if it is what is drawn from p.
 
     That is exact only if whether a drawn token is tried does not depend on which one it is; hence
     `Proposal.draws`, which tells of those too that a constraint has cut off.
@@ -104,68 +102,42 @@ class DistributionVerifier(Verifier):
             scores = logits[row]
             if allowed.size:
                 scores = np.where(allowed[row], scores, np.float32(-inf))
+            if np.isnan(scores.max()):
+                return Choice(0, nan)
             target = probabilities(scores, sampling)
             draw = proposal.draws.get(tuple(path))
-            if draw is not None:
+            if draw is None:
+                path.append(draw_from(target, drawn.random()))
+            else:
                 overlaps.append(_overlap(target, draw))
-            path.append(_examine(target, draw, _children_of(proposal, row - 1), drawn))
+                path.append(_examine(target, draw, drawn))
             return Choice(path[-1], inf)
 
         verdict = verify(proposal, sample)
         return Verdict(verdict.rows, verdict.choices, tuple(overlaps))
 
 
-def _children_of(proposal: Proposal, node: int) -> list[int]:
-    """The tokens proposed behind drafted token `node`, -1 for the root."""
-    rows = range(proposal.drafted)
-    return [proposal.tokens[i] for i in rows if proposal.parents[i] == node]
-
-
-def _examine(
-    target: NDArray[np.float32],
-    draw: Draw | None,
-    others: Sequence[int],
-    drawn: np.random.Generator,
-) -> int:
-    """The token to commit where `draw`, and after it the tokens `others`, are proposed and p is
-    `target`, float32 [V].
-
-    One that rounding alone rejects, because nothing is left without it, passes.
+def _examine(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator) -> int:
+    """The token to commit where `draw` is proposed and p is `target`, float32 [V]. One that
+    rounding alone rejects, because nothing is left without it, passes.
     """
-    total = 1.0
-    if draw is not None:
-        draft, mass = draw.probabilities.copy(), 1.0
-        places = slice(draft.size) if draw.support is None else draw.support
-        for index in draw.indices:
-            token = draw.token(index)
-            if drawn.random() * draft[index] / mass < target[token] / total:
-                return token
-            rest = target.copy()
-            rest[places] -= np.float32(total / mass) * draft
-            np.maximum(rest, 0, out=rest)
-            draft[index] = 0
-            target, total, mass = rest, _sum(rest), _sum(draft)
-            if not total:
-                return token
-    for token in others:
-        if drawn.random() < target[token] / total:
-            return token
-        target = target.copy()
-        target[token] = 0
-        total = _sum(target)
-        if not total:
-            return token
-    return draw_from(target, drawn.random())
+    if drawn.random() * draw.probabilities[draw.index] < target[draw.token]:
+        return draw.token
+    residual = target.copy()
+    residual[_places(draw)] -= draw.probabilities
+    np.maximum(residual, 0, out=residual)
+    return draw_from(residual, drawn.random()) if residual.any() else draw.token
 
 
-def _sum(weights: NDArray[np.float32]) -> float:
-    return float(weights.sum(dtype=np.float64))
+def _places(draw: Draw) -> slice | NDArray[np.int64]:
+    """Where the tokens that could be drawn stand in the target's distribution."""
+    return slice(draw.probabilities.size) if draw.support is None else draw.support
 
 
 def _overlap(target: NDArray[np.float32], draw: Draw) -> float:
     """1 - TV of the target's distribution, float32 [V], and the draft's."""
-    same = target[: draw.probabilities.size] if draw.support is None else target[draw.support]
-    return _sum(np.minimum(same, draw.probabilities))
+    same = np.minimum(target[_places(draw)], draw.probabilities)
+    return float(same.sum(dtype=np.float64))
 
 
 def verify(proposal: Proposal, sample: Callable[[int, int], Choice]) -> Verdict:

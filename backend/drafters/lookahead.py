@@ -22,7 +22,7 @@ from random import Random
 
 import numpy as np
 
-from backend.decoding.drafter import Drafter
+from backend.decoding.drafter import UNDECIDED, Decision, Drafter
 from backend.types import Outcome, Proposal
 
 #: Tokens whose continuations a pool holds.
@@ -62,9 +62,21 @@ class NgramPool:
 
 
 class Lookahead(Drafter):
-    """`window` W, `level` N, `guesses` G. `seeded` also fills the pool from prompt and output."""
+    """`window` W, `level` N, `guesses` G. `seeded` also fills the pool from prompt and output.
+    `decision`: by which these sizes were chosen.
+    """
 
-    def __init__(self, window: int, level: int, guesses: int, *, seeded: bool, seed: int) -> None:
+    def __init__(
+        self,
+        window: int,
+        level: int,
+        guesses: int,
+        *,
+        seeded: bool,
+        seed: int,
+        decision: Decision = UNDECIDED,
+    ) -> None:
+        self.decision = decision
         self._window = window
         self._level = level
         self._seeded = seeded

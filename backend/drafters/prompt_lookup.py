@@ -7,9 +7,7 @@ output.
 from collections.abc import Sequence
 
 from backend.decoding.drafter import UNDECIDED, Drafter
-from backend.drafters.acceptance import AcceptanceEstimates
-from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, Path, proposal_of, verified
+from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.types import Outcome, Proposal
 
 #: How often the next token was that of the last occurrence, by the length of the match (1, 2, ...,
@@ -27,10 +25,7 @@ class PromptLookup(Drafter):
     proposed as a loop.
     """
 
-    #: What its guesses are by; occurrences of an n-gram that are remembered, the latest ones; and
-    #: the longest match that is told from a shorter one.
-    by = "prompt lookup"
-    occurrences, longest = OCCURRENCES, len(PRIOR)
+    by = "prompt lookup"  # where its guesses are shown
 
     def __init__(
         self,
@@ -45,32 +40,25 @@ class PromptLookup(Drafter):
         self._draft_length = draft_length
         self._ngram = ngram
         self._branches = branches
-        self._estimates = AcceptanceEstimates(self.prior())
+        self._acceptance = Acceptance(PRIOR)
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0
         self.guesses: Sequence[Guess] = ()  # of the last round
-        self.first_token_acceptance = 0.0  # expected of the last proposal
 
-    @staticmethod
-    def prior() -> Sequence[float]:
-        """How often guesses of each kind are right, before anything is known of this text."""
-        return PRIOR
+    def prefill(self, context: Sequence[int], computed: int) -> None:
+        self._extend(context[:computed])
 
     def rewind(self, length: int) -> None:
+        del self._text[length:]
         if length < self._indexed:
-            self._after.clear()
-            self._indexed = 0
+            self._after, self._indexed = {}, 0
 
     def propose(self, context: Sequence[int], budget: int) -> Proposal:
         self._draft_length.begin(len(context))
-        self._text = list(context)
-        self._index_up_to(self._text)
-        self.guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else []
-        self.first_token_acceptance = max(
-            (guess.path_probability for guess in self.guesses), default=0.0
-        )
-        return proposal_of(self.guesses, self._draft_length)
+        self._extend(context)
+        self.guesses = self._tree(min(self._draft_length.most, budget)) if budget > 0 else ()
+        return self._draft_length.proposal(self.guesses)
 
     def observe(self, outcome: Outcome) -> None:
         self._draft_length.learn(outcome)
@@ -81,29 +69,30 @@ class PromptLookup(Drafter):
 
     def learn(self, outcome: Outcome) -> None:
         """See which of the last guesses were right, verified or not."""
-        for kind, right in verified({g.path: g.kind for g in self.guesses}, outcome):
-            self._estimates.learn(kind, right=right)
+        self._acceptance.learn_all(self.guesses, outcome.decided)
         self.guesses = ()
+        unwritten = outcome.proposal.forced - len(outcome.tokens)
+        if unwritten > 0:  # the text ended within what a grammar forces, and may go on otherwise
+            self.rewind(len(self._text) - unwritten)
 
-    def _tree(self, depth: int) -> list[Guess]:
+    def _tree(self, depth: int) -> Sequence[Guess]:
         """What the best matches promise, merged at common beginnings."""
         nodes: dict[Path, Guess] = {}
         unclaimed: dict[Path, float] = {}  # chance that none of the children is right
         branches = 0
         for start, matched in self._matches():
             path: Path = ()
-            path_probability, new = 1.0, False
+            reached, new = 1.0, False
             for token in self._continuation(start, depth):
-                kind = min(matched + len(path), len(self._estimates)) - 1
+                kind = min(matched + len(path), len(PRIOR)) - 1
                 before, path = path, (*path, token)
                 if path not in nodes:
                     left = unclaimed.get(before, 1.0)
-                    chance = self._estimates[kind] * left
+                    chance = self._acceptance[kind] * left
                     unclaimed[before] = left - chance
-                    chance *= path_probability
-                    nodes[path] = Guess(path, chance, kind, self.by)
+                    nodes[path] = Guess(path, reached * chance, kind, self.by)
                     new = True
-                path_probability = nodes[path].path_probability
+                reached = nodes[path].chance
             branches += new
             if branches == self._branches:
                 break
@@ -125,12 +114,11 @@ class PromptLookup(Drafter):
         return list(matches.items())
 
     def _matched(self, start: int, n: int) -> int:
-        """How many tokens before `start` equal the text's last ones, `n` at least, `longest` at
-        most.
+        """How many tokens before `start` equal the text's last ones, `n` at least, as many as there
+        are kinds at most.
         """
         text = self._text
-        longest = min(self.longest, start)
-        while n < longest and text[start - n - 1] == text[-n - 1]:
+        while n < min(len(PRIOR), start) and text[start - n - 1] == text[-n - 1]:
             n += 1
         return n
 
@@ -142,12 +130,15 @@ class PromptLookup(Drafter):
             tokens.append(tokens[len(tokens) - period])
         return tokens
 
-    def _index_up_to(self, text: Sequence[int]) -> None:
-        """Index the n-grams before each token not seen yet; the text's own ending stays out."""
-        for end in range(max(self._indexed, 1), len(text)):
+    def _extend(self, context: Sequence[int]) -> None:
+        """Take what the context has more than before, and index the n-grams before each token of
+        it; the text's own ending stays out. No round copies the whole text.
+        """
+        self._text += context[len(self._text) :]
+        for end in range(max(self._indexed, 1), len(self._text)):
             for n in range(1, min(self._ngram, end) + 1):
-                places = self._after.setdefault(tuple(text[end - n : end]), [])
+                places = self._after.setdefault(tuple(self._text[end - n : end]), [])
                 places.append(end)
-                if len(places) > self.occurrences:
+                if len(places) > OCCURRENCES:
                     del places[0]
-        self._indexed = max(len(text), self._indexed)
+        self._indexed = len(self._text)

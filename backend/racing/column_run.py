@@ -237,7 +237,6 @@ class _LocalRun:
             draft,
             missing,
             len(prompt) + (self._column.limit or self._request.max_new_tokens),
-            loading.models.experience(target, weights),
         )
         drafter = strategy.build(inputs)
         opened.callback(drafter.close)

@@ -5,19 +5,14 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from weakref import WeakKeyDictionary
 
-from backend.costs.learnt import LearntCosts
 from backend.costs.measure import costs_of, known_costs, one_row_seconds
 from backend.costs.pass_costs import Costs
-from backend.costs.store import keep
-from backend.drafters.acceptance import Experience
 from backend.engines.base import Engine
 from backend.engines.draft import OpenNetwork
 from backend.engines.heads.draft import HeadNetwork
@@ -31,7 +26,6 @@ from backend.models.files import model_files
 from backend.models.hub import HUB_ID, hub_folder
 from backend.racing.sessions import KeptSessions
 from backend.racing.usual import size
-from backend.strategies.declaration import Weights
 from backend.types import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -87,9 +81,7 @@ class LoadedModels:
         self._costs: dict[ModelSpec, Costs] = {}
         self._priced: set[ModelSpec] = set()  # their costs were measured, or could not be
         self._calls: dict[ModelSpec, float] = {}
-        self._supposed: dict[ModelSpec, Costs] = {}
         self._heads: dict[tuple[str, str, Path, int], OpenNetwork] = {}
-        self._experience: WeakKeyDictionary[Engine, dict[Weights, Experience]] = WeakKeyDictionary()
 
     @property
     def cold(self) -> int:
@@ -225,20 +217,16 @@ class LoadedModels:
         return sum(engine.weight_bytes for engine in self._loaded.values())
 
     def costs(self, engine: Engine) -> Costs:
-        """What passes of a loaded engine are known to cost: what was measured, if it ever was, and
-        what passes have taught.
-
-        The same object until `price` measures: whoever runs passes tells it what they took.
+        """What passes of a loaded engine are known to cost. The same object until `price` measures:
+        whoever runs passes tells it what they took.
         """
-        if engine.spec in self._supposed:
-            return self._supposed[engine.spec]
         if engine.spec not in self._costs:
             self._costs[engine.spec] = known_costs(engine)
         return self._costs[engine.spec]
 
     def price(self, engine: Engine, say: Say, *, remeasure: bool = False) -> None:
         """Measure what passes of a loaded engine cost if that was never tried, or `remeasure`."""
-        if engine.spec not in self._supposed and (remeasure or engine.spec not in self._priced):
+        if remeasure or engine.spec not in self._priced:
             self._priced.add(engine.spec)
             self._costs[engine.spec] = costs_of(engine, say, remeasure=remeasure)
 
@@ -252,22 +240,6 @@ class LoadedModels:
         if draft.spec not in self._calls:
             self._calls[draft.spec] = one_row_seconds(draft)
         return self._calls[draft.spec]
-
-    @contextmanager
-    def supposing(self, engine: Engine, costs: Costs) -> Iterator[None]:
-        """Take these for what passes of a loaded engine cost, and keep nothing of them."""
-        self._supposed[engine.spec] = costs
-        try:
-            yield
-        finally:
-            del self._supposed[engine.spec]
-
-    def keep_costs(self) -> None:
-        """Keep on disk what passes have taught of the costs of the loaded models."""
-        for spec, engine in self._loaded.items():
-            costs = self._costs.get(spec)
-            if isinstance(costs, LearntCosts) and costs.passes:
-                keep(engine, costs)
 
     def head(self, target: Engine, path: Path, say: Say) -> OpenNetwork:
         """What opens the trained head in the file `path`. Raises DerbyError if it is not one, or
@@ -284,10 +256,6 @@ class LoadedModels:
                 )
             self._heads[key] = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
         return self._heads[key]
-
-    def experience(self, target: Engine, weights: Weights) -> Experience:
-        """What texts have taught of the target's draft since the target was loaded."""
-        return self._experience.setdefault(target, {}).setdefault(weights, Experience())
 
     def warm_up(self, steps: int | None = 1, seconds: float = inf) -> bool:
         """Do so many steps of warming up (None: all), but begin none after so many seconds; False

@@ -80,7 +80,6 @@ class Race:
                 emit(event)
                 if (found := ledger.turned()) is not None:
                     emit(found)
-        models.keep_costs()
         raw = fitting is not self
         emit(replace(ledger.conditions(), loaded=models.loads - loads, cold=models.cold, raw=raw))
 

@@ -1,7 +1,7 @@
 """What a strategy declares: everything that the rest of the program knows of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ from backend.costs.pass_costs import Costs, PassCosts
 from backend.decoding.drafter import Drafter
 from backend.decoding.lane import LaneFactory
 from backend.decoding.sampling import Sampler
-from backend.drafters.acceptance import Experience
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
 from backend.engines.base import Engine
 from backend.engines.draft import DraftNetwork, OpenNetwork
@@ -38,8 +37,7 @@ class DrafterInputs:
 
     `draft` is the network that `Strategy.weights` asked for, open and empty but for what it holds;
     the drafter closes it. None where there is none, for the reason in `missing` if one was wanted.
-    `longest`: tokens that the text may
-    have in the end; 0: not known. `experience`: what earlier texts have taught of the draft.
+    `longest`: tokens that the text may have in the end; 0: not known.
     """
 
     values: Values
@@ -49,7 +47,6 @@ class DrafterInputs:
     draft: DraftNetwork | None = None
     missing: str = ""
     longest: int = 0
-    experience: Experience = field(default_factory=Experience)
 
     def draft_length(self) -> DraftLength:
         """How many tokens a round drafts, by the settings "auto" and "k"."""

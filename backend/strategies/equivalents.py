@@ -38,7 +38,6 @@ class Draft:
 
 #: What only some libraries have, as `Nothing.lacking` names it.
 SUFFIX_DECODING = "suffix decoding"
-RECYCLED = "token recycling"
 EAGLE_3 = "EAGLE-3"
 
 

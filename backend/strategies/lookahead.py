@@ -1,25 +1,18 @@
 """Lookahead decoding as a strategy."""
 
-from backend.decoding.drafter import Drafter
+from backend.decoding.drafter import UNDECIDED, Drafter
 from backend.drafters.lookahead import Lookahead
-from backend.drafters.lookahead_plan import LADDER, Sizes, plan_lookahead, predicted
+from backend.drafters.lookahead_plan import LADDER, Sizes, choose_sizes, predicted
 from backend.errors import DerbyError
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy, Values
 from backend.strategies.equivalents import Equivalent, Lookup, Nothing
-from backend.strategies.settings import Choice, Flag, WholeNumber
+from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
 from backend.types import ModelSpec
-
-#: What `auto` may be: the setting that promises most, the same unless it would not pay, the
-#: largest, or the sizes as they are set.
-BEST, DECLINE, LARGEST, OFF = "best", "decline", "largest", "off"
-
-#: Who names a size wants that size.
-NAMED_SIZE = {"auto": OFF}
 
 
 def scratch_depth(values: Values) -> int:
     """Positions beyond the last token that any setting which `auto` may choose reaches."""
-    if values["auto"] == OFF:
+    if not values["auto"]:
         return values["window"] + values["level"]
     return max(setting.window + setting.level for setting in LADDER)
 
@@ -37,14 +30,17 @@ def build(inputs: DrafterInputs) -> Drafter:
             "prompt lookup or speculative."
         )
     values, seed = inputs.values, inputs.sampler.sampling.seed
-
-    def make(sizes: Sizes) -> Lookahead:
-        seeded = values["seeded"]
-        return Lookahead(sizes.window, sizes.level, sizes.guesses, seeded=seeded, seed=seed)
-
-    if values["auto"] == OFF:
-        return make(Sizes(values["window"], values["level"], values["guesses"]))
-    return plan_lookahead(inputs.costs, values["auto"], inputs.target.spec.name, make)
+    sizes, decision = Sizes(values["window"], values["level"], values["guesses"]), UNDECIDED
+    if values["auto"]:
+        sizes, decision = choose_sizes(inputs.costs.now, inputs.target.spec.name)
+    return Lookahead(
+        sizes.window,
+        sizes.level,
+        sizes.guesses,
+        seeded=values["seeded"],
+        seed=seed,
+        decision=decision,
+    )
 
 
 def equivalent(values: Values, _target: ModelSpec) -> Equivalent:
@@ -61,7 +57,7 @@ def _candidates() -> tuple[Candidate, ...]:
         )
         for s in LADDER
     )
-    return (*fixed, Candidate(), Candidate(f"auto={DECLINE}"))
+    return (*fixed, Candidate())
 
 
 LOOKAHEAD = Strategy(
@@ -71,21 +67,7 @@ LOOKAHEAD = Strategy(
     "ones. No draft model.",
     gist="Guesses ahead, no draft",
     settings=(
-        Choice(
-            "auto",
-            "Auto",
-            "How window, level and guesses are chosen: the fastest here; the fastest, or plain "
-            "decoding where that is faster; the largest; or as set below.",
-            BEST,
-            (
-                (BEST, "the best here"),
-                (DECLINE, "the best, or decline"),
-                (LARGEST, "the largest"),
-                (OFF, "as set below"),
-            ),
-            # What versions before 0.5 wrote.
-            aliases={"true": DECLINE, "false": OFF},
-        ),
+        Flag("auto", "Auto", "Take the window, level and guesses that promise most.", default=True),
         WholeNumber(
             "window",
             "Window",

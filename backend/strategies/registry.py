@@ -16,7 +16,6 @@ from backend.strategies.plain import (
     SINGLE,
     STATELESS,
 )
-from backend.strategies.recycling import RECYCLING
 from backend.strategies.server import SERVER
 from backend.strategies.speculative import SPECULATIVE
 
@@ -29,7 +28,6 @@ OURS = (
     LOOKAHEAD,
     GRAMMAR,
     LOOKUP,
-    RECYCLING,
     LAYERSKIP,
     NO_REUSE,
     SINGLE,

@@ -1,16 +1,12 @@
-"""Speculative decoding as a strategy: a trained head, a draft model, or either beside a proposer
-without weights.
-"""
+"""Speculative decoding as a strategy: a trained head or a draft model, alone or behind lookup."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import COLDEST, DraftSampler, IndependentSampler
 from backend.decoding.verification import KEYED, DistributionVerifier
-from backend.drafters.draft_length import DraftLength
-from backend.drafters.hybrid import Hybrid, Proposer
+from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.engines.base import Engine
 from backend.engines.heads.file import HEAD_SUFFIX, head_for
@@ -26,19 +22,11 @@ from backend.strategies.declaration import (
 )
 from backend.strategies.equivalents import Draft, Equivalent, Lookup
 from backend.strategies.lookup import NGRAM, lookup_of
-from backend.strategies.recycling import recycling_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
 #: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
 TRAINED, HYBRID = "trained", "hybrid"
-
-#: What may propose beside the draft. USUALLY: prompt lookup beside HYBRID, nothing beside others.
-USUALLY = "usual"
-BESIDE: dict[str, Callable[[DrafterInputs, DraftLength], Proposer]] = {
-    "lookup": lookup_of,
-    "recycling": recycling_of,
-}
 
 #: What may be promised of the text: that it is the plain one's, or that its distribution is.
 TEXT, DISTRIBUTION = "text", "distribution"
@@ -96,16 +84,10 @@ def build(inputs: DrafterInputs) -> Drafter:
         tokenizer.eos_ids,
         tokenizer.vocab_size,
         KEYED if keeps_text(inputs.values) else DistributionVerifier(),
-        inputs.experience,
     )
-    proposer = beside(inputs.values)
-    return Hybrid(BESIDE[proposer](inputs, length), drafter, length) if proposer else drafter
-
-
-def beside(values: Values) -> str:
-    """What proposes beside the draft; "": nothing does."""
-    usual = "lookup" if values["draft"] == HYBRID else ""
-    return usual if values["beside"] == USUALLY else values["beside"]
+    if inputs.values["draft"] != HYBRID:
+        return drafter
+    return Hybrid(lookup_of(inputs, length), drafter, length)
 
 
 def keeps_text(values: Values) -> bool:
@@ -123,7 +105,7 @@ def _sampler(inputs: DrafterInputs) -> DraftSampler:
 def equivalent(values: Values, target: ModelSpec) -> Equivalent:
     draft, k = values["draft"], values["k"]
     if _head(draft, target) is not None or draft == TRAINED:
-        together = f" beside {_named(values)}" if beside(values) else ""
+        together = " and prompt lookup" if draft == HYBRID else ""
         return Lookup(
             k,
             NGRAM,
@@ -141,27 +123,15 @@ def equivalent(values: Values, target: ModelSpec) -> Equivalent:
         )
     note = ""
     if draft == HYBRID:
-        note = f"Decode Derby drafts with {_named(values)} and the int4 copy. No library does both."
+        note = "Decode Derby drafts with prompt lookup and the int4 copy. No library does both."
     return Draft(k, replace(target, precision=copy), note)
-
-
-def _named(values: Values) -> str:
-    return dict(_BESIDE)[beside(values)]
-
-
-_BESIDE = (
-    (USUALLY, "as usual"),
-    ("lookup", "prompt lookup"),
-    ("recycling", "token recycling"),
-)
 
 
 def _gist(values: Values) -> str:
     """Who guesses."""
-    if not beside(values):
-        return "A draft guesses, one pass checks"
-    draft = "trained draft" if values["draft"] in (TRAINED, HYBRID) else "draft"
-    return f"{_named(values).capitalize()} plus {draft}"
+    if values["draft"] == HYBRID:
+        return "Prompt lookup plus trained draft"
+    return "A draft guesses, one pass checks"
 
 
 SPECULATIVE = Strategy(
@@ -195,14 +165,6 @@ SPECULATIVE = Strategy(
             ),
         ),
         Choice(
-            "beside",
-            "Guess also with",
-            "A second drafter, without weights. Each pass uses the better one, or both. As usual: "
-            "prompt lookup for hybrid, none for other drafts.",
-            USUALLY,
-            _BESIDE,
-        ),
-        Choice(
             "promise",
             "Promise",
             "Same text: exactly the text of KV reuse. Same distribution: a different text, just as "
@@ -222,7 +184,6 @@ SPECULATIVE = Strategy(
         "draft=trained,k=4",
         "draft=int4,k=3",
         "draft=int4,k=8",
-        "draft=trained,beside=recycling,k=6",
         "promise=distribution",
     ),
     candidates=(

@@ -8,8 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from backend.decoding.drafter import Drafter
-from backend.drafters.draft_length import DraftLength
-from backend.drafters.guesses import Guess, Path, proposal_of
+from backend.drafters.draft_length import Acceptance, DraftLength, Guess, Path
 from backend.strategies.declaration import Candidate, DrafterInputs, Strategy
 from backend.strategies.equivalents import SUFFIX_DECODING, Lookup, Nothing
 from backend.strategies.settings import NAMED_SIZE, Flag, WholeNumber
@@ -36,9 +35,6 @@ PRIOR = (
     (0.2, 0.4, 0.9, 0.99, 0.94),
 )
 
-#: Guesses that the prior weighs as much as, and that an estimate remembers.
-WEIGHT, MEMORY = 8.0, 64.0
-
 #: A match promises at most so many tokens more than it is long: most matches of a few tokens are
 #: coincidences, and what is far behind them was right half as often as expected.
 MORE = 3
@@ -64,13 +60,8 @@ class SuffixDecoding(Drafter):
         self._length, self._tree = length, tree
         self._text: list[int] = []
         self._after: dict[Path, list[int]] = {}  # the places behind each n-gram, ascending
-        self._right = [WEIGHT * chance for line in PRIOR for chance in line]
-        self._tried = [WEIGHT] * len(self._right)
+        self.acceptance = Acceptance([chance for line in PRIOR for chance in line])
         self.guesses: list[Guess] = []  # of the last round
-
-    def chance(self, kind: int) -> float:
-        """How often guesses of this class are right."""
-        return self._right[kind] / self._tried[kind]
 
     def prefill(self, context: Sequence[int], computed: int) -> None:
         self._index(context[:computed])
@@ -85,20 +76,14 @@ class SuffixDecoding(Drafter):
         self.guesses = []
         if (depth := min(self._length.most, budget)) > 0:
             self._grow((), 1.0, self._matches(depth))
-            self.guesses.sort(key=lambda guess: (-guess.path_probability, len(guess.path)))
+            self.guesses.sort(key=lambda guess: (-guess.chance, len(guess.path)))
             del self.guesses[self._length.most :]
-        return proposal_of(self.guesses, self._length)
+        return self._length.proposal(self.guesses)
 
     def observe(self, outcome: Outcome) -> None:
         """See which guesses were right, verified or not: behind a wrong one nothing is known."""
         self._length.learn(outcome)
-        decided = outcome.decided
-        for path, _, kind, _ in self.guesses:
-            *before, token = path
-            if len(before) < len(decided) and tuple(before) == decided[: len(before)]:
-                fade = min(1.0, (MEMORY - 1) / self._tried[kind])
-                self._tried[kind] = fade * self._tried[kind] + 1
-                self._right[kind] = fade * self._right[kind] + (token == decided[len(before)])
+        self.acceptance.learn_all(self.guesses, outcome.decided)
 
     def conclude(self) -> None:
         self.decision = self._length.summary()
@@ -146,10 +131,10 @@ class SuffixDecoding(Drafter):
                 behind.setdefault(match.continuation[len(path)], []).append(match)
         lengths = {token: [match.length for match in some] for token, some in behind.items()}
         kinds = {token: kind_of(token, lengths, len(path)) for token in lengths}
-        best = sorted(kinds, key=lambda token: self.chance(kinds[token]), reverse=True)
+        best = sorted(kinds, key=lambda token: self.acceptance[kinds[token]], reverse=True)
         left = reached
         for token in best if self._tree else best[:1]:
-            chance = self.chance(kinds[token]) * left
+            chance = self.acceptance[kinds[token]] * left
             if chance < LEAST:
                 break
             left -= chance

@@ -96,7 +96,7 @@ def test_chance_wins_nothing() -> None:
     """A column that had declined, and did what KV reuse does, was recommended for a speed-up of
     2.76 in two short runs.
     """
-    noise, slower = ("lookahead:auto=decline", 2.76, (0.3, 25.0)), ("lookup", 0.8, (0.7, 0.9))
+    noise, slower = ("lookahead", 2.76, (0.3, 25.0)), ("lookup", 0.8, (0.7, 0.9))
     few, unrun = ("speculative", 3.0, None), ("lookup:k=3", None, None)
     assert winner([noise, slower, few, unrun]) == ""
     assert winner([noise, ("lookup:k=4", 1.2, (1.1, 1.3)), few, ("a", 1.1, (1.05, 1.2))]) == (

@@ -14,6 +14,7 @@ from backend.decoding.clock import Clock
 from backend.decoding.drafter import Decision, Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
+from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
 from backend.engines.fake import RECURRENT, FakeEngine
@@ -243,15 +244,26 @@ def test_a_decision_is_told_once_and_right_after_the_step_that_made_it() -> None
 
 
 class Damaged(FakeEngine):
-    """Weights that are not numbers."""
+    """Weights that are not numbers, from the first step on or behind so many tokens."""
+
+    good = 0
 
     def logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
-        return np.full_like(super().logits(prefix), np.nan)
+        logits = super().logits(prefix)
+        return logits if len(prefix) < self.good else np.full_like(logits, np.nan)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_logits_that_are_not_numbers_fail_the_column(temperature: float) -> None:
-    """They were an empty text, which every column shared: identical, and 2.42 times as fast."""
-    request = Request("x", max_new_tokens=5, sampling=Sampling(temperature))
+@pytest.mark.parametrize("good", [0, len(PROMPT) + 3])
+@pytest.mark.parametrize("verifier", [KEYED, DistributionVerifier()])
+def test_logits_that_are_not_numbers_fail_the_column(
+    temperature: float, good: int, verifier: Verifier
+) -> None:
+    """They were an empty text, which every column shared: identical, and 2.42 times as fast. Later
+    ones were never noticed where the distribution alone was promised.
+    """
+    request = Request("x", max_new_tokens=9, sampling=Sampling(temperature))
+    engine = Damaged()
+    engine.good = good
     with pytest.raises(DerbyError, match="not numbers"):
-        run(Damaged(), request)
+        run(engine, request, verifier=verifier)

@@ -246,6 +246,12 @@ def test_sampled_tokens_have_exactly_the_models_distribution(
     assert fits(kind, draws) > 1e-3
 
 
+def children_of(proposal: Proposal, node: int) -> list[int]:
+    """The tokens proposed behind drafted token `node`, -1 for the root."""
+    rows = range(proposal.drafted)
+    return [proposal.tokens[i] for i in rows if proposal.parents[i] == node]
+
+
 def accept_argmax(
     answer: decode.Answer, proposal: Proposal, logits: Logits, allowed: object
 ) -> Verdict:
@@ -253,9 +259,9 @@ def accept_argmax(
 
     def sample(row: int, depth: int) -> Choice:
         best = int(logits[row].argmax())
-        if best in verification._children_of(proposal, row - 1):
+        if best in children_of(proposal, row - 1):
             return Choice(best, 0.0)
-        return answer._parts.sampler.choose(logits[row], answer._context.position + depth)
+        return answer._parts.sampler.choose(logits[row], len(answer._context.tokens) + depth)
 
     return verify(proposal, sample)
 
@@ -266,7 +272,7 @@ def try_twice(proposal: Proposal, sample: Callable[[int, int], Choice]) -> Verdi
     def second_chance(row: int, depth: int) -> Choice:
         first = sample(row, depth)
         again = sample(row, depth + 1000)
-        children = verification._children_of(proposal, row - 1)
+        children = children_of(proposal, row - 1)
         return again if first.token not in children and again.token in children else first
 
     return verify(proposal, second_chance)

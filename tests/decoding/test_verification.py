@@ -32,9 +32,7 @@ from backend.decoding.constraint import Constraint, Masks
 from backend.decoding.drafter import Drafter
 from backend.decoding.sampling import DraftSampler, IndependentSampler, Pair, Sampler
 from backend.decoding.verification import KEYED, DistributionVerifier
-from backend.drafters.acceptance import Calibration
 from backend.drafters.draft_length import AdaptiveDraftLength, DraftLength
-from backend.drafters.guesses import paths_of
 from backend.drafters.hybrid import Hybrid
 from backend.drafters.network_drafter import NetworkDrafter
 from backend.drafters.prompt_lookup import PromptLookup
@@ -173,38 +171,32 @@ def test_so_have_the_first_tokens_of_many_seeds(seeds: int) -> None:
 EXAMINE, DRAW, PROPOSE, CUT = (
     verification._examine,
     IndependentSampler.choose_two,
-    Calibration.proposal,
+    NetworkDrafter.propose,
     NeverNext.cut,
 )
 
 
-def no_residual(
-    target: NDArray[np.float32],
-    draw: Draw | None,
-    others: Sequence[int],
-    drawn: np.random.Generator,
-) -> int:
+def no_residual(target: NDArray[np.float32], draw: Draw, drawn: np.random.Generator) -> int:
     """A wrong verifier: what a draft is rejected for is not taken off."""
-    token = EXAMINE(target, draw, others, drawn)
-    tried = {*others, *([draw.token(i) for i in draw.indices] if draw else ())}
-    return token if token in tried else verification.draw_from(target, drawn.random())
+    token = EXAMINE(target, draw, drawn)
+    return token if token == draw.token else verification.draw_from(target, drawn.random())
 
 
 def greedy(self: IndependentSampler, logits: Logits, *more: Any) -> Pair:
     """A greedy draft that says it had drawn."""
     pair, best = DRAW(self, logits, *more), int(logits.argmax())
     assert pair.draw is not None
-    return pair._replace(token=best, second=-1, draw=replace(pair.draw, indices=(best,)))
+    return pair._replace(token=best, draw=replace(pair.draw, index=best))
 
 
-def likely(self: Calibration, length: DraftLength, calls: int) -> Proposal:
+def likely(self: NetworkDrafter, context: Sequence[int], budget: int) -> Proposal:
     """Unlikely tokens are left out. Whoever drafts by keyed noise may do so: there it does not
     matter how a token came about.
     """
-    made, depth = PROPOSE(self, length, calls), 0
+    made, depth = PROPOSE(self, context, budget), 0
     while depth < made.drafted:
         draw = made.draws[made.tokens[:depth]]
-        if draw.probabilities[draw.indices[0]] < 0.2:
+        if draw.probabilities[draw.index] < 0.2:
             break
         depth += 1
     draws = {made.tokens[:i]: made.draws[made.tokens[:i]] for i in range(depth)}
@@ -223,9 +215,9 @@ def silently(self: NeverNext, proposal: Proposal) -> Proposal:
 @pytest.mark.parametrize(
     ("kind", "where", "name", "mistake"),
     [
-        *((kind, verification, "_examine", no_residual) for kind in ("chain", "lookup", "head")),
+        *((kind, verification, "_examine", no_residual) for kind in ("chain", "head")),
         ("chain", IndependentSampler, "choose_two", greedy),
-        ("chain", Calibration, "proposal", likely),
+        ("chain", NetworkDrafter, "propose", likely),
         ("cut chain", NeverNext, "cut", silently),
     ],
 )
@@ -252,10 +244,8 @@ def test_what_was_drawn_is_verified_whatever_else_is(
     drawn = [proposal for proposal in seen if proposal.draws]
     assert len(drawn) > 50
     for proposal in drawn:
-        paths = set(paths_of(proposal))
-        for path, draw in proposal.draws.items():
-            assert draw.indices
-            assert all((*path, draw.token(index)) in paths for index in draw.indices)
+        paths = set(proposal.paths)
+        assert all((*path, draw.token) in paths for path, draw in proposal.draws.items())
 
 
 def test_drafts_are_accepted_as_often_as_their_distributions_overlap() -> None:
@@ -293,7 +283,7 @@ def test_at_temperature_0_it_is_the_keyed_rule() -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(0.2, 3.0), st.integers(1, 6), st.integers(1, 30))
-def test_a_draw_is_two_different_tokens_of_those_that_are_possible(
+def test_a_draw_is_one_of_the_tokens_that_are_possible(
     seed: int, temperature: float, top_k: int, size: int
 ) -> None:
     logits = np.random.default_rng(seed).normal(size=size).astype(np.float32)
@@ -301,9 +291,9 @@ def test_a_draw_is_two_different_tokens_of_those_that_are_possible(
     assert pair.draw is not None
     possible = np.flatnonzero(pair.draw.probabilities)
     assert len(possible) == min(top_k, size)
+    assert pair.token == pair.draw.token
     assert pair.token in possible
-    assert (pair.second in possible) == (len(possible) > 1)
-    assert pair.second != pair.token
+    assert pair.second == -1
     assert pair.draw.probabilities.sum() == pytest.approx(1.0, abs=1e-5)
 
 
@@ -317,8 +307,7 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
     for _ in range(2000):
         pair = draft.choose_two(logits[0], 5)
         assert pair.draw is not None
-        draws = {(): replace(pair.draw, indices=pair.draw.indices[:1])}
-        proposal = replace(Proposal.chain([pair.token]), draws=draws)
+        proposal = replace(Proposal.chain([pair.token]), draws={(): pair.draw})
         verdict = verifier.verify(proposal, logits, everything, 5, sampler)
         assert verdict.rows == (0,)
         assert verdict.overlaps[0] == pytest.approx(1.0)

@@ -14,7 +14,6 @@ import families
 import numpy as np
 import pytest
 
-from backend.costs.pass_costs import PassCosts
 from backend.decoding.clock import Clock
 from backend.decoding.context import Bounds
 from backend.decoding.drafter import Drafter
@@ -35,10 +34,6 @@ from backend.engines.torch.engine import TorchEngine, open_torch
 from backend.errors import DerbyError
 from backend.events import Step
 from backend.models.files import model_files
-from backend.racing.models import LoadedModels
-from backend.racing.race import Race
-from backend.results.scoreboard import Scoreboard
-from backend.strategies.column import parse_column
 from backend.text import HfTokenizer
 from backend.types import ModelSpec, Request, Sampling, chain_parents
 
@@ -186,31 +181,6 @@ def test_on_torch_the_columns_agree_and_equal_generate(
     prompt = engine.tokenizer.encode_plain(PROMPTS[length].decode())
     assert_columns_agree(engine, prompt, [engine, models.torch(name, "bf16", long=long)])
     assert write(engine, prompt, Sampling()) == generate(models.folder(name), prompt)
-
-
-@pytest.mark.parametrize("name", marked(["bloom", "mpt"]))
-def test_auto_columns_run_where_the_cache_takes_no_trees(models: Models, name: str) -> None:
-    """Passes of another width than the last were padded with rows beside the chain, which these
-    models do not take: 15 of 27 such columns failed. Here a change of width costs so much that
-    padding would pay in every round. The speculative column, whose copy OpenVINO refuses, told who
-    had chosen torch to choose the torch engine.
-    """
-    loaded = LoadedModels(idle_warm_up=True)
-    target = ModelSpec(str(models.folder(name)), "torch")
-    names = ("kv", "lookup", "speculative", "recycling", "lookahead")
-    columns = tuple(map(parse_column, names))
-    costs = PassCosts((1, 2, 4, 8, 16), (1e-3, 1.1e-3, 1.2e-3, 1.4e-3, 2e-3), width_change=1e-3)
-    board = Scoreboard(columns)
-    race = Race(Request(PROMPTS["long"].decode(), 48, chat=False), columns, target)
-    with loaded.supposing(loaded.get(target, print), costs):
-        race.run(loaded, board.add, lambda: False)
-    *ran, lookahead = board.scores
-    assert [score.message for score in ran] == [""] * 4
-    assert [score.tokens for score in ran] == [ran[0].tokens] * 4
-    assert all(score.drafted for score in ran[1:3])
-    assert "Lookahead needs tree attention" in lookahead.message
-    (said,) = ran[2].decision.declined
-    assert said.endswith("(its graph has no input 'position_ids').")
 
 
 def generate(folder: Path, prompt: Sequence[int]) -> list[int]:

@@ -197,7 +197,7 @@ def test_what_a_library_lacks_is_said_instead_of_guessed() -> None:
         assert all(snippet.code or snippet.note for snippet in written(column).values())
 
 
-@pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead:auto=decline"])
+@pytest.mark.parametrize("column", ["lookup", "speculative:draft=int4", "lookahead"])
 @pytest.mark.parametrize("more", ["", "grammar=list", "cache=session"])
 def test_where_plain_decoding_was_decided_it_is_plain_decoding(column: str, more: str) -> None:
     """A run that declined was once written with its column's own settings."""

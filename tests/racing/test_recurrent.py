@@ -47,7 +47,6 @@ DRAFTED = (
     "speculative",
     "lookup:k=5,ngram=1",
     "lookup",
-    "recycling",
 )
 
 
@@ -69,8 +68,8 @@ class Tiny:
         """What came of the columns, none of which fails."""
         board = Scoreboard(race.columns)
         engine = self.models.get(self.target, print)
-        with self.models.supposing(engine, COSTS):
-            race.run(self.models, board.add, lambda: False)
+        self.models._costs[engine.spec] = COSTS
+        race.run(self.models, board.add, lambda: False)
         assert [score.message for score in board.scores] == [""] * len(race.columns)
         return list(board.scores)
 

@@ -181,11 +181,9 @@ def test_why_a_column_is_as_fast_as_it_is_is_told_in_whole_sentences() -> None:
 
 
 def test_a_sentence_has_one_prediction() -> None:
-    """It said "predicted 1.03x; auto=decline would decline: 0.81 times plain decoding's speed is
-    predicted": the one by what passes cost in this race, the other by what they cost before it.
-    """
+    """It said two: the one by what passes cost in this race, the other by what they cost before."""
     blocks = [[0], *([t, t + 1, t + 2] for t in range(1, 61, 3))]
-    before = "auto=decline would decline: 0.81 times plain decoding's speed is predicted"
+    before = "at the start, the expected speed-up was 0.81\u00d7"
     events = (*priced(0, SINGLES, 1, 10.0), *priced(1, blocks, 4, 15.0), decided("", before))
     said = reason(board_of("kv lookahead", *events), 1)
     assert said.endswith(f"1.50\u00d7 the time = 2.00\u00d7 (1.97\u20132.03), faster; {before}")

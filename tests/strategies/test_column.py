@@ -188,11 +188,11 @@ def test_a_grammar_of_ones_own_goes_where_it_is_asked_for() -> None:
 
 def test_several_settings_at_once_leave_the_others_alone() -> None:
     column = parse_column(" lookahead:window=7, level=4,")
-    asked = {"auto": "off", "window": 7, "level": 4}
+    asked = {"auto": False, "window": 7, "level": 4}
     assert column.settings() == {**default_column("lookahead").settings(), **asked}
     assert column.label == "Lookahead (window=7, level=4)"
     assert str(column) == "lookahead:window=7,level=4"
-    assert str(column.with_settings({"auto": "best"})) == "lookahead:auto=best,window=7,level=4"
+    assert str(column.with_settings({"auto": True})) == "lookahead:auto=true,window=7,level=4"
 
 
 def test_a_limit_beyond_what_users_may_set_is_for_columns_that_have_one() -> None:

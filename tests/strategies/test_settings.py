@@ -119,25 +119,13 @@ def test_a_choice_is_one_of_its_options(column: Column, setting: Choice) -> None
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
-    [("true", "decline"), ("True", "decline"), (True, "decline"), ("false", "off"), (False, "off")],
-)
-def test_lookahead_still_takes_what_versions_before_wrote(written: Any, meant: str) -> None:
-    """Its auto was a flag, and saved columns and command lines say so."""
-    column = default_column("lookahead").with_settings({"auto": written})
-    assert column.settings()["auto"] == meant
-    assert parse_column(str(column)) == column
-
-
-@pytest.mark.parametrize(
     ("written", "text"),
     [
         ("speculative:auto=false", "speculative:k=8"),
         ("speculative:auto=false,k=4", "speculative:k=4"),
         ("speculative:auto=true,k=4", "speculative:auto=true,k=4"),
-        ("lookahead:auto=off", "lookahead:window=5,level=3,guesses=5"),
-        ("lookahead:auto=off,window=7", "lookahead:window=7"),
-        ("lookahead:auto=decline", "lookahead:auto=decline"),
+        ("lookahead:auto=false", "lookahead:window=5,level=3,guesses=5"),
+        ("lookahead:auto=false,window=7", "lookahead:window=7"),
         ("grammar:grammar=none", "grammar:grammar=none"),
     ],
 )

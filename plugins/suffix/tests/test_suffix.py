@@ -108,14 +108,14 @@ def test_a_short_match_does_not_promise_much() -> None:
 def test_a_class_of_guesses_that_proves_right_is_trusted_more() -> None:
     made, text = drafter(1, tree=False), [1, 2, 5, 1, 2]
     kind = kind_of(5, {5: [NGRAM]}, 0)
-    before = made.chance(kind)
+    before = made.acceptance[kind]
     proposal = made.propose(text, 1)
     made.observe(Outcome((5, 6), 1, proposal, None))  # type: ignore[arg-type]
-    assert made.chance(kind) > before
+    assert made.acceptance[kind] > before
     proposal = made.propose(text, 1)
     made.observe(Outcome((6,), 0, proposal, None))  # type: ignore[arg-type]
     made.observe(Outcome((6,), 0, proposal, None))  # type: ignore[arg-type]
-    assert made.chance(kind) < before
+    assert made.acceptance[kind] < before
 
 
 def test_it_is_installed() -> None:
