@@ -9,8 +9,8 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 
-def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visitor) -> None:
-    """After a reload the race went on unseen, and Continue, Save and Production knew of none."""
+def test_a_reload_shows_the_race_and_its_end(visitor: Visitor) -> None:
+    """After a reload the race went on unseen, and Production knew of none."""
     page = visitor.page
     visitor.columns("kv", "lookup")
     visitor.endless()
@@ -28,16 +28,8 @@ def test_a_reload_shows_the_race_and_its_end_and_goes_on_with_it(visitor: Visito
     expect(page.get_by_role("button", name="Copy a link")).to_be_visible()
     page.reload()
     visitor.wait_phase("ended")
-    visitor.tab("Save")
-    page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.locator("#told textarea")).to_have_value("KV reuse is saved.")
     visitor.tab("Production")
     expect(page.locator("#code")).to_contain_text("import")
-    visitor.close_settings()
-    page.locator("#continue").click()
-    expect(page.locator(".dd-earlier").first).to_be_attached()
-    visitor.stop()
-    visitor.wait_phase("ended")
     assert visitor.complaints == []
 
 
