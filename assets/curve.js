@@ -1,4 +1,4 @@
-// Shows what forward passes cost: the curve that backend/export/curve.py drew, and the same in words.
+// Shows what forward passes cost: the curve that backend/export/cost_curve.py drew, and the same in words.
 import { finder, make, put, table } from "./dom.js";
 
 const find = finder("board");

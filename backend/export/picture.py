@@ -15,7 +15,6 @@ from backend.export.svg import (
     SOFT,
     box,
     fitted,
-    flag,
     line,
     picture,
     text,
@@ -65,7 +64,7 @@ def picture_of(record: RaceRecord) -> str:
         place, shared = places.get(index, (0, False))
         words = ordinal(place, shared=shared) if place else ""
         parts += _lane(made, index, length / whole, words, top + COLUMN * (index + 0.5))
-    parts += flag(BEGIN + LENGTH, top, end + 8)
+    parts += [line(((BEGIN + LENGTH, top), (BEGIN + LENGTH, end + 8)), INK, 2)]
     count = counted(round(whole), unit_of(made))
     parts += [text(BEGIN + LENGTH, end + 26, count, 20, INK, "middle")]
     parts += [line(((MARGIN, end + SCALE), (RIGHT, end + SCALE)), RULE, 2)]

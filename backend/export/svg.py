@@ -1,5 +1,5 @@
-"""What the pictures are made of: parts of an SVG as text, without script, style sheet or anything
-from elsewhere. On the page colours are the theme's; alone a picture is light.
+"""Parts of an SVG as text, without script, style sheet or anything from elsewhere. On the page
+colours are the theme's; alone a picture is light.
 """
 
 import unicodedata
@@ -9,7 +9,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from backend.results.scoreboard import Pace
 
-Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
 
 INK = "var(--body-text-color, #1b2430)"
@@ -33,13 +32,9 @@ COLOURS: dict[Pace, str] = {
 #: How wide a letter is at most on average, in the size of its font, whatever font its reader has.
 _LETTER, _BOLD, _WIDE = 0.57, 0.62, 1.05
 
-_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-
 
 def picture(width: float, height: float, title: str, description: str, parts: Iterable[str]) -> str:
-    """The whole SVG. `title` names it for readers who cannot see it; `description` says what it
-    shows.
-    """
+    """The whole SVG, with a title and a description for readers who cannot see it."""
     size = f'width="{width:g}" height="{height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width:g} {height:g}" '
@@ -63,14 +58,6 @@ def box(x: float, y: float, width: float, height: float, colour: str, radius: fl
     return _element("rect", {**place, "rx": radius, "fill": colour})
 
 
-def flag(x: float, top: float, bottom: float) -> Iterable[str]:
-    """A line to be reached, with a chequered flag at its top."""
-    yield line(((x, top), (x, bottom)), INK, 2)
-    for square in range(6):
-        colour = INK if (square % 3 + square // 3) % 2 == 0 else PANEL
-        yield box(x + square % 3 * 6, top + square // 3 * 6, 6, 6, colour)
-
-
 def disc(centre: Point, radius: float, colour: str, tip: str = "", *, hollow: bool = False) -> str:
     """A circle, filled or as a ring; `tip` shows when it is pointed at."""
     look = {"fill": PANEL, "stroke": colour, "stroke-width": 2} if hollow else {"fill": colour}
@@ -84,7 +71,7 @@ def text(
     words: str,
     size: float,
     colour: str = SOFT,
-    anchor: Anchor = "start",
+    anchor: Literal["start", "middle", "end"] = "start",
     *,
     bold: bool = False,
 ) -> str:
@@ -96,13 +83,14 @@ def text(
 
 def fitted(words: str, width: float, size: float, *, bold: bool = False) -> str:
     """The words, or as much of both ends as has room."""
-    words = printed(words)
-    if _width(words, size, bold=bold) <= width:
-        return words
-    kept = len(words) - 1
-    while kept and _width(_shortened(words, kept), size, bold=bold) > width:
-        kept -= 1
-    return _shortened(words, kept)
+    whole = shown = printed(words)
+    count = len(whole)
+    while count and _width(shown, size, bold=bold) > width:
+        count -= 1
+        tail = count // 3
+        shown = f"{whole[: count - tail].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+        shown += whole[len(whole) - tail :]
+    return shown
 
 
 def wrapped(words: str, width: float, size: float) -> list[str]:
@@ -120,11 +108,6 @@ def wrapped(words: str, width: float, size: float) -> list[str]:
 def printed(words: str) -> str:
     """The words in one line, without what cannot be printed."""
     return " ".join("".join(c if c.isprintable() else " " for c in words).split())
-
-
-def _shortened(words: str, kept: int) -> str:
-    tail = kept // 3
-    return f"{words[: kept - tail].rstrip()}{_ELLIPSIS}{words[len(words) - tail :]}"
 
 
 def _width(words: str, size: float, *, bold: bool) -> float:

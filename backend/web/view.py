@@ -12,7 +12,7 @@ from math import log
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from backend.export.curves import draw_costs
+from backend.export.cost_curve import draw_costs
 from backend.models.files import model_title
 from backend.records.record import RaceRecord
 from backend.records.record import board as board_of

@@ -13,7 +13,7 @@ from hypothesis import given
 from recordings import EVERY, RECORDS, race_of
 
 from backend.events import Conditions, Failed, Fed, Finished
-from backend.export.curves import draw_costs
+from backend.export.cost_curve import draw_costs
 from backend.export.picture import LENGTH, picture_of
 from backend.export.svg import COLOURS, fitted, text
 from backend.export.tables import csv_table, markdown

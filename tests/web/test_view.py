@@ -12,7 +12,7 @@ from rich.console import Console
 
 from backend.cli.tables import texts
 from backend.events import Conditions, Failed, Finished, Judged, Prefilled, Preparing, Started
-from backend.export.curves import draw_costs
+from backend.export.cost_curve import draw_costs
 from backend.racing.hosts.inline import InlineHost
 from backend.racing.race import Race
 from backend.results.charts import cost_curve
@@ -66,12 +66,12 @@ def test_rounds_hold_the_whole_text_and_every_token_with_its_time() -> None:
     for column, score in zip(view(board, race=1, goal=61)["columns"], board.scores, strict=True):
         clocks, tokens, rows, took, spans = zip(*rounds_of(column), strict=True)
         assert "".join(text for pairs in spans for _, text in pairs) == score.text
-        assert (sum(tokens), sum(rows)) == (score.written, score.rows)
+        assert (sum(tokens), sum(rows)) == (score.length, score.rows)
         assert list(clocks) == sorted(clocks)
         first = score.moments[0].clock  # where lanes of one prompt begin
         assert clocks[-1] == pytest.approx(1e3 * (score.seconds - first), abs=0.1)
         assert sum(took) == pytest.approx(1e3 * score.seconds, abs=0.1 * len(took))
-        assert len(column["rounds"]) < 50 * score.written, "little for each token"
+        assert len(column["rounds"]) < 50 * score.length, "little for each token"
 
 
 def test_parts_are_a_whole_and_details_come_with_the_end(views: list[dict[str, Any]]) -> None:
