@@ -13,8 +13,7 @@ from backend.web.assets import asset
 from backend.web.lineup import text_of
 from backend.web.offer import Offer
 
-#: The first example's race as it was recorded, among the assets. `python -m experiments opening`
-#: records it anew.
+#: The first example's race, among the assets, as `race --record` writes it.
 OPENING = "opening.json"
 
 #: The example whose columns suit every prompt.
