@@ -84,6 +84,8 @@ class SuffixDecoding(Drafter):
         """See which guesses were right, verified or not: behind a wrong one nothing is known."""
         self._length.learn(outcome)
         self.acceptance.learn_all(self.guesses, outcome.decided)
+        if len(outcome.tokens) < outcome.proposal.forced:  # the text may go on otherwise
+            self.rewind(0)
 
     def conclude(self) -> None:
         self.decision = self._length.summary()
@@ -103,10 +105,8 @@ class SuffixDecoding(Drafter):
         text, lengths = self._text, dict[int, int]()
         for n in range(min(NGRAM, len(text)), 0, -1):
             for end in reversed(self._after.get(tuple(text[-n:]), ())):
-                length = n
-                while (
-                    length < min(LENGTHS[-1], end) and text[end - length - 1] == text[-length - 1]
-                ):
+                length, most = n, min(LENGTHS[-1], end)
+                while length < most and text[end - length - 1] == text[-length - 1]:
                     length += 1
                 lengths.setdefault(end, length)
             if len(lengths) >= OCCURRENCES:

@@ -66,6 +66,14 @@ def test_a_text_that_was_cut_is_looked_up_like_a_new_one(
     assert made.propose(new, k) == drafter(k).propose(new, k)
 
 
+def test_tokens_that_a_grammar_forced_are_forgotten_if_the_text_ended_among_them() -> None:
+    made, text, forced = drafter(), [1, 2, 3, 1], (2, 3)
+    proposal = made.propose([*text, *forced], 4).behind(forced)
+    made.observe(Outcome((2,), 1, proposal, None))  # type: ignore[arg-type]
+    other = [*text, 2, 9, 1, 2]
+    assert made.propose(other, 4).tokens == drafter().propose(other, 4).tokens
+
+
 @settings(deadline=None)
 @given(TEXT, st.integers(1, 9), st.integers(0, 9))
 def test_a_target_without_trees_is_offered_a_chain(text: list[int], k: int, budget: int) -> None:
