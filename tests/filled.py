@@ -27,7 +27,6 @@ def filled(**changes: Any) -> dict[str, Any]:
         "stop": "",
         "chat": True,
         "context": 0,
-        "shift": False,
         "heal": True,
         "top": 0,
         "measure": False,

@@ -1,6 +1,7 @@
 """What the tests of the loop share: run a column on the fake engine, and the naive reference."""
 
 from collections.abc import Callable, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -110,7 +111,8 @@ def run(
     if verifier is not KEYED:
         drafter.verifier = verifier  # type: ignore[misc]
     plugged = Parts(engine.open(), engine.tokenizer, Sampler(request.sampling), Clock(), drafter)
-    return Run(list(decode(0, prompt, request, replace(plugged, **parts))))
+    with closing(plugged.session), closing(drafter):
+        return Run(list(decode(0, prompt, request, replace(plugged, **parts))))
 
 
 #: Passes that cost what they do on a few cores.

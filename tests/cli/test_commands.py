@@ -198,9 +198,6 @@ def test_the_list_of_commands_is_there_without_importing_them() -> None:
         (("train", "nowhere", "--minutes", "nan"), "nan"),
         (("race", "bad \udcff prompt", *FAKE, "-c", "kv"), "Character 5 of the prompt"),
         (("race", "xx", *FAKE, "-c", "kv", "--stop", "\udcff"), "Character 1 of the stop string"),
-        (("snapshot", "save", "\udcff", "--engine", "fake"), "Character 1 of the prompt"),
-        (("snapshot", "info", "0123456789abcdef"), "0123456789abcdef"),
-        (("snapshot", "save", "xx", "--engine", "fake", "-c", "warp"), "'warp'"),
     ],
 )
 def test_what_a_user_can_fix_is_one_sentence(
@@ -211,25 +208,6 @@ def test_what_a_user_can_fix_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path))
     assert part in refused(*arguments)
-
-
-def test_a_saved_column_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a cache folder whose name has spaces and umlauts, too."""
-    monkeypatch.setenv("DECODE_DERBY_CACHE", str(tmp_path / "Gr\u00fc\u00dfe an alle"))
-
-    def said(*words: str) -> Any:
-        return json.loads(run("snapshot", *words, "--json").stdout)
-
-    fake = ("--engine", "fake", "--model", "fake-loop")
-    whole, part = (said("save", "xx", *fake, "--max-new-tokens", count) for count in ("30", "10"))
-    assert part["tokens"] == whole["tokens"][:10]
-    assert {entry["id"] for entry in said("list")} == {whole["snapshot"], part["snapshot"]}
-    loaded = said("load", part["snapshot"], "--max-new-tokens", "20")
-    assert loaded["tokens"] == whole["tokens"]
-    assert run("snapshot", "rm", part["snapshot"], whole["snapshot"]).exit_code == 0
-    assert said("list") == []
 
 
 ROOT = Path(__file__).resolve().parents[2]

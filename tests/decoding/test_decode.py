@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from lib import PROMPT, Script, drafters, naive, run
 from numpy.typing import NDArray
 
-from backend.decoding.clock import Clock
 from backend.decoding.drafter import Decision, Drafter
-from backend.decoding.loop import Parts, decode
-from backend.decoding.sampling import Sampler
 from backend.decoding.verification import KEYED, DistributionVerifier, Verifier
 from backend.drafters.draft_length import DraftLength
 from backend.drafters.prompt_lookup import PromptLookup
@@ -51,7 +48,6 @@ def test_every_lossless_composition_equals_the_definition(
         found = run(engine, request, make(), cache=cache)
         assert found.tokens == expected, name
         assert found.score.text == plain
-    assert engine.open_sessions == 0
 
 
 @pytest.mark.parametrize("wrong", range(9))
@@ -184,20 +180,6 @@ def test_a_stateless_column_computes_the_whole_prefix_for_every_token() -> None:
     engine.rows = 0
     run(engine, request, cache=False)
     assert engine.rows == sum(len(PROMPT) + i for i in range(len(cached.tokens)))
-
-
-@pytest.mark.parametrize("model", VARIED)
-def test_closing_the_stream_at_any_point_closes_every_session(model: str) -> None:
-    request = Request("x", max_new_tokens=10)
-    for taken in range(12):
-        engine = replace(MODELS[model])
-        drafter = drafters(engine, request.sampling)["same draft k=4"]()
-        parts = Parts(engine.open(), engine.tokenizer, Sampler(request.sampling), Clock(), drafter)
-        stream = decode(0, PROMPT * 3, request, parts)
-        for _ in range(taken + 1):
-            next(stream, None)
-        stream.close()
-        assert engine.open_sessions == 0
 
 
 def test_long_prompts_are_prefilled_in_chunks_that_report_progress() -> None:

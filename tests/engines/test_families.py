@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from backend.decoding.clock import Clock
-from backend.decoding.context import Bounds
 from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
@@ -122,8 +121,6 @@ def write(
     cache: bool = True,
 ) -> list[int]:
     """The answer of one column."""
-    able = engine.capabilities
-    bounds = Bounds(able.max_context, 8)
     parts = Parts(
         engine.open(),
         engine.tokenizer,
@@ -131,7 +128,7 @@ def write(
         Clock(),
         drafter or Drafter(),
         cache=cache,
-        bounds=bounds,
+        positions=engine.capabilities.max_context - 8,
     )
     request = Request("x", max_new_tokens=NEW_TOKENS, sampling=sampling)
     events = decode(0, prompt, request, parts)

@@ -9,7 +9,6 @@ from families import random_model
 
 from backend.costs.pass_costs import PassCosts
 from backend.decoding.clock import Clock
-from backend.decoding.context import Bounds
 from backend.decoding.drafter import Drafter
 from backend.decoding.loop import Parts, decode
 from backend.decoding.sampling import Sampler
@@ -84,9 +83,7 @@ def test_the_text_is_the_models_own_and_the_column_says_which_layers_draft(
     sampler = Sampler(Sampling(temperature, seed=5))
 
     def events(drafter: Drafter) -> list[Step | Decided]:
-        parts = Parts(
-            engine.open(), engine.tokenizer, sampler, Clock(), drafter, bounds=Bounds(512)
-        )
+        parts = Parts(engine.open(), engine.tokenizer, sampler, Clock(), drafter, positions=512)
         request = Request("-", 40, sampler.sampling)
         return [e for e in decode(0, TEXT, request, parts) if isinstance(e, Step | Decided)]
 

@@ -1,13 +1,12 @@
 """A column whose JSON Schema let its text end says what an independent validator says of it."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from races import FAKE, board_after, events_of
 
-from backend.events import Event, Finished, Judged, Resumed, Step
+from backend.events import Event, Finished, Judged, Step
 from backend.grammar.sources import GrammarSource
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
@@ -72,20 +71,6 @@ def test_a_text_cut_at_the_limit_is_not_judged(engines: LoadedModels) -> None:
     assert not any(isinstance(event, Judged) for event in events)
     (end,) = [event for event in events if isinstance(event, Finished)]
     assert end.reason == "token limit"
-
-
-def test_of_a_continued_answer_the_whole_is_judged(engines: LoadedModels) -> None:
-    """What comes after a Continue alone is no JSON."""
-    first = race(column(NAMES), tokens=5)
-    _, board = run(first, engines)
-    further = replace(
-        first,
-        request=replace(first.request, max_new_tokens=200),
-        earlier=(board.scores[0].answer_so_far,),
-    )
-    events, board = run(further, engines)
-    assert any(isinstance(event, Resumed) for event in events)
-    assert board.scores[0].judged == Judged(0, "valid", "")
 
 
 def test_judging_is_on_nobody_s_clock(engines: LoadedModels) -> None:

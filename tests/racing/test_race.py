@@ -14,10 +14,8 @@ from backend.events import (
     Event,
     Failed,
     Finished,
-    Prefilled,
     Prepared,
     Preparing,
-    Shifted,
     Started,
     Step,
 )
@@ -27,7 +25,7 @@ from backend.results.scoreboard import Scoreboard
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS
-from backend.types import AnswerSoFar, Capabilities, ModelSpec, Request, Sampling
+from backend.types import Capabilities, ModelSpec, Request, Sampling
 
 REQUEST = Request("Who is it?", max_new_tokens=60)
 COLUMNS = tuple(map(parse_column, DEFAULT_COLUMNS))
@@ -253,33 +251,6 @@ def test_a_stop_ends_every_column_and_releases_everything(stop_after: int) -> No
     assert board.ended
     assert sum(isinstance(event, Finished) for event in events) == len(COLUMNS)
     assert engines.engines["fake"].open_sessions == 0
-
-
-@pytest.mark.parametrize(
-    ("request_", "earlier"),
-    [
-        (Request("Who?", 310, context=100, shift=True), AnswerSoFar(tuple(b"abcdefghij" * 30))),
-        (
-            Request("Hi " + "and on " * 50 + '{{gen "A" max_tokens=4}}', context=100, shift=True),
-            None,
-        ),
-    ],
-    ids=["earlier answer", "fixed text"],
-)
-def test_a_text_far_beyond_the_context_is_shifted_until_it_fits(
-    request_: Request, earlier: AnswerSoFar | None
-) -> None:
-    """One shift was made however long the text, and passes ran beyond the context."""
-    engines = loaded(max_context=100)
-    events: list[Event] = []
-    race = Race(request_, (default_column("kv"),), FAKE, (earlier,) if earlier else ())
-    race.run(engines, events.append, lambda: False)
-    assert sum(isinstance(event, Shifted) for event in events) > 4
-    assert isinstance(events[-2], Finished)
-    assert isinstance(events[-1], Conditions)
-    done = [event.total for event in events if isinstance(event, Prefilled)]
-    assert max(done, default=0) <= 100
-    assert engines.engines["fake"].rows > 0
 
 
 @pytest.mark.parametrize("name", LOCAL)

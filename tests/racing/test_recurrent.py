@@ -3,23 +3,21 @@ borrows, the text is that of plain decoding, which is what generate() writes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import families
 import pytest
-from backend.kvcache.sources import NOBODY, Scope, Visitor
 
 from backend.costs.pass_costs import PassCosts
 from backend.grammar.sources import shipped
-from backend.racing.commands import SaveColumn, run_to_end
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.metrics import Score
 from backend.results.scoreboard import Scoreboard
 from backend.strategies.column import parse_column
-from backend.types import AnswerSoFar, ModelSpec, Request, Sampling
+from backend.types import ModelSpec, Request, Sampling
 
 pytestmark = families.OLD_NAMES
 
@@ -38,7 +36,7 @@ COSTS = PassCosts((1, 2, 4, 8, 16), (1e-3, 1.1e-3, 1.2e-3, 1.4e-3, 2e-3), width_
 
 PROMPT = "one two three, one two four, one two three, one two four, one two five, one two "
 SAMPLINGS = (Sampling(), Sampling(0.8, seed=3))
-ANN = Visitor("ann")
+ANN = "ann"
 
 #: A draft that is right, one that mostly is, and whatever needs none.
 DRAFTED = (
@@ -58,11 +56,11 @@ class Tiny:
     target: ModelSpec
 
     def race(
-        self, names: Sequence[str], request: Request, scope: Scope = NOBODY, **settings: Any
+        self, names: Sequence[str], request: Request, visitor: str = "", **settings: Any
     ) -> list[Score]:
         """What came of the columns of these names, with these settings too."""
         columns = tuple(parse_column(name).with_settings(settings) for name in names)
-        return self.run(Race(request, columns, self.target, scope=scope))
+        return self.run(Race(request, columns, self.target, visitor=visitor))
 
     def run(self, race: Race) -> list[Score]:
         """What came of the columns, none of which fails."""
@@ -121,39 +119,13 @@ def test_a_grammar_binds_drafted_columns_as_it_binds_plain_ones(tiny: Tiny) -> N
     assert [score.tokens for score in drafted] == [plain.tokens] * len(drafted)
 
 
-@pytest.mark.parametrize("name", ["kv", DRAFTED[1], "lookup:k=5,ngram=1"])
-def test_an_answer_goes_on_from_memory_and_from_disk(
-    tiny: Tiny, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("backend.kvcache.snapshots.cache_dir", lambda: tmp_path)
-    (whole,) = tiny.race([name], asked(30))
-    race = Race(asked(11), (parse_column(name),), tiny.target, scope=ANN)
-    (score,) = tiny.run(race)
-    saved = Scoreboard(race.columns)
-    run_to_end(SaveColumn(race, 0, score.answer_so_far), tiny.models, saved.add, lambda: False)
-    assert saved.scores[0].snapshot, saved.scores[0].message
-    more = replace(race, request=asked(19))
-    for forgotten, earlier in (
-        (False, score.answer_so_far),
-        (True, AnswerSoFar(snapshot=saved.scores[0].snapshot)),
-    ):
-        if forgotten:
-            tiny.models.prefixes.forget(ANN)
-        (again,) = tiny.run(replace(more, earlier=(earlier,)))
-        assert again.tokens == whole.tokens
-        assert again.reused == score.prompt_tokens + len(score.tokens) - 1
-    tiny.models.prefixes.forget(ANN)
-
-
-def test_a_prompt_s_checkpoint_is_lent_and_nothing_between(tiny: Tiny) -> None:
+def test_a_kept_session_changes_no_text(tiny: Tiny) -> None:
     name = "kv:cache=session"
-    prompts = (PROMPT, PROMPT, f"{PROMPT}or not", f"{PROMPT[:30]}!{PROMPT[31:]}")
-    for prompt, reused in zip(prompts, (0, 64, 64, 0), strict=True):
+    for prompt in (PROMPT, PROMPT, f"{PROMPT}or not", f"{PROMPT[:30]}!{PROMPT[31:]}"):
         (found,) = tiny.race([name], asked(12, prompt=prompt), ANN)
         (alone,) = tiny.race(["kv"], asked(12, prompt=prompt))
-        assert found.reused == reused
         assert found.tokens == alone.tokens
-    tiny.models.prefixes.forget(ANN)
+    tiny.models.sessions.forget(ANN)
 
 
 def test_a_program_s_slots_are_filled_alike_and_cut_behind_stop_strings(tiny: Tiny) -> None:
@@ -165,10 +137,3 @@ def test_a_program_s_slots_are_filled_alike_and_cut_behind_stop_strings(tiny: Ti
     assert plain.values["a"] == str(free.values["a"]).partition(stop)[0]
     for other in others:
         assert (other.values, other.tokens) == (plain.values, plain.tokens)
-
-
-def test_a_context_shift_computes_what_is_left_anew(tiny: Tiny) -> None:
-    request = replace(asked(40), context=100, shift=True)
-    for score in tiny.race(("kv", "lookup:k=5,ngram=1", DRAFTED[1]), request):
-        assert score.shifts
-        assert len(score.tokens) == 40

@@ -84,12 +84,12 @@ def test_as_many_messages_as_tokens_are_tokens() -> None:
     for count in (3, 4):
         _, board, _ = served_by([*PLAIN, {"choices": [], "usage": usage(7, count)}])
         score = board.scores[1]
-        assert (score.written, score.prompt_tokens, score.first_block) == (3, 7, 1)
+        assert (score.length, score.prompt_tokens, score.first_block) == (3, 7, 1)
         assert score.tpot == pytest.approx((score.times[2] - score.times[0]) / 2)
         assert score.gaps == [inf] * 3
         assert "no token counts" not in served(score)
     _, board, _ = served_by([*PLAIN, {"choices": [], "usage": usage(7, 9)}])
-    assert board.scores[1].written == 0, "messages held several tokens, and nobody knows which"
+    assert board.scores[1].length == 0, "messages held several tokens, and nobody knows which"
 
 
 def test_llama_cpps_own_clock_is_used_where_it_sends_one() -> None:
@@ -111,7 +111,7 @@ def test_llama_cpps_own_clock_is_used_where_it_sends_one() -> None:
 def test_vllms_counts_ids_and_guesses_are_shown() -> None:
     events, board, script = served_by(VLLM)
     score = board.scores[1]
-    assert (score.clock, score.tokens, score.written) == ("network", [11, 12, 13], 3)
+    assert (score.clock, score.tokens, score.length) == ("network", [11, 12, 13], 3)
     assert (score.first_block, score.prompt_tokens) == (2, 7)
     assert (score.drafted, score.accepted) == (6, 2)
     assert [len(e.origins) for e in of_server(events) if isinstance(e, Step)] == [2, 1]
@@ -129,13 +129,13 @@ def test_a_character_of_several_tokens_keeps_them_all() -> None:
     ]
     _, board, _ = served_by(messages)
     assert board.scores[1].tokens == [11, 12, 13, 14]
-    assert board.scores[1].written == 4
+    assert board.scores[1].length == 4
 
 
 def test_log_probabilities_count_tokens_and_tell_gaps() -> None:
     _, board, script = served_by(GAPS, ":gaps=true")
     score = board.scores[1]
-    assert (score.gaps, score.written, score.reason) == ([1.0, 3.0], 2, "token limit")
+    assert (score.gaps, score.length, score.reason) == ([1.0, 3.0], 2, "token limit")
     assert (script.asked[0]["logprobs"], script.asked[0]["top_logprobs"]) == (True, 2)
 
 
@@ -211,7 +211,7 @@ def test_a_server_that_refuses_more_fields_is_asked_for_less() -> None:
 
 def test_texts_are_compared_where_ids_mean_nothing() -> None:
     _, board = raced("kv")
-    text, length = board.scores[0].text, board.scores[0].written
+    text, length = board.scores[0].text, board.scores[0].length
     same = [chat(text[:5]), chat(text[5:]), chat("", "length")]
     _, board, _ = served_by(same)
     assert verdict(board, 1) == f"identical to KV reuse ({len(text)} characters)"

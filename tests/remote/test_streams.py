@@ -29,7 +29,7 @@ def of(name: str, settings: str = "", request: Request = REQUEST) -> tuple[Score
 def test_sglang_counts_as_it_goes_and_tells_a_requests_drafts() -> None:
     score, script = of("sglang")
     assert (score.text, score.reason) == ("The tides follow the moon.", "end of text")
-    assert (score.prompt_tokens, score.written, score.first_block) == (14, 6, 2)
+    assert (score.prompt_tokens, score.length, score.first_block) == (14, 6, 2)
     assert (score.drafted, score.accepted) == (8, 3)
     assert script.asked[0]["return_spec_tokens_details"] is True
     assert sum(path == "/metrics" for path, _ in script.gets) == 1, "it has told of drafts itself"
@@ -44,20 +44,20 @@ def test_drafts_are_read_of_openais_predicted_tokens_too() -> None:
 def test_ollamas_thoughts_are_text_and_its_log_probabilities_count() -> None:
     score, script = of("ollama", ":gaps=true")
     assert score.text == "Moon.The tides"
-    assert (score.written, score.prompt_tokens, score.gaps) == (3, 22, [1.5, 0.5, 2.0])
+    assert (score.length, score.prompt_tokens, score.gaps) == (3, 22, [1.5, 0.5, 2.0])
     assert script.asked[0]["logprobs"] is True
 
 
 def test_tgis_messages_are_tokens() -> None:
     score, _ = of("tgi")
     assert (score.text, score.reason) == ("The tides.", "token limit")
-    assert (score.written, score.prompt_tokens, score.first_block) == (3, 36, 1)
+    assert (score.length, score.prompt_tokens, score.first_block) == (3, 36, 1)
 
 
 def test_openvinos_messages_are_words_so_there_is_no_time_per_token() -> None:
     score, _ = of("openvino_model_server")
     assert score.text == "The tides follow the moon."
-    assert (score.written, score.prompt_tokens, score.times) == (0, 22, [])
+    assert (score.length, score.prompt_tokens, score.times) == (0, 22, [])
     assert "no token counts, so the time per token is unknown" in served(score)
 
 

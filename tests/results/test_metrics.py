@@ -17,7 +17,6 @@ from backend.events import (
     Finished,
     Prefilled,
     Preparing,
-    Resumed,
     Started,
     Step,
 )
@@ -71,26 +70,24 @@ def test_a_speculative_column_worked_out_by_hand() -> None:
 
 def test_the_moments_of_a_column_replay_it() -> None:
     """Text and tokens come back from them alone, each at its time on the clock."""
-    earlier = Resumed(0, [1, 2], [["earlier", "xy"]], [], 0.25)
     fed = Fed(0, 3, [["fixed", "Say: "]], 0.5)
     silent = replace(step([75], 0.25, rows=2), spans=[])
     filled = Filled(0, "a", "K", [["sampled", "K"]])
     beginning, chunk, *rest = SPECULATIVE
-    score = scored(beginning, earlier, fed, chunk, *rest[:-1], silent, filled, rest[-1])
+    score = scored(beginning, fed, chunk, *rest[:-1], silent, filled, rest[-1])
     assert [tuple(moment) for moment in score.moments] == [
-        (0.25, 0, 0, 0.25, [["earlier", "xy"]], 0, 0),
-        (0.75, 0, 0, 0.5, [["fixed", "Say: "]], 0, 0),
-        (1.5, 1, 100, 0.25, [["sampled", "A"]], 0, 1),
-        (2.0, 3, 5, 0.5, [["sampled", "B"], ["sampled", "C"], ["sampled", "D"]], 1, 2),
-        (2.25, 1, 5, 0.25, [["sampled", "E"]], 4, 3),
-        (2.5, 1, 1, 0.25, [["sampled", "F"]], 5, 4),
-        (3.0, 2, 3, 0.5, [["sampled", "G"], ["sampled", "H"]], 6, 5),
-        (3.25, 1, 2, 0.25, [], 8, 6),
-        (3.25, 0, 0, 0.0, [["sampled", "K"]], 9, 6),
-        (3.25, 0, 0, 0.0, [["sampled", "!"]], 9, 6),
+        (0.5, 0, 0, 0.5, [["fixed", "Say: "]], 0, 0),
+        (1.25, 1, 100, 0.25, [["sampled", "A"]], 0, 1),
+        (1.75, 3, 5, 0.5, [["sampled", "B"], ["sampled", "C"], ["sampled", "D"]], 1, 2),
+        (2.0, 1, 5, 0.25, [["sampled", "E"]], 4, 3),
+        (2.25, 1, 1, 0.25, [["sampled", "F"]], 5, 4),
+        (2.75, 2, 3, 0.5, [["sampled", "G"], ["sampled", "H"]], 6, 5),
+        (3.0, 1, 2, 0.25, [], 8, 6),
+        (3.0, 0, 0, 0.0, [["sampled", "K"]], 9, 6),
+        (3.0, 0, 0, 0.0, [["sampled", "!"]], 9, 6),
     ]
-    assert score.text == "xySay: ABCDEFGHK!"
-    assert sum(moment.tokens for moment in score.moments) == score.written
+    assert score.text == "Say: ABCDEFGHK!"
+    assert sum(moment.tokens for moment in score.moments) == score.length
     assert score.moments[-1].clock == score.seconds
 
 
@@ -98,10 +95,9 @@ def test_costs_that_were_corrected_hold_for_all_passes() -> None:
     """The speed-up of the first rounds was predicted by a curve that later ones proved wrong."""
     wrong = CostsKnown(0, [1, 8], [0.2, 0.9], 0.0, 0.0)
     right = CostsKnown(0, [1, 8], [0.2, 0.34], 0.01, 0.0, [1e-4, 1e-5])
-    resumed = Resumed(0, [1, 2, 3], [], [], 0.0)
     beginning, *rest = SPECULATIVE
-    known = scored(beginning, right, resumed, *rest)
-    corrected = scored(beginning, wrong, resumed, *rest[:-1], right, rest[-1])
+    known = scored(beginning, right, *rest)
+    corrected = scored(beginning, wrong, *rest[:-1], right, rest[-1])
     assert 1 < known.predicted == pytest.approx(corrected.predicted)
     assert known.plain_seconds == pytest.approx(corrected.plain_seconds)
 
@@ -156,17 +152,6 @@ def test_a_speedup_compares_the_same_tokens() -> None:
     assert forced.speedup_over(plain) == 2.0
 
 
-def test_continued_columns_compare_where_both_wrote_in_this_run() -> None:
-    def continued(earlier: int, count: int, seconds: float) -> Score:
-        resumed = Resumed(0, list(range(earlier)), [], [], 0.25)
-        return scored(resumed, *(step([t], seconds) for t in range(count)))
-
-    first, second = continued(10, 20, 1.0), continued(20, 20, 0.5)
-    assert (first.written, first.length) == (20, 30)
-    assert second.speedup_over(first) == 2.0, "tokens 22 to 30"
-    assert second.speedup_over(continued(100, 20, 1.0)) == 0, "no token in common"
-
-
 def test_tokens_that_a_grammar_forces_are_no_drafts() -> None:
     """They were counted as accepted, which inflated acceptance and the K given to production; and a
     draft behind them that was rejected is a draft all the same.
@@ -191,7 +176,7 @@ def test_a_lane_that_knows_little_is_folded_all_the_same() -> None:
     """Ids, gaps, rows and parts are missing: nothing is made up for them."""
     bare = replace(step([], 0.5, rows=0), origins=["sampled"] * 2, seconds={"total": 0.5})
     score = scored(Started(0, 9, "remote"), bare, bare, Finished(0, "end of text", []))
-    assert (score.written, score.tokens, score.parts) == (4, [], {})
+    assert (score.length, score.tokens, score.parts) == (4, [], {})
     assert score.times == [0.5, 0.5, 1.0, 1.0]
     assert (score.tpot, score.tokens_per_forward, score.mean_rows) == (0.25, 0, 0)
     assert score.speedup_over(scored(*(step([t], 1.0) for t in range(9)))) == 4.0

@@ -28,18 +28,15 @@ from backend.events import (
     Finished,
     Judged,
     Prepared,
-    Resumed,
     Started,
     Step,
 )
 from backend.results.figures import NONE, figure
-from backend.results.metrics import Score
 from backend.results.scoreboard import ENDED
 from backend.results.sentences import (
     brief,
     doubt,
     doubts,
-    ending,
     headline,
     kept,
     ledger,
@@ -376,16 +373,6 @@ def test_both_rules_acceptances_are_told_where_they_were_seen() -> None:
     )
 
 
-def test_a_continued_column_counts_tokens_and_seconds_of_the_same_part() -> None:
-    """ "256 tokens in 4.68 s" counted the tokens of both parts and the seconds of the second."""
-    steps = [step(0, [t], 0.5) for t in range(4)]
-    resumed = board_of("kv", Resumed(0, list(range(128)), [], [], 0.3), *steps)
-    assert ending(resumed.scores[0]) == "4 tokens in 2.30 s, after 128 earlier ones"
-    fresh = board_of("kv", steps[0], Finished(0, "end of text", []))
-    assert ending(fresh.scores[0]) == "1 token in 500 ms"
-    assert ending(Score()) == ""
-
-
 def test_a_race_that_used_up_the_lent_gpu_says_so() -> None:
     """Once, it read as if the visitor had stopped it."""
     for end, said in (
@@ -395,17 +382,6 @@ def test_a_race_that_used_up_the_lent_gpu_says_so() -> None:
         board = board_of("kv lookup", *written(0, LONG, 0.1), Finished(1, end, []))
         assert board.scores[1].state == "stopped"
         assert headline(board).startswith(said)
-
-
-def test_columns_without_a_token_in_common_are_not_ordered() -> None:
-    """Continued from different places, they wrote different parts of the answer."""
-    early = [Resumed(1, list(range(4)), [], [], 0.1), *[step(1, [t], 0.01) for t in range(6)]]
-    late = [Resumed(0, list(range(40)), [], [], 0.1), *[step(0, [t], 0.1) for t in range(6)]]
-    ends = [Finished(column, "token limit", []) for column in (0, 1)]
-    board = board_of("kv lookup", started(0), started(1), *early, *late, *ends)
-    assert (board.speedup(1), board.pace(1), reason(board, 1)) == (0, "", "")
-    assert pace(board, 1) == ""
-    assert headline(board).startswith("KV reuse writes 10.0 tokens a second.")
 
 
 def test_a_lane_of_text_alone_is_told_by_its_speed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from boards import SPEC, TOKENIZER, board_of, started, step
 
-from backend.events import CostsKnown, Event, Fed, Finished, Proposed, Resumed, Started
+from backend.events import CostsKnown, Event, Fed, Finished, Proposed, Started
 from backend.racing.models import LoadedModels
 from backend.racing.race import Race
 from backend.results.scoreboard import Scoreboard
@@ -119,27 +119,25 @@ def test_moments_that_are_no_steps_have_a_view_too() -> None:
     board = board_of(
         "kv",
         started(0),
-        Resumed(0, [5, 6], [["earlier", "ab"]], [], 0.25),
         Fed(0, 3, [["fixed", "Say: "]], 0.5),
         step(0, [0], 1.0),
         Finished(0, "token limit", [["sampled", "!"]]),
     )
-    views = [step_view(board, 0, index) for index in range(4)]
+    views = [step_view(board, 0, index) for index in range(3)]
     assert [view["title"] for view in views] == [
-        "Text of an earlier run",
         "Fixed text of the program",
         "Pass 1 of 1: 1 token",
         "Text held back while it could be a stop string",
     ]
-    assert [bool(view["tokens"]) for view in views] == [False, False, True, False]
+    assert [bool(view["tokens"]) for view in views] == [False, True, False]
     took = "It took 1.00 s for 1 token, with what was left of the prompt."
-    assert views[2]["sentences"] == [took]
-    assert [moment_of(board.scores[0], token) for token in range(3)] == [0, 0, 2]
-    for wrong in (-1, 4):
-        with pytest.raises(IndexError, match=f"4 moments, not one numbered {wrong}"):
+    assert views[1]["sentences"] == [took]
+    assert moment_of(board.scores[0], 0) == 1
+    for wrong in (-1, 3):
+        with pytest.raises(IndexError, match=f"3 moments, not one numbered {wrong}"):
             step_view(board, 0, wrong)
-    with pytest.raises(IndexError, match="3 tokens, not one numbered 3"):
-        moment_of(board.scores[0], 3)
+    with pytest.raises(IndexError, match="1 tokens, not one numbered 1"):
+        moment_of(board.scores[0], 1)
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -231,6 +229,6 @@ def test_every_moment_of_any_race_has_a_view_in_plain_json(prompt: str, temperat
             )
             if not temperature:
                 assert all(token["top"][0][0] == token["text"] for token in view["tokens"])
-        assert shown == score.written
+        assert shown == score.length
         assert expected == pytest.approx(1e3 * score.expected_seconds, rel=1e-3)
     assert len(keys) == 1

@@ -156,7 +156,7 @@ def test_a_program_s_lanes_are_measured_in_the_characters_of_its_text() -> None:
     """Its columns feed what others generate, so their tokens do not compare."""
     prompt = 'Colour: {{select "colour" "red|blue"}}. {{repeat 2}}ab{{end}}'
     assert goal_of(Request(prompt, 64)) == len("Colour: . abab")
-    assert goal_of(Request("Hello", 64), earlier=10) == 74
+    assert goal_of(Request("Hello", 64)) == 64
     fixed = [["fixed", "Colour: "]]
     feeding = [started(0), Fed(0, 3, fixed, 0.1), *written(0, SINGLE, 0.1)[1:]]
     board = board_of("kv single", *feeding, *written(1, SINGLE, 0.5))
@@ -279,14 +279,6 @@ def test_lanes_stay_as_at_the_finish_where_a_lane_behind_is_clearly_faster(
     assert [each["settled"] for each in shown["columns"]] == [None] * 3
     assert shown["track"]["axis"] == "Tokens at Prompt lookup's finish"
     assert frozen(board) == "Bars stop when Prompt lookup finishes."
-
-
-def test_a_lane_that_goes_on_has_what_stood_there_before() -> None:
-    board = board_of("kv lookup", *written(0, SINGLE, 0.2), *written(1, SINGLE, 0.1))
-    for score in board.scores:
-        score.earlier = 20
-    assert settled(board, 1) == 20 + 7
-    assert settled(board, 0) == pytest.approx(20 + 7 / board.speedup(1), abs=0.01)
 
 
 def test_a_grammar_that_answers_something_else_has_no_place() -> None:

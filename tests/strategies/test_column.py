@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER, SnapshotFile
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from lib import LOCAL
@@ -52,9 +51,6 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
             values = st.sampled_from(["http://h:1", "https://a.b/c/v1", "http://[::1]:8", "vllm"])
         case TextLine():
             values = MODEL_NAMES
-        case _ if setting.name == "cache":
-            snapshots = st.from_regex(r"[0-9a-f]{16}", fullmatch=True).map(SnapshotFile)
-            values = st.sampled_from([THIS_ANSWER, EARLIER_ANSWERS]) | snapshots
         case _:
             values = st.sampled_from([None, OWN, *shipped().values()])
     return st.just(setting.default) | values
@@ -193,11 +189,6 @@ def test_several_settings_at_once_leave_the_others_alone() -> None:
     assert column.label == "Lookahead (window=7, level=4)"
     assert str(column) == "lookahead:window=7,level=4"
     assert str(column.with_settings({"auto": True})) == "lookahead:auto=true,window=7,level=4"
-
-
-def test_a_limit_beyond_what_users_may_set_is_for_columns_that_have_one() -> None:
-    assert default_column("stateless").limited(9000).limit == 9000
-    assert default_column("kv").limited(9000) == default_column("kv")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from backend.kvcache.sources import EARLIER_ANSWERS, THIS_ANSWER, SnapshotFile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +11,6 @@ from backend.grammar.sources import GrammarSource, shipped
 from backend.strategies.column import Column, default_column, parse_column, settings_of
 from backend.strategies.registry import strategies
 from backend.strategies.settings import (
-    CacheChoice,
     Choice,
     Flag,
     GrammarChoice,
@@ -49,7 +47,7 @@ def test_every_setting_is_labelled_and_explained(column: Column, setting: Settin
     assert setting.parse(setting.text(setting.default), column.title) == setting.default
     if isinstance(setting, WholeNumber):
         assert 1 <= setting.low <= setting.default <= setting.high
-    if isinstance(setting, Choice | ModelChoice | CacheChoice):
+    if isinstance(setting, Choice | ModelChoice):
         values = [value for value, _ in setting.options]
         assert len(set(values)) == len(values) > 1
         assert all(label.strip() for _, label in setting.options)
@@ -152,24 +150,6 @@ def test_a_name_is_any_text_that_is_neither_empty_nor_long(kind: Any, text: str)
     else:
         with pytest.raises(DerbyError, match=r"^Column: Name has \d+ characters; it must"):
             setting.parse(text, "Column")
-
-
-@pytest.mark.parametrize(("column", "setting"), named(CacheChoice))
-def test_a_cache_is_a_word_or_a_snapshots_id(column: Column, setting: CacheChoice) -> None:
-    meant = {
-        "call": THIS_ANSWER,
-        "session": EARLIER_ANSWERS,
-        "0123456789abcdef": SnapshotFile("0123456789abcdef"),
-    }
-    for word, source in meant.items():
-        changed = parse_column(f"{column.name}:cache={word}")
-        assert changed == column.with_settings({"cache": source})
-        assert changed.settings() == {**column.settings(), "cache": source}
-        assert changed.cache == source
-        assert setting.text(source) == word
-    for rubbish in ("", "Call", "0" * 15, "0" * 17, "G" * 16, "0" * 16 + "\n", "../x", None, 3, []):
-        with pytest.raises(DerbyError, match="snapshot's id"):
-            column.with_settings({"cache": rubbish})
 
 
 @pytest.mark.parametrize(("column", "setting"), named(GrammarChoice))

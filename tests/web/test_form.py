@@ -16,11 +16,10 @@ from backend.limits import PUBLIC, Limits
 from backend.racing.race import Race
 from backend.strategies.column import Column, OwnModel, default_column, parse_column
 from backend.strategies.registry import DEFAULT_COLUMNS, strategies
-from backend.types import ModelSpec, Request
+from backend.types import ModelSpec
 from backend.web.form import (
     read_race,
     read_tokens,
-    require_allowed,
     usable,
     wants_measuring,
 )
@@ -42,7 +41,6 @@ def test_the_untouched_form_is_the_default_race() -> None:
     assert race.target == ModelSpec()
     assert race.request.max_new_tokens == 128
     assert race.request.chat
-    assert race.earlier == ()
     assert not wants_measuring(filled())
 
 
@@ -239,28 +237,6 @@ def test_what_the_operator_lists_is_offered_without_the_hub() -> None:
 
 def test_a_page_for_everybody_takes_its_own_form() -> None:
     assert read_race(filled(), replace(MENU, limits=PUBLIC))
-
-
-def test_a_saved_column_goes_on_only_with_what_is_offered() -> None:
-    """A snapshot of the command line may name any draft, by a path of the server too."""
-    column = default_column("speculative")
-    request = Request("Hello")
-    require_allowed(request, column, ModelSpec(), MENU)
-    for draft in (HIDDEN, "some/model"):
-        require_allowed(request, column.with_settings({"draft": draft}), ModelSpec(), MENU)
-    unlisted = column.with_settings({"draft": "/srv/another"})
-    for drafts, target, offer in (
-        (unlisted, ModelSpec(), MENU),
-        (column.with_settings({"draft": "some/model"}), ModelSpec(), within(hub_downloads=0)),
-        (column, ModelSpec("some/model"), within(hub_downloads=0)),
-        (column, ModelSpec(engine="fake"), MENU),
-        (column, ModelSpec(precision="bf16"), MENU),
-        (column, ModelSpec(device="GPU"), MENU),
-    ):
-        with pytest.raises(DerbyError, match="not offered on this page"):
-            require_allowed(request, drafts, target, offer)
-    with pytest.raises(DerbyError, match="The snapshot's prompt"):
-        require_allowed(request, column, ModelSpec(), within(prompt_characters=4))
 
 
 def test_too_many_columns_are_refused_before_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

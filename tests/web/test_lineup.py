@@ -290,7 +290,7 @@ def test_own_grammar_is_asked_for_only_where_it_is_named() -> None:
     """A grammar column without more has the usual grammar, whatever is in the other tab."""
     assert not asks_for_own(USUAL)
     assert not asks_for_own("kv:grammar=person\nspeculative:draft=own/model")
-    assert asks_for_own("kv\nkv: grammar = own ,cache=call")
+    assert asks_for_own("kv\nkv: grammar = own ,cache=fresh")
     plain, own = read_lineup("grammar\ngrammar:grammar=own", OFFER, TARGET, OWN)
     assert plain.grammar == shipped()["person"]
     assert own.grammar == OWN

@@ -9,11 +9,10 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
-from backend.kvcache.sources import Visitor as Scoped
 from clock import Clock
 
 from backend.errors import DerbyError
-from backend.events import Event, Finished, Saved, Started
+from backend.events import Event, Finished, Started
 from backend.limits import PRIVATE, Limits
 from backend.racing.commands import Command, ForgetVisitor
 from backend.racing.hosts.inline import InlineHost
@@ -49,8 +48,7 @@ class SlowHost:
             return
         if isinstance(command, Race):
             self.prompts.append(command.request.prompt)
-            assert isinstance(command.scope, Scoped)
-            self.scopes.append(command.scope.id)
+            self.scopes.append(command.visitor)
         self.running += 1
         self.races += 1
         self.most = max(self.most, self.running)
@@ -207,7 +205,7 @@ def test_the_end_of_a_race_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         await anext(frames)
         waiting = visitors.watch("b", RACE)
         await anext(waiting)
-        measured = asyncio.create_task(visitors.measure("c", replace(RACE, scope=Scoped("c"))))
+        measured = asyncio.create_task(visitors.measure("c", replace(RACE, visitor="c")))
         while host.races < 1:
             await asyncio.sleep(0.01)
         host.release.set()
@@ -508,17 +506,11 @@ def test_a_race_begins_once_its_visitor_listens() -> None:
 def test_a_race_that_many_others_follow_is_shown_as_it_was() -> None:
     """All boards were once kept, with every step: 200 visitors' long races took gigabytes."""
 
-    class Saving(InlineHost):
-        def stream(self, command: Command, stopped: Callable[[], bool]) -> Iterator[Event]:
-            yield from super().stream(command, stopped)
-            yield Saved(0, "0123456789abcdef")
-
     def seen(board: Scoreboard) -> object:
-        shown = view(board, race=0, goal=0)
-        return shown, board.scores[0].snapshot
+        return view(board, race=0, goal=0)
 
     async def scene() -> None:
-        visitors = Visitors(Saving())
+        visitors = Visitors(InlineHost())
         race = replace(RACE, columns=(default_column("kv"), default_column("lookup")))
         await last(visitors.watch("first", race))
         board = visitors.look("first").board
@@ -531,24 +523,6 @@ def test_a_race_that_many_others_follow_is_shown_as_it_was() -> None:
         assert found() is None
         board = visitors.look("first").board
         assert seen(board) == before
-
-    play(scene())
-
-
-def test_a_save_ends_when_its_visitor_goes() -> None:
-    """Waiting for it once had no end but its own."""
-
-    async def scene() -> None:
-        street = Street(here="ab")
-        running = await street.race("a")
-        saving = asyncio.create_task(street.visitors.save("b", RACE, RACE.columns[0]))
-        while street.visitors.count < 2:
-            await asyncio.sleep(0.01)
-        street.presence.closed("b")
-        street.wait(GRACE)
-        assert (await saving).scores[0].reason == "stopped"
-        street.host.release.set()
-        await end(running)
 
     play(scene())
 
