@@ -174,7 +174,7 @@ ACTIONS: list[tuple[Any, str]] = [
     ({"op": "remove", "index": -1}, "'remove.index' is -1; it must be at least 0."),
     (
         {"op": "set", "index": 2, "setting": "nothing", "value": "1"},
-        "Speculative has no setting 'nothing'; it has auto, k, draft, beside, promise, cache, grammar.",
+        "Speculative has no setting 'nothing'; it has auto, k, draft, promise, cache, grammar.",
     ),
     (
         {"op": "set", "index": 2, "setting": "k", "value": 10**30},

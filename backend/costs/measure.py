@@ -24,12 +24,12 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 LONG_CONTEXT, SMALLEST_DIFFERENCE = 512, 64
 
 #: How often each width is measured at either context, and seconds after which, at one context, no
-#: round is begun but the second.
+#: further round is begun.
 ROUNDS, SECONDS = 5, 5.0
 
-#: Seconds that a pass over PREFILL_CHUNK rows takes in a model that is too large for that: it is
-#: measured in one round, behind no tokens. The built-in model's takes 0.1 to 0.2, that of one eight
-#: times its size 0.8.
+#: Seconds that a pass over PREFILL_CHUNK rows takes in a model that is too large for two contexts:
+#: it is measured behind no tokens. The built-in model's takes 0.1 to 0.2, that of one eight times
+#: its size 0.8.
 LARGE = 0.5
 
 #: What passes take where nothing was measured: seconds that the first pass will correct, and for
@@ -70,21 +70,21 @@ def costs_of(engine: Engine, say: Say, *, remeasure: bool = False) -> Costs:
 
 def measure(engine: Engine) -> PassCosts:
     """Time passes of each width behind few and behind many tokens, a few seconds on a CPU. A model
-    with fewer positions is measured at fewer widths, a large one in one round.
+    with fewer positions is measured at fewer widths, a large one behind no tokens.
     """
     longest = engine.capabilities.max_context
     widths = [k for k in WIDTHS if k == 1 or 2 * k <= longest]
     with closing(engine.open()) as session:
-        if _timed(engine, session, min(PREFILL_CHUNK, longest)) > LARGE:
-            return PassCosts(tuple(widths), _measured(engine, widths, 0, 1)[0])
-    room = longest - widths[-1]
+        chunk = min(PREFILL_CHUNK, longest)
+        large = min(_timed(engine, session, chunk) for _ in range(2)) > LARGE
+    room = 0 if large else longest - widths[-1]
     near, far = min(CONTEXT, room), min(LONG_CONTEXT, room)
-    seconds, change = _measured(engine, widths, near, ROUNDS)
+    seconds, change = _measured(engine, widths, near)
     each = row = 0.0
     if far - near >= SMALLEST_DIFFERENCE:
         # A line through what the far context costs more than the near one: of a single width it
         # would be mostly noise, which is taken to be proportional to the time.
-        more = np.subtract(_measured(engine, widths, far, ROUNDS)[0], seconds) / (far - near)
+        more = np.subtract(_measured(engine, widths, far)[0], seconds) / (far - near)
         row, each = np.polyfit(widths, more, 1, w=1 / np.asarray(seconds))
     return PassCosts(tuple(widths), seconds, change, (max(0.0, float(each)), max(0.0, float(row))))
 
@@ -96,7 +96,7 @@ def one_row_seconds(engine: Engine) -> float:
 
 
 def _measured(
-    engine: Engine, widths: Sequence[int], context: int, rounds: int
+    engine: Engine, widths: Sequence[int], context: int
 ) -> tuple[tuple[float, ...], float]:
     """Seconds by width behind so many tokens, and what a change of width costs: of each width, two
     passes in a row, of which the first tells that. Each round has a session of its own, because
@@ -105,8 +105,8 @@ def _measured(
     first: list[list[float]] = [[] for _ in widths]
     steady: list[list[float]] = [[] for _ in widths]
     began = perf_counter()
-    for done in range(rounds):
-        if done > 1 and perf_counter() - began > SECONDS:
+    for done in range(ROUNDS):
+        if done and perf_counter() - began > SECONDS:
             break
         with closing(engine.open()) as session:
             while session.length < context:
@@ -120,7 +120,7 @@ def _measured(
     # A wider pass is never cheaper: where it seems so, the clock was disturbed.
     seconds = tuple(max(quickest[: i + 1]) for i in range(len(quickest)))
     changes = [_quartile(times) for times in first[1:]]
-    change = median(map(float.__sub__, changes, quickest[1:])) if rounds > 1 and changes else 0.0
+    change = median(map(float.__sub__, changes, quickest[1:])) if changes else 0.0
     return seconds, max(0.0, change)
 
 

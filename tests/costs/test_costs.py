@@ -90,14 +90,14 @@ def test_measuring_finds_what_passes_take(monkeypatch: pytest.MonkeyPatch) -> No
     assert engine.open_sessions == 0
 
 
-def test_a_large_model_is_measured_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_is_measured_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of 1.17 B parameters was measured for 116 to 495 s, by some 260 passes."""
     engine = ticking(monkeypatch)
     found = measure(engine)
     each = [b - a for a, b in pairwise(found.seconds)]
     assert each == pytest.approx([(b - a) * (0.1 - 3e-5 * CONTEXT) for a, b in pairwise(WIDTHS)])
     assert found.known
-    assert engine.forwards == 1 + 2 * len(WIDTHS)
+    assert engine.forwards == 2 + 2 * len(WIDTHS), "one round takes long enough"
     assert engine.open_sessions == 0
 
 

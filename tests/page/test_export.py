@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 def raced(browser: Browser, address: str) -> Iterator[Visitor]:
     """A visitor whose race has ended, for all who only look at it."""
     visitor = Visitor(browser, address)
-    visitor.columns("kv", "speculative:draft=hybrid", "grammar:grammar=person", "recycling")
+    visitor.columns("kv", "speculative:draft=hybrid", "grammar:grammar=person", "lookup")
     visitor.page.keyboard.press("Escape")
     visitor.ask(LONG, tokens=48)
     visitor.wait_phase("ended")
@@ -131,7 +131,7 @@ PROPOSED = """() => [...document.querySelectorAll(".dd-inspector table")]
 def test_a_tree_is_drawn_as_its_table_says(ended: Visitor) -> None:
     """Tokens in the same order, the committed path thick, and what the target chose instead."""
     page, fates = ended.page, set[str]()
-    ended.card("Token recycling").root.locator(".dd-flow [data-round]").first.click()
+    ended.card("Prompt lookup").root.locator(".dd-flow [data-round]").first.click()
     title = page.locator(".dd-inspector-title")
     expect(title).to_contain_text("Pass 1 of")
     steps = int(title.inner_text().partition(" of ")[2].partition(":")[0])

@@ -209,8 +209,7 @@ def test_only_speculation_with_a_model_loads_anything() -> None:
 
 def test_scratch_rows_reach_as_far_as_the_setting_or_any_that_auto_may_choose() -> None:
     reach = max(setting.window + setting.level for setting in LADDER)
-    for auto in ("best", "decline", "largest"):
-        assert parse_column(f"lookahead:auto={auto},window=2,level=2").scratch_depth == reach
+    assert parse_column("lookahead:auto=true,window=2,level=2").scratch_depth == reach
     for window, level in ((2, 2), (5, 3), (32, 8)):
         assert parse_column(f"lookahead:window={window},level={level}").scratch_depth == (
             window + level
