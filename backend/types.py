@@ -239,13 +239,12 @@ class Outcome:
 class Capabilities:
     """What an engine can do; a composition that needs more is refused by name.
 
-    `hidden_states`: a session shows those behind the last layer. `skipping`: a model runs without
-    some of its layers, too, over the same weights. `rewinds`: what its caches can be cut back to.
+    `hidden_states`: a session shows those behind the last layer. `rewinds`: what its caches can be
+    cut back to.
     """
 
     tree: bool = True
     hidden_states: bool = False
-    skipping: bool = False
     max_context: int = 8192
     rewinds: Rewinds = "any row"
 

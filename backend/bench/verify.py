@@ -12,7 +12,6 @@ from backend.racing.models import LoadedModels
 from backend.racing.race import MAX_COLUMNS, Race
 from backend.results.sentences import verdict
 from backend.strategies.column import Column, parse_column
-from backend.strategies.layerskip import LAYERSKIP
 from backend.strategies.registry import BASELINE, strategies
 from backend.strategies.speculative import TRAINED
 from backend.types import ModelSpec, Request, Sampling
@@ -30,12 +29,8 @@ def verified_columns() -> tuple[Column, ...]:
 
 
 def runs_on(column: Column, target: ModelSpec) -> bool:
-    """Whether the target's engine can run a verified column: trained drafts read hidden states, and
-    not every engine can leave out layers.
-    """
+    """Whether the target's engine can run a verified column: trained drafts read hidden states."""
     able, draft = engine_named(target.engine).capabilities, column.settings().get("draft")
-    if column.name == LAYERSKIP.name:
-        return able.skipping
     return able.hidden_states or draft != TRAINED
 
 

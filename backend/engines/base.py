@@ -14,8 +14,7 @@ class Engine(ABC):
 
     `fingerprint`: equal ones mean the same weights; `weight_bytes`: the memory that they take, on
     whatever device; `row_bytes`: what a token takes in a cache, 0: not known; `slow_at_first`: how
-    many rows passes have of which the first one is slow;
-    `depth`: its layers, where some can be left out.
+    many rows passes have of which the first one is slow.
     """
 
     spec: ModelSpec
@@ -25,16 +24,6 @@ class Engine(ABC):
     tokenizer: Tokenizer
     capabilities: Capabilities
     slow_at_first: Sequence[int] = ()
-    depth: int = 0
-
-    def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "Engine":
-        """This model with these of its layers alone, ascending, over the same weights; without
-        passes that a device captures if it is not worth the time.
-
-        Raises RuntimeError if the engine does not declare `Capabilities.skipping`, DerbyError for a
-        model that needs all of its layers.
-        """
-        raise RuntimeError(f"{self.spec} has no layers that can be left out")
 
     @abstractmethod
     def store(self) -> Store:

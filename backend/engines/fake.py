@@ -20,10 +20,10 @@ from backend.errors import DerbyError
 from backend.text import ByteTokenizer
 from backend.types import Arrays, Capabilities, HiddenStates, Layers, Logits, ModelSpec
 
-CAPABILITIES = Capabilities(max_context=4096, skipping=True)
+CAPABILITIES = Capabilities(max_context=4096)
 
 #: Of a model whose prefix is a state that each token overwrites.
-RECURRENT = replace(CAPABILITIES, tree=False, skipping=False, rewinds="last pass")
+RECURRENT = replace(CAPABILITIES, tree=False, rewinds="last pass")
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -66,16 +66,10 @@ class FakeEngine(Engine):
         self.tokenizer = ByteTokenizer(self.vocab_size)
         self.fingerprint = f"fake {self.salt} {self.period} {self.sharpness}"
         self.weight_bytes, self.row_bytes = WEIGHT_BYTES, 8
-        self.depth = 4
         self._memo = lru_cache(maxsize=4096)(self._compute)
 
     def store(self) -> Store:
         return RecurrentStore(self) if self.capabilities.recurrent else FakeStore(self)
-
-    def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "FakeEngine":
-        made = replace(self, blur=1 - len(kept) / self.depth)
-        made.weight_bytes = WEIGHT_BYTES * len(kept) // self.depth
-        return made
 
     def count(self, work: Pass) -> None:
         """Count a pass, and let it take its time."""

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 from backend.plugins import load_declared
 from backend.strategies.declaration import Strategy
-from backend.strategies.layerskip import LAYERSKIP
 from backend.strategies.lookahead import LOOKAHEAD
 from backend.strategies.lookup import LOOKUP
 from backend.strategies.plain import (
@@ -28,7 +27,6 @@ OURS = (
     LOOKAHEAD,
     GRAMMAR,
     LOOKUP,
-    LAYERSKIP,
     NO_REUSE,
     SINGLE,
     SERVER,

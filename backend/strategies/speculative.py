@@ -25,7 +25,7 @@ from backend.strategies.lookup import NGRAM, lookup_of
 from backend.strategies.settings import NAMED_SIZE, Choice, Flag, ModelChoice, WholeNumber
 from backend.types import ModelSpec
 
-#: Drafts that are no model's name: the trained head, and the same behind prompt lookup.
+#: Drafts that are no model's name: the trained head, and prompt lookup plus the same.
 TRAINED, HYBRID = "trained", "hybrid"
 
 #: What may be promised of the text: that it is the plain one's, or that its distribution is.

@@ -5,4 +5,4 @@ from backend.types import Capabilities
 #: Bytes that a weight takes, by precision.
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
-CAPABILITIES = Capabilities(tree=True, hidden_states=True, skipping=True)
+CAPABILITIES = Capabilities(tree=True, hidden_states=True)

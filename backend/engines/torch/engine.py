@@ -1,7 +1,7 @@
 """Any transformers causal LM, run by PyTorch on the CPU or on CUDA devices."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,8 +64,6 @@ class TorchEngine(Engine):
         max_context: int,
         fingerprint: str = "",
         capture: "Capture | None" = None,
-        *,
-        captured: bool = True,
     ) -> None:
         from backend.engines.torch.recurrence.store import recurrent_layers
 
@@ -77,7 +75,6 @@ class TorchEngine(Engine):
         self.capabilities = replace(
             CAPABILITIES,
             tree=trees,
-            skipping=not recurrent,
             max_context=max_context,
             rewinds="last pass" if recurrent else "any row",
         )
@@ -92,16 +89,7 @@ class TorchEngine(Engine):
             {p.device for p in model.parameters() if p.device.type == "cuda"}, key=str
         )
 
-        self._static, self.why_growing = None, "it runs for a moment only"
-        if captured:
-            self._static, self.why_growing = self._fixed_widths(capture)
-        self.depth = model.config.get_text_config(decoder=True).num_hidden_layers
-
-    def shortened(self, kept: Sequence[int], *, captured: bool = True) -> "TorchEngine":
-        from backend.engines.torch.skipping import without_layers
-
-        model, limit = without_layers(self.model, kept), self.capabilities.max_context
-        return TorchEngine(self.spec, model, self.tokenizer, limit, captured=captured)
+        self._static, self.why_growing = self._fixed_widths(capture)
 
     def _fixed_widths(self, capture: "Capture | None") -> "tuple[StaticModel | None, str]":
         """The model with passes of fixed widths, or why it has none."""
