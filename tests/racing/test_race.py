@@ -152,8 +152,8 @@ def test_no_row_lies_beyond_the_room_that_there_is(window: int, level: int, cont
     reached = 0
     opened = engine.open
 
-    def open_and_watch():
-        session = opened()
+    def open_and_watch(layers):
+        session = opened(layers)
         forward = session.forward
 
         def watched(tokens, parents, rows):

@@ -1,6 +1,6 @@
 """The interleaver: equal compute at every moment; failures and stops end what they must."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,10 +21,13 @@ DURATIONS = st.lists(
 )
 
 
+HELD_BACK = [["sampled", "rest"]]
+
+
 @dataclass
 class Column:
     """A lane that spends the given times, the first so many of them on its prompt, then ends or
-    raises; knows whether it was closed.
+    raises; knows whether it was closed. Once `stopped`, it ends with what it held back.
     """
 
     index: int
@@ -33,11 +36,15 @@ class Column:
     reads: int = 1
     clock: Clock = field(default_factory=Clock)
     closed: bool = False
+    stopped: Callable[[], bool] = lambda: False
 
     def events(self) -> Iterator[Event]:
         try:
             yield Prefilled(self.index, 0, 0, 0.0)
             for number, seconds in enumerate(self.durations):
+                if self.stopped():
+                    yield Finished(self.index, "stopped", HELD_BACK)
+                    return
                 self.clock.seconds += seconds
                 read = Prefilled(self.index, 0, 0, seconds)
                 yield read if number < self.reads else step(self.index, [number], seconds)
@@ -114,15 +121,20 @@ def test_a_failing_lane_fails_alone(durations: list[list[float]], data: st.DataO
 def test_stop_ends_every_lane_that_still_runs_exactly_once(
     durations: list[list[float]], after: int
 ) -> None:
-    columns = [Column(i, times) for i, times in enumerate(durations)]
+    def stopped() -> bool:
+        return len(events) >= after
+
+    columns = [Column(i, times, stopped=stopped) for i, times in enumerate(durations)]
     events: list[Event] = []
-    for event in interleave([c.lane() for c in columns], lambda: len(events) >= after):
+    for event in interleave([column.lane() for column in columns], stopped):
         events.append(event)  # noqa: PERF402 (stopped() counts them meanwhile)
     ends = [event for event in events if isinstance(event, Finished)]
     assert sorted(event.column for event in ends) == list(range(len(columns)))
-    stopped = [event for event in ends if event.reason == "stopped"]
-    assert len(events) == min(after, sum(len(d) + 2 for d in durations)) + len(stopped)
-    assert events[len(events) - len(stopped) :] == stopped
+    assert all(isinstance(event, Finished) for event in events[after:])
+    wrote = {event.column for event in events if isinstance(event, Step)}
+    for event in ends:
+        if event.reason == "stopped":
+            assert event.spans == (HELD_BACK if event.column in wrote else [])
     # A lane that never had a turn has nothing open; every other one was closed.
     started = {event.column for event in events if isinstance(event, Prefilled)}
     assert all(columns[i].closed for i in started)
