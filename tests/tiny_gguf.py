@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import families
 import gguf
@@ -73,105 +73,43 @@ def random_weights() -> dict[str, np.ndarray]:
 
 
 def write_weights(
-    path: Path, kind: str, weights: Mapping[str, np.ndarray], **changes: Any
-) -> dict[str, np.ndarray]:
-    """The same, of these weights."""
-    writer = _begun(path, "llama", **changes)
-    writer.add_block_count(2)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(16)
-    format_, meant = GGMLQuantizationType[kind], dict[str, np.ndarray]()
-    for name, weight in weights.items():
-        short = gguf_name(name)
-        if weight.ndim == 1:
-            meant[name] = weight
-            writer.add_tensor(short, weight)
-            continue
-        meant[name] = quants.dequantize(quants.quantize(weight, format_), format_)
-        heads = HEADS.get(short.split(".")[-2], 0)
-        ordered = paired(weight, heads) if heads else weight
-        writer.add_tensor(short, quants.quantize(ordered, format_), raw_dtype=format_)
-    _finish(writer)
-    return meant
-
-
-def _begun(
     path: Path,
-    architecture: str,
-    width: int = 64,
+    kind: str,
+    weights: Mapping[str, np.ndarray],
     vocabulary: tuple[list[str], list[int]] | None = None,
     **changes: Any,
-) -> gguf.GGUFWriter:
-    """A file with what all of these models have. `vocabulary`: other tokens, and their types."""
-    writer = gguf.GGUFWriter(path, architecture)
+) -> None:
+    """A file with these weights, by Hugging Face's names, its matrices in this format.
+    `vocabulary`: other tokens, and their types.
+    """
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
     writer.add_context_length(256)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(96 if width == 64 else width)
+    writer.add_embedding_length(64)
+    writer.add_feed_forward_length(96)
     writer.add_head_count(4)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_vocab_size(families.VOCABULARY)
+    writer.add_block_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(16)
     written, types = (tokens(), [1] * families.END + [3]) if vocabulary is None else vocabulary
     writer.add_token_list(written)
     writer.add_token_types(types)
     for name, value in {**TOKENIZER, **changes}.items():
         add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}
         add[type(value)](name, value)
-    return writer
-
-
-def _finish(writer: gguf.GGUFWriter) -> None:
+    format_ = GGMLQuantizationType[kind]
+    for name, weight in weights.items():
+        short = gguf_name(name)
+        if weight.ndim == 1:
+            writer.add_tensor(short, weight)
+            continue
+        heads = HEADS.get(short.split(".")[-2], 0)
+        ordered = paired(weight, heads) if heads else weight
+        writer.add_tensor(short, quants.quantize(ordered, format_), raw_dtype=format_)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-class Shape(NamedTuple):
-    """Fields behind the architecture's name, tensors of every layer, of those that attend and of
-    those with recurrent state, and which layers attend.
-    """
-
-    fields: dict[str, Any]
-    norms: dict[str, tuple[int, ...]]
-    attends: dict[str, tuple[int, ...]]
-    recurs: dict[str, tuple[int, ...]]
-    layers: tuple[bool, ...]
-
-
-def write_k_quants(path: Path, kinds: Mapping[str, str], usual: str, **changes: Any) -> None:
-    """A tiny Llama 256 wide, of random blocks of k-quants: all matrices in the `usual` format but
-    those named otherwise, as Q4_K_M mixes them.
-    """
-    writer = _begun(path, "llama", width=256, **changes)
-    writer.add_block_count(2)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(64)
-    square, narrow = (256, 256), (128, 256)
-    shapes = {"attn_q": square, "attn_k": narrow, "attn_v": narrow, "attn_output": square}
-    shapes |= {"ffn_gate": square, "ffn_up": square, "ffn_down": square}
-    draw = np.random.default_rng(3)
-    for name in ("token_embd", "output", *(f"blk.{i}.{name}" for i in (0, 1) for name in shapes)):
-        short = name.rpartition(".")[2]
-        kind = GGMLQuantizationType[kinds.get(short, usual)]
-        rows, columns = shapes.get(short, (families.VOCABULARY, 256))
-        writer.add_tensor(f"{name}.weight", _blocks(kind, rows, columns, draw), raw_dtype=kind)
-    norms = [f"blk.{i}.{name}" for i in (0, 1) for name in ("attn_norm", "ffn_norm")]
-    for name in ("output_norm", *norms):
-        writer.add_tensor(f"{name}.weight", np.ones(256, np.float32))
-    _finish(writer)
-
-
-def _blocks(
-    kind: GGMLQuantizationType, rows: int, columns: int, draw: np.random.Generator
-) -> np.ndarray:
-    """Random blocks of a k-quant, uint8 [rows, bytes], of weights around 0 of some 0.1: where their
-    float16 scales lie, and how large these are, is the format's.
-    """
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    made = draw.integers(0, 256, (rows, columns // block, size), dtype=np.uint8)
-    scales = {"Q4_K": {0: 7e-4, 2: 5.2e-3}, "Q5_K": {0: 3.5e-4, 2: 5.4e-3}, "Q6_K": {208: 7.5e-5}}
-    for at, scale in scales[kind.name].items():
-        made[..., at : at + 2] = np.float16([scale]).view(np.uint8)
-    return made.reshape(rows, -1)

@@ -252,7 +252,7 @@ class LoadedModels:
             if path != SHIPPED and file.target != target.fingerprint:
                 raise DerbyError(
                     f"The draft {path.name} was trained for another model than "
-                    f"{target.spec.name!r}: train one for it with python -m backend train."
+                    f"{target.spec.name!r}: train one for it with python -m experiments train."
                 )
             self._heads[key] = partial(HeadNetwork, open_head(file, target.spec, key[1], say))
         return self._heads[key]

@@ -8,11 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from races import board_after, events_of
-from tiny_gguf import (
-    random_weights,
-    write_k_quants,
-    write_weights,
-)
+from tiny_gguf import random_weights, write_weights
 
 from backend.engines.llamacpp import engine as engine_module
 from backend.engines.llamacpp import library as library_module
@@ -122,12 +118,8 @@ assert "openvino" in str(said) and "llama" not in str(said) and "gguf" not in st
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_tree_of_a_file_of_k_quants_computes_what_single_steps_do(
-    tmp_path: Path, one_thread: None
-) -> None:
-    higher = dict.fromkeys(("attn_v", "ffn_down", "token_embd", "output"), "Q6_K")
-    write_k_quants(tmp_path / "tiny.gguf", higher, "Q4_K", **MERGES)
-    engine = opened(tmp_path / "tiny.gguf")
+def test_a_tree_computes_what_single_steps_do(file: Path, one_thread: None) -> None:
+    engine = opened(file)
     session = engine.open()
     logits = session.forward([5, 6, 7, 8, 9], [-1, 0, 0, 1, 2], range(5)).copy()
     session.keep([0, 2, 4])
